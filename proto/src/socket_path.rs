@@ -7,19 +7,10 @@ use std::path::PathBuf;
 pub const SOCKET_VARIABLE: &str = "HOPLITE_SOCKET";
 
 /// The default path of the local socket: `$HOPLITE_SOCKET`; else `$XDG_RUNTIME_DIR/hoplite/store.sock`; else
-/// [`temporary_directory`]`/store.sock`. Empty variables count as unset.
+/// `/tmp/hoplite-<uid>/store.sock`, in a directory that any user may have made. Empty variables count as unset.
 pub fn default_socket_path() -> PathBuf {
     let variable = |name| std::env::var_os(name);
     choose(variable(SOCKET_VARIABLE), variable("XDG_RUNTIME_DIR"), rustix::process::geteuid().as_raw())
-}
-
-/// The directory of the socket if there is no runtime directory: `/tmp/hoplite-<uid>`. Any user may have made it.
-pub fn temporary_directory() -> PathBuf {
-    temporary_directory_of(rustix::process::geteuid().as_raw())
-}
-
-fn temporary_directory_of(uid: u32) -> PathBuf {
-    PathBuf::from(format!("/tmp/hoplite-{uid}"))
 }
 
 fn choose(socket: Option<OsString>, runtime_directory: Option<OsString>, uid: u32) -> PathBuf {
@@ -29,7 +20,7 @@ fn choose(socket: Option<OsString>, runtime_directory: Option<OsString>, uid: u3
     }
     let directory = match set(runtime_directory) {
         Some(directory) => directory.join("hoplite"),
-        None => temporary_directory_of(uid),
+        None => PathBuf::from(format!("/tmp/hoplite-{uid}")),
     };
     directory.join("store.sock")
 }

@@ -1,18 +1,22 @@
 //! The listening Unix socket: takes over what a killed daemon left, never what a living one holds, and leaves nothing.
+//!
+//! A cleaner of `/tmp` may remove the file of the socket while the store runs. [`LocalListener::restore`] makes it again.
 
-use std::fs;
+use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use hoplite_core::error::Error;
-use hoplite_proto::socket_path::temporary_directory;
+use hoplite_proto::socket_place::{Distrust, PlaceError, SocketPlace, TrustedUsers};
 use rustix::fd::OwnedFd;
 use rustix::fs::{FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+};
 use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ClientRules;
@@ -20,6 +24,10 @@ use crate::config::ClientRules;
 /// How long another daemon may take to make its socket beside this one; it takes less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
+/// The permissions of a directory that is made for the socket: it is for this daemon's user only.
+const PRIVATE: u32 = 0o700;
+/// As many connections as the system allows may wait to be accepted.
+const LARGEST_BACKLOG: i32 = -1;
 
 /// Why a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -37,13 +45,14 @@ pub enum SocketError {
         /// The path that was to become a socket.
         path: PathBuf,
     },
-    /// The directory for sockets in the temporary directory, which any user can make, belongs to another user.
-    #[error("{} belongs to user {owner}, who could put a socket of theirs there", directory.display())]
-    NotOurs {
-        /// The directory of the socket.
-        directory: PathBuf,
-        /// The user id that owns the directory.
-        owner: u32,
+    /// Another user could replace the socket.
+    #[error("cannot listen on {}", path.display())]
+    Untrusted {
+        /// The path of the socket.
+        path: PathBuf,
+        /// The directory that is not trusted, and the reason.
+        #[source]
+        source: Distrust,
     },
     /// The operating system refuses.
     #[error("cannot listen on {}", path.display())]
@@ -136,31 +145,91 @@ impl SocketAccess {
 pub(crate) struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
+    access: SocketAccess,
+    /// The permissions of the directory of the socket.
+    directory_mode: u32,
+    file: FileIdentity,
+    /// The last reason for which the file could not be made again.
+    complaint: Option<String>,
+}
+
+/// The device and the number of a file. No other file has them while the socket listens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct FileIdentity {
+    device: u64,
     inode: u64,
+}
+
+impl FileIdentity {
+    fn of(found: &fs::Metadata) -> Self {
+        Self { device: found.dev(), inode: found.ino() }
+    }
 }
 
 impl LocalListener {
     /// Binds `path` for those whom `access` names. Missing directories are made, accessible to this daemon's user only.
     pub(crate) fn bind(path: &Path, access: &SocketAccess) -> Result<Self, SocketError> {
+        Self::bind_within(LOCK_TIMEOUT, path, access, PRIVATE)
+    }
+
+    fn bind_within(
+        lock_timeout: Duration,
+        path: &Path,
+        access: &SocketAccess,
+        directory_mode: u32,
+    ) -> Result<Self, SocketError> {
         let io_error = |source| SocketError::Io { path: path.to_owned(), source };
         let directory = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        make_directory(directory).map_err(io_error)?;
-        if directory == temporary_directory() {
-            check_owner(directory, rustix::process::geteuid().as_raw())?;
-        }
+        make_directory(directory, directory_mode).map_err(io_error)?;
+        let place =
+            SocketPlace::find(path, &TrustedUsers::from_environment()).map_err(|error| match error {
+                PlaceError::Distrusted(source) => SocketError::Untrusted { path: path.to_owned(), source },
+                PlaceError::System(error) => io_error(error.into()),
+            })?;
+        let address = place.address().map_err(|error| io_error(error.into()))?;
         // Held while the old socket is examined and replaced, so that of two daemons that start at once one loses.
-        let _lock = lock(directory).map_err(io_error)?;
-        remove_leftover(path)?;
-        let listener = UnixListener::bind(path).map_err(io_error)?;
+        let _lock = lock(directory, lock_timeout).map_err(io_error)?;
+        remove_leftover(path, &address)?;
+        let listener = listen_on(&address).map_err(io_error)?;
         if access.owner.is_some() || access.group.is_some() {
             std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
-        let inode = fs::symlink_metadata(path).map_err(io_error)?.ino();
-        Ok(Self { listener, path: path.to_owned(), inode })
+        let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
+        let directory_mode = fs::metadata(directory).map_err(io_error)?.permissions().mode() & 0o7777;
+        let (path, access) = (path.to_owned(), access.clone());
+        Ok(Self { listener, path, access, directory_mode, file, complaint: None })
+    }
+
+    /// Makes the file of the socket again if somebody has removed it, with its directory if need be. Logs this, and logs once
+    /// why it cannot be done. Never waits, and never replaces a file that is there.
+    pub(crate) fn restore(&mut self) {
+        let complaint = match fs::symlink_metadata(&self.path) {
+            Ok(found) if FileIdentity::of(&found) == self.file => None,
+            Ok(_) => Some("another file has taken its place".to_owned()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                match Self::bind_within(Duration::ZERO, &self.path, &self.access, self.directory_mode) {
+                    Ok(again) => {
+                        *self = again;
+                        tracing::warn!(path = %self.path.display(), "the socket's file was removed, and is made again");
+                        None
+                    }
+                    Err(SocketError::Untrusted { source, .. }) => Some(source.to_string()),
+                    Err(SocketError::Io { source, .. }) => Some(source.to_string()),
+                    Err(error) => Some(error.to_string()),
+                }
+            }
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(reason) = &complaint
+            && self.complaint != complaint
+        {
+            tracing::warn!(path = %self.path.display(), reason, "no new client finds the socket: its file is gone");
+        }
+        self.complaint = complaint;
     }
 
     /// The next client.
@@ -172,43 +241,42 @@ impl LocalListener {
 impl Drop for LocalListener {
     fn drop(&mut self) {
         // Somebody may have put another socket there meanwhile; that one is not ours to remove.
-        if fs::symlink_metadata(&self.path).is_ok_and(|found| found.ino() == self.inode) {
+        if fs::symlink_metadata(&self.path).is_ok_and(|found| FileIdentity::of(&found) == self.file) {
             let _ = fs::remove_file(&self.path);
         }
     }
 }
 
-fn make_directory(directory: &Path) -> io::Result<()> {
+fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     match fs::metadata(directory) {
         Ok(found) if found.is_dir() => Ok(()),
         // What the attempt to make one would say, that something exists, helps nobody.
         Ok(_) => Err(Errno::NOTDIR.into()),
         Err(_) => {
-            fs::create_dir_all(directory)?;
-            fs::set_permissions(directory, fs::Permissions::from_mode(0o700))
+            DirBuilder::new().recursive(true).mode(PRIVATE).create(directory)?;
+            fs::set_permissions(directory, fs::Permissions::from_mode(mode))
         }
     }
 }
 
-/// Checks that `directory`, or the link of that name, belongs to `user` or to root. Then nobody else can replace it as
-/// long as the directory around it is sticky.
-fn check_owner(directory: &Path, user: u32) -> Result<(), SocketError> {
-    match fs::symlink_metadata(directory) {
-        Ok(found) if found.uid() == user || found.uid() == 0 => Ok(()),
-        Ok(found) => Err(SocketError::NotOurs { directory: directory.to_owned(), owner: found.uid() }),
-        Err(source) => Err(SocketError::Io { path: directory.to_owned(), source }),
-    }
+fn listen_on(address: &SocketAddrUnix) -> io::Result<UnixListener> {
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    bind(&socket, address)?;
+    listen(&socket, LARGEST_BACKLOG)?;
+    UnixListener::from_std(socket.into())
 }
 
-/// Locks a directory against other daemons that start, for at most [`LOCK_TIMEOUT`]: anybody who can read it can hold it.
-fn lock(directory: &Path) -> io::Result<OwnedFd> {
+/// Locks a directory against other daemons that start. Waits for `timeout` at most: anybody who can read the directory can
+/// hold the lock.
+fn lock(directory: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;
     let started = Instant::now();
     loop {
         match rustix::fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(directory),
-            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < LOCK_TIMEOUT => {
+            Err(rustix::io::Errno::WOULDBLOCK) if started.elapsed() < timeout => {
                 std::thread::sleep(LOCK_PAUSE);
             }
             Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -222,12 +290,12 @@ fn lock(directory: &Path) -> io::Result<OwnedFd> {
     }
 }
 
-fn remove_leftover(path: &Path) -> Result<(), SocketError> {
+fn remove_leftover(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketError> {
     let Ok(found) = fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(SocketError::NotASocket { path: path.to_owned() });
     }
-    match probe(path) {
+    match probe(address) {
         Err(Errno::CONNREFUSED) => {
             fs::remove_file(path).map_err(|source| SocketError::Io { path: path.to_owned(), source })
         }
@@ -238,10 +306,10 @@ fn remove_leftover(path: &Path) -> Result<(), SocketError> {
 }
 
 /// Connects without waiting: a daemon that is stopped must not stop this one.
-fn probe(path: &Path) -> Result<(), Errno> {
+fn probe(address: &SocketAddrUnix) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    connect(&socket, &SocketAddrUnix::new(path)?)
+    connect(&socket, address)
 }
 
 #[cfg(test)]
@@ -304,19 +372,77 @@ mod tests {
         assert_eq!(access.role(&peer(4_000_002, &[])), Ok(Role::Reader));
     }
 
-    #[test]
-    fn a_directory_of_another_user_is_not_trusted() {
+    #[tokio::test]
+    async fn a_directory_that_others_may_write_to_is_refused() {
         let place = tempfile::tempdir().unwrap();
-        let owner = fs::metadata(place.path()).unwrap().uid();
-        assert!(check_owner(place.path(), owner).is_ok());
-        assert!(check_owner(Path::new("/"), owner).is_ok(), "root's");
-        if owner == 0 {
-            std::os::unix::fs::chown(place.path(), Some(4_000_000), None).unwrap();
-        }
-        let error = check_owner(place.path(), 4_000_001).unwrap_err();
+        let directory = place.path().join("open");
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o777)).unwrap();
+        let error = LocalListener::bind(&directory.join("store.sock"), &ACCESS).unwrap_err();
         assert!(
-            matches!(&error, SocketError::NotOurs { directory, .. } if directory == place.path()),
+            matches!(&error, SocketError::Untrusted { source: Distrust::Writable { path, .. }, .. } if *path == directory),
             "{error}"
         );
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), 0, "nothing was made there");
+        if rustix::process::geteuid().is_root() {
+            fs::set_permissions(&directory, fs::Permissions::from_mode(0o700)).unwrap();
+            std::os::unix::fs::chown(&directory, Some(4_000_000), None).unwrap();
+            let error = LocalListener::bind(&directory.join("store.sock"), &ACCESS).unwrap_err();
+            let SocketError::Untrusted { source, .. } = error else { panic!("{error}") };
+            assert!(source.to_string().contains("belongs to user 4000000"), "{source}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_may_be_longer_than_an_address() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("d".repeat(200)).join("store.sock");
+        let first = LocalListener::bind(&path, &ACCESS).unwrap();
+        assert!(matches!(LocalListener::bind(&path, &ACCESS), Err(SocketError::InUse { .. })));
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o660);
+        drop(first);
+        assert!(!path.exists());
+    }
+
+    #[tokio::test]
+    async fn the_file_is_made_again_when_it_is_gone_but_no_file_of_others_is_replaced() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = place.path().join("sockets");
+        fs::create_dir(&directory).unwrap();
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).unwrap();
+        let path = directory.join("store.sock");
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+        let answers = || std::os::unix::net::UnixStream::connect(&path).is_ok();
+        let mut listener = LocalListener::bind(&path, &ACCESS).unwrap();
+        let first = listener.file;
+        listener.restore();
+        assert_eq!(listener.file, first, "nothing was removed");
+
+        fs::remove_file(&path).unwrap();
+        listener.restore();
+        assert!(answers() && mode(&path) == 0o660);
+        // With the directory, which gets the permissions that it had.
+        fs::remove_dir_all(&directory).unwrap();
+        listener.restore();
+        assert!(answers() && mode(&directory) == 0o755);
+        assert_eq!(listener.complaint, None);
+
+        // Another daemon was faster.
+        fs::remove_file(&path).unwrap();
+        let other = LocalListener::bind(&path, &ACCESS).unwrap();
+        listener.restore();
+        assert!(listener.complaint.as_deref().is_some_and(|reason| reason.contains("another file")));
+        assert_eq!(FileIdentity::of(&fs::symlink_metadata(&path).unwrap()), other.file);
+        // Another daemon is about to start.
+        drop(other);
+        let starting = lock(&directory, Duration::ZERO).unwrap();
+        listener.restore();
+        assert!(listener.complaint.as_deref().is_some_and(|reason| reason.contains("locked")));
+        assert!(!path.exists());
+        drop(starting);
+        listener.restore();
+        assert!(answers() && listener.complaint.is_none());
+        drop(listener);
+        assert!(!path.exists());
     }
 }

@@ -9,6 +9,7 @@ mod socket;
 mod tests;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_daemon::ACCEPT_PAUSE;
@@ -23,6 +24,9 @@ pub(crate) use listener::{LocalListener, LocalPeer, Role, SocketAccess};
 use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::session::ShardLink;
+
+/// How often the store looks for the file of its socket. A client that finds none tries again, or its user does.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What every connection needs to know.
 #[derive(Debug)]
@@ -41,9 +45,19 @@ pub(crate) struct LocalPlane {
 }
 
 /// Serves clients until `shutdown`, and until the last connection is closed.
-pub(crate) async fn run(listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
+pub(crate) async fn run(mut listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
-    while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            _ = look.tick() => {
+                listener.restore();
+                continue;
+            }
+            () = shutdown.cancelled() => break,
+        };
         match accepted {
             Ok(stream) => {
                 connections.spawn(connection::serve(stream, Arc::clone(&plane), shutdown.clone()));
