@@ -1,7 +1,7 @@
 //! The store's arena as this process maps it: for reading, and for writing once it does so.
 
-use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, Weak};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::thread;
 
 use hoplite_core::node::ObjectView;
@@ -23,7 +23,18 @@ pub(crate) struct Arena {
     /// The mapping to write through, if the store of this connection has given the right to. Another store may pass off memory of a
     /// store, which it can only read, as its own.
     writable: OnceLock<Arc<Mapping>>,
+    /// The descriptor that gives this right, until the first write.
+    offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
+}
+
+/// The reason for which a connection cannot write to the arena.
+#[derive(Debug)]
+pub(crate) enum NotWritable {
+    /// The store has not offered it.
+    NoRight,
+    /// The mapping failed.
+    Unmapped(hoplite_shm::Error),
 }
 
 /// The mappings of an arena. They stay as long as any connection, view, reader or writer does.
@@ -64,7 +75,7 @@ impl Arena {
             .filter(|entry| file.as_ref() == Some(&entry.file) && entry.capacity_bytes == capacity_bytes)
             .find_map(|entry| entry.mappings.upgrade());
         if let Some(mappings) = shared {
-            return Ok(Self { mappings, writable: OnceLock::new(), file });
+            return Ok(Self::over(mappings, file));
         }
         let readable = Mapping::read_only(readable, capacity_bytes)?;
         let mappings = Arc::new(Mappings { readable, writable: OnceLock::new() });
@@ -72,31 +83,56 @@ impl Arena {
             mapped.retain(|entry| entry.mappings.strong_count() > 0);
             mapped.push(Entry { file, capacity_bytes, mappings: Arc::downgrade(&mappings) });
         }
-        Ok(Self { mappings, writable: OnceLock::new(), file })
+        Ok(Self::over(mappings, file))
     }
 
-    /// Whether [`writer`](Self::writer) works.
-    pub(crate) fn is_writable(&self) -> bool {
-        self.writable.get().is_some()
+    fn over(mappings: Arc<Mappings>, file: Option<Identity>) -> Self {
+        Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Whether `fd` is of the same memory, and not of that of another store.
-    pub(crate) fn is_of(&self, fd: &OwnedFd) -> bool {
-        self.file.as_ref().is_some_and(|file| identity(file.process, fd).as_ref() == Some(file))
+    /// Takes the descriptor with which this connection may write; returns `false` if it is of other memory. The arena is mapped
+    /// for writing when the connection first writes, or now if another connection has mapped it.
+    pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
+        let is_of_arena =
+            self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));
+        if !is_of_arena {
+            return false;
+        }
+        match self.mappings.writable.get() {
+            Some(mapping) => drop(self.writable.set(Arc::clone(mapping))),
+            None => *self.lock_offered() = Some(fd),
+        }
+        true
     }
 
     /// Lets this connection write; maps the arena for that unless this process does so already.
-    pub(crate) fn map_writable(&self, writable: OwnedFd) -> hoplite_shm::Result<()> {
+    pub(crate) fn map_writable(&self) -> Result<(), NotWritable> {
+        let mut offered = self.lock_offered();
+        if self.is_writable() {
+            return Ok(());
+        }
+        let fd = offered.as_ref().ok_or(NotWritable::NoRight)?;
         let mapping = match self.mappings.writable.get() {
             Some(mapping) => Arc::clone(mapping),
             None => {
-                let mapping = Mapping::writable(writable, self.mappings.readable.capacity_bytes())?;
+                let mapping = Mapping::writable(fd.as_fd(), self.mappings.readable.capacity_bytes());
+                let mapping = mapping.map_err(NotWritable::Unmapped)?;
                 // Another thread may have been first; one mapping is as good as the other.
                 Arc::clone(self.mappings.writable.get_or_init(|| mapping))
             }
         };
         let _ = self.writable.set(mapping);
+        *offered = None;
         Ok(())
+    }
+
+    /// Returns `true` if [`writer`](Self::writer) works.
+    pub(crate) fn is_writable(&self) -> bool {
+        self.writable.get().is_some()
+    }
+
+    fn lock_offered(&self) -> MutexGuard<'_, Option<OwnedFd>> {
+        self.offered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn reader(&self, view: &ObjectView) -> hoplite_shm::Result<Reader> {
@@ -142,8 +178,13 @@ mod tests {
         Arena::map(fd.try_clone_to_owned().unwrap(), capacity_bytes).unwrap()
     }
 
+    fn offer(arena: &Arena, store: &hoplite_shm::Arena) -> bool {
+        arena.offer_writable(store.writable_fd().try_clone_to_owned().unwrap())
+    }
+
     fn map_writable(arena: &Arena, store: &hoplite_shm::Arena) {
-        arena.map_writable(store.writable_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert!(offer(arena, store));
+        arena.map_writable().unwrap();
     }
 
     fn is_shared(one: &Arena, other: &Arena) -> bool {
@@ -170,6 +211,20 @@ mod tests {
         let other = map(store.read_only_fd(), CAPACITY_BYTES);
         map_writable(&trusted, &store);
         assert!(trusted.is_writable() && !other.is_writable());
+    }
+
+    #[test]
+    fn memory_of_another_store_is_not_written_to() {
+        let (one, other) = (store(), store());
+        let arena = map(one.read_only_fd(), CAPACITY_BYTES);
+        assert!(!offer(&arena, &other));
+        assert!(matches!(arena.map_writable(), Err(NotWritable::NoRight)));
+        assert!(offer(&arena, &one) && !arena.is_writable(), "nothing is mapped before the first write");
+        arena.map_writable().unwrap();
+        assert!(arena.is_writable() && arena.lock_offered().is_none());
+        // The next connection of this process shares the mapping and keeps no descriptor.
+        let second = map(one.read_only_fd(), CAPACITY_BYTES);
+        assert!(offer(&second, &one) && second.is_writable() && second.lock_offered().is_none());
     }
 
     #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 use std::{fmt, io};
 
 use hoplite_core::{ObjectId, Operation};
+use hoplite_proto::socket_place::{DAEMON_USER_VARIABLE, Distrust};
 
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -109,8 +110,21 @@ pub enum ConnectFailure {
         /// The user id that owns the socket, if it can be seen.
         owner: Option<u32>,
     },
-    /// The path is longer than the address of a Unix socket may be (107 bytes).
-    #[error("the path is too long for a Unix socket")]
+    /// Another user could replace the socket, or its directory.
+    #[error(transparent)]
+    UntrustedPlace(Distrust),
+    /// The process that listens runs as a user whom this process does not trust.
+    #[error(
+        "user {user} listens there, and neither this user nor root: set {DAEMON_USER_VARIABLE}={user} if that user runs the \
+         store, or use another socket"
+    )]
+    UntrustedDaemon {
+        /// The user id of the process that listens.
+        user: u32,
+    },
+    /// The name of the socket is longer than about 80 bytes, so no address of a Unix socket (107 bytes) can hold it. Its
+    /// directory may be of any length.
+    #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
     /// The daemon did not accept the connection, or did not answer, in time.
     #[error("no answer within {waited:?}")]

@@ -76,6 +76,7 @@ pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary,
 pub use hoplite_core::trace::NotATraceparent;
 pub use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, TraceContext};
 pub use hoplite_proto::socket_path::default_socket_path;
+pub use hoplite_proto::socket_place::Distrust;
 pub use location_watch::LocationWatch;
 pub use options::{
     AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PUT_TIMEOUT,

@@ -7,6 +7,7 @@ use hoplite_core::Metadata;
 use hoplite_core::node::{ByteRange, ReduceOrder};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_proto::socket_path::default_socket_path;
+use hoplite_proto::socket_place::daemon_user_of_environment;
 
 /// How long connecting may take, unless the caller says otherwise. A store answers within a millisecond; one that does
 /// not within seconds is stopped or swamped.
@@ -27,6 +28,11 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// The name of this program in the store's log; by default that of the executable.
     pub program: String,
+    /// The user, by name or number, as whom the store may run beside the user of this process and root. By default that of
+    /// `HOPLITE_DAEMON_USER`. `None` stands for the user `hoplite`, as whom the packages run a store.
+    ///
+    /// A store of another user is refused, and so is a socket that another user could replace.
+    pub daemon_user: Option<String>,
 }
 
 impl Default for ConnectOptions {
@@ -35,7 +41,12 @@ impl Default for ConnectOptions {
             .next()
             .and_then(|path| PathBuf::from(path).file_name().map(|name| name.to_string_lossy().into_owned()))
             .unwrap_or_default();
-        Self { socket: default_socket_path(), timeout: DEFAULT_CONNECT_TIMEOUT, program }
+        Self {
+            socket: default_socket_path(),
+            timeout: DEFAULT_CONNECT_TIMEOUT,
+            program,
+            daemon_user: daemon_user_of_environment(),
+        }
     }
 }
 

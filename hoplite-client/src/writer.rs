@@ -64,7 +64,7 @@ impl ObjectWriter {
         let target = match connection.call_node(request, Operation::Put, options.timeout).await? {
             Response::Created(view) => {
                 let reference = Reference::new(Arc::clone(connection), view.copy, Role::Writer);
-                connection.map_writable(options.timeout).await?;
+                connection.map_writable()?;
                 if view.size_bytes != size_bytes {
                     return Err(connection.malformed("room of another size than was asked for"));
                 }

@@ -1,7 +1,7 @@
 //! A client's side: mapping the arena.
 
 use std::ops::{ControlFlow, Range};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,7 +51,7 @@ impl Mapping {
     /// # Errors
     ///
     /// [`Error::FileTooShort`] if the file has fewer, [`Error::CapacityTooSmall`] for zero, [`Error::System`] otherwise.
-    pub fn read_only(fd: OwnedFd, capacity_bytes: u64) -> Result<Arc<Self>> {
+    pub fn read_only(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::ReadOnly)
     }
 
@@ -60,11 +60,11 @@ impl Mapping {
     /// # Errors
     ///
     /// Those of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
-    pub fn writable(fd: OwnedFd, capacity_bytes: u64) -> Result<Arc<Self>> {
+    pub fn writable(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::Writable)
     }
 
-    fn new(fd: OwnedFd, capacity_bytes: u64, access: Access) -> Result<Arc<Self>> {
+    fn new(fd: impl AsFd, capacity_bytes: u64, access: Access) -> Result<Arc<Self>> {
         if capacity_bytes == 0 {
             return Err(Error::CapacityTooSmall { capacity_bytes, page_bytes: 1 });
         }

@@ -219,11 +219,16 @@ class ConnectFailed(HopliteError, ConnectionError):
 
     Attributes:
         reason: `"NoSuchSocket"`, `"NotListening"`, `"NotASocket"`, `"PermissionDenied"`, `"PathTooLong"`, `"TimedOut"`,
-            `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`.
+            `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`. `"UntrustedPlace"` if another user could replace the socket,
+            `"UntrustedDaemon"` if the store runs as a user who is neither this one, nor root, nor `HOPLITE_DAEMON_USER`.
+        untrusted: the directory, link or socket that makes the place untrusted; else None.
+        owner: the user id that it belongs to, or as which the untrusted daemon runs; else None.
     """
 
     path: str
     reason: str
+    untrusted: str | None = None
+    owner: int | None = None
 
 
 class ConnectionLost(HopliteError, ConnectionError):

@@ -192,7 +192,8 @@ fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) ->
 }
 
 fn connect_options(socket: Option<PathBuf>, timeout: Timeout, program: String) -> ConnectOptions {
-    ConnectOptions { socket: socket.unwrap_or_else(default_socket_path), timeout: timeout.0, program }
+    let socket = socket.unwrap_or_else(default_socket_path);
+    ConnectOptions { socket, timeout: timeout.0, program, ..ConnectOptions::default() }
 }
 
 /// Connects to the store that listens at `socket`.

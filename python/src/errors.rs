@@ -5,7 +5,7 @@
 
 use std::any::Any;
 
-use hoplite_client::{ConnectFailure, Error, ObjectId};
+use hoplite_client::{ConnectFailure, Distrust, Error, ObjectId};
 use hoplite_core::Error as ObjectError;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -68,6 +68,7 @@ fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyRe
         Error::Connect { path, kind } => {
             fields.set_item("path", path.as_os_str())?;
             fields.set_item("reason", connect_reason(kind))?;
+            set_untrusted(kind, fields)?;
             "ConnectFailed"
         }
         Error::ConnectionLost { path, reason } => {
@@ -207,12 +208,28 @@ fn set_object_fields(
     })
 }
 
+/// Sets which place or daemon is not trusted, and whose it is.
+fn set_untrusted(kind: &ConnectFailure, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+    match kind {
+        ConnectFailure::UntrustedPlace(
+            Distrust::Owner { path, owner } | Distrust::Writable { path, owner, .. },
+        ) => {
+            fields.set_item("untrusted", path.as_os_str())?;
+            fields.set_item("owner", owner)
+        }
+        ConnectFailure::UntrustedDaemon { user } => fields.set_item("owner", user),
+        _ => Ok(()),
+    }
+}
+
 fn connect_reason(kind: &ConnectFailure) -> &'static str {
     match kind {
         ConnectFailure::NoSuchSocket => "NoSuchSocket",
         ConnectFailure::NotASocket => "NotASocket",
         ConnectFailure::NotListening => "NotListening",
         ConnectFailure::PermissionDenied { .. } => "PermissionDenied",
+        ConnectFailure::UntrustedPlace(_) => "UntrustedPlace",
+        ConnectFailure::UntrustedDaemon { .. } => "UntrustedDaemon",
         ConnectFailure::PathTooLong => "PathTooLong",
         ConnectFailure::TimedOut { .. } => "TimedOut",
         ConnectFailure::NotAStore => "NotAStore",

@@ -41,7 +41,6 @@ impl RawClient {
         client.say(&v1::ClientHello {
             version: PROTOCOL_VERSION,
             program: "raw".to_owned(),
-            ..Default::default()
         });
         let hello: v1::ServerHello = client.hear().expect("the store answers");
         assert_eq!(hello.error, None);

@@ -10,12 +10,11 @@ use std::time::Duration;
 use bytes::BytesMut;
 use hoplite_core::NodeId;
 use hoplite_core::error::Plane;
+use hoplite_proto::socket_place::{PlaceError, SocketPlace, TrustedUsers};
 use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{
-    AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, connect, send, socket_with,
-};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with};
 
 use crate::arena::Arena;
 use crate::deadline::Deadline;
@@ -39,17 +38,6 @@ pub(crate) struct Greeted {
     pub(crate) arena: Arena,
 }
 
-/// Asks the store at `path` for the descriptor with which its arena is written to.
-pub(crate) fn ask_writable(path: &Path, timeout: Duration) -> Result<OwnedFd> {
-    let ask = || {
-        let deadline = Deadline::after(timeout);
-        let hello = v1::ClientHello { wants_writable: true, ..hello("") };
-        let [writable] = introduce(path, &hello, &deadline)?.2;
-        Ok(writable)
-    };
-    ask().map_err(|kind| Error::Connect { path: path.to_owned(), kind })
-}
-
 /// Connects and greets.
 pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
     let deadline = Deadline::after(options.timeout);
@@ -57,31 +45,9 @@ pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
 }
 
 fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, ConnectFailure> {
-    // Found again when this process writes, wherever it has gone by then.
-    let path = std::path::absolute(&options.socket).unwrap_or_else(|_| options.socket.clone());
-    let (socket, hello, [readable]) = introduce(&options.socket, &hello(&options.program), deadline)?;
-    let node = NodeId::new(&hello.node).map_err(|_| ConnectFailure::NotAStore)?;
-    let arena = Arena::map(readable, hello.arena_bytes)
-        .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
-    Ok(Greeted {
-        socket,
-        path,
-        node,
-        confirmed_from_bytes: hello.confirmed_from_bytes,
-        max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
-        max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),
-        arena,
-    })
-}
-
-/// Connects and exchanges the first messages; answers the descriptor that came with the store's.
-fn introduce(
-    path: &Path,
-    hello: &v1::ClientHello,
-    deadline: &Deadline,
-) -> Result<(OwnedFd, v1::ServerHello, [OwnedFd; 1]), ConnectFailure> {
-    let socket = open(path, deadline)?;
-    send_hello(&socket, hello, deadline)?;
+    let users = TrustedUsers::new(options.daemon_user.as_deref());
+    let socket = open(&options.socket, &users, deadline)?;
+    send_hello(&socket, &hello(&options.program), deadline)?;
     let (hello, fds) = receive_hello(&socket, deadline)?;
     if let Some(error) = hello.error {
         return Err(ConnectFailure::Refused(hoplite_proto::error::decode(error, Plane::Local)));
@@ -90,8 +56,26 @@ fn introduce(
         let mismatch = hoplite_core::Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version };
         return Err(ConnectFailure::Refused(mismatch));
     }
-    let fds = <[OwnedFd; 1]>::try_from(fds).map_err(|_| ConnectFailure::NotAStore)?;
-    Ok((socket, hello, fds))
+    let mut fds = fds.into_iter();
+    let (Some(readable), writable, None) = (fds.next(), fds.next(), fds.next()) else {
+        return Err(ConnectFailure::NotAStore);
+    };
+    let node = NodeId::new(&hello.node).map_err(|_| ConnectFailure::NotAStore)?;
+    let arena = Arena::map(readable, hello.arena_bytes)
+        .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
+    // A reader gets no descriptor to write with.
+    if writable.is_some_and(|writable| !arena.offer_writable(writable)) {
+        return Err(ConnectFailure::NotAStore);
+    }
+    Ok(Greeted {
+        socket,
+        path: std::path::absolute(&options.socket).unwrap_or_else(|_| options.socket.clone()),
+        node,
+        confirmed_from_bytes: hello.confirmed_from_bytes,
+        max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
+        max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),
+        arena,
+    })
 }
 
 /// Makes blocking calls on `socket` end in time.
@@ -113,22 +97,37 @@ fn passed(deadline: &Deadline) -> ConnectFailure {
     ConnectFailure::TimedOut { waited: deadline.timeout() }
 }
 
-fn open(path: &Path, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
-    let address = SocketAddrUnix::new(path).map_err(|error| match error {
-        Errno::NAMETOOLONG => ConnectFailure::PathTooLong,
-        error => system(error),
+/// Connects to the socket at `path` if only `users` could have put it there, and if the process that listens is one of
+/// theirs. Nothing is sent before that is known.
+fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
+    let place = SocketPlace::find(path, users).map_err(|error| match error {
+        PlaceError::Distrusted(distrust) => ConnectFailure::UntrustedPlace(distrust),
+        PlaceError::System(error) => explain(path, error),
     })?;
+    let address = place.address().map_err(|error| explain(path, error))?;
     let socket =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).map_err(system)?;
     loop {
         limit_wait(&socket, deadline)?;
         match connect(&socket, &address) {
-            Ok(()) => return Ok(socket),
+            Ok(()) => break,
             Err(Errno::INTR) => {}
             // The queue of the listening socket stayed full until the deadline.
             Err(Errno::AGAIN) => return Err(passed(deadline)),
             Err(error) => return Err(explain(path, error)),
         }
+    }
+    check_daemon(&socket, users)?;
+    Ok(socket)
+}
+
+/// Checks the user of the process that listens, as the kernel noted it when that process began to listen.
+fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFailure> {
+    let user = socket_peercred(socket).map_err(system)?.uid.as_raw();
+    match users.includes(user) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(ConnectFailure::UntrustedDaemon { user }),
+        Err(distrust) => Err(ConnectFailure::UntrustedPlace(distrust)),
     }
 }
 
@@ -137,6 +136,7 @@ fn explain(path: &Path, error: Errno) -> ConnectFailure {
     let metadata = std::fs::metadata(path).ok();
     match error {
         Errno::NOENT | Errno::NOTDIR => ConnectFailure::NoSuchSocket,
+        Errno::NAMETOOLONG => ConnectFailure::PathTooLong,
         Errno::ACCESS | Errno::PERM => {
             ConnectFailure::PermissionDenied { owner: metadata.map(|metadata| metadata.uid()) }
         }
@@ -151,11 +151,7 @@ fn explain(path: &Path, error: Errno) -> ConnectFailure {
 
 fn hello(program: &str) -> v1::ClientHello {
     let program = program.char_indices().take_while(|(start, c)| start + c.len_utf8() <= MAX_PROGRAM_BYTES);
-    v1::ClientHello {
-        version: PROTOCOL_VERSION,
-        program: program.map(|(_, c)| c).collect(),
-        wants_writable: false,
-    }
+    v1::ClientHello { version: PROTOCOL_VERSION, program: program.map(|(_, c)| c).collect() }
 }
 
 fn send_hello(socket: &OwnedFd, hello: &v1::ClientHello, deadline: &Deadline) -> Result<(), ConnectFailure> {

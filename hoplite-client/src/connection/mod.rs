@@ -24,7 +24,7 @@ use hoplite_proto::local::{Request, Response, encode_request};
 use hoplite_proto::v1;
 use tokio::sync::{oneshot, watch};
 
-use crate::arena::Arena;
+use crate::arena::{Arena, NotWritable};
 use crate::error::{ConnectFailure, Error, Loss, Result};
 use crate::trace;
 
@@ -38,9 +38,6 @@ pub(crate) use recent_puts::{Description, RecentPuts};
 /// How much longer than the store a client waits, in case the store is stopped or overloaded. The store answers timeouts
 /// itself, and knows more about the reason.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
-
-/// How long a store may take to hand out the descriptor for writing.
-const WRITABLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How a reference is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -134,33 +131,19 @@ impl Connection {
     /// Maps the arena for writing, too, if that was not done.
     ///
     /// # Errors
-    /// `PermissionDenied`, and what else prevents it.
-    pub(crate) async fn map_writable(&self, timeout: Duration) -> Result<()> {
+    /// `PermissionDenied` if the store gave this client no right to write. [`Error::Connect`] if the mapping fails.
+    pub(crate) fn map_writable(&self) -> Result<()> {
         if self.shared.arena.is_writable() {
             return Ok(());
         }
-        let limit = timeout.min(WRITABLE_TIMEOUT);
-        let asked = match self.shared.received_by {
-            ReceivedBy::Task => {
-                let path = self.shared.path.clone();
-                let ask = tokio::task::spawn_blocking(move || handshake::ask_writable(&path, limit));
-                ask.await.map_err(|_| self.shared.lost())?
+        self.shared.arena.map_writable().map_err(|failure| match failure {
+            NotWritable::NoRight => {
+                hoplite_core::Error::permission_denied("the store lets this user only read").into()
             }
-            // The thread that drives this waits in any case.
-            ReceivedBy::Pump => handshake::ask_writable(&self.shared.path, limit),
-        };
-        let writable = asked.map_err(|error| match error {
-            Error::Connect { kind: ConnectFailure::Refused(error), .. } => error.into(),
-            error => error,
-        })?;
-        if !self.shared.arena.is_of(&writable) {
-            // The store that this connection was to has ended.
-            self.shared.break_off(Loss::Closed);
-            return Err(self.shared.lost());
-        }
-        self.shared.arena.map_writable(writable).map_err(|error| {
-            let kind = ConnectFailure::Arena { reason: Arc::new(error) };
-            Error::Connect { path: self.shared.path.clone(), kind }
+            NotWritable::Unmapped(error) => {
+                let kind = ConnectFailure::Arena { reason: Arc::new(error) };
+                Error::Connect { path: self.shared.path.clone(), kind }
+            }
         })
     }
 

@@ -216,18 +216,13 @@ impl Shared {
     fn serve(&self, mut stream: UnixStream) {
         let mut received = BytesMut::new();
         let mut chunk = vec![0; 1 << 16];
-        let hello = loop {
-            if let Some(hello) =
-                framing::decode::<v1::ClientHello>(&mut received, framing::MAX_HELLO_BYTES).unwrap()
-            {
-                break hello;
-            }
+        while framing::decode::<v1::ClientHello>(&mut received, framing::MAX_HELLO_BYTES).unwrap().is_none() {
             match stream.read(&mut chunk) {
                 Ok(0) | Err(_) => return,
                 Ok(length) => received.extend_from_slice(&chunk[..length]),
             }
-        };
-        if !self.greet(&mut stream, hello.wants_writable) {
+        }
+        if !self.greet(&mut stream) {
             return;
         }
         let client = {
@@ -258,7 +253,7 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    fn greet(&self, stream: &mut UnixStream, wants_writable: bool) -> bool {
+    fn greet(&self, stream: &mut UnixStream) -> bool {
         let mut hello = v1::ServerHello {
             version: PROTOCOL_VERSION,
             error: None,
@@ -283,10 +278,10 @@ impl Shared {
         }
         let mut wire = BytesMut::new();
         framing::encode(&hello, &mut wire).unwrap();
-        let fd = if wants_writable { self.arena.writable_fd() } else { self.arena.read_only_fd() };
-        let sent = hoplite_shm::fds::send(stream.as_fd(), &wire, &[fd]).unwrap();
+        let fds = [self.arena.read_only_fd(), self.arena.writable_fd()];
+        let sent = hoplite_shm::fds::send(stream.as_fd(), &wire, &fds).unwrap();
         stream.write_all(&wire[sent..]).unwrap();
-        !wants_writable
+        true
     }
 }
 

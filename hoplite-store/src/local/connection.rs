@@ -73,6 +73,7 @@ enum AnswerIntake {
 /// A client that has said who it is.
 struct Greeted {
     program: String,
+    role: Role,
     seat: OwnedSemaphorePermit,
     /// What it sent after its hello.
     inbox: BytesMut,
@@ -86,16 +87,14 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     };
     let (user, role) = (peer.user, plane.access.role(&peer));
     let greeted = tokio::select! {
-        greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, role.clone())) => greeted,
+        greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, role)) => greeted,
         () = shutdown.cancelled() => return,
     };
-    let Greeted { program, seat, inbox } = match greeted {
-        Ok(Ok(Some(greeted))) => greeted,
-        Ok(Ok(None)) => return tracing::debug!(user, "a client may write from now on"),
+    let Greeted { program, role, seat, inbox } = match greeted {
+        Ok(Ok(greeted)) => greeted,
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection was no client"),
         Err(_) => return tracing::debug!("a connection said nothing"),
     };
-    let Ok(role) = role else { return };
     let socket = match Socket::new(stream) {
         Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, user, "a client that cannot be listened to"),
@@ -120,12 +119,12 @@ enum ConnectionError {
     Protocol(#[from] Error),
 }
 
-/// Exchanges the first messages. Answers `None` if that was all, since only the descriptor for writing was asked for.
+/// Exchanges the first messages.
 async fn greet(
     stream: &mut UnixStream,
     plane: &LocalPlane,
     role: Result<Role, Error>,
-) -> Result<Option<Greeted>, ConnectionError> {
+) -> Result<Greeted, ConnectionError> {
     let mut inbox = BytesMut::with_capacity(READ_BYTES);
     let hello = loop {
         match framing::decode::<v1::ClientHello>(&mut inbox, MAX_HELLO_BYTES) {
@@ -141,15 +140,11 @@ async fn greet(
         if hello.version != PROTOCOL_VERSION {
             return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version });
         }
-        match (role?, hello.wants_writable) {
-            (Role::Reader, true) => return Err(no_writer()),
-            (Role::Writer, true) => return Ok(None),
-            (_, false) => {}
-        }
+        let role = role?;
         let limit = plane.limits.max_clients;
         let seat = Arc::clone(&plane.seats).try_acquire_owned();
         let seat = seat.map_err(|_| Error::limit_exceeded("clients of a store", limit as u64))?;
-        Ok(Some((hello.program.chars().take(64).collect(), seat)))
+        Ok((hello.program.chars().take(64).collect(), role, seat))
     });
     let arena = plane.engine.arena();
     let answer = v1::ServerHello {
@@ -163,17 +158,19 @@ async fn greet(
     };
     let mut frame = BytesMut::new();
     framing::encode(&answer, &mut frame)?;
-    let fd = accepted.as_ref().ok().map(|asked| match asked {
-        Some(_) => arena.read_only_fd(),
-        None => arena.writable_fd(),
-    });
-    let fds = fd.as_slice();
-    // The file descriptor travels with the first byte that is sent.
+    let (readable, writable) = (arena.read_only_fd(), arena.writable_fd());
+    let fds: &[_] = match &accepted {
+        Ok((_, Role::Writer, _)) => &[readable, writable],
+        Ok((_, Role::Reader, _)) => &[readable],
+        Err(_) => &[],
+    };
+    // The file descriptors travel with the first byte that is sent.
     let sent =
         stream.async_io(Interest::WRITABLE, || hoplite_shm::fds::send(stream.as_fd(), &frame, fds)).await?;
     let mut rest = &frame[sent..];
     tokio::io::AsyncWriteExt::write_all_buf(stream, &mut rest).await?;
-    Ok(accepted?.map(|(program, seat)| Greeted { program, seat, inbox }))
+    let (program, role, seat) = accepted?;
+    Ok(Greeted { program, role, seat, inbox })
 }
 
 /// What a reader is told that wants to change something.
