@@ -2,17 +2,19 @@
 //!
 //! They are beside its socket: `store.pid` and `store.log` beside `store.sock`.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::process::{Pid, PidfdFlags, Signal, geteuid, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::own_directory;
 
 /// The name of the process, as the kernel shows it.
 const PROGRAM: &str = "hoplite-store";
@@ -45,20 +47,15 @@ impl Background {
         self.socket.with_extension("pid")
     }
 
+    fn directory(&self) -> &Path {
+        let directory = self.socket.parent().filter(|path| !path.as_os_str().is_empty());
+        directory.unwrap_or(Path::new("."))
+    }
+
     /// Makes the directory, if need be, for this user alone; a log that is there is kept under another name. Until what is
     /// returned is dropped, nobody else starts a store here.
     pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
-        let directory = self.socket.parent().filter(|path| !path.as_os_str().is_empty());
-        let directory = directory.unwrap_or(Path::new("."));
-        let cannot = || format!("cannot use {}", directory.display());
-        DirBuilder::new().recursive(true).mode(0o700).create(directory).with_context(cannot)?;
-        let owner = fs::symlink_metadata(directory).with_context(cannot)?.uid();
-        // In a directory of somebody else, the log could be a link to anything.
-        ensure!(
-            owner == geteuid().as_raw(),
-            "{} belongs to user {owner}: start the store as that user, or name another --socket",
-            directory.display()
-        );
+        own_directory::make(self.directory())?;
         let path = self.pid_file();
         let cannot = || format!("cannot use {}", path.display());
         let open = File::options().create(true).append(true).mode(0o644).open(&path);
@@ -87,6 +84,12 @@ impl Background {
 
     /// The process, if it runs; a number that another program has got meanwhile is not it.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
+        if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+        {
+            return Ok(None);
+        }
+        // Another user could name any process of this one.
+        own_directory::check(self.directory())?;
         let path = self.pid_file();
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
@@ -168,14 +171,14 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let background = Background::of(place.path().join("new/store.sock"));
         let first = background.prepare().unwrap();
-        assert_eq!(fs::metadata(place.path().join("new")).unwrap().mode() & 0o777, 0o700);
         let error = background.prepare().unwrap_err();
         assert!(error.to_string().contains("another start"), "{error}");
         drop(first);
         background.prepare().unwrap();
-        if geteuid().is_root() {
+        if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(place.path().join("new"), Some(12345), None).unwrap();
             assert!(background.prepare().unwrap_err().to_string().contains("12345"));
+            assert!(background.running().unwrap_err().to_string().contains("12345"));
         }
     }
 

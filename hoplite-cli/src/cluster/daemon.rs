@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -9,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hoplite_daemon::{Addresses, READY};
+use rustix::fs::OFlags;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
@@ -36,7 +38,9 @@ impl Daemon {
         log: PathBuf,
     ) -> anyhow::Result<Self> {
         let create = || format!("cannot create {}", log.display());
-        command.stderr(File::create(&log).with_context(create)?);
+        let no_link = OFlags::NOFOLLOW.bits().cast_signed();
+        let file = File::options().write(true).create(true).truncate(true).custom_flags(no_link).open(&log);
+        command.stderr(file.with_context(create)?);
         let start = format!("cannot start {}", command.get_program().display());
         let mut child = Command::from(command).kill_on_drop(true).spawn().context(start)?;
         let stdout = child.stdout.take().map(|stdout| BufReader::new(stdout).lines());

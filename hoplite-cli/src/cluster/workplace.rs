@@ -7,6 +7,8 @@ use anyhow::Context;
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
+use super::own_directory::{self, Existence};
+
 /// The name of the directory for logs, inside that of the cluster.
 const LOGS: &str = "logs";
 
@@ -31,13 +33,6 @@ enum Root {
     },
 }
 
-/// Whether a given directory was there before.
-#[derive(Debug, PartialEq, Eq)]
-enum Existence {
-    Before,
-    Made,
-}
-
 #[derive(Debug, PartialEq, Eq)]
 enum Logs {
     Remove,
@@ -54,9 +49,9 @@ impl Workplace {
             }
             Some(path) => {
                 let create = || format!("cannot use the directory {}", path.display());
-                let existence = if path.is_dir() { Existence::Before } else { Existence::Made };
+                let existence = own_directory::make(path)?;
                 let logs = path.join(LOGS);
-                fs::create_dir_all(&logs).with_context(create)?;
+                own_directory::make(&logs)?;
                 let lock = File::open(logs).with_context(create)?;
                 flock(&lock, FlockOperation::NonBlockingLockExclusive)
                     .with_context(|| format!("another cluster uses the directory {}", path.display()))?;
@@ -145,6 +140,20 @@ mod tests {
         let left: Vec<_> =
             fs::read_dir(given.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
         assert_eq!(left, ["mine"]);
+    }
+
+    #[test]
+    fn links_are_not_followed() {
+        let given = tempfile::tempdir().unwrap();
+        let path = |name: &str| given.path().join(name);
+        fs::create_dir(path("elsewhere")).unwrap();
+        std::os::unix::fs::symlink(path("elsewhere"), path("logs")).unwrap();
+        std::os::unix::fs::symlink(path("elsewhere"), path("link")).unwrap();
+        for directory in [given.path(), &path("link")] {
+            let refused = Workplace::create(Some(directory), Vec::new()).unwrap_err();
+            assert!(refused.to_string().contains("symbolic link"), "{refused}");
+        }
+        assert_eq!(fs::read_dir(path("elsewhere")).unwrap().count(), 0);
     }
 
     #[test]
