@@ -24,7 +24,7 @@ def _outer_socket() -> str | None:
 
 
 def _root() -> Path:
-    # Not where TMPDIR says: all processes of a node must agree. The path of a socket has at most 107 bytes.
+    # Not where TMPDIR says: all processes of a node must agree.
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
