@@ -95,7 +95,7 @@ impl ObjectReader {
     }
 
     /// Waits until the copy is complete.
-    pub(crate) async fn completed(&self, deadline: Deadline) -> Result<()> {
+    pub(crate) async fn completed(&mut self, deadline: Deadline) -> Result<()> {
         while self.bytes.valid_bytes() < self.size_bytes {
             if let Err(error) = self.follow(self.size_bytes - 1, deadline.left()).await
                 // It may have ended because it was complete.
@@ -108,8 +108,10 @@ impl ObjectReader {
     }
 
     /// Waits until the copy is complete, and makes a view of it.
-    pub(crate) async fn into_view(self, deadline: Deadline) -> Result<ObjectView> {
+    pub(crate) async fn into_view(mut self, deadline: Deadline) -> Result<ObjectView> {
         self.completed(deadline).await?;
+        // From now on the view is complete, whatever becomes of the header.
+        self.bytes.confirm(self.size_bytes);
         Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata))
     }
 
@@ -172,9 +174,6 @@ impl ObjectReader {
         if valid_bytes < needed_bytes {
             self.follow(needed_bytes - 1, timeout).await?;
             valid_bytes = self.bytes.valid_bytes();
-            if valid_bytes < needed_bytes {
-                return Err(self.reference.connection().malformed("progress that the copy does not show"));
-            }
         }
         let there = usize::try_from(valid_bytes - self.position_bytes).unwrap_or(usize::MAX);
         let length = there.min(out.len()).min(PIECE_BYTES);
@@ -217,13 +216,16 @@ impl ObjectReader {
         }
     }
 
-    /// Waits for bytes beyond `beyond_bytes`.
-    async fn follow(&self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
+    /// Waits until the store calls more bytes than `beyond_bytes` valid.
+    async fn follow(&mut self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
         let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
         match connection.call(request, Operation::Get, timeout).await? {
-            Response::Node(node::Response::Progress { .. }) => Ok(()),
+            Response::Node(node::Response::Progress { valid_bytes }) if valid_bytes > beyond_bytes => {
+                self.bytes.confirm(valid_bytes);
+                Ok(())
+            }
             _ => Err(connection.unexpected()),
         }
     }

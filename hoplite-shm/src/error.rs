@@ -63,14 +63,6 @@ pub enum Error {
         /// The size of the arena.
         capacity_bytes: u64,
     },
-    /// There is no object of that size in the extent, or one of another version of the layout.
-    #[error("no object of {size_bytes} bytes starts at byte {offset_bytes} of the arena")]
-    NoSuchObject {
-        /// Where the extent starts.
-        offset_bytes: u64,
-        /// The size of the object that was looked for.
-        size_bytes: u64,
-    },
     /// A writer was asked for on a mapping that is read-only.
     #[error("the mapping is read-only")]
     ReadOnly,

@@ -12,7 +12,8 @@ const VERSION: u64 = 1;
 
 /// The header as it lies in memory.
 ///
-/// All fields are atomics, so that a reference to it is sound whatever other processes store to them.
+/// All fields are atomics, so that a reference to it is sound whatever other processes store to them. The first two are for
+/// people who look at the memory: no program reads them, since every client can write to them.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
@@ -35,12 +36,6 @@ pub(crate) struct HeaderView<'a>(&'a Header);
 impl<'a> HeaderView<'a> {
     pub(crate) fn new(header: &'a Header) -> Self {
         Self(header)
-    }
-
-    /// Whether this is the header of an object of `size_bytes`, in the layout that this code knows.
-    pub(crate) fn describes(self, size_bytes: u64) -> bool {
-        self.0.magic_and_version.load(Ordering::Relaxed) == MAGIC_AND_VERSION
-            && self.0.size_bytes.load(Ordering::Relaxed) == size_bytes
     }
 
     /// How many leading bytes are valid, at most `size_bytes`. They can be read after this call.
@@ -139,15 +134,6 @@ mod tests {
             assert_eq!(handle.state(), first);
             assert_eq!(HeaderView::new(&header).state(), first);
         }
-    }
-
-    #[test]
-    fn a_header_describes_only_the_object_it_was_initialised_for() {
-        let header = Header::default();
-        assert!(!HeaderView::new(&header).describes(0));
-        HeaderHandle::new(&header).initialise(7);
-        assert!(HeaderView::new(&header).describes(7));
-        assert!(!HeaderView::new(&header).describes(8));
     }
 
     #[test]

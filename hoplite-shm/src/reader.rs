@@ -20,11 +20,20 @@ const STEP_BYTES: usize = 2 << 20;
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
+    /// The number of leading bytes that the store has called valid. The header may show more, or, if another client has
+    /// damaged it, less.
+    confirmed_bytes: u64,
 }
 
 impl Reader {
     pub(crate) fn new(mapping: Arc<Mapping>, span: Span) -> Self {
-        Self { mapping, span }
+        Self { mapping, span, confirmed_bytes: 0 }
+    }
+
+    /// Notes that the store has called the leading `valid_bytes` valid, in an answer over its connection. From then on they
+    /// are, whatever the header shows.
+    pub fn confirm(&mut self, valid_bytes: u64) {
+        self.confirmed_bytes = self.confirmed_bytes.max(valid_bytes.min(self.size_bytes()));
     }
 
     /// The size of the object.
@@ -32,9 +41,10 @@ impl Reader {
         self.span.size_bytes()
     }
 
-    /// How many leading bytes are valid; at most the size of the object.
+    /// How many leading bytes are valid, by the header or by the store; at most the size of the object. Any client can write
+    /// to the header, so a caller that would wait for more asks the store.
     pub fn valid_bytes(&self) -> u64 {
-        self.header().valid_bytes(self.size_bytes())
+        self.header().valid_bytes(self.size_bytes()).max(self.confirmed_bytes)
     }
 
     /// Whether the copy is open, complete or failed. All bytes may be valid a moment before the store calls the copy complete.

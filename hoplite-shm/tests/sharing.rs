@@ -192,15 +192,33 @@ fn a_mapping_longer_than_the_file_is_refused() {
 }
 
 #[test]
-fn readers_and_writers_check_the_extent_and_the_header() {
+fn readers_and_writers_check_the_extent() {
     let shared = Shared::new(MIB);
     let place = extent(4096, 100);
-    let missing = shared.reading.reader(place, 100).unwrap_err();
-    assert!(matches!(missing, Error::NoSuchObject { offset_bytes: 4096, size_bytes: 100 }), "{missing}");
-    shared.arena.buffer(place, 100).unwrap().initialise();
+    let length_bytes = place.length_bytes;
     assert!(shared.reading.reader(place, 100).is_ok());
-    assert!(matches!(shared.writing.writer(place, 99).unwrap_err(), Error::NoSuchObject { .. }));
+    assert!(matches!(shared.writing.writer(place, length_bytes).unwrap_err(), Error::OutOfArena { .. }));
     assert!(matches!(shared.reading.reader(extent(MIB, 100), 100).unwrap_err(), Error::OutOfArena { .. }));
+}
+
+#[test]
+fn a_forged_header_hides_nothing_that_the_store_has_called_valid() {
+    let shared = Shared::new(MIB);
+    let place = extent(0, 100);
+    let buffer = shared.arena.buffer(place, 100).unwrap();
+    buffer.initialise();
+    buffer.write(0, &[7; 100]);
+    buffer.set_complete();
+    // All of the header, as a misbehaving client could.
+    rustix::io::pwrite(shared.arena.writable_fd(), &[0; 64], 0).unwrap();
+    let mut reader = shared.reading.reader(place, 100).unwrap();
+    assert_eq!((reader.valid_bytes(), reader.as_slice()), (0, None));
+    reader.confirm(40);
+    assert!(reader.as_slice().is_none());
+    reader.copy_to(0, &mut [0; 40]).unwrap();
+    reader.confirm(u64::MAX);
+    reader.confirm(1);
+    assert_eq!(reader.as_slice(), Some(&[7; 100][..]));
 }
 
 #[test]

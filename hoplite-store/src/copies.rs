@@ -4,8 +4,9 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
 
 use bytes::Bytes;
 use dashmap::DashMap;
@@ -15,9 +16,14 @@ use hoplite_core::stall::Sign;
 use hoplite_core::time::Time;
 use hoplite_shm::Buffer;
 use tokio::sync::{Notify, watch};
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
+
+/// How often a wait for a worker looks at the header. The worker rings when it has made progress, unless another one has
+/// taken back the request for that.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One local copy, from `CopyOpened` to `CopyClosed`.
 ///
@@ -26,7 +32,10 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// Whether the node has called it complete. Not taken from the header, which workers can write to.
+    /// The number of leading bytes that this store knows to be valid. All workers can write to the header, so it counts only
+    /// for the copy that a worker fills, and there only if it shows more than this.
+    known_bytes: AtomicU64,
+    /// `true` once the node has called the copy complete.
     completed: AtomicBool,
     /// Set before the memory can be given to another copy. A writer to the header that has no right of its own to the copy
     /// holds the lock meanwhile.
@@ -50,12 +59,13 @@ impl fmt::Debug for LiveCopy {
 }
 
 impl LiveCopy {
-    /// A copy in `buffer`, whose header says what is valid.
+    /// A copy in `buffer` without any valid byte.
     pub(crate) fn new(buffer: Buffer, producer: Producer) -> Self {
         Self {
             buffer,
             producer,
             progressed: Notify::new(),
+            known_bytes: AtomicU64::new(0),
             completed: AtomicBool::new(false),
             failure: Mutex::default(),
             failed: CancellationToken::new(),
@@ -88,10 +98,25 @@ impl LiveCopy {
     /// How many leading bytes may be read or passed on now. Before the node calls the copy complete that is never all of
     /// what a worker writes, whatever it says, nor of what a reduce makes: a node that has all bytes has a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
-        self.passable(self.buffer.valid_bytes(), self.size_bytes())
+        self.passable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
 
-    /// How much of what is before `end_bytes` may be passed on if the header says that `valid_bytes` are valid.
+    /// The number of leading bytes that this store has declared valid.
+    pub(crate) fn known_bytes(&self) -> u64 {
+        self.known_bytes.load(Ordering::Acquire)
+    }
+
+    /// The number of leading bytes that are valid. `header` is asked only if a worker fills the copy, and cannot take back what
+    /// it has shown before.
+    fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
+        if self.producer != Producer::Worker || self.is_completed() {
+            return self.known_bytes();
+        }
+        let shown_bytes = header(&self.buffer);
+        self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
+    }
+
+    /// How much of what is before `end_bytes` may be passed on if `valid_bytes` are valid.
     fn passable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::passable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
@@ -105,6 +130,7 @@ impl LiveCopy {
         // Workers read the header too, so what a reduce keeps back is kept back there.
         let is_reduce = self.producer == Producer::Reduce;
         let passable = self.passable(valid_bytes, self.size_bytes());
+        self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
         self.buffer.publish(if is_reduce { passable } else { valid_bytes });
         self.progressed.notify_waiters();
     }
@@ -112,6 +138,7 @@ impl LiveCopy {
     /// Declares all bytes valid, and the copy complete.
     pub(crate) fn complete(&self) {
         self.buffer.set_complete();
+        self.known_bytes.fetch_max(self.size_bytes(), Ordering::AcqRel);
         self.completed.store(true, Ordering::Release);
         self.progressed.notify_waiters();
     }
@@ -164,7 +191,11 @@ impl LiveCopy {
             if !self.is_old_news(valid_bytes, offset_bytes, end_bytes) {
                 return Ok(valid_bytes);
             }
-            progressed.await;
+            if self.producer == Producer::Worker {
+                let _ = timeout(LOOK_INTERVAL, progressed).await;
+            } else {
+                progressed.await;
+            }
         }
     }
 
@@ -174,10 +205,10 @@ impl LiveCopy {
         if let Some(error) = &*failure {
             return Err(error.clone());
         }
-        let valid_bytes = self.passable(self.buffer.valid_bytes(), end_bytes);
+        let valid_bytes = self.passable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
         if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
             // What the worker has published before it could see that we wait is in the answer.
-            return Ok(self.passable(self.buffer.want_doorbell(), end_bytes));
+            return Ok(self.passable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes));
         }
         Ok(valid_bytes)
     }

@@ -464,7 +464,8 @@ impl State {
             }
             Request::Node(node::Request::Follow { copy, beyond_bytes, .. }) => {
                 let copy = &self.copies[copy];
-                let valid_bytes = copy.buffer.want_doorbell();
+                let shown_bytes = copy.buffer.want_doorbell();
+                let valid_bytes = if copy.sealed { copy.view.size_bytes } else { shown_bytes };
                 if copy.deleted {
                     Err(Error::ObjectLost { id: copy.id.clone() })
                 } else if valid_bytes > *beyond_bytes {

@@ -163,7 +163,7 @@ impl Puller {
         cancel: &CancellationToken,
     ) -> (u64, PullOutcome) {
         let ended = cancel.run_until_cancelled(self.receive(request, live)).await;
-        let valid_bytes = live.buffer().valid_bytes().min(live.size_bytes());
+        let valid_bytes = live.known_bytes().min(live.size_bytes());
         let all_arrived = valid_bytes == live.size_bytes();
         let outcome = match ended {
             None => PullOutcome::Cancelled,
@@ -181,7 +181,7 @@ impl Puller {
     /// Receives the bytes of an object, from where `live` ends.
     async fn receive(&self, request: &PullRequest, live: &LiveCopy) -> PullOutcome {
         let size_bytes = live.size_bytes();
-        let mut offset_bytes = request.offset_bytes.min(live.buffer().valid_bytes());
+        let mut offset_bytes = request.offset_bytes.min(live.known_bytes());
         let copy = RemoteCopy {
             id: &request.id,
             put: request.put,

@@ -20,8 +20,7 @@ fn error_code(answer: Answer) -> u32 {
 fn whoever_does_not_introduce_himself_is_sent_away() {
     let mut cluster = Cluster::of(1);
     let socket = cluster.socket(0);
-    let long = ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096) }
-        .encode_to_vec();
+    let long = ClientHello { version: PROTOCOL_VERSION, program: "x".repeat(4096) }.encode_to_vec();
     let long_frame = [u32::try_from(long.len()).unwrap().to_le_bytes().as_slice(), &long].concat();
     let endless = u32::MAX.to_le_bytes();
     for (what, said) in [

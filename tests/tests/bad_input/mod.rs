@@ -6,6 +6,7 @@
 //! * `starting`: daemons that cannot start.
 //! * `local_plane`, `control_plane`, `data_plane`: what is not of the protocol.
 //! * `sessions`: as `data_plane`, for sessions of collectives.
+//! * `forged`: what a client writes into the headers of objects.
 //! * `clients`: clients that die between any two messages.
 //! * `strangers`: thousands who never say who they are, and handshakes that stay half open.
 
@@ -14,6 +15,7 @@ mod clients;
 mod connecting;
 mod control_plane;
 mod data_plane;
+mod forged;
 mod local_plane;
 mod reduces;
 mod sessions;

@@ -152,6 +152,60 @@ async fn what_a_worker_says_does_not_complete_an_object() {
 }
 
 #[tokio::test]
+async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_knows() {
+    const SIZE_BYTES: u64 = 16_384;
+    let (arena, extent) = arena(SIZE_BYTES);
+    let forge = |valid_bytes: u64| {
+        let header = [valid_bytes.to_ne_bytes(), [0; 8]].concat();
+        rustix::io::pwrite(arena.writable_fd(), &header, extent.offset_bytes + 16).unwrap();
+    };
+    let live = |producer| {
+        let buffer = arena.buffer(extent, SIZE_BYTES).unwrap();
+        buffer.initialise();
+        LiveCopy::new(buffer, producer)
+    };
+    // What the store fills itself.
+    for producer in [Producer::Store, Producer::Reduce] {
+        let live = live(producer);
+        forge(SIZE_BYTES);
+        assert_eq!((live.valid_bytes(), live.known_bytes()), (0, 0), "{producer:?}");
+        live.advance(8192);
+        forge(0);
+        assert_eq!(timeout(PATIENCE, live.beyond(0)).await.unwrap(), Ok(8192), "{producer:?}");
+        live.complete();
+        forge(0);
+        assert_eq!(timeout(PATIENCE, live.beyond(8192)).await.unwrap(), Ok(SIZE_BYTES), "{producer:?}");
+    }
+    // What a worker writes: nothing that was seen is taken back, and the end is the store's decision.
+    let live = live(Producer::Worker);
+    forge(8192);
+    assert_eq!(live.valid_bytes(), 8192);
+    forge(0);
+    assert_eq!(live.valid_bytes(), 8192);
+    forge(SIZE_BYTES);
+    assert_eq!(live.valid_bytes(), 12_288);
+    live.complete();
+    forge(0);
+    assert_eq!(timeout(PATIENCE, live.beyond(12_288)).await.unwrap(), Ok(SIZE_BYTES));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_worker_whose_doorbell_another_one_silences_is_heard_all_the_same() {
+    let (arena, extent) = arena(16_384);
+    let buffer = arena.buffer(extent, 16_384).unwrap();
+    buffer.initialise();
+    let live = Arc::new(LiveCopy::new(buffer, Producer::Worker));
+    let waiter = tokio::spawn({
+        let live = Arc::clone(&live);
+        async move { live.beyond(0).await }
+    });
+    tokio::task::yield_now().await;
+    // The writer publishes, and finds that nobody has asked to be told.
+    live.buffer().publish(8192);
+    assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(8192));
+}
+
+#[tokio::test]
 async fn an_object_that_is_never_sealed_never_arrives() {
     let (sender, receiver) = (TestNode::start("a").await, TestNode::start("b").await);
     for size_bytes in [0, 4096, 20_000] {

@@ -1,0 +1,81 @@
+//! A client that writes nonsense into the headers of objects, which every client may write to.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::unix::fs::FileExt;
+
+use hoplite_tests::cluster::Cluster;
+use hoplite_tests::contents::bytes;
+
+use super::PATIENCE;
+
+/// The length of the header in front of the bytes of each object.
+const HEADER_BYTES: u64 = 64;
+
+/// The arena of a store, as any client that writes has it.
+struct Arena(File);
+
+impl Arena {
+    fn of(store: u32) -> Self {
+        let is_arena = |path: &std::path::Path| {
+            fs::read_link(path).is_ok_and(|target| target.to_string_lossy().contains("memfd:hoplite-arena"))
+        };
+        let descriptors = fs::read_dir(format!("/proc/{store}/fd")).unwrap();
+        let path = descriptors.map(|entry| entry.unwrap().path()).find(|path| is_arena(path)).unwrap();
+        Self(File::options().read(true).write(true).open(path).unwrap())
+    }
+
+    /// Overwrites the header of the object that begins with `bytes`.
+    fn forge(&self, bytes: &[u8], header: [u8; HEADER_BYTES as usize]) {
+        let mut all = Vec::new();
+        (&self.0).read_to_end(&mut all).unwrap();
+        let starts = (HEADER_BYTES as usize..all.len()).step_by(HEADER_BYTES as usize);
+        let found: Vec<usize> = starts.filter(|start| all[*start..].starts_with(bytes)).collect();
+        assert_eq!(found.len(), 1, "copies of the object in the arena");
+        self.0.write_all_at(&header, found[0] as u64 - HEADER_BYTES).unwrap();
+    }
+}
+
+#[test]
+fn readers_do_not_wait_for_what_a_forged_header_hides() {
+    for (seed, size) in [(1, 1000), (2, 20_000), (3, 3 << 20)] {
+        let mut cluster = Cluster::of(2);
+        let (client, other) = (cluster.client(0), cluster.client(0));
+        let contents = bytes(seed, size);
+        client.put("x", &contents).unwrap();
+        let view = other.get("x", PATIENCE).unwrap();
+        let arena = Arena::of(cluster.store(0).pid());
+        // No valid byte; no such object; an object that has failed.
+        let failed = {
+            let mut header = [0; HEADER_BYTES as usize];
+            header[28] = 2;
+            header
+        };
+        for header in [[0; HEADER_BYTES as usize], [0xff; HEADER_BYTES as usize], failed] {
+            arena.forge(&contents[..100], header);
+            assert!(view[..] == contents[..], "a view that was made before");
+            for client in [&client, &other] {
+                assert!(client.get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
+                assert!(client.get_vec("x", PATIENCE).unwrap() == contents, "{size} bytes");
+                let mut out = vec![0; size];
+                assert_eq!(client.get_into("x", &mut out, PATIENCE).unwrap(), size);
+                assert!(out == contents);
+                let mut reader = client.get_reader("x", PATIENCE).unwrap();
+                let mut read = Vec::new();
+                loop {
+                    let length = reader.read(&mut out, PATIENCE).unwrap();
+                    if length == 0 {
+                        break;
+                    }
+                    read.extend_from_slice(&out[..length]);
+                }
+                assert!(read == contents, "{size} bytes");
+            }
+            // To put the same again compares with what is there.
+            client.put("x", &contents).unwrap();
+        }
+        // The store sends what it knows to be there.
+        assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
+        cluster.assert_serves();
+    }
+}
