@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -218,6 +220,27 @@ def test_connecting_to_what_is_no_store(tmp_path: Any) -> None:
     listening.close()
     with pytest.raises(TypeError):
         hoplite.connect(7)  # type: ignore[arg-type]
+
+
+def test_a_socket_that_other_users_could_replace(tmp_path: Path) -> None:
+    place = tmp_path / "open"
+    place.mkdir()
+    place.chmod(0o777)
+    with pytest.raises(hoplite.ConnectFailed, match="other users may write to") as caught:
+        hoplite.connect(place / "store.sock")
+    assert (caught.value.reason, caught.value.untrusted, caught.value.owner) == (
+        "UntrustedPlace",
+        str(place),
+        os.geteuid(),
+    )
+    assert not caught.value.retryable
+    if os.geteuid() != 0:
+        pytest.skip("only root can make directories of other users")
+    place.chmod(0o755)
+    os.chown(place, 4_000_001, -1)
+    with pytest.raises(hoplite.ConnectFailed, match="belongs to user 4000001") as caught:
+        hoplite.init(place / "store.sock")
+    assert (caught.value.reason, caught.value.owner) == ("UntrustedPlace", 4_000_001)
 
 
 def test_a_client_that_is_closed(cluster: Any) -> None:

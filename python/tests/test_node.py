@@ -88,6 +88,29 @@ def test_processes_that_are_started_find_the_private_store() -> None:
     assert client.get("from the child") == b"hello"
 
 
+def test_a_temporary_directory_with_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As those of batch systems.
+    place = tmp_path / ("job-1234567.node-a012.cluster.example.org" * 4)
+    place.mkdir()
+    monkeypatch.setenv("TMPDIR", str(place))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    client = hoplite.init(memory="32MiB")
+    assert len(client.socket) > 108
+    client.put("x", np.arange(100_000))
+    code = "import hoplite; print(hoplite.init().get('x').sum())"
+    assert run(code).stdout.split() == [str(np.arange(100_000).sum())]
+
+
+def test_a_squatter_is_not_taken_for_the_store_of_this_user(tmp_path: Path) -> None:
+    place = tmp_path / "run" / "hoplite"
+    place.mkdir(parents=True)
+    place.chmod(0o777)
+    with pytest.raises(hoplite.ConnectFailed) as caught:
+        hoplite.init()
+    assert caught.value.reason == "UntrustedPlace"
+    assert private_directories(tmp_path) == []
+
+
 def test_the_store_of_the_machine_comes_first(
     node: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,10 +38,7 @@ impl RawClient {
     /// If it is refused.
     pub fn greeted(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
-        client.say(&v1::ClientHello {
-            version: PROTOCOL_VERSION,
-            program: "raw".to_owned(),
-        });
+        client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "raw".to_owned() });
         let hello: v1::ServerHello = client.hear().expect("the store answers");
         assert_eq!(hello.error, None);
         client

@@ -19,6 +19,7 @@ mod names;
 mod probe;
 mod reduce;
 mod secured;
+mod sockets;
 mod topology;
 mod traces;
 mod versions;
