@@ -90,8 +90,9 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Takes the descriptor with which this connection may write; returns `false` if it is of other memory. The arena is mapped
-    /// for writing when the connection first writes, or now if another connection has mapped it.
+    /// Takes the descriptor with which this connection may write; returns `false` if it is of other
+    /// memory. The arena is mapped for writing when the connection first writes, or now if another
+    /// connection has mapped it.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena =
             self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));

@@ -122,8 +122,8 @@ pub enum ConnectFailure {
         /// The user id of the process that listens.
         user: u32,
     },
-    /// The name of the socket is longer than about 80 bytes, so no address of a Unix socket (107 bytes) can hold it. Its
-    /// directory may be of any length.
+    /// The name of the socket is longer than about 80 bytes, so no address of a Unix socket (107
+    /// bytes) can hold it. Its directory may be of any length.
     #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
     /// The daemon did not accept the connection, or did not answer, in time.

@@ -28,8 +28,9 @@ pub struct ConnectOptions {
     pub timeout: Duration,
     /// The name of this program in the store's log; by default that of the executable.
     pub program: String,
-    /// The user, by name or number, as whom the store may run beside the user of this process and root. By default that of
-    /// `HOPLITE_DAEMON_USER`. `None` stands for the user `hoplite`, as whom the packages run a store.
+    /// The user, by name or number, as whom the store may run beside the user of this process and
+    /// root. By default that of `HOPLITE_DAEMON_USER`. `None` stands for the user `hoplite`, as
+    /// whom the packages run a store.
     ///
     /// A store of another user is refused, and so is a socket that another user could replace.
     pub daemon_user: Option<String>,

@@ -31,7 +31,8 @@ impl ObjectView {
     pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let mut bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
-        // The store answers so only if all bytes are there. The header, to which every client can write, need not show it.
+        // The store answers so only if all bytes are there. The header, to which every client can
+        // write, need not show it.
         bytes.confirm(view.size_bytes);
         Ok(Self::over(bytes, reference, view.put, view.metadata))
     }

@@ -12,8 +12,9 @@ const VERSION: u64 = 1;
 
 /// The header as it lies in memory.
 ///
-/// All fields are atomics, so that a reference to it is sound whatever other processes store to them. The first two are for
-/// people who look at the memory: no program reads them, since every client can write to them.
+/// All fields are atomics, so that a reference to it is sound whatever other processes store to
+/// them. The first two are for people who look at the memory: no program reads them, since every
+/// client can write to them.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {

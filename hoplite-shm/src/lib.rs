@@ -39,9 +39,10 @@
 //!   protocol can spoil bytes of objects, but not the store's memory safety.
 //! * The exception is [`Reader::as_slice`], which lends a complete object without a copy. It trusts the other clients
 //!   of the same store, which are of the same user or group, to write to objects only through [`Writer`].
-//! * Numbers in a header are bounded each time they are read. Every client that may write can forge them, so nobody waits for
-//!   a header alone: the store keeps its own count of what it fills itself and of what it has called complete, and a reader that
-//!   misses bytes asks the store over its connection ([`Reader::confirm`]).
+//! * Numbers in a header are bounded each time they are read. Every client that may write can forge
+//!   them, so nobody waits for a header alone: the store keeps its own count of what it fills
+//!   itself and of what it has called complete, and a reader that misses bytes asks the store over
+//!   its connection ([`Reader::confirm`]).
 //!
 //! All unsafe code of the workspace is in this crate; outside of `region` and `header` there is hardly any.
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -89,7 +89,8 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfArena`] if the mapping has no such extent. The store has named the extent; the header in it proves nothing.
+    /// [`Error::OutOfArena`] if the mapping has no such extent. The store has named the extent; the
+    /// header in it proves nothing.
     pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
         Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
     }

@@ -20,8 +20,8 @@ const STEP_BYTES: usize = 2 << 20;
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// The number of leading bytes that the store has called valid. The header may show more, or, if another client has
-    /// damaged it, less.
+    /// The number of leading bytes that the store has called valid. The header may show more, or,
+    /// if another client has damaged it, less.
     confirmed_bytes: u64,
 }
 
@@ -30,8 +30,8 @@ impl Reader {
         Self { mapping, span, confirmed_bytes: 0 }
     }
 
-    /// Notes that the store has called the leading `valid_bytes` valid, in an answer over its connection. From then on they
-    /// are, whatever the header shows.
+    /// Notes that the store has called the leading `valid_bytes` valid, in an answer over its
+    /// connection. From then on they are, whatever the header shows.
     pub fn confirm(&mut self, valid_bytes: u64) {
         self.confirmed_bytes = self.confirmed_bytes.max(valid_bytes.min(self.size_bytes()));
     }
@@ -41,8 +41,9 @@ impl Reader {
         self.span.size_bytes()
     }
 
-    /// How many leading bytes are valid, by the header or by the store; at most the size of the object. Any client can write
-    /// to the header, so a caller that would wait for more asks the store.
+    /// How many leading bytes are valid, by the header or by the store; at most the size of the
+    /// object. Any client can write to the header, so a caller that would wait for more asks the
+    /// store.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes()).max(self.confirmed_bytes)
     }

@@ -21,8 +21,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// How often a wait for a worker looks at the header. The worker rings when it has made progress, unless another one has
-/// taken back the request for that.
+/// How often a wait for a worker looks at the header. The worker rings when it has made progress,
+/// unless another one has taken back the request for that.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One local copy, from `CopyOpened` to `CopyClosed`.
@@ -32,8 +32,9 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// The number of leading bytes that this store knows to be valid. All workers can write to the header, so it counts only
-    /// for the copy that a worker fills, and there only if it shows more than this.
+    /// The number of leading bytes that this store knows to be valid. All workers can write to the
+    /// header, so it counts only for the copy that a worker fills, and there only if it shows more
+    /// than this.
     known_bytes: AtomicU64,
     /// `true` once the node has called the copy complete.
     completed: AtomicBool,
@@ -106,8 +107,8 @@ impl LiveCopy {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// The number of leading bytes that are valid. `header` is asked only if a worker fills the copy, and cannot take back what
-    /// it has shown before.
+    /// The number of leading bytes that are valid. `header` is asked only if a worker fills the
+    /// copy, and cannot take back what it has shown before.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
             return self.known_bytes();

@@ -6,7 +6,8 @@
 //! * [`dashboard`]: what the dashboard's page asks for.
 //! * [`error`] and [`metadata`]: what all planes share; `status`: an error as the status of a gRPC call.
 //! * [`trace`]: to which trace a message belongs.
-//! * [`socket_path`]: where the local socket is by default; [`socket_place`]: who could replace it, and how it is reached.
+//! * [`socket_path`]: where the local socket is by default; [`socket_place`]: who could replace it,
+//!   and how it is reached.
 //! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
 //!
 //! The feature `grpc` adds the clients and servers of the gRPC services, and `status`. Clients of a store do without it.

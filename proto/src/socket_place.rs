@@ -1,14 +1,15 @@
-//! The place of a local socket: the directories that lead to it, who could replace them, and how it is reached.
+//! The place of a local socket: the directories that lead to it, who could replace them, and how it
+//! is reached.
 //!
-//! The default path can be in `/tmp`, where any user can make a directory first and listen there. [`SocketPlace::find`]
-//! therefore walks from the root to the socket and checks each directory. Clients, stores and the command line share this
-//! rule.
+//! The default path can be in `/tmp`, where any user can make a directory first and listen there.
+//! [`SocketPlace::find`] therefore walks from the root to the socket and checks each directory.
+//! Clients, stores and the command line share this rule.
 
 use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::fs;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path, PathBuf};
 
@@ -29,7 +30,8 @@ const MAX_LINKS: u32 = 40;
 /// The extended attribute with which a file has more rights than its mode says.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
-/// The users whose daemons, directories and links this process trusts: its own user, root, and the user of the daemon.
+/// The users whose daemons, directories and links this process trusts: its own user, root, and the
+/// user of the daemon.
 #[derive(Debug, Clone)]
 pub struct TrustedUsers {
     own: u32,
@@ -37,8 +39,8 @@ pub struct TrustedUsers {
 }
 
 impl TrustedUsers {
-    /// Returns the user of this process, root, and `daemon_user`, by name or number. Without one, this is the user
-    /// [`DEFAULT_DAEMON_USER`], if the machine has it.
+    /// Returns the user of this process, root, and `daemon_user`, by name or number. Without one,
+    /// this is the user [`DEFAULT_DAEMON_USER`], if the machine has it.
     pub fn new(daemon_user: Option<&str>) -> Self {
         let daemon = daemon_user.filter(|user| !user.is_empty()).map(str::to_owned);
         Self { own: rustix::process::geteuid().as_raw(), daemon }
@@ -52,7 +54,8 @@ impl TrustedUsers {
     /// Returns `true` if `user` is one of them.
     ///
     /// # Errors
-    /// [`Distrust::NoSuchUser`] if the answer depends on the user of the daemon and the machine does not know that name.
+    /// [`Distrust::NoSuchUser`] if the answer depends on the user of the daemon and the machine
+    /// does not know that name.
     pub fn includes(&self, user: u32) -> Result<bool, Distrust> {
         if user == self.own || user == 0 {
             return Ok(true);
@@ -143,14 +146,16 @@ impl fmt::Debug for SocketPlace {
 }
 
 impl SocketPlace {
-    /// Walks to the socket at `path`, through symbolic links too. The socket need not exist, its directory must.
+    /// Walks to the socket at `path`, through symbolic links too. The socket need not exist, its
+    /// directory must.
     ///
-    /// Each directory on the way must belong to one of `users`. Other users must not be able to write to it, unless it is
-    /// sticky, as `/tmp` is: then a link or a socket in it must belong to one of `users`, too.
+    /// Each directory on the way must belong to one of `users`. Other users must not be able to
+    /// write to it, unless it is sticky, as `/tmp` is: then a link or a socket in it must belong to
+    /// one of `users`, too.
     ///
     /// # Errors
-    /// [`PlaceError::Distrusted`] names the first directory that breaks the rule. [`PlaceError::System`] if the walk ends
-    /// early.
+    /// [`PlaceError::Distrusted`] names the first directory that breaks the rule.
+    /// [`PlaceError::System`] if the walk ends early.
     pub fn find(path: &Path, users: &TrustedUsers) -> Result<Self, PlaceError> {
         let mut walk = Walk::start(path, users)?;
         loop {
@@ -166,8 +171,9 @@ impl SocketPlace {
         }
     }
 
-    /// The address with which the socket is bound or connected to. A path that is too long for an address is replaced by
-    /// one through the open directory; the address is good as long as this lives.
+    /// The address with which the socket is bound or connected to. A path that is too long for an
+    /// address is replaced by one through the open directory; the address is good as long as this
+    /// lives.
     ///
     /// # Errors
     /// [`Errno::NAMETOOLONG`] if the name of the socket alone is too long, or `/proc` is missing.
@@ -185,7 +191,8 @@ impl SocketPlace {
     }
 }
 
-/// Checks that no other user can replace `directory` or what is in it, as [`SocketPlace::find`] does.
+/// Checks that no other user can replace `directory` or what is in it, as [`SocketPlace::find`]
+/// does.
 ///
 /// # Errors
 /// As there.
@@ -203,8 +210,8 @@ enum Entry {
     Missing,
 }
 
-/// A walk along a path. Each directory is opened from the one before and checked as it is open, so nobody can exchange it
-/// between the check and the next step.
+/// A walk along a path. Each directory is opened from the one before and checked as it is open, so
+/// nobody can exchange it between the check and the next step.
 struct Walk<'a> {
     users: &'a TrustedUsers,
     directory: OwnedFd,
@@ -221,7 +228,8 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn start(path: &Path, users: &'a TrustedUsers) -> Result<Self, PlaceError> {
-        // A relative path begins at the working directory, whose own path nobody else may be able to change either.
+        // A relative path begins at the working directory, whose own path nobody else may be able
+        // to change either.
         let path = std::path::absolute(path)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
         let root = open(rustix::fs::CWD, OsStr::new("/"))?;
@@ -322,7 +330,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The directory of a socket must belong to a user whom this process knows. Above it, root may be unmapped.
+    /// The directory of a socket must belong to a user whom this process knows. Above it, root may
+    /// be unmapped.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => Err(Distrust::Owner { path: self.at.clone(), owner }.into()),
@@ -331,9 +340,14 @@ impl<'a> Walk<'a> {
     }
 }
 
-fn open(directory: impl rustix::fd::AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
+fn open(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    rustix::fs::openat(directory, name, flags, Mode::empty())
+    let open = |flags| rustix::fs::openat(directory.as_fd(), name, flags, Mode::empty());
+    // Only a directory that is asked for as one is mounted on demand.
+    match open(flags | OFlags::DIRECTORY) {
+        Err(Errno::NOTDIR | Errno::LOOP) => open(flags),
+        opened => opened,
+    }
 }
 
 /// The names in `path`, without the root.
@@ -354,21 +368,23 @@ fn others_may_write(found: &Stat, path: &Path) -> bool {
         || group_writes && !(is_private_group(found.st_uid, found.st_gid) && has_no_access_list(path))
 }
 
-/// Returns `true` if the group is the one that many systems make for each user: of the user's name, with no other member.
+/// Returns `true` if the group is the one that many systems make for each user: of the user's name,
+/// with no other member.
 fn is_private_group(user: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(Some(group)) = Group::from_gid(Gid::from_raw(group)) else { return false };
     user.gid == group.gid && user.name == group.name && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// Returns `true` if the mode says all: with an access list, the bits of the group stand for other users too.
+/// Returns `true` if the mode says all: with an access list, the bits of the group stand for other
+/// users too.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
     matches!(rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]), Err(Errno::NODATA | Errno::NOTSUP))
 }
 
-/// Returns `true` if `user` stands for all users that this user namespace has no number for. The root of the machine is
-/// one of them in most containers without privileges.
+/// Returns `true` if `user` stands for all users that this user namespace has no number for. The
+/// root of the machine is one of them in most containers without privileges.
 fn is_unmapped(user: u32) -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let maps = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();

@@ -1,4 +1,5 @@
-//! Where the local socket is: at places of other users, under long paths, and removed while the store runs.
+//! Where the local socket is: at places of other users, under long paths, and removed while the
+//! store runs.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
@@ -33,10 +34,12 @@ fn connect(socket: &Path, daemon_user: Option<&str>) -> Result<Client, ConnectFa
     })
 }
 
-/// A copy of a program where every user can run it: they may not be able to reach the one that was built.
+/// A copy of a program where every user can run it: they may not be able to reach the one that was
+/// built.
 fn copy_of(name: &str, directory: &Path) -> PathBuf {
     let copy = directory.join(name);
-    // By another process: one that this process forks meanwhile would keep the file open for writing.
+    // By another process: one that this process forks meanwhile would keep the file open for
+    // writing.
     assert!(Command::new("cp").arg(program(name)).arg(&copy).status().unwrap().success());
     copy
 }
@@ -192,7 +195,8 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     writer.put("before", &large).unwrap();
     reader.get("before", PATIENCE).unwrap();
     fs::remove_file(&socket).unwrap();
-    // The first large put of a client that has only read: it asks for nothing by the path of the socket.
+    // The first large put of a client that has only read: it asks for nothing by the path of the
+    // socket.
     reader.put("after", &large).unwrap();
     assert!(writer.get("after", PATIENCE).unwrap()[..] == large[..]);
     await_that("a socket again", || Client::connect(&socket).is_ok());

@@ -3,7 +3,8 @@
 //! * [`with_cluster`]: starts one, does something with it, and takes it down in any case.
 //! * [`daemon`]: one process.
 //! * [`background`]: a store that goes on when the command that started it has ended.
-//! * [`workplace`]: the directory with the sockets and the logs; [`own_directory`]: who may own such a directory.
+//! * [`workplace`]: the directory with the sockets and the logs; [`own_directory`]: who may own
+//!   such a directory.
 //! * [`signals`]: being asked to end.
 
 mod background;

@@ -1,4 +1,5 @@
-//! A directory for sockets, logs and numbers of processes, which this user owns and nobody else can replace.
+//! A directory for sockets, logs and numbers of processes, which this user owns and nobody else can
+//! replace.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -30,8 +31,8 @@ pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     Ok(existence)
 }
 
-/// Checks that `directory` is no symbolic link, that this user owns it, and that no other user can replace it. In a directory of
-/// somebody else, each file could be a link to anything.
+/// Checks that `directory` is no symbolic link, that this user owns it, and that no other user can
+/// replace it. In a directory of somebody else, each file could be a link to anything.
 pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(directory).with_context(|| cannot_use(directory))?;
     if found.is_symlink() {

@@ -97,8 +97,8 @@ fn passed(deadline: &Deadline) -> ConnectFailure {
     ConnectFailure::TimedOut { waited: deadline.timeout() }
 }
 
-/// Connects to the socket at `path` if only `users` could have put it there, and if the process that listens is one of
-/// theirs. Nothing is sent before that is known.
+/// Connects to the socket at `path` if only `users` could have put it there, and if the process
+/// that listens is one of theirs. Nothing is sent before that is known.
 fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
     let place = SocketPlace::find(path, users).map_err(|error| match error {
         PlaceError::Distrusted(distrust) => ConnectFailure::UntrustedPlace(distrust),
@@ -121,7 +121,8 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
     Ok(socket)
 }
 
-/// Checks the user of the process that listens, as the kernel noted it when that process began to listen.
+/// Checks the user of the process that listens, as the kernel noted it when that process began to
+/// listen.
 fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFailure> {
     let user = socket_peercred(socket).map_err(system)?.uid.as_raw();
     match users.includes(user) {

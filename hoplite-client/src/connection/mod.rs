@@ -131,7 +131,8 @@ impl Connection {
     /// Maps the arena for writing, too, if that was not done.
     ///
     /// # Errors
-    /// `PermissionDenied` if the store gave this client no right to write. [`Error::Connect`] if the mapping fails.
+    /// `PermissionDenied` if the store gave this client no right to write. [`Error::Connect`] if
+    /// the mapping fails.
     pub(crate) fn map_writable(&self) -> Result<()> {
         if self.shared.arena.is_writable() {
             return Ok(());

@@ -1,6 +1,7 @@
 //! The listening Unix socket: takes over what a killed daemon left, never what a living one holds, and leaves nothing.
 //!
-//! A cleaner of `/tmp` may remove the file of the socket while the store runs. [`LocalListener::restore`] makes it again.
+//! A cleaner of `/tmp` may remove the file of the socket while the store runs.
+//! [`LocalListener::restore`] makes it again.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -204,8 +205,9 @@ impl LocalListener {
         Ok(Self { listener, path, access, directory_mode, file, complaint: None })
     }
 
-    /// Makes the file of the socket again if somebody has removed it, with its directory if need be. Logs this, and logs once
-    /// why it cannot be done. Never waits, and never replaces a file that is there.
+    /// Makes the file of the socket again if somebody has removed it, with its directory if need
+    /// be. Logs this, and logs once why it cannot be done. Never waits, and never replaces a file
+    /// that is there.
     pub(crate) fn restore(&mut self) {
         let complaint = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileIdentity::of(&found) == self.file => None,
@@ -267,8 +269,8 @@ fn listen_on(address: &SocketAddrUnix) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Locks a directory against other daemons that start. Waits for `timeout` at most: anybody who can read the directory can
-/// hold the lock.
+/// Locks a directory against other daemons that start. Waits for `timeout` at most: anybody who can
+/// read the directory can hold the lock.
 fn lock(directory: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;

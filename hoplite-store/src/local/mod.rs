@@ -25,7 +25,8 @@ use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::session::ShardLink;
 
-/// How often the store looks for the file of its socket. A client that finds none tries again, or its user does.
+/// How often the store looks for the file of its socket. A client that finds none tries again, or
+/// its user does.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// What every connection needs to know.

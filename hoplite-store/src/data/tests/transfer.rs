@@ -176,7 +176,8 @@ async fn a_header_that_another_worker_forges_changes_nothing_of_what_the_store_k
         forge(0);
         assert_eq!(timeout(PATIENCE, live.beyond(8192)).await.unwrap(), Ok(SIZE_BYTES), "{producer:?}");
     }
-    // What a worker writes: nothing that was seen is taken back, and the end is the store's decision.
+    // What a worker writes: nothing that was seen is taken back, and the end is the store's
+    // decision.
     let live = live(Producer::Worker);
     forge(8192);
     assert_eq!(live.valid_bytes(), 8192);
