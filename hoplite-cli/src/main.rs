@@ -99,6 +99,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    hoplite_shm::ignore_file_size_signal();
     let arguments = Arguments::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

@@ -172,7 +172,7 @@ mod tests {
     const CAPACITY_BYTES: u64 = 1 << 20;
 
     fn store() -> Arc<hoplite_shm::Arena> {
-        hoplite_shm::Arena::create(Backing::Memfd, CAPACITY_BYTES).unwrap()
+        hoplite_shm::Arena::create(Backing::Pages, CAPACITY_BYTES).unwrap()
     }
 
     fn map(fd: BorrowedFd<'_>, capacity_bytes: u64) -> Arena {

@@ -6,6 +6,7 @@
 //!   many that have not done so are listened to.
 //! * [`http`]: how a daemon serves HTTP; [`metrics`]: what it tells Prometheus there.
 //! * [`Tracer`]: what it tells collectors of OpenTelemetry.
+//! * [`MemoryLimits`]: how much memory the system lets the process have.
 //! * [`EventLoop`]: a thread for small messages.
 //! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
@@ -46,7 +47,7 @@ pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};
 pub use event_loop::{EventLoop, register};
 pub use idle_socket::prepare_idle_socket;
-pub use memory::available_bytes;
+pub use memory::MemoryLimits;
 pub use notable::is_notable;
 pub use run::{Process, run};
 pub use security::{

@@ -1,17 +1,50 @@
-//! How much memory this process may use: the machine's, or what its control groups allow.
+//! How much memory this process may use: the machine's, or what its control groups and its own limits allow.
 
 use std::fs;
 use std::path::Path;
 
+use hoplite_shm::{address_space_limit_bytes, file_size_limit_bytes};
+
 /// Where the system shows its control groups.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// The memory that this process may use, in bytes.
-pub fn available_bytes() -> u64 {
-    let info = rustix::system::sysinfo();
-    let total_bytes = (info.totalram as u64).saturating_mul(u64::from(info.mem_unit));
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
-    limit_bytes(Path::new(CONTROL_GROUPS), &groups).map_or(total_bytes, |limit| limit.min(total_bytes))
+/// How much memory there is for this process, by each rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// The memory of the machine.
+    pub machine_bytes: u64,
+    /// The lowest limit of a control group, as containers and batch systems set it.
+    pub control_group_bytes: Option<u64>,
+    /// The limit of the address space of the process (`ulimit -v`).
+    pub address_space_bytes: Option<u64>,
+    /// The limit of one file (`ulimit -f`). The shared memory of a store counts as one.
+    pub file_size_bytes: Option<u64>,
+}
+
+impl MemoryLimits {
+    /// Reads the limits of this process.
+    pub fn read() -> Self {
+        let info = rustix::system::sysinfo();
+        let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let finite = |bytes| (bytes < u64::MAX).then_some(bytes);
+        Self {
+            machine_bytes: (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)),
+            control_group_bytes: limit_bytes(Path::new(CONTROL_GROUPS), &groups),
+            address_space_bytes: finite(address_space_limit_bytes()),
+            file_size_bytes: finite(file_size_limit_bytes()),
+        }
+    }
+
+    /// Returns how much memory the process may use in all.
+    pub fn available_bytes(&self) -> u64 {
+        let limits = [self.control_group_bytes, self.address_space_bytes];
+        limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
+    }
+
+    /// Returns `percent` of the memory that the process may use, or less if one file cannot have so much.
+    pub fn share_for_arena(&self, percent: u64) -> u64 {
+        (self.available_bytes() / 100 * percent).min(self.file_size_bytes.unwrap_or(u64::MAX))
+    }
 }
 
 /// The lowest limit of the control groups `groups`, written as in `/proc/self/cgroup`, and of those around them, which
@@ -23,10 +56,11 @@ fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
 /// The lowest limit of one line, `NUMBER:CONTROLLERS:PATH`. Version 2 names no controllers, and has one hierarchy.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
-    let (top, file) = if controllers.is_empty() {
-        (root.to_owned(), "memory.max")
+    // Above its `memory.high` a group is slowed down until it hardly runs.
+    let (top, files) = if controllers.is_empty() {
+        (root.to_owned(), &["memory.max", "memory.high"][..])
     } else if controllers.split(',').any(|controller| controller == "memory") {
-        (root.join("memory"), "memory.limit_in_bytes")
+        (root.join("memory"), &["memory.limit_in_bytes"][..])
     } else {
         return None;
     };
@@ -34,7 +68,8 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
     // In a container the path may be one of the host, of which only the top is shown: the container's own group.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
-        .filter_map(|place| fs::read_to_string(place.join(file)).ok()?.trim().parse().ok())
+        .flat_map(|place| files.iter().map(move |file| place.join(file)))
+        .filter_map(|file| fs::read_to_string(file).ok()?.trim().parse().ok())
         .min()
 }
 
@@ -58,6 +93,25 @@ mod tests {
         assert_eq!(limited(&files, "0::/a/b\n"), Some(7000));
         assert_eq!(limited(&files, "0::/\n"), None);
         assert_eq!(limited(&files, ""), None);
+        let files = [("a/memory.max", "7000\n"), ("a/memory.high", "6000\n")];
+        assert_eq!(limited(&files, "0::/a\n"), Some(6000));
+    }
+
+    #[test]
+    fn the_lowest_limit_of_all_kinds_counts() {
+        let machine = MemoryLimits {
+            machine_bytes: 1000,
+            control_group_bytes: None,
+            address_space_bytes: None,
+            file_size_bytes: None,
+        };
+        assert_eq!((machine.available_bytes(), machine.share_for_arena(30)), (1000, 300));
+        let limited =
+            MemoryLimits { control_group_bytes: Some(9000), address_space_bytes: Some(500), ..machine };
+        assert_eq!((limited.available_bytes(), limited.share_for_arena(30)), (500, 150));
+        let limited = MemoryLimits { control_group_bytes: Some(400), file_size_bytes: Some(50), ..machine };
+        assert_eq!((limited.available_bytes(), limited.share_for_arena(30)), (400, 50));
+        assert!(MemoryLimits::read().available_bytes() > 0);
     }
 
     #[test]

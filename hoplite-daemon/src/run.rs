@@ -46,6 +46,7 @@ pub fn run<S: Args, P>(
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
     serve: impl AsyncFnOnce(P, Process) -> anyhow::Result<()>,
 ) -> ExitCode {
+    hoplite_shm::ignore_file_size_signal();
     let daemon = Daemon {
         name: command.get_name().to_owned(),
         version: command.get_version().unwrap_or_default().to_owned(),

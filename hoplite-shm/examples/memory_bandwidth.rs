@@ -19,7 +19,7 @@ fn main() -> Result<(), Error> {
     let source: Vec<u8> = (0..size_bytes).map(|index| (index % 251) as u8).collect();
     let mut target = vec![1; source.len()];
 
-    let arena = Arena::create(Backing::Memfd, size_bytes + (1 << 20))?;
+    let arena = Arena::create(Backing::Pages, size_bytes + (1 << 20))?;
     let buffer = arena.buffer(extent, size_bytes)?;
     measure("prefault the arena", size_bytes, || arena.prefault(|_| ControlFlow::Continue(())))?;
 

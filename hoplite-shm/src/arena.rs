@@ -3,16 +3,17 @@
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hoplite_core::extent::Extent;
 use memmap2::Advice;
-use rustix::fs::{MemfdFlags, Mode, OFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
+use crate::backing::Backing;
 use crate::buffer::Buffer;
 use crate::error::{Error, Result};
+use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 use crate::span::Span;
 
@@ -20,14 +21,8 @@ use crate::span::Span;
 /// machine) this is 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
-/// The kind of memory that an arena is made of.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Backing {
-    /// Anonymous memory, which is freed when the last process that maps it ends.
-    Memfd,
-    /// A file on a tmpfs, ramfs or hugetlbfs. Its name is removed at once, so that it is freed as a memfd is.
-    File(PathBuf),
-}
+/// How much memory is allocated by one call where an arena is allocated in full at once.
+const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// The shared memory of a store.
 ///
@@ -35,6 +30,7 @@ pub enum Backing {
 #[derive(Debug)]
 pub struct Arena {
     region: Region,
+    backing: Backing,
     writable: OwnedFd,
     read_only: OwnedFd,
 }
@@ -42,18 +38,18 @@ pub struct Arena {
 impl Arena {
     /// Creates an arena of `capacity_bytes`, rounded down to whole pages of the memory it is made of.
     ///
-    /// No memory is used until it is touched or [prefaulted](Self::prefault). With [`Backing::File`], this replaces a file that
-    /// was left at that path.
+    /// The size is sealed: no process that has a descriptor can shrink the memory below those who map it. Pages of the
+    /// usual size are used when they are touched or [prefaulted](Self::prefault). Huge pages, and all pages on a system
+    /// that never promises more memory than it has, are allocated here, because a page that is missing later would end
+    /// the process that touches it (SIGBUS).
     ///
     /// # Errors
     ///
-    /// [`Error::NotEnoughMemory`] if the machine or the file system is too small, [`Error::CapacityTooSmall`],
-    /// [`Error::NotInMemory`] and [`Error::File`] if the file is not usable, [`Error::System`] otherwise.
+    /// [`Error::NotEnoughMemory`] if the machine is too small, [`Error::NotEnoughHugePages`] if too few are reserved,
+    /// [`Error::FileSizeLimit`] and [`Error::AddressSpaceLimit`] if a limit of this process is too low,
+    /// [`Error::CapacityTooSmall`], [`Error::System`] otherwise.
     pub fn create(backing: Backing, capacity_bytes: u64) -> Result<Arc<Self>> {
-        let (writable, capacity_bytes) = match &backing {
-            Backing::Memfd => create_memfd(capacity_bytes)?,
-            Backing::File(path) => create_file(path, capacity_bytes)?,
-        };
+        let (writable, capacity_bytes) = create_memfd(backing, capacity_bytes)?;
         let read_only = rustix::fs::open(
             format!("/proc/self/fd/{}", writable.as_raw_fd()),
             OFlags::RDONLY | OFlags::CLOEXEC,
@@ -61,8 +57,13 @@ impl Arena {
         )
         .map_err(Error::system("open the arena read-only"))?;
         let region = Region::map(writable.as_fd(), capacity_bytes as usize, Access::Writable)
-            .map_err(|source| out_of_memory_or(source, "map the arena", capacity_bytes))?;
-        Ok(Arc::new(Self { region, writable, read_only }))
+            .map_err(|source| no_memory_or(source, "map the arena", backing, capacity_bytes))?;
+        let is_huge = matches!(backing, Backing::HugePages { .. });
+        if is_huge || is_overcommit_strict() {
+            allocate(&writable, capacity_bytes)
+                .map_err(|source| no_memory_or(source, "allocate the arena", backing, capacity_bytes))?;
+        }
+        Ok(Arc::new(Self { region, backing, writable, read_only }))
     }
 
     /// The size of the arena.
@@ -115,7 +116,8 @@ impl Arena {
                     });
                 }
                 Err(source) => {
-                    return Err(out_of_memory_or(source, "fault in the arena", self.capacity_bytes()));
+                    let capacity_bytes = self.capacity_bytes();
+                    return Err(no_memory_or(source, "fault in the arena", self.backing, capacity_bytes));
                 }
             }
             start = end;
@@ -141,15 +143,27 @@ impl Arena {
     }
 }
 
-fn create_memfd(capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
-    let capacity_bytes = whole_pages(capacity_bytes, rustix::param::page_size() as u64)?;
+fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
+    let kind = backing.memfd_flags()?;
+    let fd =
+        rustix::fs::memfd_create("hoplite-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | kind)
+            .map_err(|errno| backing.not_supported_or(errno))?;
+    let file_system = rustix::fs::fstatfs(&fd).map_err(Error::system("find out the arena's pages"))?;
+    let page_bytes = u64::try_from(file_system.f_bsize).unwrap_or(0).max(1);
+    let capacity_bytes = match capacity_bytes / page_bytes {
+        0 => return Err(Error::CapacityTooSmall { capacity_bytes, page_bytes }),
+        pages => pages * page_bytes,
+    };
     let information = rustix::system::sysinfo();
     let total_bytes = u64::from(information.mem_unit).saturating_mul(information.totalram);
     if capacity_bytes > total_bytes {
         return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes: total_bytes });
     }
-    let fd = rustix::fs::memfd_create("hoplite-arena", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .map_err(Error::system("create the arena"))?;
+    // The kernel would send SIGXFSZ, which ends a process that does not ignore it.
+    let limit_bytes = file_size_limit_bytes();
+    if capacity_bytes > limit_bytes {
+        return Err(Error::FileSizeLimit { needed_bytes: capacity_bytes, limit_bytes });
+    }
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
     // A client that shrinks the file kills every process that maps it. One that adds a seal against writing stops the store.
@@ -158,75 +172,37 @@ fn create_memfd(capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
     Ok((fd, capacity_bytes))
 }
 
-fn create_file(path: &Path, capacity_bytes: u64) -> Result<(OwnedFd, u64)> {
-    let failed = |operation| {
-        move |errno: Errno| Error::File { operation, path: path.to_owned(), source: errno.into() }
-    };
-    let is_in_memory = |kind| {
-        kind == libc::HUGETLBFS_MAGIC as u32 || kind == libc::TMPFS_MAGIC as u32 || kind == RAMFS_MAGIC
-    };
-    let not_in_memory = || Error::NotInMemory { path: path.to_owned() };
-    // Checked before anything is removed: a file on a disk is no leftover of an arena.
-    match rustix::fs::statfs(path) {
-        Ok(file_system) if !is_in_memory(kind_of(&file_system)) => return Err(not_in_memory()),
-        Ok(_) => rustix::fs::unlink(path).map_err(failed("remove the leftover of"))?,
-        Err(Errno::NOENT) => {}
-        Err(errno) => return Err(failed("find out the file system of")(errno)),
+/// Allocates all of the arena's pages, without writing to them.
+fn allocate(fd: &OwnedFd, capacity_bytes: u64) -> io::Result<()> {
+    let mut start = 0;
+    while start < capacity_bytes {
+        let length = ALLOCATE_STEP_BYTES.min(capacity_bytes - start);
+        rustix::io::retry_on_intr(|| rustix::fs::fallocate(fd, FallocateFlags::empty(), start, length))?;
+        start += length;
     }
-    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let fd = rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR).map_err(failed("create"))?;
-    // Clients get descriptors. Without a name, no file is left behind even if this process is killed.
-    rustix::fs::unlink(path).map_err(failed("unlink"))?;
-
-    let file_system = rustix::fs::fstatfs(&fd).map_err(failed("find out the file system of"))?;
-    let page_bytes = u64::try_from(file_system.f_bsize).unwrap_or(0).max(1);
-    if !is_in_memory(kind_of(&file_system)) {
-        return Err(not_in_memory());
-    }
-    let capacity_bytes = whole_pages(capacity_bytes, page_bytes)?;
-    // A file system that reports zero blocks in total has no limit.
-    let available_bytes = file_system.f_bavail.saturating_mul(page_bytes);
-    if file_system.f_blocks > 0 && available_bytes < capacity_bytes {
-        return Err(Error::NotEnoughMemory { needed_bytes: capacity_bytes, available_bytes });
-    }
-    rustix::fs::ftruncate(&fd, capacity_bytes).map_err(failed("size"))?;
-    Ok((fd, capacity_bytes))
+    Ok(())
 }
 
-fn kind_of(file_system: &rustix::fs::StatFs) -> u32 {
-    u32::try_from(file_system.f_type).unwrap_or(0)
-}
-
-/// From linux/magic.h; neither libc nor rustix has it.
-const RAMFS_MAGIC: u32 = 0x8584_58F6;
-
-fn whole_pages(capacity_bytes: u64, page_bytes: u64) -> Result<u64> {
-    match capacity_bytes / page_bytes {
-        0 => Err(Error::CapacityTooSmall { capacity_bytes, page_bytes }),
-        pages => Ok(pages * page_bytes),
+/// Explains why there are not so many bytes of memory, or what else the system says.
+fn no_memory_or(source: io::Error, operation: &'static str, backing: Backing, needed_bytes: u64) -> Error {
+    if !matches!(source.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull) {
+        return Error::System { operation, source };
     }
-}
-
-fn out_of_memory_or(source: io::Error, operation: &'static str, needed_bytes: u64) -> Error {
-    if source.kind() == io::ErrorKind::OutOfMemory {
-        let information = rustix::system::sysinfo();
-        let available_bytes = u64::from(information.mem_unit).saturating_mul(information.freeram);
-        return Error::NotEnoughMemory { needed_bytes, available_bytes };
+    let limit_bytes = address_space_limit_bytes();
+    if operation == "map the arena" && limit_bytes < u64::MAX {
+        return Error::AddressSpaceLimit { needed_bytes, limit_bytes };
     }
-    Error::System { operation, source }
+    if let Backing::HugePages { .. } = backing {
+        return backing.too_few(needed_bytes);
+    }
+    let information = rustix::system::sysinfo();
+    let available_bytes = u64::from(information.mem_unit).saturating_mul(information.freeram);
+    Error::NotEnoughMemory { needed_bytes, available_bytes }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_file_on_a_disk_is_neither_used_nor_removed() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
-        let error = create_file(&path, 1 << 20).unwrap_err();
-        assert!(matches!(error, Error::NotInMemory { .. }), "{error}");
-        assert!(path.exists());
-    }
 
     fn resident_bytes(arena: &Arena) -> u64 {
         let status = rustix::fs::fstat(&arena.writable).unwrap();
@@ -235,7 +211,7 @@ mod tests {
 
     #[test]
     fn kernels_that_cannot_populate_get_every_page_touched() {
-        let arena = Arena::create(Backing::Memfd, 40 << 20).unwrap();
+        let arena = Arena::create(Backing::Pages, 40 << 20).unwrap();
         let buffer = arena.buffer(Extent { offset_bytes: 0, length_bytes: 1 << 20 }, 1000).unwrap();
         buffer.write(0, &[7; 1000]);
         let cannot = |_| Err(io::Error::from(Errno::INVAL));
@@ -247,8 +223,16 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_is_allocated_is_there_before_anybody_touches_it() {
+        let arena = Arena::create(Backing::Pages, 40 << 20).unwrap();
+        assert_eq!(resident_bytes(&arena), 0);
+        allocate(&arena.writable, arena.capacity_bytes()).unwrap();
+        assert_eq!(resident_bytes(&arena), 40 << 20);
+    }
+
+    #[test]
     fn memory_that_is_not_there_after_all_is_an_error() {
-        let arena = Arena::create(Backing::Memfd, 40 << 20).unwrap();
+        let arena = Arena::create(Backing::Pages, 40 << 20).unwrap();
         for errno in [Errno::FAULT, Errno::NOMEM] {
             let error =
                 arena.prefault_with(|_| Err(errno.into()), |_| ControlFlow::Continue(())).unwrap_err();

@@ -20,6 +20,47 @@ pub enum Error {
         /// How many bytes the machine or the file system has.
         available_bytes: u64,
     },
+    /// Fewer huge pages are reserved than the arena needs.
+    #[error(
+        "the arena needs {needed_pages} huge pages of {page_bytes} bytes, {free_pages} are free: reserve more \
+         (sysctl vm.nr_hugepages, or hugepagesz= and hugepages= at boot), or lower --memory"
+    )]
+    NotEnoughHugePages {
+        /// The size of a page.
+        page_bytes: u64,
+        /// How many pages the arena needs.
+        needed_pages: u64,
+        /// How many pages are free.
+        free_pages: u64,
+    },
+    /// The machine has no huge pages of that size.
+    #[error("this machine has no huge pages of {page_bytes} bytes: /sys/kernel/mm/hugepages shows the sizes")]
+    NoSuchHugePages {
+        /// The size asked for.
+        page_bytes: u64,
+    },
+    /// The limit of file sizes of this process is less than the arena, which counts as a file.
+    #[error(
+        "the arena needs {needed_bytes} bytes, and a file of this process may have {limit_bytes}: \
+         raise the limit (ulimit -f), or lower --memory"
+    )]
+    FileSizeLimit {
+        /// The capacity asked for.
+        needed_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
+    /// The limit of the address space of this process leaves no room to map the arena.
+    #[error(
+        "the arena needs {needed_bytes} bytes of address space, and this process may have {limit_bytes} in all: \
+         raise the limit (ulimit -v), or lower --memory"
+    )]
+    AddressSpaceLimit {
+        /// The capacity asked for.
+        needed_bytes: u64,
+        /// The limit.
+        limit_bytes: u64,
+    },
     /// The capacity is less than one page of the memory that backs the arena.
     #[error("an arena of {capacity_bytes} bytes is smaller than its pages of {page_bytes} bytes")]
     CapacityTooSmall {
@@ -28,14 +69,14 @@ pub enum Error {
         /// The size of a page of that memory.
         page_bytes: u64,
     },
-    /// The arena's file would be on a disk.
+    /// A path given for the arena is on a disk.
     #[error("{} is not on a tmpfs, ramfs or hugetlbfs", path.display())]
     NotInMemory {
         /// The path that was given for the arena.
         path: PathBuf,
     },
-    /// The arena's file could not be replaced or created.
-    #[error("cannot {operation} the arena's file {}", path.display())]
+    /// The place of a path given for the arena cannot be looked at.
+    #[error("cannot {operation} the arena's path {}", path.display())]
     File {
         /// The step that failed, as a verb.
         operation: &'static str,

@@ -3,6 +3,8 @@
 //! * [`Arena`]: the store's side. It creates the memory, faults it in, and gives out a [`Buffer`] per object.
 //! * [`Mapping`]: a client's side of the same memory, with a [`Reader`] or a [`Writer`] per object.
 //! * [`fds`]: sends file descriptors from the store to its clients; [`receive`]: what clients and store have to say.
+//! * [`ignore_file_size_signal`], [`file_size_limit_bytes`], [`address_space_limit_bytes`]: the limits of a process that
+//!   shared memory runs into.
 //! * [`delivery`]: what only the kernel knows of a connection over which objects go; [`set_receive_low_water`]: when it wakes the
 //!   reader of one; [`peer_groups`]: what it knows of the process at the other end of a Unix socket.
 //!
@@ -50,6 +52,7 @@
 pub mod fds;
 
 mod arena;
+mod backing;
 mod buffer;
 mod mapping;
 mod reader;
@@ -58,6 +61,7 @@ mod writer;
 mod error;
 mod header;
 mod inbox;
+mod limits;
 mod peer;
 mod progress;
 mod region;
@@ -70,11 +74,13 @@ mod atomic {
     pub(crate) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 }
 
-pub use arena::{Arena, Backing};
+pub use arena::Arena;
+pub use backing::Backing;
 pub use buffer::Buffer;
 pub use error::{Error, Result};
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use inbox::receive;
+pub use limits::{address_space_limit_bytes, file_size_limit_bytes, ignore_file_size_signal};
 pub use mapping::Mapping;
 pub use peer::peer_groups;
 pub use progress::State;

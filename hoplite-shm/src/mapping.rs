@@ -1,5 +1,6 @@
 //! A client's side: mapping the arena.
 
+use std::io;
 use std::ops::{ControlFlow, Range};
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -9,6 +10,7 @@ use hoplite_core::extent::Extent;
 use memmap2::Advice;
 
 use crate::error::{Error, Result};
+use crate::limits::address_space_limit_bytes;
 use crate::reader::Reader;
 use crate::region::{Access, Region};
 use crate::span::Span;
@@ -75,7 +77,7 @@ impl Mapping {
             return Err(Error::FileTooShort { needed_bytes: capacity_bytes, actual_bytes });
         }
         let region = Region::map(fd.as_fd(), capacity_bytes as usize, access)
-            .map_err(|source| Error::System { operation: "map the arena", source })?;
+            .map_err(|source| cannot_map(source, capacity_bytes))?;
         let words = region.len().div_ceil(PIECE_BYTES).div_ceil(u64::BITS as usize);
         Ok(Arc::new(Self { region, populated: (0..words).map(|_| AtomicU64::new(0)).collect() }))
     }
@@ -171,4 +173,12 @@ impl Mapping {
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
+}
+
+fn cannot_map(source: io::Error, needed_bytes: u64) -> Error {
+    let limit_bytes = address_space_limit_bytes();
+    if source.kind() == io::ErrorKind::OutOfMemory && limit_bytes < u64::MAX {
+        return Error::AddressSpaceLimit { needed_bytes, limit_bytes };
+    }
+    Error::System { operation: "map the arena", source }
 }

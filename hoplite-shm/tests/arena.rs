@@ -3,11 +3,13 @@
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::ops::ControlFlow;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::Path;
 
-use hoplite_shm::{Arena, Backing, Error, Extent, HEADER_BYTES, Mapping, State};
+use hoplite_shm::{Arena, Backing, Error, Extent, HEADER_BYTES, State};
+use rustix::fs::SealFlags;
+use rustix::io::Errno;
 
 const MIB: u64 = 1 << 20;
 
@@ -19,71 +21,85 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|index| (index * 31 % 251) as u8).collect()
 }
 
-fn path_in_memory(name: &str) -> PathBuf {
-    PathBuf::from(format!("/dev/shm/hoplite-shm-test-{}-{name}", std::process::id()))
-}
-
 #[test]
 fn the_capacity_is_rounded_down_to_pages() {
-    assert_eq!(Arena::create(Backing::Memfd, MIB + 4095).unwrap().capacity_bytes(), MIB);
-    let error = Arena::create(Backing::Memfd, 4095).unwrap_err();
+    assert_eq!(Arena::create(Backing::Pages, MIB + 4095).unwrap().capacity_bytes(), MIB);
+    let error = Arena::create(Backing::Pages, 4095).unwrap_err();
     assert!(matches!(error, Error::CapacityTooSmall { capacity_bytes: 4095, page_bytes: 4096 }), "{error}");
 }
 
 #[test]
 fn more_than_the_machine_has_is_refused_with_both_numbers() {
-    let error = Arena::create(Backing::Memfd, 1 << 46).unwrap_err();
+    let error = Arena::create(Backing::Pages, 1 << 46).unwrap_err();
     let Error::NotEnoughMemory { needed_bytes, available_bytes } = error else { panic!("{error}") };
     assert_eq!(needed_bytes, 1 << 46);
     assert!(available_bytes > 0 && available_bytes < needed_bytes);
-
-    let error = Arena::create(Backing::File(path_in_memory("huge")), 1 << 46).unwrap_err();
-    assert!(matches!(error, Error::NotEnoughMemory { .. }), "{error}");
-    assert!(!path_in_memory("huge").exists());
 }
 
 #[test]
-fn a_memfd_cannot_be_resized() {
-    let arena = Arena::create(Backing::Memfd, MIB).unwrap();
-    assert!(rustix::fs::ftruncate(arena.writable_fd(), 2 * MIB).is_err());
-    assert!(rustix::fs::ftruncate(arena.writable_fd(), 4096).is_err());
-}
-
-#[test]
-fn a_file_replaces_a_leftover_and_leaves_none() {
-    let path = path_in_memory("leftover");
-    std::fs::write(&path, b"of a store that was killed").unwrap();
-    let arena = Arena::create(Backing::File(path.clone()), MIB).unwrap();
-    assert!(!path.exists());
-    assert_eq!(arena.capacity_bytes(), MIB);
-    let buffer = arena.buffer(extent(0, 5), 5).unwrap();
+fn nobody_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing() {
+    let arena = Arena::create(Backing::Pages, MIB).unwrap();
+    let buffer = arena.buffer(extent(MIB - 4096, 5), 5).unwrap();
+    // Opened anew, as any process of the same user can.
+    let path = format!("/proc/self/fd/{}", arena.writable_fd().as_raw_fd());
+    let opened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
+    for fd in [arena.writable_fd(), opened.as_fd()] {
+        for size in [0, 4096, 2 * MIB] {
+            assert_eq!(rustix::fs::ftruncate(fd, size), Err(Errno::PERM));
+        }
+        let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
+        assert_eq!(rustix::fs::fcntl_get_seals(fd), Ok(seals));
+        assert_eq!(rustix::fs::fcntl_add_seals(fd, SealFlags::FUTURE_WRITE), Err(Errno::PERM));
+    }
     buffer.initialise();
     buffer.write(0, b"bytes");
-    buffer.set_complete();
-    let mapping = Mapping::read_only(arena.read_only_fd().try_clone_to_owned().unwrap(), MIB).unwrap();
-    assert_eq!(mapping.reader(extent(0, 5), 5).unwrap().as_slice(), Some(&b"bytes"[..]));
 }
 
 #[test]
-fn a_file_that_cannot_be_made_says_which_and_why() {
-    let missing = path_in_memory("no-such-directory").join("arena");
-    let error = Arena::create(Backing::File(missing.clone()), MIB).unwrap_err();
-    let Error::File { operation: "create", path, source } = error else { panic!("{error}") };
-    assert_eq!(path, missing);
-    assert_eq!(source.kind(), ErrorKind::NotFound);
+fn huge_pages_are_there_from_the_start_or_the_error_counts_them() {
+    match Arena::create(Backing::HugePages { page_bytes: None }, 5 * MIB) {
+        Ok(arena) => {
+            // The machine that runs this test has reserved some.
+            assert_eq!(arena.capacity_bytes() % (2 * MIB), 0);
+            assert_eq!(rustix::fs::ftruncate(arena.writable_fd(), 0), Err(Errno::PERM));
+            let blocks = rustix::fs::fstat(arena.writable_fd()).unwrap().st_blocks as u64;
+            assert_eq!(blocks * 512, arena.capacity_bytes());
+            let buffer = arena.buffer(extent(0, 5), 5).unwrap();
+            buffer.initialise();
+            buffer.write(0, b"bytes");
+        }
+        Err(Error::NotEnoughHugePages { page_bytes, needed_pages, free_pages }) => {
+            assert_eq!(needed_pages, 5 * MIB / page_bytes);
+            assert!(free_pages < needed_pages);
+        }
+        // Pages of 1 GiB are larger than this arena, and some kernels have no huge pages at all.
+        Err(Error::CapacityTooSmall { .. } | Error::System { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+    for page_bytes in [3 * MIB, 8192] {
+        let error = Arena::create(Backing::HugePages { page_bytes: Some(page_bytes) }, 8 * MIB).unwrap_err();
+        assert!(matches!(error, Error::NoSuchHugePages { page_bytes: of } if of == page_bytes), "{error}");
+    }
+}
 
-    let directory = path_in_memory("directory");
-    std::fs::create_dir(&directory).unwrap();
-    let error = Arena::create(Backing::File(directory.clone()), MIB).unwrap_err();
-    std::fs::remove_dir(&directory).unwrap();
+#[test]
+fn a_path_says_which_memory_and_no_file_is_made_or_removed_there() {
+    let path = Path::new("/dev/shm/hoplite-shm-test-of-paths");
+    assert_eq!(Backing::of_file_at(path).unwrap(), Backing::Pages);
+    assert!(!path.exists());
+    let on_disk = Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml");
+    for path in [on_disk.as_path(), Path::new("/proc/self/status")] {
+        let error = Backing::of_file_at(path).unwrap_err();
+        assert!(matches!(error, Error::NotInMemory { .. }), "{error}");
+        assert!(path.exists());
+    }
+    let error = Backing::of_file_at(Path::new("/dev/shm/no/such/directory")).unwrap_err();
     assert!(matches!(error, Error::File { .. }), "{error}");
-    let error = Arena::create(Backing::File(PathBuf::from("/proc/self/status")), MIB).unwrap_err();
-    assert!(matches!(error, Error::NotInMemory { .. }), "{error}");
 }
 
 #[test]
 fn prefaulting_reports_progress_stops_when_told_and_keeps_the_bytes() {
-    let arena = Arena::create(Backing::Memfd, 80 * MIB).unwrap();
+    let arena = Arena::create(Backing::Pages, 80 * MIB).unwrap();
     let bytes = pattern(10_000);
     let buffer = arena.buffer(extent(40 * MIB, 10_000), 10_000).unwrap();
     buffer.write(0, &bytes);
@@ -115,7 +131,7 @@ fn prefaulting_reports_progress_stops_when_told_and_keeps_the_bytes() {
 
 #[test]
 fn extents_outside_of_the_arena_are_refused() {
-    let arena = Arena::create(Backing::Memfd, MIB).unwrap();
+    let arena = Arena::create(Backing::Pages, MIB).unwrap();
     for (offset_bytes, length_bytes, size_bytes) in [
         (MIB, 64, 0),
         (0, MIB + 64, 0),
@@ -132,7 +148,7 @@ fn extents_outside_of_the_arena_are_refused() {
 
 #[test]
 fn checksums_and_chunks_cover_any_range() {
-    let arena = Arena::create(Backing::Memfd, MIB).unwrap();
+    let arena = Arena::create(Backing::Pages, MIB).unwrap();
     let bytes = pattern(100_001);
     let buffer = arena.buffer(extent(64, 100_001), 100_001).unwrap();
     buffer.initialise();
@@ -149,13 +165,13 @@ fn checksums_and_chunks_cover_any_range() {
 #[test]
 #[should_panic(expected = "of an object of 10 bytes")]
 fn writing_past_an_object_panics() {
-    let arena = Arena::create(Backing::Memfd, MIB).unwrap();
+    let arena = Arena::create(Backing::Pages, MIB).unwrap();
     arena.buffer(extent(0, 10), 10).unwrap().write(5, &[0; 6]);
 }
 
 #[test]
 fn ends_are_final_and_initialising_starts_over() {
-    let arena = Arena::create(Backing::Memfd, MIB).unwrap();
+    let arena = Arena::create(Backing::Pages, MIB).unwrap();
     let buffer = arena.buffer(extent(0, 10), 10).unwrap();
     buffer.initialise();
     buffer.publish(4);
@@ -177,7 +193,7 @@ fn tcp_pair() -> (TcpStream, TcpStream) {
 
 #[test]
 fn an_object_goes_from_arena_to_arena_through_a_socket() {
-    let arena = Arena::create(Backing::Memfd, 16 * MIB).unwrap();
+    let arena = Arena::create(Backing::Pages, 16 * MIB).unwrap();
     let size = 5 * MIB + 3;
     let sender = arena.buffer(extent(0, size), size).unwrap();
     let receiver = arena.buffer(extent(8 * MIB, size), size).unwrap();
@@ -214,7 +230,7 @@ fn an_object_goes_from_arena_to_arena_through_a_socket() {
 
 #[test]
 fn sockets_never_block_and_broken_ones_are_errors() {
-    let arena = Arena::create(Backing::Memfd, 4 * MIB).unwrap();
+    let arena = Arena::create(Backing::Pages, 4 * MIB).unwrap();
     let buffer = arena.buffer(extent(0, 2 * MIB), 2 * MIB).unwrap();
     let (one, mut other) = UnixStream::pair().unwrap();
     assert_eq!(buffer.receive(one.as_fd(), 0..10).unwrap_err().kind(), ErrorKind::WouldBlock);

@@ -18,7 +18,7 @@ struct Shared {
 
 impl Shared {
     fn new(capacity_bytes: u64) -> Self {
-        let arena = Arena::create(Backing::Memfd, capacity_bytes).expect("an arena");
+        let arena = Arena::create(Backing::Pages, capacity_bytes).expect("an arena");
         let capacity_bytes = arena.capacity_bytes();
         let fd = |fd: std::os::fd::BorrowedFd<'_>| fd.try_clone_to_owned().expect("a descriptor");
         let reading = Mapping::read_only(fd(arena.read_only_fd()), capacity_bytes).expect("a mapping");

@@ -441,7 +441,7 @@ mod tests {
     const PUT: PutId = PutId(7);
 
     fn engine() -> Arc<Engine> {
-        let (name, arena) = (NodeId::new("n").unwrap(), Arena::create(Backing::Memfd, 1 << 20).unwrap());
+        let (name, arena) = (NodeId::new("n").unwrap(), Arena::create(Backing::Pages, 1 << 20).unwrap());
         let data = Arc::new(DataConfig::new(ClusterId::new("c").unwrap(), name.clone()));
         let metrics = Arc::new(DataMetrics::default());
         let puller = Puller::new(data, Arc::clone(&metrics));

@@ -26,11 +26,11 @@ async fn serve(config: StoreConfig, process: Process) -> anyhow::Result<()> {
     if let (Some(metrics), Some(tls)) = (&metrics, &config.credentials.tls) {
         metrics.certificate(tls);
     }
-    let StoreConfig { node, cluster, memory_bytes, .. } = config.clone();
+    let StoreConfig { node, cluster, memory_bytes, backing, .. } = config.clone();
     let access = config.credentials.to_string();
     let tell = |milestone: Milestone| match milestone {
         Milestone::Listening(addresses) => {
-            tracing::info!(%node, %cluster, memory_bytes, ?addresses, "serving");
+            tracing::info!(%node, %cluster, memory_bytes, ?backing, ?addresses, "serving");
             log_access(&addresses, &access);
             announcer.listening(Addresses {
                 node: Some(node.to_string()),

@@ -9,7 +9,14 @@ use hoplite_shm::Arena;
 use tokio_util::sync::CancellationToken;
 
 /// Touches all pages on a thread of its own, until done or `stop`; counts the bytes in `done_bytes`.
-pub(crate) async fn prefault(arena: Arc<Arena>, done_bytes: Arc<AtomicU64>, stop: CancellationToken) {
+///
+/// # Errors
+/// Memory that was promised is missing. A put or get that touched it would end its process (SIGBUS).
+pub(crate) async fn prefault(
+    arena: Arc<Arena>,
+    done_bytes: Arc<AtomicU64>,
+    stop: CancellationToken,
+) -> Result<(), hoplite_shm::Error> {
     let started = Instant::now();
     let touched = tokio::task::spawn_blocking(move || {
         arena.prefault(|bytes| {
@@ -21,7 +28,9 @@ pub(crate) async fn prefault(arena: Arc<Arena>, done_bytes: Arc<AtomicU64>, stop
     let seconds = started.elapsed().as_secs_f64();
     match touched {
         Ok(Ok(())) => tracing::info!(seconds, "the arena's pages are touched"),
+        Ok(Err(error @ hoplite_shm::Error::NotEnoughMemory { .. })) => return Err(error),
         Ok(Err(error)) => tracing::warn!(%error, "cannot touch the arena's pages ahead; puts will do it"),
         Err(error) => tracing::warn!(%error, "the task that touches the arena's pages ended"),
     }
+    Ok(())
 }

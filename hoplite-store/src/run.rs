@@ -85,7 +85,13 @@ pub async fn run(
     tell(Milestone::Listening(store.addresses.clone()));
     let ready = ready(store.sessions.clone(), store.prefaulted.take());
     let ended = tokio::select! {
-        () = async { ready.await; tell(Milestone::Ready); pending().await } => Ok(()),
+        source = async {
+            match ready.await {
+                Ok(()) => tell(Milestone::Ready),
+                Err(source) => return source,
+            }
+            pending().await
+        } => Err(StoreError::Arena { memory_bytes: store.engine.arena().capacity_bytes(), source }),
         () = shutdown.cancelled() => Ok(()),
         error = refusal(store.sessions.clone()) => Err(error),
         Ok(error) = &mut store.directory_failed => Err(StoreError::Directory(error)),
@@ -130,8 +136,12 @@ impl DataPlace {
 
 impl Places {
     async fn take(config: &StoreConfig) -> Result<Self, StoreError> {
-        let arena = Arena::create(config.backing.clone(), config.memory_bytes)
-            .map_err(|source| StoreError::Arena { memory_bytes: config.memory_bytes, source })?;
+        let (backing, memory_bytes) = (config.backing, config.memory_bytes);
+        // Off this runtime's threads, because to allocate huge pages takes seconds.
+        let arena = tokio::task::spawn_blocking(move || Arena::create(backing, memory_bytes)).await;
+        let arena = arena
+            .map_err(|error| StoreError::Thread(error.into()))?
+            .map_err(|source| StoreError::Arena { memory_bytes, source })?;
         let data = match config.listen {
             Some(address) => Some(DataPlace::take(config, address).await?),
             None => None,
@@ -156,7 +166,7 @@ struct Running {
     sessions: Sessions,
     directory_failed: DirectoryFailure,
     /// Ends when the arena's pages are touched; `None` if that is not to be waited for.
-    prefaulted: Option<JoinHandle<()>>,
+    prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
     /// Ends when the last client is gone.
     clients: JoinHandle<()>,
     /// Where clients and shards are listened to: a small message of one leads to one of the other.
@@ -357,14 +367,24 @@ fn start_sessions(
     links.iter().enumerate().map(start_one).collect()
 }
 
-/// Ends when there has been a session with each shard, and the pages are touched.
-async fn ready(sessions: Sessions, prefaulted: Option<JoinHandle<()>>) {
-    for (_, mut state) in sessions {
-        let _ = state.wait_for(|state| *state == SessionState::Up).await;
-    }
-    if let Some(prefaulted) = prefaulted {
-        let _ = prefaulted.await;
-    }
+/// Ends when there has been a session with each shard, and the pages are touched; or at once when memory is missing.
+async fn ready(
+    sessions: Sessions,
+    prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
+) -> Result<(), hoplite_shm::Error> {
+    let connected = async {
+        for (_, mut state) in sessions {
+            let _ = state.wait_for(|state| *state == SessionState::Up).await;
+        }
+        Ok(())
+    };
+    let touched = async {
+        match prefaulted {
+            Some(prefaulted) => prefaulted.await.unwrap_or(Ok(())),
+            None => Ok(()),
+        }
+    };
+    tokio::try_join!(connected, touched).map(drop)
 }
 
 /// Ends when a shard refuses this store in a way that waiting will not change.
@@ -422,7 +442,7 @@ mod tests {
             socket_group: None,
             clients: ClientRules::default(),
             memory_bytes: 1 << 20,
-            backing: Backing::Memfd,
+            backing: Backing::Pages,
             prefault: Prefault::OnUse,
             links: LinkSettings::default(),
             labels: Vec::new(),

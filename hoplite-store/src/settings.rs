@@ -3,12 +3,15 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
+use std::str::FromStr;
 
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::topology::place::contradiction;
 use hoplite_core::{ClusterId, Error, Limits, NodeId};
 use hoplite_daemon::http::HttpAddress;
-use hoplite_daemon::{Group, NotLoopback, Security, SecurityError, Size, TimeSpan, User, available_bytes};
+use hoplite_daemon::{
+    Group, MemoryLimits, NotASize, NotLoopback, Security, SecurityError, Size, TimeSpan, User,
+};
 use hoplite_directory::DEFAULT_CLUSTER;
 use hoplite_proto::bounds::{MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS};
 use hoplite_proto::socket_path::default_socket_path;
@@ -64,8 +67,16 @@ pub(crate) struct Settings {
     /// Size of the shared memory, such as 64GiB [default: 30% of what this process may use]
     #[arg(long, env = "HOPLITE_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
-    /// A file on a tmpfs or hugetlbfs to make the shared memory of [default: anonymous memory]
-    #[arg(long, env = "HOPLITE_ARENA_FILE", value_name = "PATH")]
+    /// Make the shared memory of huge pages: of the machine's default size, or of the size named, such as 1GiB. They must have been
+    /// reserved (vm.nr_hugepages) [default: pages of the usual size]
+    #[arg(
+        long, env = "HOPLITE_HUGE_PAGES", value_name = "SIZE",
+        num_args = 0..=1, require_equals = true, default_missing_value = "default"
+    )]
+    huge_pages: Option<HugePages>,
+    /// Deprecated, use --huge-pages: no file is made. Below a hugetlbfs, the shared memory is made of huge pages of the size that it has;
+    /// below a tmpfs, of pages of the usual size
+    #[arg(long, env = "HOPLITE_ARENA_FILE", value_name = "PATH", hide = true)]
     arena_file: Option<PathBuf>,
     /// Do not touch the shared memory at the start: less memory is in use, first puts are slower
     #[arg(
@@ -148,6 +159,22 @@ impl From<AllreduceSchedule> for SchedulePreference {
     }
 }
 
+/// The size of the huge pages to use; `None` for the default of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct HugePages(Option<Size>);
+
+impl FromStr for HugePages {
+    type Err = NotASize;
+
+    fn from_str(text: &str) -> Result<Self, NotASize> {
+        // As a variable or in a file, a flag without a value is `true`.
+        if matches!(text, "default" | "true") {
+            return Ok(Self(None));
+        }
+        text.parse().map(|size| Self(Some(size)))
+    }
+}
+
 /// Why settings cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
@@ -157,6 +184,10 @@ pub(crate) enum SettingsError {
     NotLoopback(#[from] NotLoopback),
     #[error(transparent)]
     Security(#[from] SecurityError),
+    #[error("--huge-pages and --arena-file, which it replaces, exclude each other")]
+    TwoBackings,
+    #[error("--arena-file, which --huge-pages replaces, cannot be followed")]
+    ArenaFile(#[source] hoplite_shm::Error),
     #[error("{text:?} is not a file mode in octal digits")]
     SocketMode { text: String },
     #[error(
@@ -213,6 +244,12 @@ impl Settings {
                 .ok_or(SettingsError::SocketMode { text })
         })?;
         let labels = labels(self.labels.unwrap_or_default())?;
+        let backing = match (self.huge_pages, self.arena_file) {
+            (Some(_), Some(_)) => return Err(SettingsError::TwoBackings),
+            (Some(HugePages(size)), None) => Backing::HugePages { page_bytes: size.map(|size| size.0) },
+            (None, Some(path)) => Backing::of_file_at(&path).map_err(SettingsError::ArenaFile)?,
+            (None, None) => Backing::Pages,
+        };
         Ok(StoreConfig {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
             cluster: ClusterId::new(self.cluster.as_deref().unwrap_or(DEFAULT_CLUSTER))?,
@@ -233,7 +270,7 @@ impl Settings {
                 readers: self.read_only_users.map(numbers).unwrap_or_default(),
             },
             memory_bytes: self.memory.map_or_else(default_memory_bytes, |size| size.0),
-            backing: self.arena_file.map_or(Backing::Memfd, Backing::File),
+            backing,
             prefault: if self.no_prefault == Some(true) { Prefault::OnUse } else { Prefault::AtStart },
             links: LinkSettings {
                 bytes_per_second: self.link_bandwidth.map(|size| size.0),
@@ -314,7 +351,7 @@ fn default_node_id() -> String {
 }
 
 fn default_memory_bytes() -> u64 {
-    available_bytes() / 100 * DEFAULT_MEMORY_PERCENT
+    MemoryLimits::read().share_for_arena(DEFAULT_MEMORY_PERCENT)
 }
 
 #[cfg(test)]
@@ -363,6 +400,23 @@ mod tests {
             dashboard: "1".parse().ok(),
             ..Settings::default()
         }));
+    }
+
+    #[test]
+    fn memory_is_made_of_the_pages_that_are_asked_for() {
+        let backing = |settings: Settings| settings.resolve().map(|store| store.backing);
+        let huge = |text: &str| Settings { huge_pages: text.parse().ok(), ..Settings::default() };
+        assert_eq!(backing(Settings::default()).unwrap(), Backing::Pages);
+        for default in ["default", "true"] {
+            assert_eq!(backing(huge(default)).unwrap(), Backing::HugePages { page_bytes: None });
+        }
+        assert_eq!(backing(huge("1GiB")).unwrap(), Backing::HugePages { page_bytes: Some(1 << 30) });
+        assert!("much".parse::<HugePages>().is_err());
+        let file = |path: &str| Settings { arena_file: Some(path.into()), ..Settings::default() };
+        assert_eq!(backing(file("/dev/shm/arena")).unwrap(), Backing::Pages);
+        assert!(matches!(backing(file("/proc/arena")), Err(SettingsError::ArenaFile(_))));
+        let both = Settings { huge_pages: "1GiB".parse().ok(), ..file("/dev/shm/arena") };
+        assert!(matches!(backing(both), Err(SettingsError::TwoBackings)));
     }
 
     #[test]

@@ -51,7 +51,7 @@ impl WarmMemory {
     pub(super) fn new(size_bytes: u64) -> anyhow::Result<Self> {
         // Rounded up to pages, which an arena is made of.
         let length_bytes = (size_bytes + HEADER_BYTES).next_multiple_of(1 << 12);
-        let arena: Arc<Arena> = Arena::create(Backing::Memfd, length_bytes)?;
+        let arena: Arc<Arena> = Arena::create(Backing::Pages, length_bytes)?;
         arena.prefault(|_| std::ops::ControlFlow::Continue(()))?;
         let buffer = arena.buffer(Extent { offset_bytes: 0, length_bytes }, size_bytes)?;
         Ok(Self { buffer })

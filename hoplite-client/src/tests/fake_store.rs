@@ -84,7 +84,7 @@ impl FakeStore {
     pub(super) fn greeting(greeting: Greeting) -> Self {
         let directory = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(directory.path().join("store.sock")).unwrap();
-        let arena = Arena::create(Backing::Memfd, CAPACITY_BYTES).unwrap();
+        let arena = Arena::create(Backing::Pages, CAPACITY_BYTES).unwrap();
         let shared = Arc::new(Shared { greeting, arena, state: Mutex::default(), changed: Condvar::new() });
         let accepting = Arc::clone(&shared);
         std::thread::spawn(move || {

@@ -33,7 +33,7 @@ const HOUR: Duration = Duration::from_secs(3600);
 const STATUS: Request = Request::Node(node::Request::Inspect(Inspection::Status));
 
 async fn plane(limits: Limits) -> Arc<LocalPlane> {
-    let arena = Arena::create(Backing::Memfd, 1 << 20).unwrap();
+    let arena = Arena::create(Backing::Pages, 1 << 20).unwrap();
     let (cluster, node) = (ClusterId::new("c").unwrap(), NodeId::new("n").unwrap());
     let metrics = Arc::new(DataMetrics::default());
     let config = Arc::new(DataConfig::new(cluster.clone(), node.clone()));

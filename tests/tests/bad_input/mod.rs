@@ -4,6 +4,7 @@
 //! * `reduces`: as `calls`, for reduces.
 //! * `connecting`: paths at which no store of ours listens.
 //! * `starting`: daemons that cannot start.
+//! * `resources`: limits of the process, and memory that others try to take away.
 //! * `local_plane`, `control_plane`, `data_plane`: what is not of the protocol.
 //! * `sessions`: as `data_plane`, for sessions of collectives.
 //! * `forged`: what a client writes into the headers of objects.
@@ -18,6 +19,7 @@ mod data_plane;
 mod forged;
 mod local_plane;
 mod reduces;
+mod resources;
 mod sessions;
 mod starting;
 mod strangers;

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use hoplite_client::{Client, ConnectOptions};
-use hoplite_daemon::{Security, available_bytes, launch};
+use hoplite_daemon::{MemoryLimits, Security, launch};
 use rustix::process::{Resource, getrlimit};
 use serde::Serialize;
 use tokio::net::TcpListener;
@@ -39,6 +39,10 @@ const FEW_DESCRIPTORS: u64 = 4096;
 const ETHERNET_MTU: u64 = 1500;
 /// Memory that is left for everything else, below which a store is a risk.
 const LITTLE_MEMORY: u64 = 512 << 20;
+/// The part of the memory that a store takes unless it is told otherwise.
+const STORE_PERCENT: u64 = 30;
+/// Shared memory below which a store is of little use.
+const LITTLE_SHARED_MEMORY: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -118,7 +122,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let mut findings = vec![versions.unwrap_or_else(|| {
         finding("programs", Health::Bad, "a daemon takes longer than a second to say its version")
     })];
-    findings.extend([memory(), shared_memory(), descriptors()]);
+    let limits = MemoryLimits::read();
+    findings.extend([memory(&limits), shared_memory(&limits), descriptors()]);
     findings.extend(listen);
     findings.extend(shards);
     findings.push(running);
@@ -174,15 +179,23 @@ fn versions() -> Finding {
     }
 }
 
-/// What the store would take unless it is told otherwise, and what is left then.
-fn memory() -> Finding {
-    let may_bytes = available_bytes();
-    let free_bytes = meminfo("MemAvailable").unwrap_or(may_bytes);
-    let says = format!("{} may be used, {} of it now", output::size(may_bytes), output::size(free_bytes));
+/// Says how much memory a store would take unless it is told otherwise, and which limit counts.
+fn memory(limits: &MemoryLimits) -> Finding {
+    let may_bytes = limits.available_bytes();
+    let free_bytes = meminfo("MemAvailable").unwrap_or(may_bytes).min(may_bytes);
+    let cause = if limits.address_space_bytes == Some(may_bytes) {
+        " (ulimit -v)"
+    } else if limits.control_group_bytes == Some(may_bytes) {
+        " (control group)"
+    } else {
+        ""
+    };
+    let says =
+        format!("{} may be used{cause}, {} of it now", output::size(may_bytes), output::size(free_bytes));
     if free_bytes < LITTLE_MEMORY {
         return finding("memory", Health::Bad, format!("{says}: too little for a store"));
     }
-    if free_bytes < may_bytes / 100 * 30 {
+    if free_bytes < limits.share_for_arena(STORE_PERCENT) {
         let says = format!("{says}: less than the 30% that a store takes unless --memory says otherwise");
         return finding("memory", Health::Doubtful, says);
     }
@@ -196,8 +209,16 @@ fn meminfo(key: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Whether anonymous shared memory can be had.
-fn shared_memory() -> Finding {
+/// Says whether anonymous shared memory can be had, and how much.
+fn shared_memory(limits: &MemoryLimits) -> Finding {
+    if let Some(limit) = limits.file_size_bytes
+        && limit < limits.available_bytes() / 100 * STORE_PERCENT
+    {
+        let verdict = if limit < LITTLE_SHARED_MEMORY { Health::Bad } else { Health::Doubtful };
+        let says =
+            format!("at most {}: the limit of a file's size (ulimit -f) counts for it", output::size(limit));
+        return finding("shared memory", verdict, says);
+    }
     let made = rustix::fs::memfd_create("hoplite-doctor", rustix::fs::MemfdFlags::CLOEXEC)
         .and_then(|memory| rustix::fs::ftruncate(&memory, 1 << 20));
     if let Err(error) = made {
@@ -356,7 +377,7 @@ mod tests {
 
     #[test]
     fn this_machine_can_run_a_store() {
-        assert_ne!(shared_memory().verdict, Health::Bad);
+        assert_ne!(shared_memory(&MemoryLimits::read()).verdict, Health::Bad);
         assert!(meminfo("MemAvailable").unwrap() > 1 << 20);
         assert!(meminfo("Nothing").is_none());
     }

@@ -223,7 +223,7 @@ fn buffer(size_bytes: u64) -> Buffer {
 /// An arena, and an extent in it that holds an object of `size_bytes`.
 fn arena(size_bytes: u64) -> (Arc<Arena>, Extent) {
     let length_bytes = (HEADER_BYTES + size_bytes).next_multiple_of(4096);
-    (Arena::create(Backing::Memfd, length_bytes).unwrap(), Extent { offset_bytes: 0, length_bytes })
+    (Arena::create(Backing::Pages, length_bytes).unwrap(), Extent { offset_bytes: 0, length_bytes })
 }
 
 /// A copy without any valid byte.

@@ -1,0 +1,121 @@
+//! Limits of the process, and memory that others try to take away: errors that name the cause, and daemons that live on.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::Command;
+
+use hoplite_client::blocking::Client;
+use hoplite_tests::cluster::{Cluster, Daemon, program, run_to_end};
+use hoplite_tests::contents::bytes;
+
+use super::PATIENCE;
+
+/// Returns the command `program` below limits that `ulimit` sets, such as `-n 64`.
+fn limited(limits: &str, name: &str) -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "sh"]).arg(program(name));
+    command
+}
+
+fn limited_store(limits: &str, socket: &Path) -> Command {
+    let mut command = limited(limits, "hoplite-store");
+    command.args(["--print-addresses", "--no-prefault", "--socket"]).arg(socket);
+    command
+}
+
+#[test]
+fn a_limit_that_leaves_no_room_for_the_memory_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("store.sock");
+    // `sh` counts files in blocks of 512 bytes, and address space in KiB.
+    for (limits, memory, name) in [("-f 1000", "64MiB", "ulimit -f"), ("-v 1900000", "2GiB", "ulimit -v")] {
+        let mut store = limited_store(limits, &socket);
+        let (code, text) = run_to_end(store.args(["--log", "error", "--memory", memory]));
+        assert_eq!(code, 1, "{limits}: {text}");
+        assert!(text.contains(name), "{limits}: {text}");
+        assert!(!socket.exists());
+    }
+}
+
+#[test]
+fn the_default_memory_fits_into_the_limits() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("store.sock");
+    for (limits, most) in [("-f 32768", 16 << 20), ("-v 4000000", 2 << 30)] {
+        let mut store = Daemon::start("store", &mut limited_store(limits, &socket));
+        let client = Client::connect(&socket).unwrap();
+        assert!(client.status().unwrap().capacity_bytes <= most, "{limits}");
+        client.put("object", &bytes(1, 100_000)).unwrap();
+        assert_eq!(store.terminate(), 0);
+    }
+}
+
+#[test]
+fn the_doctor_names_limits_that_keep_a_store_from_working() {
+    let output = limited("-f 1000", "hoplite").args(["doctor", "--json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "it ends by itself");
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == "shared memory");
+    let found = found.unwrap();
+    assert_eq!(found["verdict"], "bad");
+    assert!(found["says"].as_str().unwrap().contains("ulimit -f"), "{found}");
+    let output = limited("-v 4000000", "hoplite").args(["doctor", "--json"]).output().unwrap();
+    let findings: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let found = findings.as_array().unwrap().iter().find(|finding| finding["what"] == "memory").unwrap();
+    assert!(found["says"].as_str().unwrap().contains("ulimit -v"), "{found}");
+}
+
+#[test]
+fn a_file_that_would_be_too_long_is_an_error_of_the_command_line() {
+    let cluster = Cluster::of(1);
+    cluster.client(0).put("object", &bytes(1, 1 << 20)).unwrap();
+    let copy = cluster.directory().join("copy");
+    let mut get = limited("-f 1000", "hoplite");
+    get.arg("--socket").arg(cluster.socket(0)).args(["get", "object", "-o"]).arg(&copy);
+    let (code, text) = run_to_end(&mut get);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("File too large"), "{text}");
+}
+
+#[test]
+fn nobody_can_truncate_the_memory_of_a_store() {
+    let directory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let (socket, file) = (directory.path().join("store.sock"), directory.path().join("arena"));
+    let mut command = Command::new(program("hoplite-store"));
+    command.args(["--print-addresses", "--memory", "16MiB", "--arena-file"]).arg(&file);
+    let mut store = Daemon::start("store", command.arg("--socket").arg(&socket));
+    assert!(!file.exists(), "no file can be opened by its path");
+    let client = Client::connect(&socket).unwrap();
+    let contents = bytes(1, 4 << 20);
+    client.put("object", &contents).unwrap();
+    let mut tried = 0;
+    for entry in fs::read_dir(format!("/proc/{}/fd", store.pid())).unwrap().flatten() {
+        let is_arena =
+            fs::read_link(entry.path()).is_ok_and(|to| to.to_string_lossy().contains("hoplite-arena"));
+        if !is_arena {
+            continue;
+        }
+        let opened = fs::OpenOptions::new().write(true).open(entry.path()).unwrap();
+        for size in [0, 4096, 32 << 20] {
+            let error = opened.set_len(size).unwrap_err();
+            assert_eq!(error.kind(), std::io::ErrorKind::PermissionDenied, "{}", opened.as_raw_fd());
+        }
+        tried += 1;
+    }
+    assert!(tried > 0, "the memory was found");
+    assert!(client.get("object", PATIENCE).unwrap()[..] == contents[..]);
+    client.put("another", &contents).unwrap();
+    assert_eq!(store.terminate(), 0);
+}
+
+#[test]
+fn huge_pages_that_are_not_reserved_are_counted() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("store.sock");
+    let mut command = Command::new(program("hoplite-store"));
+    command.args(["--log", "error", "--huge-pages=2MiB", "--memory", "4GiB", "--socket"]).arg(&socket);
+    let (code, text) = run_to_end(&mut command);
+    assert_eq!(code, 1, "this test expects fewer than 2048 reserved huge pages");
+    assert!(text.contains("huge pages") || text.contains("ulimit"), "{text}");
+}
