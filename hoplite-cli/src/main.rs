@@ -100,6 +100,8 @@ enum Command {
 
 fn main() -> ExitCode {
     hoplite_shm::ignore_file_size_signal();
+    // Daemons that this program starts inherit the limit.
+    hoplite_daemon::raise_descriptor_limit();
     let arguments = Arguments::parse();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,

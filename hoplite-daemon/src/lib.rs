@@ -6,7 +6,8 @@
 //!   many that have not done so are listened to.
 //! * [`http`]: how a daemon serves HTTP; [`metrics`]: what it tells Prometheus there.
 //! * [`Tracer`]: what it tells collectors of OpenTelemetry.
-//! * [`MemoryLimits`]: how much memory the system lets the process have.
+//! * [`MemoryLimits`], [`raise_descriptor_limit`]: what the system lets the process have; [`Acceptor`]: takes connections as
+//!   far as that allows; [`Repeated`]: keeps the log short.
 //! * [`EventLoop`]: a thread for small messages.
 //! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
 //! * [`launch`]: the other side of that, for programs that start daemons.
@@ -23,6 +24,7 @@ mod security;
 mod accept;
 mod accounts;
 mod authority;
+mod descriptors;
 mod event_loop;
 mod idle_socket;
 mod socket;
@@ -37,18 +39,21 @@ mod signals;
 mod traces;
 
 mod notable;
+mod repeated;
 
 mod announce;
 pub mod launch;
 
-pub use accept::ACCEPT_PAUSE;
+pub use accept::{ACCEPT_PAUSE, Acceptor};
 pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};
+pub use descriptors::{descriptor_limit, raise_descriptor_limit};
 pub use event_loop::{EventLoop, register};
 pub use idle_socket::prepare_idle_socket;
 pub use memory::MemoryLimits;
 pub use notable::is_notable;
+pub use repeated::Repeated;
 pub use run::{Process, run};
 pub use security::{
     CertificateFacts, Checked, Credentials, Damaged, FileError, HalfOpen, HalfOpenPlace, HelloFields, Hellos,

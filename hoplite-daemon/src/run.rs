@@ -9,6 +9,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::announce::{Announcer, Audience};
+use crate::descriptors::raise_descriptor_limit;
 use crate::http::HttpAddress;
 use crate::logging;
 use crate::metrics::{self, Metrics, MetricsSettings};
@@ -47,6 +48,7 @@ pub fn run<S: Args, P>(
     serve: impl AsyncFnOnce(P, Process) -> anyhow::Result<()>,
 ) -> ExitCode {
     hoplite_shm::ignore_file_size_signal();
+    raise_descriptor_limit();
     let daemon = Daemon {
         name: command.get_name().to_owned(),
         version: command.get_version().unwrap_or_default().to_owned(),

@@ -29,7 +29,7 @@ pub use hyper::body::{Body, Bytes};
 pub use hyper::header;
 pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 
-use crate::accept::ACCEPT_PAUSE;
+use crate::accept::Acceptor;
 use crate::metrics::IntCounter;
 use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
 
@@ -70,34 +70,27 @@ where
     let waiting = HalfOpen::new(MAX_CONNECTIONS);
     let seats = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     let mut connections = JoinSet::new();
+    let acceptor = Acceptor::new("users of HTTP");
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+        let (stream, _) = tokio::select! {
+            accepted = acceptor.accept(&listener, || listener.accept()) => accepted,
             Some(_) = connections.join_next() => continue,
         };
-        match accepted {
-            Ok((stream, _)) => {
-                let seating = Seating::new(waiting.enter(), Arc::clone(&seats));
-                let (scheme, answer, refused) = (scheme.clone(), answer.clone(), refused.clone());
-                connections.spawn(async move {
-                    let lost = seating.lost();
-                    let conversation = secure(stream, scheme, seating.clone(), answer);
-                    tokio::select! {
-                        _ = timeout(CONNECTION_TIMEOUT, conversation) => {}
-                        () = lost => {}
-                    }
-                    if let Some(refused) = refused
-                        && seating.still_waits()
-                    {
-                        refused.inc();
-                    }
-                });
+        let seating = Seating::new(waiting.enter(), Arc::clone(&seats));
+        let (scheme, answer, refused) = (scheme.clone(), answer.clone(), refused.clone());
+        connections.spawn(async move {
+            let lost = seating.lost();
+            let conversation = secure(stream, scheme, seating.clone(), answer);
+            tokio::select! {
+                _ = timeout(CONNECTION_TIMEOUT, conversation) => {}
+                () = lost => {}
             }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection of HTTP");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
+            if let Some(refused) = refused
+                && seating.still_waits()
+            {
+                refused.inc();
             }
-        }
+        });
     }
 }
 

@@ -11,14 +11,14 @@ use hoplite_core::plan::blocks::{BlockSizes, Delivery};
 use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
-use hoplite_daemon::{ACCEPT_PAUSE, HalfOpen, HalfOpenPlace, is_notable};
+use hoplite_daemon::{Acceptor, HalfOpen, HalfOpenPlace, is_notable};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take, encode_known};
 use hoplite_proto::{trace, v1};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -48,15 +48,9 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     let permits = Arc::new(Semaphore::new(config.max_connections));
     let probe = ProbePlace::default();
     let server = Arc::new(Server { config, source, metrics, permits, probe, started: Instant::now() });
-    while let Some(accepted) = shutdown.run_until_cancelled(listener.accept()).await {
-        let (stream, address) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a connection from another store");
-                shutdown.run_until_cancelled(sleep(ACCEPT_PAUSE)).await;
-                continue;
-            }
-        };
+    let acceptor = Acceptor::new("other stores");
+    let accept = || acceptor.accept(&listener, || listener.accept());
+    while let Some((stream, address)) = shutdown.run_until_cancelled(accept()).await {
         let place = half_open.enter();
         let server = Arc::clone(&server);
         let (shutdown, for_small, tasks) = (shutdown.clone(), for_small.clone(), connections.clone());

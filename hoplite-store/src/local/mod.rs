@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
-use hoplite_daemon::ACCEPT_PAUSE;
+use hoplite_daemon::Acceptor;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -48,25 +48,16 @@ pub(crate) struct LocalPlane {
 /// Serves clients until `shutdown`, and until the last connection is closed.
 pub(crate) async fn run(mut listener: LocalListener, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
     let connections = TaskTracker::new();
+    let acceptor = Acceptor::new("clients");
     let mut look = tokio::time::interval(LOOK_INTERVAL);
     look.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
     loop {
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            _ = look.tick() => {
-                listener.restore();
-                continue;
-            }
-            () = shutdown.cancelled() => break,
-        };
-        match accepted {
-            Ok(stream) => {
+        tokio::select! {
+            stream = acceptor.accept(&listener, || listener.accept()) => {
                 connections.spawn(connection::serve(stream, Arc::clone(&plane), shutdown.clone()));
             }
-            Err(error) => {
-                tracing::warn!(%error, "cannot accept a client");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
+            _ = look.tick() => listener.restore(),
+            () = shutdown.cancelled() => break,
         }
     }
     drop(listener);

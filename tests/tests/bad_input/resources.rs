@@ -4,10 +4,12 @@ use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
+use std::time::Instant;
 
 use hoplite_client::blocking::Client;
-use hoplite_tests::cluster::{Cluster, Daemon, program, run_to_end};
+use hoplite_tests::cluster::{Cluster, Daemon, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
+use hoplite_tests::raw::RawClient;
 
 use super::PATIENCE;
 
@@ -118,4 +120,52 @@ fn huge_pages_that_are_not_reserved_are_counted() {
     let (code, text) = run_to_end(&mut command);
     assert_eq!(code, 1, "this test expects fewer than 2048 reserved huge pages");
     assert!(text.contains("huge pages") || text.contains("ulimit"), "{text}");
+}
+
+/// The soft and the hard limit of the descriptors of a process.
+fn descriptor_limits(pid: u32) -> (String, String) {
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();
+    let mut fields = line.split_whitespace().map(str::to_owned);
+    (fields.next().unwrap(), fields.next().unwrap())
+}
+
+#[test]
+fn daemons_raise_their_limit_of_descriptors() {
+    let directory = tempfile::tempdir().unwrap();
+    let mut shard = limited("-S -n 100", "hoplite-directory");
+    shard.args(["--print-addresses", "--listen", "127.0.0.1:0"]);
+    let mut store = limited_store("-S -n 100", &directory.path().join("store.sock"));
+    for (name, command) in [("shard", &mut shard), ("store", store.args(["--memory", "1MiB"]))] {
+        let mut daemon = Daemon::start(name, command);
+        let (soft, hard) = descriptor_limits(daemon.pid());
+        assert_eq!(soft, hard, "{name}");
+        assert_eq!(daemon.terminate(), 0);
+    }
+}
+
+#[test]
+fn clients_that_take_all_descriptors_leave_some_for_transfers() {
+    let mut cluster = Cluster::of(1);
+    let socket = cluster.directory().join("flooded.sock");
+    let mut command = limited_store("-n 128", &socket);
+    command.args(["--memory", "16MiB", "--node-id", "flooded", "--directory", &cluster.shard_addresses[0]]);
+    let mut store = Daemon::start("flooded", &mut command);
+    let client = Client::connect(&socket).unwrap();
+    let began = Instant::now();
+    // They say nothing, so that more come than are served.
+    let flood: Vec<RawClient> = (0..200).map(|_| RawClient::connect(&socket)).collect();
+    await_that("the log to tell", || store.log().contains("cannot accept a connection"));
+    for round in 0..20 {
+        let id = format!("object-{round}");
+        let contents = bytes(round, 200_000);
+        cluster.client(0).put(&id, &contents).unwrap();
+        assert!(client.get(&id, PATIENCE).unwrap()[..] == contents[..], "a new connection to another store");
+    }
+    drop(flood);
+    await_that("room for clients", || Client::connect(&socket).is_ok());
+    let told = store.log().matches("cannot accept a connection").count() as u64;
+    assert!(told <= began.elapsed().as_secs() + 1, "told {told} times");
+    assert_eq!(store.terminate(), 0);
+    cluster.assert_serves();
 }

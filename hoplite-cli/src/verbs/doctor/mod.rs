@@ -18,8 +18,7 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use hoplite_client::{Client, ConnectOptions};
-use hoplite_daemon::{MemoryLimits, Security, launch};
-use rustix::process::{Resource, getrlimit};
+use hoplite_daemon::{MemoryLimits, Security, descriptor_limit, launch};
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
@@ -232,10 +231,11 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
+/// Says how many descriptors a daemon may have: it raises its limit as this program does.
 fn descriptors() -> Finding {
-    let most = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {
-        let says = format!("{most} may be open: too few for many clients; `ulimit -n 65536`");
+        let says = format!("{most} may be open: too few for many clients; `ulimit -Hn 65536`");
         return finding("file descriptors", Health::Doubtful, says);
     }
     finding("file descriptors", Health::Good, format!("{most} may be open"))

@@ -1,0 +1,61 @@
+//! Logging of what can happen again and again.
+
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// How often one kind of event is logged.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Counts events of one kind, of which the log shows at most one a second.
+#[derive(Debug)]
+pub struct Repeated(Mutex<State>);
+
+#[derive(Debug)]
+struct State {
+    logged: Option<Instant>,
+    /// The events since the last one that was logged.
+    unlogged: u64,
+}
+
+impl Default for Repeated {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Repeated {
+    /// Returns a counter of events that have not happened yet.
+    pub const fn new() -> Self {
+        Self(Mutex::new(State { logged: None, unlogged: 0 }))
+    }
+
+    /// Counts an event. If it is to be logged, returns how many events there were since the last one that was.
+    pub fn notice(&self) -> Option<u64> {
+        self.notice_at(Instant::now())
+    }
+
+    fn notice_at(&self, now: Instant) -> Option<u64> {
+        let mut state = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        state.unlogged += 1;
+        if state.logged.is_some_and(|logged| now.saturating_duration_since(logged) < INTERVAL) {
+            return None;
+        }
+        state.logged = Some(now);
+        Some(std::mem::take(&mut state.unlogged))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_event_a_second_is_logged_with_the_number_of_those_before() {
+        let (repeated, start) = (Repeated::new(), Instant::now());
+        let logged: Vec<Option<u64>> = [0, 1, 999, 1000, 1500, 2500]
+            .iter()
+            .map(|millis| repeated.notice_at(start + Duration::from_millis(*millis)))
+            .collect();
+        assert_eq!(logged, [Some(1), None, None, Some(3), None, Some(2)]);
+    }
+}
