@@ -159,19 +159,24 @@ impl From<AllreduceSchedule> for SchedulePreference {
     }
 }
 
-/// The size of the huge pages to use; `None` for the default of the machine.
+/// The huge pages to use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct HugePages(Option<Size>);
+enum HugePages {
+    None,
+    OfDefaultSize,
+    Of(Size),
+}
 
 impl FromStr for HugePages {
     type Err = NotASize;
 
     fn from_str(text: &str) -> Result<Self, NotASize> {
-        // As a variable or in a file, a flag without a value is `true`.
-        if matches!(text, "default" | "true") {
-            return Ok(Self(None));
+        match text {
+            // As a variable or in a file, a flag without a value is `true`.
+            "default" | "true" => Ok(Self::OfDefaultSize),
+            "false" => Ok(Self::None),
+            size => size.parse().map(Self::Of),
         }
-        text.parse().map(|size| Self(Some(size)))
     }
 }
 
@@ -244,11 +249,12 @@ impl Settings {
                 .ok_or(SettingsError::SocketMode { text })
         })?;
         let labels = labels(self.labels.unwrap_or_default())?;
-        let backing = match (self.huge_pages, self.arena_file) {
-            (Some(_), Some(_)) => return Err(SettingsError::TwoBackings),
-            (Some(HugePages(size)), None) => Backing::HugePages { page_bytes: size.map(|size| size.0) },
-            (None, Some(path)) => Backing::of_file_at(&path).map_err(SettingsError::ArenaFile)?,
-            (None, None) => Backing::Pages,
+        let backing = match (self.huge_pages.unwrap_or(HugePages::None), self.arena_file) {
+            (HugePages::None, None) => Backing::Pages,
+            (HugePages::None, Some(path)) => Backing::of_file_at(&path).map_err(SettingsError::ArenaFile)?,
+            (HugePages::OfDefaultSize, None) => Backing::HugePages { page_bytes: None },
+            (HugePages::Of(Size(page_bytes)), None) => Backing::HugePages { page_bytes: Some(page_bytes) },
+            (_, Some(_)) => return Err(SettingsError::TwoBackings),
         };
         Ok(StoreConfig {
             node: NodeId::new(&self.node_id.unwrap_or_else(default_node_id))?,
@@ -407,6 +413,7 @@ mod tests {
         let backing = |settings: Settings| settings.resolve().map(|store| store.backing);
         let huge = |text: &str| Settings { huge_pages: text.parse().ok(), ..Settings::default() };
         assert_eq!(backing(Settings::default()).unwrap(), Backing::Pages);
+        assert_eq!(backing(huge("false")).unwrap(), Backing::Pages);
         for default in ["default", "true"] {
             assert_eq!(backing(huge(default)).unwrap(), Backing::HugePages { page_bytes: None });
         }
