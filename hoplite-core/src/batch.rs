@@ -27,6 +27,9 @@ pub const MAX_BATCH_MESSAGES: usize = 256;
 /// A batch is closed when it holds about so many bytes of inline objects: the receiver's limit is 4 MiB.
 pub const MAX_BATCH_BYTES: u64 = 1 << 20;
 
+/// A queue that is empty keeps room for so many messages.
+const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
+
 /// The messages that wait for one session, in order.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
@@ -96,10 +99,18 @@ impl<T> BatchQueue<T> {
             is_deferrable &= urgency == Urgency::Deferrable;
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
+        give_back(&mut self.messages);
         // What is left over leaves next: nobody would be told when else.
         let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch
+    }
+}
+
+/// Frees the memory of an empty queue that a burst has stretched.
+fn give_back<T>(queue: &mut VecDeque<T>) {
+    if queue.is_empty() && queue.capacity() > KEPT_MESSAGES {
+        *queue = VecDeque::new();
     }
 }
 
@@ -139,6 +150,7 @@ impl AnswerQueue {
             bytes += about_bytes(&message);
             batch.push(message);
         }
+        give_back(&mut self.messages);
         batch
     }
 

@@ -29,6 +29,7 @@ mod event_loop;
 mod idle_socket;
 mod socket;
 
+mod heap;
 pub mod http;
 mod logging;
 mod memory;

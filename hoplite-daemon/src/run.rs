@@ -10,6 +10,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::announce::{Announcer, Audience};
 use crate::descriptors::raise_descriptor_limit;
+use crate::heap::return_memory;
 use crate::http::HttpAddress;
 use crate::logging;
 use crate::metrics::{self, Metrics, MetricsSettings};
@@ -103,6 +104,7 @@ fn serve_until_stopped<P>(
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
         // Before anything is announced, so that a signal that follows at once is not missed.
         let shutdown = stop_on_signals()?;
+        tokio::spawn(return_memory());
         let metrics = match start.metrics {
             Some(address) => Some(serve_metrics(daemon, address).await?),
             None => None,

@@ -5,6 +5,7 @@
 //! * [`fds`]: sends file descriptors from the store to its clients; [`receive`]: what clients and store have to say.
 //! * [`ignore_file_size_signal`], [`file_size_limit_bytes`], [`address_space_limit_bytes`]: the limits of a process that
 //!   shared memory runs into.
+//! * [`kept_bytes`], [`give_back_free_pages`]: the memory that a process has freed and still takes.
 //! * [`delivery`]: what only the kernel knows of a connection over which objects go; [`set_receive_low_water`]: when it wakes the
 //!   reader of one; [`peer_groups`]: what it knows of the process at the other end of a Unix socket.
 //!
@@ -60,6 +61,7 @@ mod writer;
 
 mod error;
 mod header;
+mod heap;
 mod inbox;
 mod limits;
 mod peer;
@@ -78,6 +80,7 @@ pub use arena::Arena;
 pub use backing::Backing;
 pub use buffer::Buffer;
 pub use error::{Error, Result};
+pub use heap::{give_back_free_pages, kept_bytes};
 pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use inbox::receive;
 pub use limits::{address_space_limit_bytes, file_size_limit_bytes, ignore_file_size_signal};

@@ -41,6 +41,9 @@ use crate::metrics::Observer;
 use crate::outbox::Outbox;
 use crate::traces::Traces;
 
+/// The engine keeps room for so many effects of one event.
+const KEPT_EFFECTS: usize = 1024;
+
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
 struct State {
@@ -210,7 +213,10 @@ impl Engine {
             let trace = state.traces.as_mut().and_then(|traces| traces.effect(&effect));
             self.perform(state, effect, trace);
         }
-        state.effects = effects;
+        // A burst, such as a delete of many objects, leaves no memory behind.
+        if effects.capacity() <= KEPT_EFFECTS {
+            state.effects = effects;
+        }
     }
 
     /// A session with `shard` is up; what the node says to it goes to `outbox`.

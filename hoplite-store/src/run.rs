@@ -17,7 +17,8 @@ use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, EventLoop, Route};
+use hoplite_daemon::{Credentials, EventLoop, HalfOpen, Route};
+use hoplite_proto::framing::max_request_bytes;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -32,7 +33,7 @@ use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
 use crate::embedded::{DirectoryFailure, EmbeddedDirectory, start_directory};
 use crate::engine::Engine;
 use crate::error::StoreError;
-use crate::local::{self, LocalListener, LocalPlane, SocketAccess};
+use crate::local::{self, LocalListener, LocalPlane, Shares, SocketAccess};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
 use crate::report::LoadReports;
@@ -248,6 +249,8 @@ impl Running {
             engine: Arc::clone(&engine),
             access: socket_access(&config),
             seats: Arc::new(Semaphore::new(config.limits.max_clients.min(Semaphore::MAX_PERMITS))),
+            half_open: HalfOpen::new(local::MAX_HALF_OPEN),
+            shares: Shares::new(max_request_bytes(&config.limits)),
             limits: config.limits,
             node: config.node,
             cluster: config.cluster,

@@ -69,6 +69,12 @@ pub fn decode<M: Message + Default>(buffer: &mut BytesMut, limit_bytes: usize) -
     decode_on(Plane::Local, buffer, limit_bytes)
 }
 
+/// Returns the length of the message at the front of `buffer`, with its prefix; `None` until that is there.
+pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
+    let prefix = buffer.first_chunk::<LENGTH_BYTES>()?;
+    Some(LENGTH_BYTES.saturating_add(usize::try_from(u32::from_le_bytes(*prefix)).unwrap_or(usize::MAX)))
+}
+
 /// As [`decode`], for another plane.
 ///
 /// # Errors

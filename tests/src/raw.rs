@@ -109,8 +109,17 @@ impl RawClient {
     pub fn try_say(&mut self, message: &impl Message, patience: Duration) -> bool {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
+        self.try_send(&frame, patience)
+    }
+
+    /// Sends bytes as they are, waiting at most `patience` for room in the socket at a time. Returns `true` if all of
+    /// them were sent.
+    ///
+    /// # Panics
+    /// If the socket is none.
+    pub fn try_send(&mut self, bytes: &[u8], patience: Duration) -> bool {
         self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
-        self.stream.write_all(&frame).is_ok()
+        self.stream.write_all(bytes).is_ok()
     }
 
     /// Waits until the store has closed the connection, and ignores what it says before.

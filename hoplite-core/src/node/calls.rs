@@ -283,10 +283,14 @@ impl Calls {
         &mut self,
         ctx: &mut Context,
         key: CallKey,
-        call: Call,
+        mut call: Call,
         operation: Operation,
         timeout: Duration,
     ) {
+        if let Call::Create(CreateCall { contents: Some(contents), .. }) = &mut call {
+            // The bytes as they came are a part of the buffer of a connection, which is much larger.
+            contents.bytes = Bytes::copy_from_slice(&contents.bytes);
+        }
         self.handed_over_bytes += call.handed_over_bytes();
         let (started, deadline) = (ctx.now(), ctx.now() + timeout);
         self.open.insert(key, OpenCall { call, operation, started, deadline });

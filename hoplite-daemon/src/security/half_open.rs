@@ -5,6 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
+use crate::descriptors::descriptor_limit;
+
+/// Peers that have proven nothing take at most one descriptor in so many.
+const DESCRIPTORS_PER_PLACE: u64 = 8;
+
 /// A bounded number of places for connections in their handshake.
 ///
 /// When all places are taken, the connection that has had its place longest loses it to the next one. So peers that
@@ -32,9 +37,10 @@ pub struct HalfOpenPlace {
 }
 
 impl HalfOpen {
-    /// `limit` places, at least one.
+    /// Returns `limit` places, or one for each eight descriptors that this process may have, if that is less.
     pub fn new(limit: usize) -> Arc<Self> {
-        Arc::new(Self { limit: limit.max(1), state: Mutex::default() })
+        let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_PLACE).unwrap_or(usize::MAX);
+        Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
     }
 
     /// A place for a new connection.

@@ -7,13 +7,14 @@ use std::future::Future;
 use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::{Buf, BytesMut};
 use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
-use hoplite_core::node::{CallId, ClientId, Event};
+use hoplite_core::node::{self, CallId, ClientId, Event, Inspection};
 use hoplite_core::peer::HANDSHAKE_TIMEOUT;
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
@@ -22,20 +23,25 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answer, Answers, CallWork};
+use super::shares::{MAX_ARRIVING_BYTES, MAX_OPEN_BYTES, Share};
 use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 
 /// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
-const MAX_UNWRITTEN_BYTES: usize = 1 << 20;
+const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 /// How many requests of one client are handled before others have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
-/// How much is read at once: at first, and at least.
+/// How much is read at once: at first, and at least. A longer request needs room in the share of its user.
 const READ_BYTES: usize = 64 << 10;
 const MIN_READ_BYTES: usize = 4 << 10;
+/// How long a request waits for that room, while other requests of the user arrive.
+const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Room that the answer to an inspection takes in the share of its user: a page of a listing.
+const INSPECTION_BYTES: usize = 4 << 20;
 
 /// What is done for a call, and what comes of it; `None` if the call ended before.
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
@@ -44,8 +50,8 @@ type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>
 enum WorkResult {
     /// How much of a copy is valid, or that it has failed.
     Progress(Result<u64, Error>),
-    /// What the shards have said.
-    Inspected(Box<Result<Response, Error>>),
+    /// What the shards have said, and the room that the answer takes.
+    Inspected(Box<Result<Response, Error>>, Option<OwnedSemaphorePermit>),
 }
 
 /// A connected client. When this is dropped, all that the client held is taken back.
@@ -59,7 +65,15 @@ struct Connection {
     /// How to end that.
     ends: HashMap<CallId, AbortHandle>,
     outbox: BytesMut,
+    /// `true` while the outbox has grown beyond its usual size.
+    is_outbox_stretched: bool,
     intake: AnswerIntake,
+    /// What this and the other connections of the user may take for long requests and answers.
+    share: Arc<Share>,
+    /// The room of long requests whose calls are open.
+    open_requests: HashMap<CallId, OwnedSemaphorePermit>,
+    /// The room of long answers in the outbox.
+    unwritten: Vec<OwnedSemaphorePermit>,
     _seat: OwnedSemaphorePermit,
 }
 
@@ -86,10 +100,13 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Err(error) => return tracing::debug!(%error, "a connection whose user is unknown"),
     };
     let (user, role) = (peer.user, plane.access.role(&peer));
+    let place = plane.half_open.enter();
     let greeted = tokio::select! {
         greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, role)) => greeted,
+        () = place.lost() => return tracing::debug!(user, "too many connections that said nothing"),
         () = shutdown.cancelled() => return,
     };
+    drop(place);
     let Greeted { program, role, seat, inbox } = match greeted {
         Ok(Ok(greeted)) => greeted,
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection was no client"),
@@ -99,7 +116,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, user, "a client that cannot be listened to"),
     };
-    let mut connection = Connection::new(plane, seat, role);
+    let mut connection = Connection::new(plane, seat, user, role);
     let client = connection.client;
     tracing::debug!(?client, program, user, ?role, "client connected");
     if let Err(error) = connection.run(&socket, inbox, &shutdown).await {
@@ -125,7 +142,7 @@ async fn greet(
     plane: &LocalPlane,
     role: Result<Role, Error>,
 ) -> Result<Greeted, ConnectionError> {
-    let mut inbox = BytesMut::with_capacity(READ_BYTES);
+    let mut inbox = BytesMut::with_capacity(MIN_READ_BYTES);
     let hello = loop {
         match framing::decode::<v1::ClientHello>(&mut inbox, MAX_HELLO_BYTES) {
             Ok(None) => {}
@@ -179,9 +196,10 @@ const fn no_writer() -> Error {
 }
 
 impl Connection {
-    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit, role: Role) -> Self {
+    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit, user: u32, role: Role) -> Self {
         let (client, answers) = plane.engine.client_connected();
         Self {
+            share: plane.shares.of(user),
             plane,
             client,
             role,
@@ -189,7 +207,10 @@ impl Connection {
             works: FuturesUnordered::new(),
             ends: HashMap::new(),
             outbox: BytesMut::new(),
+            is_outbox_stretched: false,
             intake: AnswerIntake::Open,
+            open_requests: HashMap::new(),
+            unwritten: Vec::new(),
             _seat: seat,
         }
     }
@@ -200,17 +221,27 @@ impl Connection {
         mut inbox: BytesMut,
         shutdown: &CancellationToken,
     ) -> Result<(), ConnectionError> {
+        inbox = usual(&inbox);
         let frame_limit = max_request_bytes(&self.plane.limits);
-        let answers = Arc::clone(&self.answers);
+        let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.share));
+        // The room of the long request that arrives, and until when it may wait for that.
+        let (mut arriving, mut room_until) = (None, None);
         loop {
             // Asked here, since a client that never pauses would keep the select below from looking.
             let stopping = shutdown.is_cancelled();
             let mut handled = 0;
-            while handled < MAX_REQUESTS_PER_TURN
-                && let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)?
-            {
-                self.handle(request)?;
+            loop {
+                let before = inbox.len();
+                if handled >= MAX_REQUESTS_PER_TURN {
+                    break;
+                }
+                let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? else { break };
+                self.handle(request, before - inbox.len())?;
                 handled += 1;
+                if arriving.take().is_some() {
+                    // Gives back what the long request has stretched.
+                    inbox = usual(&inbox);
+                }
             }
             self.take_work();
             self.write_answers()?;
@@ -223,16 +254,25 @@ impl Connection {
                 // What was answered because of the shutdown has gone out, if the client takes it at once.
                 return Ok(());
             }
-            inbox.reserve(MIN_READ_BYTES);
+            // The length was checked when it was there.
+            let length = framing::announced_bytes(&inbox).filter(|length| *length > READ_BYTES);
+            let needs_room = arriving.is_none() && length.is_some();
+            make_room(&mut inbox, length);
+            let room_timeout =
+                needs_room.then(|| *room_until.get_or_insert_with(|| Instant::now() + ROOM_TIMEOUT));
             let has_room = self.outbox.len() < MAX_UNWRITTEN_BYTES;
             tokio::select! {
                 // Requests first: a reader that is ready is the common case, and polling the others costs.
                 biased;
-                read = socket.read(&mut inbox), if has_room => {
+                read = socket.read(&mut inbox), if has_room && !needs_room => {
                     if read? == 0 {
                         return Ok(());
                     }
                 }
+                permit = share.arrive(length.unwrap_or(0)), if needs_room => {
+                    (arriving, room_until) = (permit, None);
+                }
+                () = until(room_timeout), if needs_room => return Err(no_room().into()),
                 () = answers.added(), if has_room => {}
                 Some((call, finding)) = self.works.next(), if has_room && !self.works.is_empty() => {
                     if let Some(finding) = finding {
@@ -253,9 +293,19 @@ impl Connection {
                     self.begin(call, async move { WorkResult::Progress(live.beyond(beyond_bytes).await) });
                 }
                 CallWork::Inspect { call, inspection, shards } => {
-                    let plane = Arc::clone(&self.plane);
+                    let (plane, share) = (Arc::clone(&self.plane), Arc::clone(&self.share));
                     self.begin(call, async move {
-                        WorkResult::Inspected(Box::new(inspect::answer(&plane, inspection, &shards).await))
+                        let room = match inspection {
+                            Inspection::List { .. } => {
+                                timeout(ROOM_TIMEOUT, share.arrive(INSPECTION_BYTES)).await
+                            }
+                            _ => Ok(None),
+                        };
+                        let Ok(room) = room else {
+                            return WorkResult::Inspected(Box::new(Err(no_room())), None);
+                        };
+                        let answer = inspect::answer(&plane, inspection, &shards).await;
+                        WorkResult::Inspected(Box::new(answer), room)
                     });
                 }
                 CallWork::End { call } => {
@@ -285,8 +335,9 @@ impl Connection {
                 self.plane.engine.apply(Event::Followed { client, call, progress });
                 Ok(())
             }
-            WorkResult::Inspected(answer) => {
+            WorkResult::Inspected(answer, room) => {
                 self.plane.engine.apply(Event::Inspected { client, call });
+                self.unwritten.extend(room);
                 self.write((call, *answer))
             }
         }
@@ -302,6 +353,11 @@ impl Connection {
     }
 
     fn write(&mut self, (call, response): Answer) -> Result<(), Error> {
+        if !self.open_requests.is_empty()
+            && !matches!(response, Ok(Response::Node(node::Response::Locations(_))))
+        {
+            self.open_requests.remove(&call);
+        }
         if self.intake == AnswerIntake::Closed {
             return Ok(());
         }
@@ -310,7 +366,9 @@ impl Connection {
             let error = Error::limit_exceeded("bytes of an answer", MAX_RESPONSE_BYTES as u64);
             message = encode_response(call, Err(error));
         }
-        framing::encode(&message, &mut self.outbox)
+        framing::encode(&message, &mut self.outbox)?;
+        self.is_outbox_stretched |= self.outbox.len() > MAX_UNWRITTEN_BYTES;
+        Ok(())
     }
 
     /// Writes what the socket takes.
@@ -328,6 +386,10 @@ impl Connection {
                 }
             }
         }
+        self.unwritten.clear();
+        if std::mem::take(&mut self.is_outbox_stretched) {
+            self.outbox = BytesMut::new();
+        }
     }
 
     /// Says why the connection is closed, under the number of no call; if the client takes it at once.
@@ -337,7 +399,8 @@ impl Connection {
         }
     }
 
-    fn handle(&mut self, request: v1::Request) -> Result<(), Error> {
+    /// Hands a request of `length_bytes` to the node, or answers it.
+    fn handle(&mut self, request: v1::Request, length_bytes: usize) -> Result<(), Error> {
         let trace = trace::decode(&request.trace);
         let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
         let request = match request {
@@ -349,8 +412,19 @@ impl Connection {
         {
             return self.write((call, Err(no_writer())));
         }
+        if length_bytes > READ_BYTES {
+            let Some(room) = self.share.open(length_bytes) else {
+                let limit = MAX_OPEN_BYTES as u64;
+                return self
+                    .write((call, Err(Error::limit_exceeded("bytes of a user's open requests", limit))));
+            };
+            self.open_requests.insert(call, room);
+        }
         match request {
             Request::Node(request) => {
+                if let node::Request::Cancel { call } = &request {
+                    self.open_requests.remove(call);
+                }
                 let event = Event::Request { client: self.client, call, request };
                 self.plane.engine.apply_traced(event, trace);
             }
@@ -361,6 +435,33 @@ impl Connection {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the error for a request or an answer that has waited too long for room in the share of its user.
+const fn no_room() -> Error {
+    Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Returns a buffer of usual size with the bytes of `inbox`.
+fn usual(inbox: &BytesMut) -> BytesMut {
+    let mut usual = BytesMut::with_capacity(READ_BYTES.max(inbox.len()));
+    usual.extend_from_slice(inbox);
+    usual
+}
+
+/// Makes room to read in `inbox`, which grows with what has arrived, up to a message of `length` bytes.
+fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
+    let rest = length.map_or(0, |length| length.saturating_sub(inbox.len()));
+    if inbox.capacity() - inbox.len() < MIN_READ_BYTES {
+        inbox.reserve(rest.min(inbox.len()).max(MIN_READ_BYTES));
     }
 }
 

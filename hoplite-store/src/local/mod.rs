@@ -4,6 +4,7 @@ mod answers;
 mod connection;
 mod inspect;
 mod listener;
+mod shares;
 mod socket;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
-use hoplite_daemon::Acceptor;
+use hoplite_daemon::{Acceptor, HalfOpen};
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -20,6 +21,7 @@ use tokio_util::task::TaskTracker;
 pub(crate) use answers::{Answers, CallWork};
 pub use listener::SocketError;
 pub(crate) use listener::{LocalListener, LocalPeer, Role, SocketAccess};
+pub(crate) use shares::Shares;
 
 use crate::advertised::Advertised;
 use crate::engine::Engine;
@@ -28,6 +30,8 @@ use crate::session::ShardLink;
 /// How often the store looks for the file of its socket. A client that finds none tries again, or
 /// its user does.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Most connections that have not said hello; when there are more, the oldest is closed.
+pub(crate) const MAX_HALF_OPEN: usize = 1024;
 
 /// What every connection needs to know.
 #[derive(Debug)]
@@ -41,6 +45,10 @@ pub(crate) struct LocalPlane {
     pub(crate) shards: Vec<ShardLink>,
     /// As many permits as there may be clients.
     pub(crate) seats: Arc<Semaphore>,
+    /// The places of connections that have not said hello.
+    pub(crate) half_open: Arc<HalfOpen>,
+    /// What each user may take.
+    pub(crate) shares: Shares,
     /// How many bytes of the arena have been touched so far.
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
 }

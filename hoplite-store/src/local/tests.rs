@@ -11,7 +11,8 @@ use hoplite_core::node::{self, CallId, CopyId, Inspection, Node, NodeConfig, Unt
 use hoplite_core::placement::ShardMap;
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{ClusterId, Limits, Metadata, NodeId, ObjectId};
-use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES};
+use hoplite_daemon::HalfOpen;
+use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_response, encode_request};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_shm::{Arena, Backing};
@@ -22,7 +23,7 @@ use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use super::{LocalPlane, SocketAccess, connection};
+use super::{LocalPlane, MAX_HALF_OPEN, Shares, SocketAccess, connection};
 use hoplite_core::plan::collective::SchedulePreference;
 
 use crate::config::ClientRules;
@@ -53,6 +54,8 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
         engine,
         access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },
         seats: Arc::new(Semaphore::new(limits.max_clients)),
+        half_open: HalfOpen::new(MAX_HALF_OPEN),
+        shares: Shares::new(max_request_bytes(&limits)),
         limits,
         node,
         cluster,

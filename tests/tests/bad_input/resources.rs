@@ -1,17 +1,24 @@
 //! Limits of the process, and memory that others try to take away: errors that name the cause, and daemons that live on.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
 use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
+use hoplite_client::{Metadata, PutOptions};
+use hoplite_proto::PROTOCOL_VERSION;
+use hoplite_proto::v1::ClientHello;
 use hoplite_tests::cluster::{Cluster, Daemon, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 use hoplite_tests::raw::RawClient;
 
 use super::PATIENCE;
+
+/// How long what the store does not read is sent.
+const SHORT: Duration = Duration::from_secs(2);
 
 /// Returns the command `program` below limits that `ulimit` sets, such as `-n 64`.
 fn limited(limits: &str, name: &str) -> Command {
@@ -153,8 +160,15 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let mut store = Daemon::start("flooded", &mut command);
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
-    // They say nothing, so that more come than are served.
-    let flood: Vec<RawClient> = (0..200).map(|_| RawClient::connect(&socket)).collect();
+    // They take no answer, so that more can come than are served.
+    let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned(), ..Default::default() };
+    let flood: Vec<RawClient> = (0..150)
+        .map(|_| {
+            let mut client = RawClient::connect(&socket);
+            client.say(&hello);
+            client
+        })
+        .collect();
     await_that("the log to tell", || store.log().contains("cannot accept a connection"));
     for round in 0..20 {
         let id = format!("object-{round}");
@@ -167,5 +181,81 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let told = store.log().matches("cannot accept a connection").count() as u64;
     assert!(told <= began.elapsed().as_secs() + 1, "told {told} times");
     assert_eq!(store.terminate(), 0);
+    cluster.assert_serves();
+}
+
+/// The private memory of a process that is resident, without what it shares.
+fn private_bytes(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
+}
+
+#[test]
+fn requests_that_never_end_are_bounded_for_all_connections_of_a_user() {
+    const CONNECTIONS: usize = 60;
+    const REQUEST_BYTES: usize = 16_500_000;
+    let mut cluster = Cluster::of(1);
+    let (pid, socket) = (cluster.stores[0].as_ref().unwrap().pid(), cluster.socket(0));
+    let client = cluster.client(0);
+    let before = private_bytes(pid);
+    let mut frame = u32::try_from(REQUEST_BYTES).unwrap().to_le_bytes().to_vec();
+    frame.resize(REQUEST_BYTES, 0);
+    let unfinished: Vec<RawClient> = std::thread::scope(|scope| {
+        let senders: Vec<_> = (0..CONNECTIONS)
+            .map(|_| {
+                scope.spawn(|| {
+                    let mut client = RawClient::greeted(&socket);
+                    client.try_send(&frame, SHORT);
+                    client
+                })
+            })
+            .collect();
+        senders.into_iter().map(|sender| sender.join().unwrap()).collect()
+    });
+    let held = private_bytes(pid).saturating_sub(before);
+    eprintln!("{CONNECTIONS} unfinished requests hold {} MiB", held >> 20);
+    assert!(held < 150 << 20, "{held} bytes");
+    client.put("object", b"bytes").expect("others are served");
+    assert_eq!(&client.get("object", PATIENCE).unwrap()[..], b"bytes");
+    drop(unfinished);
+    // A list that needs the room which they had.
+    let ids: Vec<String> = (0..20_000).map(|number| format!("{number:0>200}")).collect();
+    assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
+    await_that("the memory back", || private_bytes(pid).saturating_sub(before) < 30 << 20);
+    cluster.assert_serves();
+}
+
+#[test]
+fn memory_returns_to_the_system_after_a_peak() {
+    const OBJECTS: usize = 20_000;
+    let mut cluster = Cluster::of(1);
+    let (store, shard) = (&cluster.stores[0], &cluster.shards[0]);
+    let pids = [store, shard].map(|daemon| daemon.as_ref().unwrap().pid());
+    let used = || pids.map(|pid| private_bytes(pid) >> 20);
+    let clients: Vec<Client> = (0..4).map(|_| cluster.client(0)).collect();
+    let before = used();
+    let ids = |client: usize| (0..OBJECTS / 4).map(move |number| format!("object-{client}-{number}"));
+    std::thread::scope(|scope| {
+        for (number, client) in clients.iter().enumerate() {
+            scope.spawn(move || {
+                let metadata = Metadata { user: vec![7; 4096].into(), ..Metadata::default() };
+                let options = || PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
+                for id in ids(number) {
+                    client.put_with(id, b"bytes", options()).unwrap();
+                }
+            });
+        }
+    });
+    let peak = used();
+    for (number, client) in clients.iter().enumerate() {
+        client.delete(ids(number), PATIENCE).unwrap();
+    }
+    // Names of deleted objects are remembered for a while.
+    await_that("the memory back", || {
+        (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 3)
+    });
+    eprintln!("MiB of store and shard: {before:?} before, {peak:?} with objects, {:?} after", used());
+    assert!((0..2).all(|at| peak[at] - before[at] > 60), "this test fills {peak:?} MiB");
     cluster.assert_serves();
 }
