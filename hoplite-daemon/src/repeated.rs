@@ -45,6 +45,19 @@ impl Repeated {
     }
 }
 
+/// Logs a fault that may happen again and again, as a warning with the number of `times` since the last such warning. At
+/// most one warning a second comes from each place; the others are logged at the debug level.
+#[macro_export]
+macro_rules! warn_repeated {
+    ($($event:tt)+) => {{
+        static FAULTS: $crate::Repeated = $crate::Repeated::new();
+        match FAULTS.notice() {
+            Some(times) => tracing::warn!(times, $($event)+),
+            None => tracing::debug!($($event)+),
+        }
+    }};
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

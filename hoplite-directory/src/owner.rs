@@ -13,8 +13,8 @@ use hoplite_core::shard::{
     Effect, Event, NodeInfo, PullOutcome, Reception, Shard, ShardConfig, ToShard, ToStore,
 };
 use hoplite_core::topology::measured::MeasuredPlaces;
-use hoplite_daemon::Tracer;
 use hoplite_daemon::metrics::label_of;
+use hoplite_daemon::{Tracer, warn_repeated};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -241,7 +241,7 @@ impl ShardOwner {
             Reception::Accepted => {}
             Reception::Replaces => self.end_replaced(&node),
             Reception::Refused(error) => {
-                tracing::warn!(%node, %error, "refused a store");
+                warn_repeated!(%node, %error, "refused a store");
                 self.events.push(EventKind::Refused, &node, error.to_string());
                 self.count(ShardMetrics::refused);
                 self.carry_out(effects);

@@ -3,6 +3,7 @@
 //! A host that gets another address loses its sessions, and tells the shards the new one with the next. While the name cannot be
 //! looked up, it tells the one that it found last.
 
+use hoplite_daemon::warn_repeated;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -55,7 +56,7 @@ impl Advertised {
                 address
             }
             Err(error) => {
-                tracing::warn!(name, %error, address = %last, "cannot look up this store's name; it is taken to be where it was");
+                warn_repeated!(name, %error, address = %last, "cannot look up this store's name; it is taken to be where it was");
                 last
             }
         }

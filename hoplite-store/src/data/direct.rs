@@ -2,6 +2,7 @@
 
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop_failure, encode_hop};
 use hoplite_proto::{trace, v1};
@@ -35,7 +36,7 @@ impl Puller {
             // Whether the host has heard it or not: it is not waited for any more.
             Err(_) if ended.is_cancelled() => return,
             Err(error) => {
-                tracing::warn!(output = %hop.output, host = %host.0, %error, "a hop cannot be directed");
+                warn_repeated!(output = %hop.output, host = %host.0, %error, "a hop cannot be directed");
                 if matches!(&error, CallError::Connection(error) if error.is_malformed()) {
                     count(&self.metrics.corrupt_frames, 1);
                 }

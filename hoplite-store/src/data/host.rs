@@ -3,6 +3,7 @@
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::node::{HopFailure, HopReport};
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop, encode_hop_failure};
 use hoplite_proto::{trace, v1};
@@ -24,14 +25,14 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let trace = trace::decode(&combine.trace);
         let hop = decode_hop(combine)?;
         let (output, put) = (hop.output.clone(), hop.put);
-        tracing::info!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
+        tracing::debug!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
         let ended = attend(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
         // Before the answer, so that a coordinator which has it finds the hop gone.
         drop(hosted);
         match &ended {
-            Ok(end) => tracing::info!(%output, %put, outcome = ?end.outcome(), "a hop ended"),
-            Err(error) => tracing::warn!(%output, %put, %coordinator, %error, "a hop lost its coordinator"),
+            Ok(end) => tracing::debug!(%output, %put, outcome = ?end.outcome(), "a hop ended"),
+            Err(error) => warn_repeated!(%output, %put, %coordinator, %error, "a hop lost its coordinator"),
         }
         connection.write_control(Kind::End, &ended?).await
     }

@@ -12,6 +12,7 @@ use hoplite_core::plan::link::{Intake, LinkEstimator, RateSample};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
 use tokio::time::{Instant, interval};
@@ -171,7 +172,7 @@ impl Puller {
             Some(_) if all_arrived && request.offset_bytes < valid_bytes => PullOutcome::Complete,
             Some(outcome) => outcome,
         };
-        tracing::info!(
+        tracing::debug!(
             id = %request.id, put = %request.put, sender = %request.sender, offset_bytes = request.offset_bytes,
             valid_bytes, ?outcome, "pulled"
         );
@@ -216,7 +217,7 @@ impl Puller {
 
     /// What a failed transfer from `sender` means for the receiver of `id`.
     pub(super) fn outcome(&self, id: &ObjectId, sender: &NodeId, error: &CallError) -> PullOutcome {
-        tracing::warn!(%id, %sender, %error, "a transfer failed");
+        warn_repeated!(%id, %sender, %error, "a transfer failed");
         match error {
             CallError::Connection(ConnectionError::Idle(_) | ConnectionError::Stalled(_)) => {
                 PullOutcome::SenderStalled
@@ -245,7 +246,7 @@ impl Puller {
             (Ok(ours), Ok(Some(theirs))) => Some(*theirs == ours),
             (Err(_), _) | (_, Ok(None)) => None,
             (_, Err(error)) => {
-                tracing::warn!(id = %request.id, holder = %request.holder, %error, "a comparison failed");
+                warn_repeated!(id = %request.id, holder = %request.holder, %error, "a comparison failed");
                 None
             }
         }

@@ -11,7 +11,7 @@ use hoplite_core::plan::blocks::{BlockSizes, Delivery};
 use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
-use hoplite_daemon::{Acceptor, HalfOpen, HalfOpenPlace, is_notable};
+use hoplite_daemon::{Acceptor, HalfOpen, HalfOpenPlace, is_notable, warn_repeated};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take, encode_known};
 use hoplite_proto::{trace, v1};
@@ -65,7 +65,7 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
                 None => serve(connection).await,
                 Some(runtime) => match connection.on(&runtime) {
                     Ok(connection) => drop(tasks.spawn_on(serve(connection), &runtime)),
-                    Err(error) => tracing::warn!(%address, %error, "cannot serve another store"),
+                    Err(error) => warn_repeated!(%address, %error, "cannot serve another store"),
                 },
             }
         });
@@ -131,8 +131,9 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         match self.answer_requests(&mut connection, peer).await {
             Ok(()) => tracing::debug!(%peer, %address, "a store disconnected"),
             Err(error) if error.is_malformed() => {
-                count(&self.metrics.malformed_connections, 1);
-                tracing::warn!(%peer, %address, %error, "closed a connection");
+                if is_notable(&self.metrics.malformed_connections) {
+                    tracing::warn!(%peer, %address, %error, "closed a connection");
+                }
             }
             Err(error) => tracing::debug!(%peer, %address, %error, "a connection ended"),
         }
@@ -234,8 +235,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let ended = self.serve(connection, peer, pull, request, &mut offset_bytes).await;
         let sent_bytes = offset_bytes - pull.range.start;
         match &ended {
-            Ok(ending) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, ?ending, "served"),
-            Err(error) => tracing::info!(%id, %put, receiver = %peer, sent_bytes, %error, "served in part"),
+            Ok(ending) => tracing::debug!(%id, %put, receiver = %peer, sent_bytes, ?ending, "served"),
+            Err(error) => tracing::debug!(%id, %put, receiver = %peer, sent_bytes, %error, "served in part"),
         }
         connection.write_control(Kind::End, &end_message(ended?)).await
     }

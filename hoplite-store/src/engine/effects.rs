@@ -6,6 +6,7 @@ use hoplite_core::TraceContext;
 use hoplite_core::batch::Full;
 use hoplite_core::collective::{CollectiveEffect, Word};
 use hoplite_core::node::{CombineInput, Effect, ServeId, Urgency};
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::local::Response;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
@@ -214,7 +215,7 @@ fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urge
         && session.push(outgoing, urgency) == Err(Full)
     {
         // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
-        tracing::warn!(shard, "the session's queue is full, starting a new session");
+        warn_repeated!(shard, "the session's queue is full, starting a new session");
         state.sessions[shard] = None;
     }
 }

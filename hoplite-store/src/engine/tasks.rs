@@ -124,7 +124,7 @@ impl Engine {
         let puller = Arc::clone(puller);
         let task = async move {
             let equal = puller.compare(&request, &live, &engine.stop).await;
-            tracing::info!(id = %request.id, ?equal, "compared with an earlier put of the same id");
+            tracing::debug!(id = %request.id, ?equal, "compared with an earlier put of the same id");
             engine.apply(Event::Compared { copy, equal });
         };
         self.tasks.spawn_on(task, runtime);

@@ -259,3 +259,32 @@ fn memory_returns_to_the_system_after_a_peak() {
     assert!((0..2).all(|at| peak[at] - before[at] > 60), "this test fills {peak:?} MiB");
     cluster.assert_serves();
 }
+
+#[test]
+fn transfers_are_not_logged_at_the_default_level() {
+    let mut cluster = Cluster::of(2);
+    let lines = |cluster: &Cluster| -> usize {
+        cluster
+            .stores
+            .iter()
+            .chain(&cluster.shards)
+            .flatten()
+            .map(|daemon| daemon.log().lines().count())
+            .sum()
+    };
+    cluster.assert_serves();
+    let before = lines(&cluster);
+    for round in 0..100 {
+        let id = format!("object-{round}");
+        cluster.client(0).put(&id, &bytes(round, 100_000)).unwrap();
+        cluster.client(1).get(&id, PATIENCE).unwrap();
+        cluster.client(1).delete([&id], PATIENCE).unwrap();
+    }
+    let after = lines(&cluster);
+    assert!(after < before + 10, "{} lines for 300 calls", after - before);
+    for store in cluster.stores.iter_mut().flatten() {
+        assert_eq!(store.terminate(), 0);
+        let log = store.log();
+        assert!(!log.contains("served") && !log.contains("pulled"), "{log}");
+    }
+}

@@ -205,7 +205,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             }
         };
         measured.unwrap_or_else(|error| {
-            tracing::info!(peer = %measure.node, %error, "a peer cannot be measured");
+            tracing::debug!(peer = %measure.node, %error, "a peer cannot be measured");
             Finding::Nothing
         })
     }

@@ -12,6 +12,7 @@ use hoplite_core::topology::probe::survey::{
     MAX_NODES, MAX_NODES_OF_PAIRS, Survey, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss,
     SurveyOptions, SurveyProgress, SurveyReport,
 };
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::probe::{Arm, Measure, decode_finding, encode_arm, encode_measure};
 use hoplite_proto::v1;
@@ -256,7 +257,7 @@ impl Team {
                     members.push(Member { peer, echo_address, directions: Some(directions) });
                 }
                 Err((loss, error)) => {
-                    tracing::warn!(node = %peer.0, %error, "a store takes no part in a probe");
+                    warn_repeated!(node = %peer.0, %error, "a store takes no part in a probe");
                     missing.push((peer.0.to_string(), loss));
                 }
             }
@@ -337,7 +338,7 @@ async fn attend(
 ) {
     let attended = converse(&config, &mut connection, node, &mut directions, &events).await;
     if let Err(error) = attended {
-        tracing::info!(node, %error, "a store is lost to a probe");
+        warn_repeated!(node, %error, "a store is lost to a probe");
         let loss =
             if matches!(error, ConnectionError::Idle(_)) { SurveyLoss::Silent } else { SurveyLoss::Gone };
         let _ = events.send(SurveyEvent::Lost { node, loss }).await;

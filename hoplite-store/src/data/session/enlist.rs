@@ -7,6 +7,7 @@ use hoplite_core::id::{ObjectId, PutId};
 use hoplite_core::node::Position;
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_core::trace::TraceContext;
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{
     decode_known, decode_position, decode_report, encode_deny, encode_plan, encode_stop,
@@ -39,7 +40,7 @@ impl Puller {
     ) {
         if let Err(error) = self.try_enlist(plan, &mut words, trace, report).await {
             let member = &plan.members[plan.index].node;
-            tracing::warn!(target = %plan.target, %member, %error, "a member of a session cannot be reached");
+            warn_repeated!(id = %plan.target, %member, %error, "a member of a session cannot be reached");
             if matches!(&error, CallError::Connection(error) if error.is_malformed()) {
                 count(&self.metrics.corrupt_frames, 1);
             }

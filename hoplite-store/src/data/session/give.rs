@@ -50,7 +50,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let (id, put, member) = (&take.target, take.put, take.index);
         match &ending {
             Ok(ending) => tracing::debug!(%id, %put, %peer, member, ?ending, "gave"),
-            Err(error) => tracing::info!(%id, %put, %peer, member, %error, "gave in part"),
+            Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
             // The taker knows how long the stream is, and uses the connection for something else by now.

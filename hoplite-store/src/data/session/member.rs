@@ -7,6 +7,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::ReduceRecord;
 use hoplite_core::trace::TraceContext;
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_plan, decode_stop, encode_report};
 use hoplite_proto::{trace, v1};
@@ -72,15 +73,15 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let trace = trace::decode(&enlist.trace);
         let plan = Box::new(decode_plan(enlist)?);
         let (target, put) = (plan.target.clone(), plan.put);
-        tracing::info!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins a session");
+        tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins a session");
         let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
         // Before the answer, so that a coordinator which has it finds the member gone.
         drop(enlisted);
         match &ended {
-            Ok(end) => tracing::info!(%target, %put, outcome = ?end.outcome(), "left a session"),
+            Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left a session"),
             Err(error) => {
-                tracing::warn!(%target, %put, %coordinator, %error, "a session lost its coordinator")
+                warn_repeated!(%target, %put, %coordinator, %error, "a session lost its coordinator");
             }
         }
         connection.write_control(Kind::End, &ended?).await

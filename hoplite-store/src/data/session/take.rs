@@ -6,6 +6,7 @@ use hoplite_core::node::CombineOutcome;
 use hoplite_core::plan::collective::{Collective, Taking};
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
+use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Take, encode_take};
 use hoplite_proto::{trace, v1};
@@ -132,7 +133,7 @@ impl Puller {
             };
             let taken_bytes = exchange.stream_from(from).position_bytes();
             let (id, node) = (&exchange.plan().target, &member.node);
-            tracing::info!(%id, peer = %node, %error, taken_bytes, "a stream of a session broke");
+            warn_repeated!(%id, peer = %node, %error, taken_bytes, "a stream of a session broke");
             match resumes.broke(self.now(), taken_bytes, error.cause()) {
                 Some(pause) => sleep(pause).await,
                 None => return Err(self.outcome_of(exchange, member, error)),
