@@ -187,12 +187,30 @@ impl fmt::Display for PutId {
 }
 
 /// Tells the runs of a store apart: a node that restarts under the same name has a new one, and none of its old copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+///
+/// A secret of the store and the shards. A store that reconnects shows its incarnation to take over
+/// its own earlier session, so anybody who knows the incarnation could do the same. No report
+/// contains it, and `Debug` does not print it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Incarnation(..)")
+    }
+}
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_incarnation_is_never_printed() {
+        assert_eq!(
+            format!("{:?} {:#?}", Incarnation(4711), Incarnation(4711)),
+            "Incarnation(..) Incarnation(..)"
+        );
+    }
 
     #[test]
     fn object_ids_are_bounded() {

@@ -54,11 +54,10 @@ fn count(number: usize) -> u64 {
 
 fn node(status: &KnownNode) -> v1::status_reply::Node {
     v1::status_reply::Node {
-        node: name(&status.info.node),
-        incarnation: status.info.incarnation.0,
-        data_address: encode_address(status.info.data_address),
+        node: name(&status.node),
+        data_address: encode_address(status.data_address),
         connected: status.connected,
-        labels: status.info.labels.iter().cloned().collect(),
+        labels: status.labels.iter().cloned().collect(),
         load: None,
     }
 }

@@ -83,7 +83,7 @@ impl Directory for DirectoryService {
         let mut reply = inspections::status(&status, &self.host.cluster, self.host.shard.uptime());
         if request.into_inner().loads {
             self.host.loads.look();
-            let loads = self.host.loads.of(status.nodes.iter().map(|node| &node.info.node));
+            let loads = self.host.loads.of(status.nodes.iter().map(|node| &node.node));
             for (node, load) in reply.nodes.iter_mut().zip(loads) {
                 node.load = load.map(|load| encode_load(Load::clone(&load)));
             }

@@ -1,13 +1,14 @@
 //! What tools see of a shard.
 
+use std::net::SocketAddr;
 use std::ops::Bound;
 
 use super::Shard;
 use super::copies::LocationRecord;
 use super::entry::Entry;
 use super::history::GrantRecord;
-use super::message::{Location, Locations, NodeInfo, ObjectSummary};
-use crate::id::ObjectId;
+use super::message::{Location, Locations, ObjectSummary};
+use crate::id::{NodeId, ObjectId};
 use crate::plan::link::Uplink;
 
 /// Most locations in one page of a listing, but for those of its last object: about 4 MiB on the wire.
@@ -52,8 +53,12 @@ pub struct ShardStatus {
 /// One node, as a shard sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KnownNode {
-    /// Its name, address and place.
-    pub info: NodeInfo,
+    /// The name of the node.
+    pub node: NodeId,
+    /// The address at which others reach its data plane.
+    pub data_address: SocketAddr,
+    /// The labels of the node.
+    pub labels: Vec<(String, String)>,
     /// Whether its session is open; if not, it was a moment ago.
     pub connected: bool,
 }
@@ -98,7 +103,12 @@ impl Shard {
     pub fn status(&self) -> ShardStatus {
         let nodes = self.nodes.iter();
         let nodes = nodes
-            .map(|record| KnownNode { info: record.info.clone(), connected: record.is_connected() })
+            .map(|record| KnownNode {
+                node: record.info.node.clone(),
+                data_address: record.info.data_address,
+                labels: record.info.labels.clone(),
+                connected: record.is_connected(),
+            })
             .collect();
         ShardStatus { nodes, ..self.counters() }
     }

@@ -4,14 +4,17 @@ use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
 
 use hoplite_core::{Error, ErrorCode};
-use hoplite_proto::PROTOCOL_VERSION;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{
-    DescribeRequest, Hello, ListRequest, ShardMessages, StoreMessage, StoreMessages, store_message,
+    DescribeRequest, Hello, ListRequest, ShardMessages, StatusRequest, StoreMessage, StoreMessages,
+    store_message,
 };
+use hoplite_proto::{FILE_DESCRIPTOR_SET, PROTOCOL_VERSION};
 use hoplite_tests::cluster::Cluster;
 use hoplite_tests::raw::RawPeer;
+use prost::Message;
+use prost_types::{DescriptorProto, FileDescriptorSet};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The frame that comes next, with no settings.
@@ -110,6 +113,42 @@ async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
     };
     let ended = tokio::time::timeout(super::PATIENCE, ended).await.expect("the shard ends the session");
     from_status(&ended.expect_err("the session ends with an error"))
+}
+
+/// The messages that have a field of this name, with those that contain them.
+fn messages_with(field: &str) -> Vec<String> {
+    fn search(outer: &str, message: &DescriptorProto, field: &str, found: &mut Vec<String>) {
+        let name = format!("{outer}{}", message.name());
+        if message.field.iter().any(|candidate| candidate.name() == field) {
+            found.push(name.clone());
+        }
+        let outer = format!("{name}.");
+        message.nested_type.iter().for_each(|inner| search(&outer, inner, field, found));
+    }
+    let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
+    let mut found = Vec::new();
+    let messages = set.file.iter().flat_map(|file| &file.message_type);
+    messages.for_each(|message| search("", message, field, &mut found));
+    found
+}
+
+#[test]
+fn no_reply_names_the_incarnation_with_which_a_session_could_be_taken_over() {
+    assert_eq!(messages_with("incarnation"), ["Hello"], "stores tell it to shards, and shards to nobody");
+    let mut cluster = Cluster::open(1);
+    let address = cluster.shard_addresses[0].clone();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let known = runtime.block_on(async {
+        let mut client = DirectoryClient::connect(format!("http://{address}")).await.unwrap();
+        client.status(StatusRequest { loads: true }).await.unwrap().into_inner()
+    });
+    let victim = &known.nodes[0];
+    let shards = vec![address.clone()];
+    let data_address = victim.data_address.clone();
+    let forged = Hello { node: victim.node.clone(), data_address, shards, ..hello() };
+    let error = runtime.block_on(rejection(&address, vec![with_hello(forged)]));
+    assert_eq!(error.code(), ErrorCode::NodeIdInUse, "{error}");
+    cluster.assert_serves();
 }
 
 #[test]
