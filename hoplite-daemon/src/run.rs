@@ -88,8 +88,9 @@ fn start<S: Args, P>(
     if let Some(parent) = parent {
         exit_with_parent(parent);
     }
+    let CommonSettings { log, metrics: MetricsSettings { metrics }, hosts, traces } = common;
+    hosts.allow()?;
     let plan = resolve(settings)?;
-    let CommonSettings { log, metrics: MetricsSettings { metrics }, traces } = common;
     logging::start(&log)?;
     let audience = if print_addresses { Audience::Stdout } else { Audience::None };
     Ok(Start { plan, audience, metrics, traces })

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use toml::de::{DeTable, DeValue};
 
+use crate::http::HostSettings;
 use crate::logging::LogSettings;
 use crate::metrics::MetricsSettings;
 use crate::traces::TraceSettings;
@@ -40,6 +41,8 @@ pub(crate) struct CommonSettings {
     pub(crate) log: LogSettings,
     #[command(flatten)]
     pub(crate) metrics: MetricsSettings,
+    #[command(flatten)]
+    pub(crate) hosts: HostSettings,
     #[command(flatten)]
     pub(crate) traces: TraceSettings,
 }

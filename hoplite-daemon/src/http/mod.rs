@@ -6,14 +6,17 @@
 //! its answer is sent. All of it ends after a few seconds.
 
 mod address;
+mod hosts;
 
 use std::convert::Infallible;
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::HeaderValue;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -25,6 +28,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 pub use address::{HttpAddress, NotAPlace};
+pub(crate) use hosts::HostSettings;
 pub use hyper::body::{Body, Bytes};
 pub use hyper::header;
 pub use hyper::{HeaderMap, Method, StatusCode, Uri};
@@ -35,6 +39,10 @@ use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
 
 /// What is asked for, with its body; `None` if that is longer than [`MAX_BODY_BYTES`] or does not come.
 pub type HttpRequest = Request<Option<Bytes>>;
+/// Where a request comes from; each has this among its extensions.
+#[derive(Debug, Clone, Copy)]
+pub struct HttpPeer(pub SocketAddr);
+
 /// What is answered.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
@@ -60,8 +68,9 @@ pub enum Scheme {
     HttpsForAnybody(Tls),
 }
 
-/// Answers requests on `listener`, for ever; with the future, all connections end. Those whose request never came are
-/// counted in `refused`.
+/// Answers requests on `listener`, for ever; with the future, all connections end. Those whose
+/// request never came are counted in `refused`. Without TLS, a request for a host whose name is not
+/// that of this server is refused: see `hosts`.
 pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
 where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,
@@ -72,7 +81,7 @@ where
     let mut connections = JoinSet::new();
     let acceptor = Acceptor::new("users of HTTP");
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, address) = tokio::select! {
             accepted = acceptor.accept(&listener, || listener.accept()) => accepted,
             Some(_) = connections.join_next() => continue,
         };
@@ -80,7 +89,7 @@ where
         let (scheme, answer, refused) = (scheme.clone(), answer.clone(), refused.clone());
         connections.spawn(async move {
             let lost = seating.lost();
-            let conversation = secure(stream, scheme, seating.clone(), answer);
+            let conversation = secure(stream, scheme, seating.clone(), address, answer);
             tokio::select! {
                 _ = timeout(CONNECTION_TIMEOUT, conversation) => {}
                 () = lost => {}
@@ -131,25 +140,36 @@ impl Seating {
     }
 }
 
-async fn secure<A, F>(stream: TcpStream, scheme: Scheme, seating: Seating, answer: A)
+async fn secure<A, F>(stream: TcpStream, scheme: Scheme, seating: Seating, address: SocketAddr, answer: A)
 where
     A: Fn(HttpRequest) -> F + Send + Sync + 'static,
     F: Future<Output = HttpResponse> + Send + 'static,
 {
     let config = match scheme {
-        Scheme::Http => return converse(stream, seating, answer).await,
+        Scheme::Http => {
+            let visit = Visit { address, is_tls: false };
+            return converse(stream, seating, visit, answer).await;
+        }
         Scheme::HttpsForMembers(tls) => tls.server(Protocol::Http1),
         Scheme::HttpsForAnybody(tls) => tls.server_for_anybody(Protocol::Http1),
     };
     match TlsAcceptor::from(config).accept(stream).await {
-        Ok(stream) => converse(stream, seating, answer).await,
+        Ok(stream) => converse(stream, seating, Visit { address, is_tls: true }, answer).await,
         Err(error) => tracing::debug!(%error, "a handshake of HTTPS failed"),
     }
+}
+
+/// How and from where somebody has connected.
+#[derive(Debug, Clone, Copy)]
+struct Visit {
+    address: SocketAddr,
+    is_tls: bool,
 }
 
 async fn converse<A, F>(
     stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
     seating: Seating,
+    visit: Visit,
     answer: A,
 ) where
     A: Fn(HttpRequest) -> F + Send + Sync + 'static,
@@ -162,7 +182,12 @@ async fn converse<A, F>(
             let body = timeout(REQUEST_TIMEOUT, Limited::new(body, MAX_BODY_BYTES).collect()).await;
             let body = body.ok().and_then(Result::ok).map(Collected::to_bytes);
             seating.sit().await;
-            Ok::<_, Infallible>(answer(Request::from_parts(head, body)).await)
+            let mut request = Request::from_parts(head, body);
+            if !visit.is_tls && !hosts::are_known(&request) {
+                return Ok::<_, Infallible>(misdirected());
+            }
+            request.extensions_mut().insert(HttpPeer(visit.address));
+            Ok(answer(request).await)
         }
     });
     let connection = http1::Builder::new()
@@ -174,4 +199,15 @@ async fn converse<A, F>(
     if let Err(error) = connection.await {
         tracing::debug!(%error, "a connection of HTTP ended");
     }
+}
+
+/// The answer to a request for a host that this server is not.
+fn misdirected() -> HttpResponse {
+    let says = "this server does not know itself under that name: use its address, as in http://127.0.0.1:PORT/, \
+                or name it with --http-hosts\n";
+    let mut response = HttpResponse::new(Full::new(Bytes::from_static(says.as_bytes())));
+    *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+    let text = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, text);
+    response
 }

@@ -93,12 +93,32 @@ mod tests {
             ("DELETE /metrics", "405", "only GET"),
         ] {
             let answer =
-                answer_to(address, format!("{request} HTTP/1.1\r\nHost: x\r\n\r\n").as_bytes()).await;
+                answer_to(address, format!("{request} HTTP/1.1\r\nHost: localhost\r\n\r\n").as_bytes()).await;
             assert!(answer.starts_with(&format!("HTTP/1.1 {status}")), "{request}: {answer}");
             assert!(answer.contains(content), "{request}: {answer}");
         }
-        let head = answer_to(address, b"HEAD /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let head = answer_to(address, b"HEAD /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
         assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+    }
+
+    #[tokio::test]
+    async fn a_page_whose_name_is_looked_up_as_this_address_reads_nothing() {
+        let address = started().await;
+        for host in ["evil.example", "evil.example:9740", "localhost.evil.example", ""] {
+            for path in ["/metrics", "/healthz", "/readyz"] {
+                let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+                let answer = answer_to(address, request.as_bytes()).await;
+                assert!(
+                    answer.starts_with("HTTP/1.1 421") && !answer.contains("hoplite_"),
+                    "{host}: {answer}"
+                );
+            }
+        }
+        for host in [address.to_string(), "localhost".to_owned(), "[::1]:9740".to_owned()] {
+            let answer =
+                answer_to(address, format!("GET /metrics HTTP/1.1\r\nHost: {host}\r\n\r\n").as_bytes()).await;
+            assert!(answer.starts_with("HTTP/1.1 200"), "{host}: {answer}");
+        }
     }
 
     #[tokio::test]
@@ -126,7 +146,7 @@ mod tests {
             }
             silent.push(stream);
         }
-        let answer = answer_to(address, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        let answer = answer_to(address, b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n").await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
     }
 }
