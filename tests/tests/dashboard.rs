@@ -228,16 +228,71 @@ fn what_makes_no_sense_is_refused() {
         assert!(answer.is_empty() || status(&answer) >= 400, "{answer}");
     }
     // A page from elsewhere whose name is looked up as this address gets nothing.
-    for host in ["evil.example", "evil.example:80", "localhost.evil.example", ""] {
-        let request = format!("GET /api/objects HTTP/1.1\r\nHost: {host}\r\n\r\n");
-        let answer = exchange(address, request.as_bytes());
-        assert!(matches!(status(&answer), 400 | 421) && !answer.contains("objects\":"), "{host}: {answer}");
-    }
+    refuses_foreign_hosts(address, "/api/objects");
     for host in ["localhost", "localhost:7402", "127.0.0.1", "[::1]:7402"] {
         let request = format!("GET /api/objects HTTP/1.1\r\nHost: {host}\r\n\r\n");
         assert_eq!(status(&exchange(address, request.as_bytes())), 200, "{host}");
     }
     cluster.assert_serves();
+}
+
+fn refuses_foreign_hosts(address: SocketAddr, path: &str) {
+    for host in ["evil.example", "evil.example:80", "localhost.evil.example", ""] {
+        let request = format!("GET {path} HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        let answer = exchange(address, request.as_bytes());
+        assert!(matches!(status(&answer), 400 | 421), "{host}: {answer}");
+        assert!(!answer.contains("objects\":") && !answer.contains("hoplite_"), "{host}: {answer}");
+    }
+}
+
+#[test]
+fn no_port_of_http_answers_under_the_name_of_another_site() {
+    let (closed, _place) = with_token();
+    refuses_foreign_hosts(address(&closed), "/login");
+    let arguments = ["--dashboard", "0", "--metrics", "0", "--http-hosts", "shard.example,Other.Example"];
+    let shard_arguments = arguments.map(str::to_owned).to_vec();
+    let store_arguments = ["--metrics", "0"].map(str::to_owned).to_vec();
+    let open = Cluster::start(Plan { nodes: 1, shard_arguments, store_arguments, ..Plan::default() });
+    let [shard, store] =
+        [&open.shards[0], &open.stores[0]].map(|daemon| daemon.as_ref().unwrap().addresses());
+    for (address, path) in [
+        (shard.dashboard, "/"),
+        (shard.dashboard, "/api/overview"),
+        (shard.metrics, "/metrics"),
+        (store.metrics, "/metrics"),
+        (store.metrics, "/readyz"),
+    ] {
+        let address = address.unwrap();
+        refuses_foreign_hosts(address, path);
+        assert_eq!(status(&get(address, path, "")), 200, "{path}");
+    }
+    for (host, expected) in [("shard.example:7402", 200), ("other.example", 200), ("third.example", 421)] {
+        let request = format!("GET /api/overview HTTP/1.1\r\nHost: {host}\r\n\r\n");
+        assert_eq!(status(&exchange(shard.dashboard.unwrap(), request.as_bytes())), expected, "{host}");
+    }
+}
+
+#[test]
+fn tokens_cannot_be_tried_fast_and_the_owner_still_gets_in() {
+    let (cluster, _place) = with_token();
+    let address = address(&cluster);
+    let answer = post(address, "/login", "", &format!("token={TOKEN}"));
+    let known = answer.lines().find(|line| line.contains("set-cookie: hoplite_known=")).unwrap();
+    let known = known.trim_start_matches("set-cookie: ").split(';').next().unwrap();
+    let known = format!("Cookie: {known}\r\n");
+    let answers: Vec<u16> =
+        (0..100).map(|_| status(&post(address, "/login", "", "token=a+wrong+token+of+these"))).collect();
+    assert!(answers.iter().all(|status| matches!(status, 403 | 429)), "{answers:?}");
+    let looked_at = answers.iter().filter(|status| **status == 403).count();
+    assert!((1..50).contains(&looked_at), "{answers:?}");
+    // The browser in which the owner has logged in before is not slowed down, though it is at the
+    // same address.
+    assert_eq!(status(&post(address, "/login", &known, &format!("token={TOKEN}"))), 303);
+    let form = format!("token={TOKEN}");
+    await_that("everybody else gets in after a while", || status(&post(address, "/login", "", &form)) == 303);
+    let slowed = post(address, "/login", "", "token=a+wrong+token+of+these");
+    assert!(matches!(status(&slowed), 403 | 429));
+    assert!(status(&slowed) == 403 || header(&slowed, "retry-after").is_some(), "{slowed}");
 }
 
 #[test]

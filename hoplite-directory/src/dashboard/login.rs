@@ -1,20 +1,33 @@
 //! Who may look: whoever has logged in with the token, if there is one.
+//!
+//! Wrong tokens slow down their source. A browser from which somebody has logged in before, with
+//! the token that counts now, keeps a cookie that says so, and is never slowed down: so nobody who
+//! shares an address with its owner can lock that owner out.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use hoplite_daemon::Token;
 use hoplite_daemon::http::{HeaderMap, header};
-use hoplite_proto::dashboard::query::from_hex;
+use hoplite_daemon::{Purpose, TAG_BYTES, Token};
+use hoplite_proto::dashboard::query::{from_hex, to_hex};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use tokio::time::Instant;
+
+use super::throttle::Throttle;
 
 /// Most people who are logged in at once; with more, the one who came first must log in again.
 const MAX_SESSIONS: usize = 64;
 /// For how long a login counts: a day's work.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
+/// For how long a browser is known after a login: what browsers keep a cookie at most.
+const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
+/// The cookie of a known browser. All shards of a host know it, since they have one token.
+const KNOWN_COOKIE: &str = "hoplite_known";
+/// What is signed in it, in front of a random number.
+const KNOWN_LABEL: &[u8] = b"known browser";
 /// Length of the secret of a login.
 const SECRET_BYTES: usize = 32;
 
@@ -29,6 +42,19 @@ pub(super) struct Door {
     /// What follows the value of the cookie.
     attributes: String,
     sessions: Mutex<BTreeMap<Fingerprint, Instant>>,
+    throttle: Mutex<Throttle>,
+}
+
+/// What becomes of a login.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Entry {
+    /// It succeeds, and these cookies are to be set.
+    In(Vec<String>),
+    /// That is not the token.
+    Wrong,
+    /// The token was not looked at: there were too many wrong ones, and the next one may come after
+    /// so long.
+    Later(Duration),
 }
 
 impl Door {
@@ -42,7 +68,7 @@ impl Door {
         };
         let secure = if is_tls { "; Secure" } else { "" };
         let attributes = format!("; HttpOnly; SameSite=Lax; Path=/{secure}");
-        Self { token, cookie, attributes, sessions: Mutex::default() }
+        Self { token, cookie, attributes, sessions: Mutex::default(), throttle: Mutex::default() }
     }
 
     /// Whether there is anything to log in with.
@@ -59,11 +85,28 @@ impl Door {
         known.is_some_and(|expires| expires > Instant::now())
     }
 
-    /// Logs in who types `secret`: the cookie to set, or `None` if that is not the token.
-    pub(super) fn enter(&self, secret: &[u8]) -> Option<String> {
-        if !self.token.as_ref()?.is_known_as(secret) {
-            return None;
+    /// Logs in who types `secret` in a browser at `address` that sends these headers.
+    pub(super) fn enter(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> Entry {
+        let Some(token) = &self.token else { return Entry::Wrong };
+        // Held while the token is compared, so that many at once get no more tries than one after
+        // the other.
+        let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
+        let now = Instant::now();
+        let wait = throttle.wait(address.into(), now);
+        if !wait.is_zero() && !is_known_browser(token, headers) {
+            return Entry::Later(wait);
         }
+        if !token.is_known_as(secret) {
+            throttle.was_wrong(address.into(), now);
+            return Entry::Wrong;
+        }
+        drop(throttle);
+        let cookies = self.session_cookie().into_iter().chain(self.known_cookie(token)).collect();
+        Entry::In(cookies)
+    }
+
+    /// A new session; `None` if the operating system has no random numbers.
+    fn session_cookie(&self) -> Option<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new().fill(&mut secret).ok()?;
         let now = Instant::now();
@@ -74,8 +117,16 @@ impl Door {
             first.map(|first| sessions.remove(&first));
         }
         sessions.insert(fingerprint(&secret), now + SESSION_TTL);
-        let value: String = secret.iter().map(|byte| format!("{byte:02x}")).collect();
+        let value = to_hex(&secret);
         Some(format!("{}={value}{}; Max-Age={}", self.cookie, self.attributes, SESSION_TTL.as_secs()))
+    }
+
+    fn known_cookie(&self, token: &Token) -> Option<String> {
+        let mut number = [0; SECRET_BYTES];
+        SystemRandom::new().fill(&mut number).ok()?;
+        let tag = token.sign(Purpose::Login, &[KNOWN_LABEL, &number].concat());
+        let value = to_hex(&[number, tag].concat());
+        Some(format!("{KNOWN_COOKIE}={value}{}; Max-Age={}", self.attributes, KNOWN_TTL.as_secs()))
     }
 
     /// Logs out who sends these headers: the cookie to set, or `None` if nobody was in.
@@ -85,16 +136,29 @@ impl Door {
     }
 
     fn presented(&self, headers: &HeaderMap) -> Option<Fingerprint> {
-        let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
-        let mut pairs = cookies.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
-        let (_, value) = pairs.find(|(name, _)| *name == self.cookie)?;
-        Some(fingerprint(&from_hex(value, SECRET_BYTES)?))
+        Some(fingerprint(&from_hex(cookie(headers, &self.cookie)?, SECRET_BYTES)?))
     }
 
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Instant>> {
         // Every change leaves it whole, so a panic elsewhere does no harm.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns `true` if somebody has logged in with `token` from the browser that sends these headers.
+fn is_known_browser(token: &Token, headers: &HeaderMap) -> bool {
+    let value = cookie(headers, KNOWN_COOKIE).and_then(|value| from_hex(value, SECRET_BYTES + TAG_BYTES));
+    value.is_some_and(|value| match value.split_at_checked(SECRET_BYTES) {
+        Some((number, tag)) => token.verify(Purpose::Login, &[KNOWN_LABEL, number].concat(), tag),
+        None => false,
+    })
+}
+
+/// The value of the cookie `name`.
+fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
+    let mut pairs = cookies.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
+    pairs.find(|(found, _)| *found == name).map(|(_, value)| value)
 }
 
 fn fingerprint(secret: &[u8]) -> Fingerprint {
@@ -107,8 +171,18 @@ mod tests {
 
     const TOKEN: &[u8] = b"a token of the tests";
 
+    const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+
     fn door() -> Door {
         Door::new(Some(Token::new(TOKEN).unwrap()), 7402, false)
+    }
+
+    /// The cookies that are set for who logs in.
+    fn enter(door: &Door) -> [String; 2] {
+        match door.enter(TOKEN, &HeaderMap::new(), ADDRESS) {
+            Entry::In(cookies) => cookies.try_into().unwrap(),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// The headers of a browser that was told to keep this cookie, and has others.
@@ -121,8 +195,9 @@ mod tests {
     async fn who_knows_the_token_is_in_for_a_while() {
         let door = door();
         assert!(!door.admits(&HeaderMap::new()));
-        assert_eq!(door.enter(b"another token of the tests"), None);
-        let cookie = door.enter(TOKEN).unwrap();
+        let wrong = door.enter(b"another token of the tests", &HeaderMap::new(), ADDRESS);
+        assert_eq!(wrong, Entry::Wrong);
+        let [cookie, _] = enter(&door);
         assert!(cookie.contains("HttpOnly") && cookie.contains("SameSite=Lax"), "{cookie}");
         assert!(!cookie.contains("Secure") && !cookie.contains("token"), "{cookie}");
         assert!(door.admits(&with(&cookie)));
@@ -136,18 +211,52 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn who_leaves_is_out_and_the_first_makes_room_for_the_last() {
         let door = door();
-        let first = door.enter(TOKEN).unwrap();
+        let [first, _] = enter(&door);
         tokio::time::advance(Duration::from_secs(1)).await;
-        let second = door.enter(TOKEN).unwrap();
+        let [second, _] = enter(&door);
         assert_ne!(first, second);
         for _ in 0..MAX_SESSIONS - 1 {
             tokio::time::advance(Duration::from_secs(1)).await;
-            door.enter(TOKEN).unwrap();
+            enter(&door);
         }
         assert!(!door.admits(&with(&first)) && door.admits(&with(&second)));
         assert!(door.leave(&with(&second)).unwrap().contains("Max-Age=0"));
         assert!(!door.admits(&with(&second)));
         assert_eq!(door.sessions().len(), MAX_SESSIONS - 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wrong_tokens_slow_down_who_types_them_but_no_browser_that_is_known() {
+        let door = door();
+        let [session, known] = enter(&door);
+        assert!(known.contains("HttpOnly") && !known.contains("token"), "{known}");
+        let (nobody, elsewhere) = (HeaderMap::new(), "10.1.2.3".parse().unwrap());
+        let wait =
+            (0..1000).find_map(|_| match door.enter(b"a wrong token of the tests", &nobody, ADDRESS) {
+                Entry::Later(wait) => Some(wait),
+                other => {
+                    assert_eq!(other, Entry::Wrong);
+                    None
+                }
+            });
+        // Not even the token is looked at, but of others it is.
+        assert_eq!(door.enter(TOKEN, &nobody, ADDRESS), Entry::Later(wait.unwrap()));
+        assert!(matches!(door.enter(TOKEN, &nobody, elsewhere), Entry::In(_)));
+        assert!(matches!(door.enter(TOKEN, &with(&known), ADDRESS), Entry::In(_)));
+        let forged = known.replace(|digit: char| digit.is_ascii_digit(), "0");
+        for unknown in [&session, &forged, &"hoplite_known=".to_owned()] {
+            assert!(matches!(door.enter(TOKEN, &with(unknown), ADDRESS), Entry::Later(_)), "{unknown}");
+        }
+        tokio::time::advance(wait.unwrap()).await;
+        assert!(matches!(door.enter(TOKEN, &nobody, ADDRESS), Entry::In(_)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_browser_is_known_by_the_token_that_counts_now() {
+        let [_, known] = enter(&door());
+        let token = |bytes: &[u8]| Token::new(bytes).unwrap();
+        assert!(is_known_browser(&token(TOKEN), &with(&known)));
+        assert!(!is_known_browser(&token(b"a later token of the tests"), &with(&known)));
     }
 
     #[tokio::test]

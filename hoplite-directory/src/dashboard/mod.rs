@@ -3,19 +3,22 @@
 //! Off unless an address is given. Nothing can be changed here. With a token, only who has logged in with it is told
 //! anything; with TLS and no token, only who has a certificate of the cluster gets as far as a request.
 //!
-//! * `login`: who is in. `api`: what the page asks for. `page`: what browsers load.
+//! * `login`: who is in. `throttle`: how fast tokens may be tried. `api`: what the page asks for.
+//!   `page`: what browsers load.
 
 mod api;
 mod heat;
 mod login;
 mod page;
+mod throttle;
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::ANSWER_TIMEOUT;
-use hoplite_daemon::http::{self, Bytes, HttpRequest, HttpResponse, Method, Scheme, StatusCode, Uri, header};
+use hoplite_daemon::http::{self, HttpPeer, HttpRequest, HttpResponse, Method, Scheme, StatusCode, Uri};
 use hoplite_daemon::metrics::IntCounter;
 use hoplite_daemon::{Credentials, is_notable};
 use hoplite_proto::dashboard::{Question, query};
@@ -23,7 +26,7 @@ use tokio::net::TcpListener;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use self::login::Door;
+use self::login::{Door, Entry};
 use self::page::Asset;
 use crate::connection::Strangers;
 use crate::events::Events;
@@ -62,9 +65,7 @@ pub(crate) async fn serve(
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };
     let is_tls = !matches!(scheme, Scheme::Http);
-    let dashboard =
-        Dashboard { is_open: token.is_none() && !is_tls, door: Door::new(token, port, is_tls), sights };
-    let dashboard = Arc::new(dashboard);
+    let dashboard = Arc::new(Dashboard { door: Door::new(token, port, is_tls), sights });
     let server = http::serve(listener, scheme, refused, move |request| {
         let dashboard = Arc::clone(&dashboard);
         async move { dashboard.answer(request).await }
@@ -75,19 +76,11 @@ pub(crate) async fn serve(
 #[derive(Debug)]
 struct Dashboard {
     door: Door,
-    /// Whether nobody has to prove anything.
-    is_open: bool,
     sights: Sights,
 }
 
 impl Dashboard {
     async fn answer(&self, request: HttpRequest) -> HttpResponse {
-        if self.is_open && !is_address(&request) {
-            return page::text(
-                StatusCode::MISDIRECTED_REQUEST,
-                "open this page by address, as in http://127.0.0.1:PORT/: under another name, pages of others could read it",
-            );
-        }
         let path = request.uri().path();
         match *request.method() {
             Method::GET | Method::HEAD => {}
@@ -97,19 +90,19 @@ impl Dashboard {
             }
             Method::POST if path == "/login" => return self.login(&request),
             Method::POST if path == "/logout" => {
-                return page::to("/login", self.door.leave(request.headers()));
+                return page::to("/login", self.door.leave(request.headers()).into_iter().collect());
             }
             _ => return page::text(StatusCode::METHOD_NOT_ALLOWED, "only GET and HEAD"),
         }
         if path == "/login" && !self.door.is_locked() {
-            return page::to("/", None);
+            return page::to("/", Vec::new());
         }
         let is_in = self.door.admits(request.headers());
         match Asset::at(path) {
             Some(asset) if is_in || asset.is_public() => asset.response(StatusCode::OK),
             None if is_in => self.tell(request.uri()).await,
             None if path.starts_with("/api/") => page::text(StatusCode::UNAUTHORIZED, "log in first"),
-            _ => page::to("/login", None),
+            _ => page::to("/login", Vec::new()),
         }
     }
 
@@ -129,33 +122,32 @@ impl Dashboard {
         let Some(form) = request.body() else {
             return page::text(StatusCode::PAYLOAD_TOO_LARGE, "that is no token");
         };
-        match self.enter(form) {
-            Some(cookie) => page::to("/", Some(cookie)),
-            None => {
-                if is_notable(&self.sights.strangers.logins) {
-                    tracing::warn!("a login at the dashboard failed: wrong token");
-                }
-                self.sights.events.push_stranger("wrong token at the dashboard".to_owned());
-                page::wrong_token(StatusCode::FORBIDDEN)
+        let token = query::value(form, "token").unwrap_or_default();
+        let peer = request.extensions().get::<HttpPeer>();
+        let address = peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.0.ip());
+        match self.door.enter(&token, request.headers(), address) {
+            Entry::In(cookies) => page::to("/", cookies),
+            Entry::Wrong => {
+                self.note_failure(address, "wrong token");
+                page::wrong_token()
+            }
+            Entry::Later(wait) => {
+                self.note_failure(address, "too many wrong tokens");
+                // A whole number, and not too early.
+                page::too_many(wait + Duration::from_millis(999))
             }
         }
     }
 
-    fn enter(&self, form: &Bytes) -> Option<String> {
-        self.door.enter(&query::value(form, "token")?)
+    fn note_failure(&self, address: IpAddr, why: &str) {
+        if is_notable(&self.sights.strangers.logins) {
+            tracing::warn!(%address, why, "a login at the dashboard failed");
+        }
+        self.sights.events.push_stranger(format!("{why} at the dashboard"));
     }
 }
 
 /// Whether a browser says that the page of somebody else has made this request.
 fn is_foreign(request: &HttpRequest) -> bool {
     request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site")
-}
-
-/// Whether the server is called by its address, or as `localhost`. A page from elsewhere can have its own name looked up as
-/// the address of this server, and then read what it answers; but not change what the browser says it asked for.
-fn is_address(request: &HttpRequest) -> bool {
-    let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok());
-    let Some(host) = host.and_then(|host| host.parse::<Uri>().ok()) else { return false };
-    let name = host.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
-    name == "localhost" || name.parse::<IpAddr>().is_ok()
 }

@@ -1,5 +1,7 @@
 //! What browsers load: files that are part of the program, and the headers of all answers.
 
+use std::time::Duration;
+
 use hoplite_daemon::http::header::{self, HeaderValue};
 use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
 
@@ -67,13 +69,24 @@ impl Asset {
 }
 
 /// The form to log in, for who typed a wrong token.
-pub(super) fn wrong_token(status: StatusCode) -> HttpResponse {
+pub(super) fn wrong_token() -> HttpResponse {
+    login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
+}
+
+/// The form to log in, for who must wait so long before the next token is looked at.
+pub(super) fn too_many(wait: Duration) -> HttpResponse {
+    let seconds = wait.as_secs();
+    let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");
+    let mut response = login_again(StatusCode::TOO_MANY_REQUESTS, &says);
+    response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+    response
+}
+
+fn login_again(status: StatusCode, why: &str) -> HttpResponse {
     let form = include_str!("../../dashboard/login.html");
+    let why = format!("<p class=\"error\" role=\"alert\" id=\"why\">{why}</p>");
     let form = form
-        .replace(
-            "<!-- why -->",
-            "<p class=\"error\" role=\"alert\" id=\"why\">That is not the token of this cluster.</p>",
-        )
+        .replace("<!-- why -->", &why)
         .replace(" autofocus", " autofocus aria-invalid=\"true\" aria-describedby=\"why\"");
     response(status, HTML, form.into())
 }
@@ -88,15 +101,15 @@ pub(super) fn json(text: String) -> HttpResponse {
     response(StatusCode::OK, JSON, text.into())
 }
 
-/// Sends the browser elsewhere on this server.
-pub(super) fn to(path: &'static str, cookie: Option<String>) -> HttpResponse {
+/// Sends the browser elsewhere on this server, and has it keep `cookies`.
+pub(super) fn to(path: &'static str, cookies: Vec<String>) -> HttpResponse {
     let mut response = response(StatusCode::SEE_OTHER, TEXT, Bytes::new());
     let headers = response.headers_mut();
     headers.insert(header::LOCATION, HeaderValue::from_static(path));
-    if let Some(cookie) = cookie {
+    for cookie in cookies {
         let mut cookie = HeaderValue::try_from(cookie).expect("hexadecimal digits and attributes are ASCII");
         cookie.set_sensitive(true);
-        headers.insert(header::SET_COOKIE, cookie);
+        headers.append(header::SET_COOKIE, cookie);
     }
     response
 }
