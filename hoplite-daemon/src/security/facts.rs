@@ -39,6 +39,11 @@ impl CertificateFacts {
     }
 }
 
+/// Returns `true` if the certificate is one of an authority.
+pub(super) fn is_authority(der: &CertificateDer<'_>) -> bool {
+    X509Certificate::from_der(der).is_ok_and(|(_, parsed)| parsed.is_ca())
+}
+
 fn name(name: &GeneralName<'_>) -> Option<String> {
     match *name {
         GeneralName::DNSName(name) => Some(name.to_owned()),

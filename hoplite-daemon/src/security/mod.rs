@@ -31,7 +31,7 @@ pub use file::FileError;
 pub use half_open::{HalfOpen, HalfOpenPlace};
 pub use record::{Checked, Damaged, MAX_PLAIN_BYTES, Opener, Sealer};
 pub use secret::SecretError;
-pub use tls::{Protocol, Tls, TlsError, TlsFiles};
+pub use tls::{Protocol, Tls, TlsError, TlsFiles, tls_explanation};
 pub use token::{Purpose, TAG_BYTES, Token, TokenError};
 
 /// What is set about who may reach a daemon.

@@ -1,14 +1,16 @@
 //! Certificates: this daemon's own, and the authority that its peers' must come from. TLS 1.3 only, and always mutual.
 //!
-//! The files are looked at again when a connection is made, at most once a second; so new ones count without a restart.
-//! As long as new files cannot be used, the old ones count.
+//! The files are looked at again when a connection is made, at most once a second; so new ones
+//! count without a restart. As long as new files cannot be used, the old ones count, and the new
+//! ones are tried again every few seconds: what was wrong may be over although no file has changed,
+//! as when a certificate becomes valid.
 
 use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant, SystemTime};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use rustls::client::{Resumption, verify_server_cert_signed_by_trust_anchor, verify_server_name};
 use rustls::crypto::ring::{cipher_suite, default_provider};
@@ -18,20 +20,26 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{NoClientAuth, ParsedCertificate, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
+use rustls::time_provider::{DefaultTimeProvider, TimeProvider};
 use rustls::{
-    ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
-    version,
+    AlertDescription, CertificateError, ClientConfig, CommonState, DigitallySignedStruct, DistinguishedName,
+    RootCertStore, ServerConfig, SignatureScheme, version,
 };
 
-use super::facts::CertificateFacts;
+use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
 /// How often the files are looked at, at most.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long files that could not be used are left alone if none of them changes.
+const RETRY_INTERVAL: Duration = Duration::from_secs(3);
+/// How often the log says that the certificate in use has expired, at most.
+const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// The longest file: a bundle of all authorities of the world has a quarter of that.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What is spoken inside of TLS. A peer that wants to speak something else is refused.
+/// What is spoken inside of TLS. A peer that wants to speak something else is refused in the
+/// handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// The control plane.
@@ -50,6 +58,65 @@ impl Protocol {
             Self::Http1 => b"http/1.1",
         }
     }
+
+    /// Returns an error unless the handshake of `connection`, which is complete, has agreed on this
+    /// protocol. rustls itself refuses a peer that offers other protocols, and accepts one that
+    /// offers none.
+    ///
+    /// For the planes, on either side. The pages for people do without it, because many clients of
+    /// HTTP offer nothing.
+    ///
+    /// # Errors
+    /// [`rustls::Error::NoApplicationProtocol`].
+    pub fn check(self, connection: &CommonState) -> Result<(), rustls::Error> {
+        if connection.alpn_protocol() == Some(self.name()) {
+            Ok(())
+        } else {
+            Err(rustls::Error::NoApplicationProtocol)
+        }
+    }
+}
+
+/// Explains, in the words of those who run daemons, why a handshake of TLS failed. `None` if what
+/// rustls itself says is clear enough.
+pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
+    use CertificateError::{
+        BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
+        NotValidYetContext, UnknownIssuer,
+    };
+    Some(match error {
+        rustls::Error::NoApplicationProtocol => {
+            "the peer does not say (by ALPN) that it speaks the protocol of this port: is it a daemon of Hoplite?"
+        }
+        rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
+            "the port of the peer is for another protocol: of control plane, data plane and dashboard, is it the right one?"
+        }
+        // An authority of the same name with another key shows as a bad signature.
+        rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => {
+            "the certificate of the peer does not come from the authority that --tls-ca names here"
+        }
+        rustls::Error::InvalidCertificate(Expired | ExpiredContext { .. }) => {
+            "the certificate of the peer has expired, or a clock is wrong"
+        }
+        rustls::Error::InvalidCertificate(NotValidYet | NotValidYetContext { .. }) => {
+            "the certificate of the peer is not valid yet, or a clock is wrong"
+        }
+        rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. }) => {
+            "the certificate of the peer is not for the address or name at which the peer is reached"
+        }
+        rustls::Error::AlertReceived(
+            AlertDescription::UnknownCA
+            | AlertDescription::BadCertificate
+            | AlertDescription::DecryptError
+            | AlertDescription::CertificateUnknown,
+        ) => {
+            "the peer does not accept the certificate of this daemon: it trusts another authority, or wants a name"
+        }
+        rustls::Error::AlertReceived(AlertDescription::CertificateExpired) => {
+            "the peer does not accept the certificate of this daemon: it has expired, or a clock is wrong"
+        }
+        _ => return None,
+    })
 }
 
 /// Why certificates cannot be used.
@@ -75,6 +142,28 @@ pub enum TlsError {
         /// The cause.
         #[source]
         source: rustls::Error,
+    },
+    /// The certificate is that of an authority.
+    #[error(
+        "the certificate in {} is that of an authority, with which no daemon can introduce itself: name the \
+         certificate that the authority has made for this daemon",
+        path.display()
+    )]
+    IsAuthority {
+        /// The file of the certificate.
+        path: PathBuf,
+    },
+    /// The certificate is not for the place where peers look for this daemon.
+    #[error(
+        "the certificate in {} is not for {name}, under which peers reach this daemon, so that all of them would \
+         refuse it: make it for {name} too, or give all daemons one --tls-name",
+        path.display()
+    )]
+    Elsewhere {
+        /// The file of the certificate.
+        path: PathBuf,
+        /// The address or name that the certificate must be for.
+        name: String,
     },
     /// The key is none that can be used.
     #[error("the key in {} cannot be used", path.display())]
@@ -130,19 +219,40 @@ pub struct Tls {
 struct Shared {
     files: TlsFiles,
     name: Option<ServerName<'static>>,
+    clock: Arc<dyn TimeProvider>,
     state: Mutex<State>,
 }
 
 struct State {
     configs: Arc<Configs>,
+    /// The stamps that the files had when they were read last, with or without success.
     stamps: [Stamp; 3],
+    /// When the files were looked at last.
     checked: Instant,
+    /// Why the files cannot be used, while they cannot.
+    failure: Option<Failure>,
+    /// What the certificate of this daemon must be for, if that is known.
+    reached_at: Option<ServerName<'static>>,
+    /// When the log said last that the certificate in use has expired.
+    expiry_logged: Option<Instant>,
 }
 
-/// Changes when a file does.
-type Stamp = Option<(u64, i64, i64, u64)>;
+/// Files that cannot be used.
+struct Failure {
+    /// When they are tried again, changed or not.
+    retry_at: Instant,
+    /// The error.
+    error: String,
+    /// How often in a row it was this one.
+    times: u64,
+}
+
+/// Changes when a file does, or the permissions or the owner of the file.
+type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
+    /// The certificate of this daemon itself.
+    own: CertificateDer<'static>,
     client: ClientConfig,
     server: ServerConfig,
     /// As `server`, but asks for no certificate.
@@ -157,11 +267,22 @@ impl Tls {
     /// # Errors
     /// [`TlsError`]; an expired certificate is one, and so is a certificate that peers with the same authority would not accept.
     pub fn read(files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
+        Self::read_by(Arc::new(DefaultTimeProvider), files, name)
+    }
+
+    /// As [`read`](Self::read), with the time of day from `clock`.
+    fn read_by(clock: Arc<dyn TimeProvider>, files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         let name = name.map(server_name).transpose()?;
         let stamps = files.stamps();
-        let configs = Arc::new(files.load(name.as_ref())?);
-        let state = Mutex::new(State { configs, stamps, checked: Instant::now() });
-        Ok(Self { shared: Arc::new(Shared { files, name, state }) })
+        let state = State {
+            configs: Arc::new(files.load(name.as_ref(), &clock)?),
+            stamps,
+            checked: Instant::now(),
+            failure: None,
+            reached_at: None,
+            expiry_logged: None,
+        };
+        Ok(Self { shared: Arc::new(Shared { files, name, clock, state: Mutex::new(state) }) })
     }
 
     /// How to connect to peers.
@@ -198,30 +319,98 @@ impl Tls {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
+    /// Demands that the certificate of this daemon is for what its peers demand when they connect
+    /// to it at `host`: for the name of [`read`](Self::read), or else for `host`. Later
+    /// certificates must be for that, too.
+    ///
+    /// # Errors
+    /// [`TlsError::Elsewhere`] if the certificate in use is not; [`TlsError::Name`].
+    pub fn check_reached_at(&self, host: &str) -> Result<(), TlsError> {
+        let name = self.name_at(host)?;
+        let mut state = self.shared.lock();
+        state.reached_at = Some(name.clone());
+        self.shared.files.check_reached_at(&state.configs.own, &name)
+    }
+
     fn current(&self) -> Arc<Configs> {
-        let Shared { files, name, state } = &*self.shared;
-        // Each field is replaced whole, so a panic elsewhere does no harm.
-        let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
-        if state.checked.elapsed() >= CHECK_INTERVAL {
-            state.checked = Instant::now();
-            let stamps = files.stamps();
-            if stamps != state.stamps {
-                // A file that is replaced after the others changes the stamps again.
-                state.stamps = stamps;
-                match files.load(name.as_ref()) {
-                    Ok(configs) => {
-                        state.configs = Arc::new(configs);
-                        tracing::info!(cert = %files.cert.display(), "took over new certificates");
-                    }
-                    Err(error) => {
-                        let error = anyhow::Error::from(error);
-                        tracing::warn!(error = %format!("{error:#}"), "go on with the old certificates");
-                    }
-                }
-            }
+        self.current_at(Instant::now())
+    }
+
+    fn current_at(&self, now: Instant) -> Arc<Configs> {
+        let mut state = self.shared.lock();
+        if now.saturating_duration_since(state.checked) >= CHECK_INTERVAL {
+            state.checked = now;
+            self.shared.look_at_files(&mut state, now);
+            self.shared.look_at_expiry(&mut state, now);
         }
         Arc::clone(&state.configs)
     }
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each field is replaced whole, so a panic elsewhere does no harm.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes over what is in the files if they have changed, or if it is time to try them again.
+    fn look_at_files(&self, state: &mut State, now: Instant) {
+        // Before they are read: a file that is replaced while they are changes the stamps again.
+        let stamps = self.files.stamps();
+        let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
+        if stamps == state.stamps && !is_due {
+            return;
+        }
+        state.stamps = stamps;
+        match self.load(state.reached_at.as_ref()) {
+            Ok(configs) => {
+                let failures = state.failure.take().map_or(0, |failure| failure.times);
+                state.configs = Arc::new(configs);
+                state.expiry_logged = None;
+                tracing::info!(cert = %self.files.cert.display(), failures, "took over new certificates");
+            }
+            Err(error) => {
+                let error = format!("{:#}", anyhow::Error::from(error));
+                let before = state.failure.take().filter(|failure| failure.error == error);
+                let times = before.map_or(1, |failure| failure.times + 1);
+                // The first, second, fourth time and so on.
+                if times.is_power_of_two() {
+                    tracing::warn!(error, times, retry_after = ?RETRY_INTERVAL, "go on with the old certificates");
+                }
+                state.failure = Some(Failure { retry_at: now + RETRY_INTERVAL, error, times });
+            }
+        }
+    }
+
+    fn load(&self, reached_at: Option<&ServerName<'static>>) -> Result<Configs, TlsError> {
+        let configs = self.files.load(self.name.as_ref(), &self.clock)?;
+        if let Some(name) = reached_at {
+            self.files.check_reached_at(&configs.own, name)?;
+        }
+        Ok(configs)
+    }
+
+    /// Logs that peers will refuse the certificate in use.
+    fn look_at_expiry(&self, state: &mut State, now: Instant) {
+        let is_news = state
+            .expiry_logged
+            .is_none_or(|logged| now.saturating_duration_since(logged) >= EXPIRY_LOG_INTERVAL);
+        let Some(expiry) = state.configs.expiry.filter(|_| is_news) else { return };
+        let now_seconds = time_of(&*self.clock).as_secs();
+        let expired = expiry.duration_since(UNIX_EPOCH).is_ok_and(|expiry| expiry.as_secs() < now_seconds);
+        if expired {
+            state.expiry_logged = Some(now);
+            tracing::warn!(
+                cert = %self.files.cert.display(),
+                "the certificate of this daemon has expired, or the clock is wrong: peers refuse it"
+            );
+        }
+    }
+}
+
+/// The time of day; rustls takes one that has none for the beginning of time.
+fn time_of(clock: &dyn TimeProvider) -> UnixTime {
+    clock.current_time().unwrap_or(UnixTime::since_unix_epoch(Duration::ZERO))
 }
 
 impl fmt::Debug for Tls {
@@ -234,7 +423,8 @@ impl TlsFiles {
     fn stamps(&self) -> [Stamp; 3] {
         [&self.cert, &self.key, &self.ca].map(|path| {
             let found = fs::metadata(path).ok()?;
-            Some((found.ino(), found.mtime(), found.mtime_nsec(), found.len()))
+            let times = [(found.mtime(), found.mtime_nsec()), (found.ctime(), found.ctime_nsec())];
+            Some((found.ino(), times, found.len()))
         })
     }
 
@@ -244,7 +434,7 @@ impl TlsFiles {
     /// [`TlsError`], never of the key.
     pub fn check_trust(&self, name: Option<&str>) -> Result<(), TlsError> {
         let name = name.map(server_name).transpose()?;
-        self.trust(name.as_ref(), &Arc::new(provider())).map(drop)
+        self.trust(name.as_ref(), &Arc::new(provider()), UnixTime::now()).map(drop)
     }
 
     /// Whether the key can be used, and is that of the certificate.
@@ -257,14 +447,23 @@ impl TlsFiles {
         self.check_pair(&certificates(&self.cert)?, &key, &provider)
     }
 
-    fn load(&self, name: Option<&ServerName<'static>>) -> Result<Configs, TlsError> {
+    fn check_reached_at(&self, own: &CertificateDer<'_>, name: &ServerName<'_>) -> Result<(), TlsError> {
+        let is_for = ParsedCertificate::try_from(own).and_then(|own| verify_server_name(&own, name));
+        is_for.map_err(|_| TlsError::Elsewhere { path: self.cert.clone(), name: name.to_str().into_owned() })
+    }
+
+    fn load(
+        &self,
+        name: Option<&ServerName<'static>>,
+        clock: &Arc<dyn TimeProvider>,
+    ) -> Result<Configs, TlsError> {
         let provider = Arc::new(provider());
-        let Trust { chain, roots, clients } = self.trust(name, &provider)?;
+        let Trust { chain, roots, clients } = self.trust(name, &provider, time_of(&**clock))?;
         let key = read_key(&self.key, &provider)?;
         self.check_pair(&chain, &key, &provider)?;
         let unusable = |source| TlsError::Unusable { path: self.cert.clone(), source };
         let versions = &[&version::TLS13];
-        let mut client = ClientConfig::builder_with_provider(Arc::clone(&provider))
+        let mut client = ClientConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
             .with_protocol_versions(versions)
             .map_err(unusable)?
             .with_root_certificates(roots)
@@ -273,7 +472,7 @@ impl TlsFiles {
         // Sessions are not resumed, so that each connection is checked against the certificates of now.
         client.resumption = Resumption::disabled();
         let server = |clients: Arc<dyn ClientCertVerifier>| {
-            let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
+            let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
                 .with_protocol_versions(versions)?
                 .with_client_cert_verifier(clients)
                 .with_single_cert(chain.clone(), key.clone_key())?;
@@ -281,14 +480,17 @@ impl TlsFiles {
             Ok(server)
         };
         let anybody = server(Arc::new(NoClientAuth)).map_err(unusable)?;
-        let expiry = chain.first().and_then(CertificateFacts::parse).map(|facts| facts.validity.end);
-        Ok(Configs { client, server: server(clients).map_err(unusable)?, anybody, expiry })
+        let server = server(clients).map_err(unusable)?;
+        let own = chain.into_iter().next().ok_or(unusable(rustls::Error::NoCertificatesPresented))?;
+        let expiry = CertificateFacts::parse(&own).map(|facts| facts.validity.end);
+        Ok(Configs { own, client, server, anybody, expiry })
     }
 
     fn trust(
         &self,
         name: Option<&ServerName<'static>>,
         provider: &Arc<CryptoProvider>,
+        now: UnixTime,
     ) -> Result<Trust, TlsError> {
         let chain = certificates(&self.cert)?;
         let mut roots = RootCertStore::empty();
@@ -303,8 +505,14 @@ impl TlsFiles {
             Some(name) => Arc::new(NamedClients { inner: clients, name: name.clone() }),
             None => clients,
         };
-        check_own(&chain, &*clients, &roots, provider.signature_verification_algorithms)
-            .map_err(|source| TlsError::Unusable { path: self.cert.clone(), source })?;
+        let checked = check_own(&chain, &*clients, &roots, provider.signature_verification_algorithms, now);
+        checked.map_err(|source| {
+            let path = self.cert.clone();
+            match chain.first().is_some_and(is_authority) {
+                true => TlsError::IsAuthority { path },
+                false => TlsError::Unusable { path, source },
+            }
+        })?;
         Ok(Trust { chain, roots, clients })
     }
 
@@ -357,9 +565,9 @@ fn check_own(
     clients: &dyn ClientCertVerifier,
     roots: &RootCertStore,
     algorithms: WebPkiSupportedAlgorithms,
+    now: UnixTime,
 ) -> Result<(), rustls::Error> {
     let Some((own, others)) = chain.split_first() else { return Err(rustls::Error::NoCertificatesPresented) };
-    let now = UnixTime::now();
     clients.verify_client_cert(own, others, now)?;
     let parsed = ParsedCertificate::try_from(own)?;
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, others, now, algorithms.all)
@@ -421,5 +629,298 @@ impl ClientCertVerifier for NamedClients {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.inner.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ops::Range;
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use rustls::{ClientConnection, ConnectionCommon, ServerConnection, SideData};
+    use tempfile::TempDir;
+
+    use super::*;
+    use crate::{Authority, Issued};
+
+    const HOUR: u64 = 3600;
+    /// When these tests take place.
+    const NOON: u64 = 1_800_000_000;
+
+    /// The time of day, in seconds.
+    #[derive(Debug)]
+    struct Clock(AtomicU64);
+
+    impl Clock {
+        fn at(seconds: u64) -> Arc<Self> {
+            Arc::new(Self(AtomicU64::new(seconds)))
+        }
+
+        fn set(&self, seconds: u64) {
+            self.0.store(seconds, Ordering::Relaxed);
+        }
+    }
+
+    impl TimeProvider for Clock {
+        fn current_time(&self) -> Option<UnixTime> {
+            Some(UnixTime::since_unix_epoch(Duration::from_secs(self.0.load(Ordering::Relaxed))))
+        }
+    }
+
+    /// The files of one daemon.
+    struct Daemon {
+        authority: Authority,
+        place: TempDir,
+    }
+
+    impl Daemon {
+        fn new(authority: &Authority, issued: &Issued) -> Self {
+            let daemon = Self { authority: authority.clone(), place: tempfile::tempdir().unwrap() };
+            daemon.replace(issued, 0o600);
+            daemon
+        }
+
+        fn files(&self) -> TlsFiles {
+            let path = |name| self.place.path().join(name);
+            TlsFiles { cert: path("cert.pem"), key: path("key.pem"), ca: path("ca.pem") }
+        }
+
+        /// Puts other files in the place of these, as an installer does.
+        fn replace(&self, issued: &Issued, mode_of_key: u32) {
+            let TlsFiles { cert, key, ca } = self.files();
+            let texts = [
+                (cert, &issued.cert, 0o644),
+                (key, &issued.key, mode_of_key),
+                (ca, &self.authority.cert, 0o644),
+            ];
+            for (path, text, mode) in texts {
+                let new = path.with_extension("new");
+                fs::write(&new, text).unwrap();
+                fs::set_permissions(&new, fs::Permissions::from_mode(mode)).unwrap();
+                fs::rename(&new, &path).unwrap();
+            }
+        }
+
+        fn tls(&self, clock: &Arc<Clock>) -> Tls {
+            Tls::read_by(clock.clone(), self.files(), None).unwrap()
+        }
+    }
+
+    fn authority() -> Authority {
+        Authority::new(time(0)..time(2 * NOON)).unwrap()
+    }
+
+    fn time(seconds: u64) -> SystemTime {
+        UNIX_EPOCH + Duration::from_secs(seconds)
+    }
+
+    fn issue(authority: &Authority, name: &str, validity: Range<u64>) -> Issued {
+        authority.issue(&[name.to_owned()], time(validity.start)..time(validity.end)).unwrap()
+    }
+
+    fn der(issued: &Issued) -> CertificateDer<'static> {
+        CertificateDer::from_pem_slice(issued.cert.as_bytes()).unwrap()
+    }
+
+    /// Moves what one side has to say to the other. Returns `false` if there was nothing.
+    fn pass<A: SideData, B: SideData>(
+        from: &mut ConnectionCommon<A>,
+        to: &mut ConnectionCommon<B>,
+    ) -> Result<bool, rustls::Error> {
+        let mut said = Vec::new();
+        while from.wants_write() {
+            from.write_tls(&mut said).unwrap();
+        }
+        let mut unheard = said.as_slice();
+        while !unheard.is_empty() {
+            to.read_tls(&mut unheard).unwrap();
+            to.process_new_packets()?;
+        }
+        Ok(!said.is_empty())
+    }
+
+    /// Makes a handshake.
+    fn meet(
+        client: Arc<ClientConfig>,
+        server: Arc<ServerConfig>,
+    ) -> Result<(ClientConnection, ServerConnection), rustls::Error> {
+        let mut client = ClientConnection::new(client, server_name("127.0.0.1").unwrap())?;
+        let mut server = ServerConnection::new(server)?;
+        while pass(&mut client, &mut server)? | pass(&mut server, &mut client)? {}
+        Ok((client, server))
+    }
+
+    fn connects(client: &Tls, server: &Tls) -> Result<(), rustls::Error> {
+        meet(client.client(Protocol::Data), server.server(Protocol::Data)).map(drop)
+    }
+
+    /// What is in use after so many seconds.
+    fn own_after(tls: &Tls, seconds: u64) -> CertificateDer<'static> {
+        tls.current_at(Instant::now() + Duration::from_secs(seconds)).own.clone()
+    }
+
+    #[test]
+    fn a_refused_key_counts_as_soon_as_its_permissions_are_right() {
+        let authority = authority();
+        let [old, new] = [(); 2].map(|()| issue(&authority, "127.0.0.1", 0..2 * NOON));
+        let daemon = Daemon::new(&authority, &old);
+        let tls = daemon.tls(&Clock::at(NOON));
+        daemon.replace(&new, 0o644);
+        assert_eq!(own_after(&tls, 2), der(&old));
+        assert!(tls.shared.lock().failure.as_ref().unwrap().error.contains("chmod 600"));
+        fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
+        // Sooner than anything is tried again that has not changed.
+        assert_eq!(own_after(&tls, 4), der(&new));
+        assert!(tls.shared.lock().failure.is_none());
+    }
+
+    #[test]
+    fn a_certificate_counts_as_soon_as_it_is_valid() {
+        let authority = authority();
+        let old = issue(&authority, "127.0.0.1", 0..2 * NOON);
+        let new = issue(&authority, "127.0.0.1", NOON + 5..2 * NOON);
+        let (daemon, clock) = (Daemon::new(&authority, &old), Clock::at(NOON));
+        let tls = daemon.tls(&clock);
+        daemon.replace(&new, 0o600);
+        assert_eq!(own_after(&tls, 2), der(&old));
+        clock.set(NOON + 5);
+        assert_eq!(own_after(&tls, 4), der(&old), "it is not tried again all the time");
+        assert_eq!(own_after(&tls, 6), der(&new));
+    }
+
+    #[test]
+    fn files_that_stay_wrong_are_tried_again_and_the_old_ones_go_on() {
+        let authority = authority();
+        let old = issue(&authority, "127.0.0.1", 0..2 * NOON);
+        let daemon = Daemon::new(&authority, &old);
+        let tls = daemon.tls(&Clock::at(NOON));
+        fs::remove_file(daemon.files().key).unwrap();
+        for tries in 1..=5 {
+            assert_eq!(own_after(&tls, 4 * tries), der(&old));
+            assert_eq!(tls.shared.lock().failure.as_ref().unwrap().times, tries);
+        }
+        assert!(connects(&tls, &tls).is_ok());
+        // Another fault is another message.
+        fs::write(daemon.files().key, "no key").unwrap();
+        fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(own_after(&tls, 30), der(&old));
+        assert_eq!(tls.shared.lock().failure.as_ref().unwrap().times, 1);
+    }
+
+    #[test]
+    fn a_clock_that_jumps_by_an_hour_ends_nothing_and_new_connections_say_so() {
+        let authority = authority();
+        let window = NOON - HOUR / 2..NOON + HOUR / 2;
+        let daemon = || Daemon::new(&authority, &issue(&authority, "127.0.0.1", window.clone()));
+        let (ours, theirs) = (daemon(), daemon());
+        let (right, jumping) = (Clock::at(NOON), Clock::at(NOON));
+        let (ours, theirs) = (ours.tls(&right), theirs.tls(&jumping));
+        let (mut client, mut server) =
+            meet(ours.client(Protocol::Data), theirs.server(Protocol::Data)).unwrap();
+        let before = own_after(&theirs, 0);
+        for (seconds, says) in [
+            (NOON + HOUR, "has expired, or a clock is wrong"),
+            (NOON - HOUR, "not valid yet, or a clock is wrong"),
+        ] {
+            jumping.set(seconds);
+            // Whichever of the two connects, the one whose clock is wrong refuses.
+            for error in [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()] {
+                assert!(tls_explanation(&error).unwrap().contains(says), "{error}");
+            }
+            // The files are looked at, and nothing is replaced or lost.
+            assert_eq!(own_after(&theirs, 2), before);
+            std::io::Write::write_all(&mut client.writer(), b"go on").unwrap();
+            assert!(pass(&mut client, &mut server).unwrap());
+        }
+        jumping.set(NOON);
+        connects(&ours, &theirs).unwrap();
+        connects(&theirs, &ours).unwrap();
+    }
+
+    #[test]
+    fn certificates_are_replaced_under_connections_that_go_on() {
+        let authority = authority();
+        let [old, new] = [NOON, 2 * NOON].map(|end| issue(&authority, "127.0.0.1", 0..end));
+        let daemon = Daemon::new(&authority, &old);
+        let clock = Clock::at(NOON - 5);
+        let tls = daemon.tls(&clock);
+        let (mut client, mut server) = meet(tls.client(Protocol::Data), tls.server(Protocol::Data)).unwrap();
+        clock.set(NOON + 5);
+        assert!(connects(&tls, &tls).is_err());
+        daemon.replace(&new, 0o600);
+        assert_eq!(own_after(&tls, 2), der(&new));
+        connects(&tls, &tls).unwrap();
+        for _ in 0..2 {
+            std::io::Write::write_all(&mut client.writer(), b"go on").unwrap();
+            assert!(pass(&mut client, &mut server).unwrap());
+        }
+    }
+
+    #[test]
+    fn an_expired_certificate_in_use_is_logged_now_and_then() {
+        let authority = authority();
+        let daemon = Daemon::new(&authority, &issue(&authority, "127.0.0.1", 0..NOON));
+        let clock = Clock::at(NOON - 5);
+        let tls = daemon.tls(&clock);
+        own_after(&tls, 2);
+        assert!(tls.shared.lock().expiry_logged.is_none());
+        clock.set(NOON + 5);
+        let logged = [4, 6, 700].map(|seconds| {
+            own_after(&tls, seconds);
+            tls.shared.lock().expiry_logged.unwrap()
+        });
+        assert!(logged[0] == logged[1] && logged[1] < logged[2], "{logged:?}");
+    }
+
+    #[test]
+    fn only_the_protocol_of_a_port_is_spoken_there() {
+        let authority = authority();
+        let daemon = Daemon::new(&authority, &issue(&authority, "127.0.0.1", 0..2 * NOON));
+        let tls = daemon.tls(&Clock::at(NOON));
+        let mut silent = ClientConfig::clone(&tls.client(Protocol::Data));
+        silent.alpn_protocols.clear();
+        for protocol in [Protocol::Data, Protocol::Http2] {
+            let (client, server) = meet(tls.client(protocol), tls.server(protocol)).unwrap();
+            protocol.check(&client).unwrap();
+            protocol.check(&server).unwrap();
+            // rustls takes who offers nothing.
+            let (client, server) = meet(Arc::new(silent.clone()), tls.server(protocol)).unwrap();
+            assert_eq!(protocol.check(&client), Err(rustls::Error::NoApplicationProtocol));
+            assert_eq!(protocol.check(&server), Err(rustls::Error::NoApplicationProtocol));
+            let wrong = meet(tls.client(Protocol::Http1), tls.server(protocol)).map(drop);
+            assert_eq!(wrong, Err(rustls::Error::NoApplicationProtocol));
+        }
+    }
+
+    #[test]
+    fn the_certificate_of_an_authority_is_none_of_a_daemon() {
+        let authority = authority();
+        let own = Issued { cert: authority.cert.clone(), key: authority.key.clone() };
+        let daemon = Daemon::new(&authority, &own);
+        let error = Tls::read_by(Clock::at(NOON), daemon.files(), None).unwrap_err();
+        assert!(matches!(error, TlsError::IsAuthority { .. }), "{error}");
+        let says = format!("{:#}", anyhow::Error::from(error));
+        assert!(says.contains("is that of an authority") && !says.contains("CaUsedAsEndEntity"), "{says}");
+    }
+
+    #[test]
+    fn a_certificate_must_be_for_the_place_where_peers_look() {
+        let authority = authority();
+        let [named, addressed] =
+            ["node.example", "127.0.0.1"].map(|name| issue(&authority, name, 0..2 * NOON));
+        let daemon = Daemon::new(&authority, &named);
+        let clock = Clock::at(NOON);
+        let error = daemon.tls(&clock).check_reached_at("127.0.0.1").unwrap_err();
+        assert!(error.to_string().contains("is not for 127.0.0.1"), "{error}");
+        let for_all = Tls::read_by(clock.clone(), daemon.files(), Some("node.example")).unwrap();
+        for_all.check_reached_at("127.0.0.1").unwrap();
+
+        daemon.replace(&addressed, 0o600);
+        let tls = daemon.tls(&clock);
+        tls.check_reached_at("127.0.0.1").unwrap();
+        // A later one must be for the same place.
+        daemon.replace(&named, 0o600);
+        assert_eq!(own_after(&tls, 2), der(&addressed));
     }
 }
