@@ -90,8 +90,9 @@ fn start<S: Args, P>(
     }
     let CommonSettings { log, metrics: MetricsSettings { metrics }, hosts, traces } = common;
     hosts.allow()?;
-    let plan = resolve(settings)?;
+    // Before the settings are followed, which may be worth a warning.
     logging::start(&log)?;
+    let plan = resolve(settings)?;
     let audience = if print_addresses { Audience::Stdout } else { Audience::None };
     Ok(Start { plan, audience, metrics, traces })
 }

@@ -73,6 +73,16 @@ pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, Fil
     contents(file, path, limit_bytes)
 }
 
+/// The byte-order marks of UTF-8 and of the two forms of UTF-16, with which editors and shells of
+/// other systems begin files.
+const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
+
+/// Returns `true` if `bytes` begin with a byte-order mark, which nobody sees and which makes a
+/// secret another one.
+pub fn begins_with_byte_order_mark(bytes: &[u8]) -> bool {
+    BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark))
+}
+
 fn open(path: &Path, limit_bytes: u64) -> Result<(File, Metadata), FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
     // Else to open a pipe is to wait for who writes to it.
@@ -99,6 +109,14 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+
+    #[test]
+    fn byte_order_marks_are_noticed() {
+        for marked in [&b"\xef\xbb\xbfsecret"[..], b"\xff\xfes\0", b"\xfe\xff\0s"] {
+            assert!(begins_with_byte_order_mark(marked));
+        }
+        assert!(!begins_with_byte_order_mark(b"secret") && !begins_with_byte_order_mark(b""));
+    }
 
     #[test]
     fn nothing_but_a_file_of_a_sensible_size_is_read() {

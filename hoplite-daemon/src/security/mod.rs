@@ -27,7 +27,7 @@ use std::path::PathBuf;
 pub use challenge::{HelloFields, Hellos, NONCE_BYTES, Prover, nonce};
 pub use channel::{Route, cause, handshake_error, speaks_tls};
 pub use facts::CertificateFacts;
-pub use file::FileError;
+pub use file::{FileError, begins_with_byte_order_mark};
 pub use half_open::{HalfOpen, HalfOpenPlace};
 pub use record::{Checked, Damaged, MAX_PLAIN_BYTES, Opener, Sealer};
 pub use secret::SecretError;

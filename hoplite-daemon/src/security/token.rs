@@ -70,7 +70,14 @@ impl Token {
     /// # Errors
     /// [`TokenError`].
     pub fn read(path: &Path) -> Result<Self, TokenError> {
-        Self::new(file::read_private(path, MAX_TOKEN_BYTES)?.trim_ascii())
+        let bytes = file::read_private(path, MAX_TOKEN_BYTES)?;
+        if file::begins_with_byte_order_mark(&bytes) {
+            tracing::warn!(
+                path = %path.display(),
+                "the token file begins with a byte-order mark, which is part of the token: without the mark it is another token"
+            );
+        }
+        Self::new(bytes.trim_ascii())
     }
 
     /// The secret `bytes`.
