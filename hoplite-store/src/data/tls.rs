@@ -1,25 +1,39 @@
 //! TLS between two stores.
 //!
-//! rustls does the cryptography; the buffers are here, so that a system call moves many records at once. The bytes of
-//! objects are copied three times in either direction, within the caches: out of the arena, into the record that rustls
-//! makes, and to where the socket takes them from; and the other way round.
+//! rustls does the cryptography; the buffers are here, so that a system call moves many records at
+//! once. They are small until the handshake is complete, which takes a certificate of the
+//! authority. The bytes of objects are copied three times in either direction, within the caches:
+//! out of the arena, into the record that rustls makes, and to where the socket takes them from;
+//! and the other way round.
 
 use std::fmt;
 use std::io;
 use std::ops::Range;
+use std::time::Duration;
 
-use hoplite_daemon::{Protocol, Tls};
+use hoplite_daemon::{Protocol, Tls, tls_explanation};
 use hoplite_shm::Buffer;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
+use tokio::time::timeout;
 
 /// Longest plain text of a record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
 /// Longest record: its header, the plain text, and what a cipher may add (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
+/// The first buffer for a peer that has not shown its certificate yet: its first message fits.
+const FIRST_BYTES: usize = 2 << 10;
+/// The longest that this buffer becomes. The longest message of a handshake is a certificate, with
+/// those between it and the authority: a few kilobytes.
+const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
+/// How long a peer that was refused may take to close the connection after it was told why.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
+/// How much of a peer that was refused is read until then.
+const MAX_REFUSED_BYTES: u64 = 256 << 10;
 /// How many records are taken from the socket at once. Each connection has so much memory for each direction.
 const INCOMING_RECORDS: usize = 8;
 /// How many records are handed to the socket at once.
@@ -29,7 +43,7 @@ const OUTGOING_RECORDS: usize = 8;
 pub(super) struct TlsStream {
     stream: TcpStream,
     session: TlsConnection,
-    incoming: Box<[u8]>,
+    incoming: Vec<u8>,
     /// Which of `incoming` has arrived and is not decrypted.
     unread: Range<usize>,
     /// What was decrypted, and had no place where it was to go.
@@ -88,11 +102,11 @@ impl TlsStream {
         Self {
             stream,
             session,
-            incoming: vec![0; INCOMING_RECORDS * MAX_RECORD_BYTES].into(),
+            incoming: vec![0; FIRST_BYTES],
             unread: 0..0,
             plain: Vec::new(),
             taken: 0,
-            outgoing: Outgoing { bytes: vec![0; OUTGOING_RECORDS * MAX_RECORD_BYTES], unsent: 0..0 },
+            outgoing: Outgoing { bytes: Vec::new(), unsent: 0..0 },
             is_closed: false,
             failed: None,
         }
@@ -113,13 +127,21 @@ impl TlsStream {
                 }
                 Ok(Advance::Closed) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Err(error) => {
-                    self.say_why();
+                    self.say_why().await;
                     return Err(error);
                 }
             }
         }
         self.plain = early;
         self.flush().await?;
+        let agreed = match &self.session {
+            TlsConnection::Client(session) => Protocol::Data.check(session),
+            TlsConnection::Server(session) => Protocol::Data.check(session),
+        };
+        agreed.map_err(broken)?;
+        // The peer has shown a certificate of the authority.
+        self.incoming.resize(INCOMING_RECORDS * MAX_RECORD_BYTES, 0);
+        self.outgoing.bytes.resize(OUTGOING_RECORDS * MAX_RECORD_BYTES, 0);
         Ok(self)
     }
 
@@ -268,8 +290,12 @@ impl TlsStream {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // No record is so long, and no message of a handshake that we would believe.
-            return Err(io::ErrorKind::InvalidData.into());
+            // After the handshake the buffer is longer than this, and than any record.
+            if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
+                let what = "a record, or a message of the handshake, is too long";
+                return Err(broken(rustls::Error::General(what.to_owned())));
+            }
+            self.incoming.resize((2 * self.incoming.len()).min(MAX_HANDSHAKE_BYTES), 0);
         }
         loop {
             match self.stream.try_read(&mut self.incoming[self.unread.end..]) {
@@ -299,10 +325,32 @@ impl TlsStream {
         })
     }
 
-    /// Sends the alert that rustls has for the peer after a failure. It comes before anything else that rustls would do.
-    fn say_why(&mut self) {
-        if self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {
-            let _ = self.outgoing.send(&self.stream);
+    /// Sends the alert that rustls has for the peer after a failure, behind the messages without
+    /// which the peer cannot decrypt it. Then waits a moment until the peer closes: if this side
+    /// closed first while the peer still sends, the system would discard the alert.
+    async fn say_why(&mut self) {
+        // No further: rustls would judge again what it has refused.
+        while self.has_to_say() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
+        if self.outgoing.unsent.is_empty() {
+            return;
+        }
+        let told = async {
+            self.flush().await?;
+            self.stream.shutdown().await?;
+            let mut rest = (&mut self.stream).take(MAX_REFUSED_BYTES);
+            let mut heard = [0; 1024];
+            while rest.read(&mut heard).await? > 0 {}
+            Ok::<_, io::Error>(())
+        };
+        // The caller returns why the peer is refused, whether or not the peer hears of it.
+        let _ = timeout(REFUSAL_TIMEOUT, told).await;
+    }
+
+    /// Returns `true` if rustls has messages for the peer that are not encoded yet.
+    fn has_to_say(&self) -> bool {
+        match &self.session {
+            TlsConnection::Client(session) => session.wants_write(),
+            TlsConnection::Server(session) => session.wants_write(),
         }
     }
 
@@ -423,5 +471,24 @@ fn is_transient(error: &io::Error) -> bool {
 }
 
 fn broken(error: rustls::Error) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, error)
+    io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
+}
+
+/// Why a connection of TLS failed, with an explanation if what rustls says needs one.
+#[derive(Debug)]
+struct TlsFailure(rustls::Error);
+
+impl fmt::Display for TlsFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match tls_explanation(&self.0) {
+            Some(explanation) => write!(f, "{explanation} ({})", self.0),
+            None => self.0.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for TlsFailure {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        Some(&self.0)
+    }
 }

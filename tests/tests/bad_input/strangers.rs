@@ -6,11 +6,12 @@ use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use hoplite_proto::directory::Preface;
-use hoplite_tests::cluster::{Cluster, Daemon, Plan};
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, data_frame_claiming};
 use tonic::transport::Endpoint;
@@ -26,6 +27,9 @@ const MAX_GROWTH_BYTES: u64 = 64 << 20;
 /// How much the directory may grow while visitors say as much as they can: 64 connections with windows of 64 KiB, and the buffers
 /// of HTTP/2 for each.
 const MAX_SHOUTED_BYTES: u64 = 32 << 20;
+/// How much a store may grow by handshakes of TLS: 256 at once, each with small buffers and the
+/// keys of the session.
+const MAX_GROWTH_BY_TLS_BYTES: u64 = 32 << 20;
 /// A handshake lasts five seconds at most, or three for each part of a request of HTTP. A busy machine needs time to notice.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
@@ -113,7 +117,8 @@ fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
 }
 
 /// Comes to `port` many times; every one who is turned away makes room for another.
-fn crowd(port: &Port) {
+/// Returns those who still wait.
+fn crowd(port: &Port) -> VecDeque<TcpStream> {
     let mut waiting = VecDeque::new();
     for number in 0..CROWD {
         let mut stream = TcpStream::connect(port.address).unwrap();
@@ -129,6 +134,7 @@ fn crowd(port: &Port) {
     }
     // Those who belong here, or ask and go, are answered among all of these.
     assert_eq!(get(port.metrics, "/healthz").0, 200);
+    waiting
 }
 
 fn counted(port: &Port) -> f64 {
@@ -156,7 +162,7 @@ fn ten_thousand_strangers_at_each_port_keep_nobody_out() {
     for port in ports(&cluster) {
         let began = Instant::now();
         let before = [&cluster.stores[0], &cluster.shards[0]].map(private_bytes);
-        crowd(&port);
+        drop(crowd(&port));
         cluster.assert_serves();
         for (daemon, before) in [&cluster.stores[0], &cluster.shards[0]].into_iter().zip(before) {
             let growth = private_bytes(daemon).saturating_sub(before);
@@ -244,5 +250,76 @@ fn what_visitors_say_is_not_kept() {
         HealthClient::new(channel).check(HealthCheckRequest::default()).await
     });
     assert!(healthy.is_ok(), "{healthy:?}");
+    cluster.assert_serves();
+}
+
+/// The greeting of a client of TLS 1.3 (RFC 8446, section 4.1.2) that speaks the protocol of the
+/// data plane.
+fn hello_of_tls() -> Vec<u8> {
+    let share = [&[0, 0x33, 0, 38, 0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
+    let extensions = [
+        &[0x00, 0x2b, 0, 3, 2, 3, 4][..],      // supported_versions: TLS 1.3
+        &[0x00, 0x0a, 0, 4, 0, 2, 0, 29],      // supported_groups: x25519
+        &[0x00, 0x0d, 0, 6, 0, 4, 4, 3, 8, 4], // signature_algorithms
+        &[&[0x00, 0x10, 0, 15, 0, 13, 12][..], b"hoplite-data"].concat(), // ALPN
+        &share,                                // key_share
+    ]
+    .concat();
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.push(0);
+    body.extend([0, 2, 0x13, 0x01, 1, 0]);
+    body.extend((extensions.len() as u16).to_be_bytes());
+    body.extend(extensions);
+    let mut handshake = vec![1, 0];
+    handshake.extend((body.len() as u16).to_be_bytes());
+    handshake.extend(body);
+    let mut record = vec![22, 3, 1];
+    record.extend((handshake.len() as u16).to_be_bytes());
+    record.extend(handshake);
+    record
+}
+
+#[test]
+fn ten_thousand_handshakes_of_tls_cost_a_store_little() {
+    let place = tempfile::tempdir().unwrap();
+    let certs = place.path().join("certs");
+    let made = Command::new(program("hoplite")).arg("certs").arg(&certs).arg("n,127.0.0.1").output().unwrap();
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    let flags = [("--tls-cert", "n.pem"), ("--tls-key", "n-key.pem"), ("--tls-ca", "ca.pem")];
+    let flags = flags.map(|(flag, file)| [flag.to_owned(), certs.join(file).display().to_string()]).concat();
+    let metrics = ["--metrics", "0"].map(str::to_owned);
+    let store_arguments = [&flags[..], &metrics].concat();
+    let mut cluster =
+        Cluster::start(Plan { nodes: 2, store_arguments, shard_arguments: flags, ..Plan::default() });
+    cluster.assert_serves();
+    let mut greeted = TcpStream::connect(cluster.data_address(0)).unwrap();
+    greeted.set_read_timeout(Some(PATIENCE)).unwrap();
+    greeted.write_all(&hello_of_tls()).unwrap();
+    let mut answer = [0; 6];
+    greeted.read_exact(&mut answer).unwrap();
+    assert_eq!((answer[0], answer[5]), (22, 2), "the store goes on with the handshake");
+    drop(greeted);
+
+    let store = cluster.stores[0].as_ref().unwrap();
+    let port = Port {
+        name: "data plane with TLS",
+        address: cluster.data_address(0).parse().unwrap(),
+        places: 256,
+        beginning: hello_of_tls(),
+        counter: "hoplite_store_malformed_connections_total",
+        metrics: store.addresses().metrics.unwrap(),
+    };
+    let files_before = open_files(&cluster.stores[0]);
+    let before = private_bytes(&cluster.stores[0]);
+    let waiting = crowd(&port);
+    let at_the_peak = private_bytes(&cluster.stores[0]).saturating_sub(before);
+    drop(waiting);
+    await_that("all of them are gone", || open_files(&cluster.stores[0]) <= files_before + 8);
+    let afterwards = private_bytes(&cluster.stores[0]).saturating_sub(before);
+    eprintln!("{}: {at_the_peak} bytes more at the peak, {afterwards} afterwards", port.name);
+    assert!(at_the_peak < MAX_GROWTH_BY_TLS_BYTES, "{at_the_peak} bytes more at the peak");
+    assert!(afterwards < MAX_GROWTH_BY_TLS_BYTES, "{afterwards} bytes more afterwards");
+    assert!(counted(&port) >= (CROWD - port.places - 100) as f64);
     cluster.assert_serves();
 }

@@ -36,6 +36,17 @@ async fn send_until_closed(node: &TestNode, bytes: &[u8], and_then_close: Close)
     let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.expect("the server closes");
 }
 
+/// Waits until `node` has counted so many refused connections: it closes first, and counts when the
+/// peer has heard why.
+async fn refusals(node: &TestNode, count: u64) {
+    let counted = async {
+        while read(&node.metrics.malformed_connections) < count {
+            tokio::task::yield_now().await;
+        }
+    };
+    timeout(PATIENCE, counted).await.expect("the refusal is counted");
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Close {
     AfterSending,
@@ -96,6 +107,7 @@ async fn bad_input_closes_that_connection_only() {
     for (name, bytes, close) in cases {
         let before = read(&sender.metrics.malformed_connections);
         send_until_closed(&sender, &bytes, close).await;
+        refusals(&sender, before + 1).await;
         assert_eq!(read(&sender.metrics.malformed_connections), before + 1, "{name}");
     }
     assert_eq!(read(&sender.metrics.malformed_connections), expected);
@@ -113,6 +125,7 @@ async fn a_peer_that_says_nothing_is_closed_at_the_handshakes_deadline() {
     for bytes in [&[][..], &part[..11], &part[..part.len() - 1]] {
         send_until_closed(&sender, bytes, Close::Never).await;
     }
+    refusals(&sender, 3).await;
     assert_eq!(read(&sender.metrics.malformed_connections), 3);
 }
 

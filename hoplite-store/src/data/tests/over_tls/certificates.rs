@@ -3,6 +3,8 @@
 use std::io;
 
 use hoplite_core::id::{ClusterId, NodeId};
+use hoplite_daemon::Protocol;
+use rustls::{AlertDescription, ClientConfig, ClientConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
@@ -208,4 +210,86 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     };
     timeout(PATIENCE, changed).await.expect("the new certificate counts");
     assert!(!works(&old_peer).await);
+}
+
+/// How a client with `config` fares with a store: its own error, and that of the store.
+async fn visit(
+    certificates: &Certificates,
+    config: ClientConfig,
+) -> (Option<rustls::Error>, ConnectionError) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = config_of_store(certificates);
+    let store = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        handshake::open(&accepting, stream, Side::Accepting, PATIENCE).await.map(drop)
+    });
+    let visitor = tokio::task::spawn_blocking(move || {
+        let name = address.ip().to_string().try_into().unwrap();
+        let mut connection = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut stream = rustls::Stream::new(&mut connection, &mut stream);
+        let error = std::io::Read::read_to_end(&mut stream, &mut Vec::new()).err()?;
+        error.get_ref()?.downcast_ref::<rustls::Error>().cloned()
+    });
+    let visitor = timeout(PATIENCE, visitor).await.unwrap().unwrap();
+    (visitor, timeout(PATIENCE, store).await.unwrap().unwrap().unwrap_err())
+}
+
+fn config_of_store(certificates: &Certificates) -> DataConfig {
+    config("b", TransportKind::Tls(certificates.tls("127.0.0.1")))
+}
+
+#[tokio::test]
+async fn a_member_that_speaks_another_protocol_is_told_so() {
+    let certificates = Certificates::new();
+    let config = certificates.tls("127.0.0.1").client(Protocol::Http2);
+    let (told, found) = visit(&certificates, ClientConfig::clone(&config)).await;
+    assert_eq!(told, Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)));
+    assert!(found.to_string().contains("does not say (by ALPN)"), "{found}");
+}
+
+#[tokio::test]
+async fn a_member_that_names_no_protocol_is_refused() {
+    let certificates = Certificates::new();
+    let config = certificates.tls("127.0.0.1").client(Protocol::Data);
+    let mut config = ClientConfig::clone(&config);
+    config.alpn_protocols.clear();
+    let (_, found) = visit(&certificates, config).await;
+    assert!(matches!(found, ConnectionError::Tls(_)), "{found:?}");
+    assert!(found.to_string().contains("does not say (by ALPN)"), "{found}");
+}
+
+#[tokio::test]
+async fn who_is_refused_hears_why_although_more_was_said() {
+    let (ours, theirs) = (Certificates::new(), Certificates::new());
+    // A certificate that our store refuses, while its own is accepted.
+    let files = theirs.files("node", &theirs.issue("127.0.0.1", today()));
+    write(&files.ca, &format!("{}{}", theirs.authority.cert, ours.authority.cert));
+    let stranger = Tls::read(files, None).unwrap();
+    let (connected, accepted) =
+        meet(TransportKind::Tls(stranger), TransportKind::Tls(ours.tls("127.0.0.1"))).await;
+    assert!(why(accepted).contains("does not come from the authority"));
+    let connected = why(connected);
+    assert!(connected.contains("does not accept the certificate of this daemon"), "{connected}");
+}
+
+#[tokio::test]
+async fn a_message_that_is_long_for_a_handshake_is_refused_before_it_is_kept() {
+    let certificates = Certificates::new();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let accepting = config_of_store(&certificates);
+    let store = tokio::spawn(async move {
+        let (stream, _) = listener.accept().await.unwrap();
+        handshake::open(&accepting, stream, Side::Accepting, PATIENCE).await.map(drop)
+    });
+    // Of a length that rustls itself would believe, in records that are none too long.
+    let head = [&[22, 3, 1, 0x40, 0][..], &[1, 0, 0xff, 0xff], &[0; 0x4000 - 4]].concat();
+    let more = [&[22, 3, 1, 0x40, 0][..], &[0; 0x4000]].concat();
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let _ = stream.write_all(&[head, more.clone(), more].concat()).await;
+    let error = timeout(PATIENCE, store).await.unwrap().unwrap().unwrap_err();
+    assert!(error.to_string().contains("too long"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
 use hoplite_daemon::{Authority, Issued, Tls, TlsFiles};
