@@ -67,6 +67,15 @@ pub enum StoreError {
         #[source]
         source: io::Error,
     },
+    /// The certificate of this store is not for the address at which other stores reach it.
+    #[error("no other store could read from this one at {address}")]
+    Certificate {
+        /// The address that is advertised.
+        address: SocketAddr,
+        /// The cause.
+        #[source]
+        source: hoplite_daemon::TlsError,
+    },
     /// The embedded directory failed.
     #[error("the embedded directory failed")]
     Directory(#[source] hoplite_directory::DirectoryError),

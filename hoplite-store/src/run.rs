@@ -17,7 +17,7 @@ use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, EventLoop, HalfOpen, Route};
+use hoplite_daemon::{Credentials, EventLoop, HalfOpen, Route, Tls, TlsError};
 use hoplite_proto::framing::max_request_bytes;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
@@ -131,6 +131,10 @@ impl DataPlace {
         if told.ip().is_unspecified() || told.port() == 0 {
             return Err(StoreError::AdvertiseNeeded { address: told });
         }
+        if let Some(tls) = &config.credentials.tls {
+            check_certificate(tls, told)
+                .map_err(|source| StoreError::Certificate { address: told, source })?;
+        }
         Ok(Self { listener, address, advertised })
     }
 }
@@ -150,6 +154,12 @@ impl Places {
         let local = LocalListener::bind(&config.socket, &socket_access(config))?;
         Ok(Self { arena, data, local })
     }
+}
+
+/// Demands that other stores accept the certificate of this one at `address`. They demand one for
+/// its IP address, or for the name of all daemons.
+pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), TlsError> {
+    tls.check_reached_at(&address.ip().to_canonical().to_string())
 }
 
 fn socket_access(config: &StoreConfig) -> SocketAccess {

@@ -38,6 +38,7 @@ use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
+use crate::run::check_certificate;
 
 /// After so many frames in a row, what waits to be written has its turn.
 const FRAMES_PER_TURN: usize = 16;
@@ -166,10 +167,17 @@ impl Session {
 
     async fn run_once(&mut self, state: &watch::Sender<SessionState>) -> Result<(), Failure> {
         let (outbox, batches) = outbox().map_err(|_| Error::unavailable("a timer"))?;
-        let mut info = self.info.clone();
         if let Some(advertised) = &self.advertised {
-            info.data_address = advertised.now().await;
+            let address = advertised.now().await;
+            if address != self.info.data_address
+                && let Some(tls) = &self.link.credentials.tls
+                && let Err(error) = check_certificate(tls, address)
+            {
+                tracing::warn!(%address, %error, "no other store can read from this one at its new address");
+            }
+            self.info.data_address = address;
         }
+        let info = self.info.clone();
         let hello = StoreMessages { hello: Some(encode_hello(&info, &self.cluster)), messages: Vec::new() };
         let (over_grpc, queued) = oneshot::channel();
         let mut client = self.link.client();

@@ -8,7 +8,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::{Duration, SystemTime};
 
+use hoplite_daemon::{Authority, Issued};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, run_to_end};
@@ -231,6 +233,106 @@ fn a_store_and_a_shard_count_the_handshakes_that_fail() {
     show(&ours);
     cluster.restart_shard(0);
     cluster.await_sessions(0);
+}
+
+/// Puts a certificate and its key in the place of those at `files`, as an installer does.
+fn install([cert, key, ca]: &[PathBuf; 3], issued: &Issued, authority: &Authority, mode_of_key: u32) {
+    for (path, text, mode) in
+        [(cert, &issued.cert, 0o644), (key, &issued.key, mode_of_key), (ca, &authority.cert, 0o644)]
+    {
+        let new = path.with_extension("new");
+        fs::write(&new, text).unwrap();
+        fs::set_permissions(&new, fs::Permissions::from_mode(mode)).unwrap();
+        fs::rename(&new, path).unwrap();
+    }
+}
+
+#[test]
+fn certificates_are_replaced_while_sessions_run() {
+    let place = tempfile::tempdir().unwrap();
+    let now = SystemTime::now();
+    let day = Duration::from_secs(24 * 3600);
+    let authority = Authority::new(now - day..now + 100 * day).unwrap();
+    let issue = |days| authority.issue(&["127.0.0.1".to_owned()], now - day..now + days * day).unwrap();
+    let files = ["cert.pem", "key.pem", "ca.pem"].map(|file| place.path().join(file));
+    install(&files, &issue(10), &authority, 0o600);
+    let [cert, key, ca] = &files;
+    let flags = arguments(&[("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)]);
+    let arguments = [flags, ["--metrics", "0"].map(str::to_owned).to_vec()].concat();
+    let mut cluster = Cluster::start(Plan {
+        nodes: 2,
+        shards: 1,
+        store_arguments: arguments.clone(),
+        shard_arguments: arguments,
+        ..Plan::default()
+    });
+    cluster.assert_serves();
+    let expiry = |daemon: &Daemon| -> u64 {
+        let (_, text) = get(daemon.addresses().metrics.unwrap(), "/metrics");
+        let series = "hoplite_tls_certificate_expiry_timestamp_seconds ";
+        let found = text.lines().find_map(|line| line.strip_prefix(series)).unwrap();
+        found.parse::<f64>().unwrap() as u64
+    };
+    let daemons = |cluster: &Cluster, of_all: &dyn Fn(&Daemon) -> bool| {
+        cluster.stores.iter().chain(&cluster.shards).flatten().all(of_all)
+    };
+    let old = expiry(cluster.shards[0].as_ref().unwrap());
+
+    install(&files, &issue(20), &authority, 0o644);
+    await_that("each daemon refuses the key", || {
+        daemons(&cluster, &|daemon| expiry(daemon) == old && daemon.log().contains("chmod 600"))
+    });
+    cluster.assert_serves();
+    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    await_that("each daemon takes the new certificate over", || {
+        daemons(&cluster, &|daemon| expiry(daemon) > old + 9 * day.as_secs())
+    });
+    cluster.assert_serves();
+    assert!(daemons(&cluster, &|daemon| daemon.log().contains("took over new certificates")));
+    assert!(!daemons(&cluster, &|daemon| daemon.log().contains("lost the directory shard")));
+}
+
+#[test]
+fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
+    let place = tempfile::tempdir().unwrap();
+    let [cert, key, ca, ca_key] =
+        ["n.pem", "n-key.pem", "ca.pem", "ca-key.pem"].map(|file| place.path().join(file));
+    let day = Duration::from_secs(24 * 3600);
+    let validity = SystemTime::now() - day..SystemTime::now() + day;
+    let authority = Authority::new(validity.clone()).unwrap();
+    // `hoplite certs` would make it for the addresses of loopback too.
+    let issued = authority.issue(&["localhost".to_owned()], validity).unwrap();
+    install(&[cert.clone(), key.clone(), ca.clone()], &issued, &authority, 0o600);
+    write_private(&ca_key, &authority.key);
+    let start = |daemon: &str, flags: &[(&str, &Path)], more: &[&str]| {
+        let mut command = Command::new(program(daemon));
+        run_to_end(command.args(["--listen", "127.0.0.1:0"]).args(arguments(flags)).args(more))
+    };
+    let named = [("--tls-cert", &*cert), ("--tls-key", &key), ("--tls-ca", &ca)];
+    let socket = place.path().join("store.sock");
+    let store = ["--directory", "127.0.0.1:1", "--memory", "1MiB", "--socket", socket.to_str().unwrap()];
+    for more in [&["--advertise", "localhost:7400"][..], &[]] {
+        let (code, text) = start("hoplite-store", &named, &[&store[..], more].concat());
+        assert_eq!(code, 1, "{text}");
+        assert!(text.contains("is not for 127.0.0.1") && text.contains("--tls-name"), "{text}");
+    }
+    let of_authority = [("--tls-cert", &*ca), ("--tls-key", &ca_key), ("--tls-ca", &ca)];
+    for (daemon, more) in [("hoplite-store", &store[..]), ("hoplite-directory", &[])] {
+        let (code, text) = start(daemon, &of_authority, more);
+        assert_eq!(code, 2, "{text}");
+        assert!(text.contains("is that of an authority") && !text.contains("CaUsedAsEndEntity"), "{text}");
+    }
+}
+
+#[test]
+fn a_byte_order_mark_in_front_of_a_token_is_worth_a_warning() {
+    let place = tempfile::tempdir().unwrap();
+    let token = place.path().join("token");
+    write_private(&token, "\u{feff}a secret of the tests\n");
+    let shard_arguments = arguments(&[("--token-file", &token)]);
+    let cluster = Cluster::start(Plan { nodes: 0, shard_arguments, ..Plan::default() });
+    let log = cluster.shards[0].as_ref().unwrap().log();
+    assert!(log.contains("begins with a byte-order mark") && !log.contains("secret"), "{log}");
 }
 
 /// Runs the command line as another user.

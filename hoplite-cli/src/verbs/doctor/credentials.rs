@@ -1,12 +1,15 @@
 //! The token and the certificates, judged as daemons do when they start: with the same functions.
 
 use std::error::Error;
+use std::fs::File;
+use std::io::Read;
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
 use hoplite_daemon::{
-    CertificateFacts, Credentials, FileError, Security, SecurityError, TlsError, TlsFiles, Token, TokenError,
-    cause,
+    CertificateFacts, Credentials, FileError, Security, SecurityError, Tls, TlsError, TlsFiles, Token,
+    TokenError, begins_with_byte_order_mark, cause,
 };
 
 use super::{Finding, Health, finding};
@@ -20,7 +23,7 @@ pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
         findings.push(match Token::read(path) {
-            Ok(_) => finding("token", Health::Good, path.display().to_string()),
+            Ok(_) => readable_token(path),
             Err(error) => bad_token(path, &error),
         });
     }
@@ -34,6 +37,49 @@ pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>
             (findings, None)
         }
     }
+}
+
+/// A token that daemons take.
+fn readable_token(path: &Path) -> Finding {
+    let mut start = Vec::new();
+    let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut start));
+    let path = path.display();
+    if read.is_ok() && begins_with_byte_order_mark(&start) {
+        let says = format!(
+            "{path} begins with a byte-order mark, which is part of the token: without the mark it is another \
+             token; save it again as plain text"
+        );
+        return finding("token", Health::Doubtful, says);
+    }
+    finding("token", Health::Good, path.to_string())
+}
+
+/// Checks that other daemons accept the certificate of `tls` at an address that this host is to
+/// advertise, or to listen on.
+pub(super) fn reached_at(tls: &Tls, advertised: Option<&str>, listened: &[SocketAddr]) -> Vec<Finding> {
+    let what = |place: &str| format!("certificate at {place}");
+    let mut findings = Vec::new();
+    if let Some(place) = advertised {
+        findings.push(match place.to_socket_addrs() {
+            Ok(addresses) => {
+                let refusal = addresses
+                    .map(|address| tls.check_reached_at(&address.ip().to_canonical().to_string()))
+                    .find_map(Result::err);
+                match refusal {
+                    None => finding(what(place), Health::Good, "is for the address at which others reach it"),
+                    Some(error) => finding(what(place), Health::Bad, error.to_string()),
+                }
+            }
+            Err(error) => finding(what(place), Health::Bad, format!("cannot be looked up: {error}")),
+        });
+    }
+    for address in listened.iter().filter(|address| advertised.is_none() && !address.ip().is_unspecified()) {
+        if let Err(error) = tls.check_reached_at(&address.ip().to_canonical().to_string()) {
+            let says = format!("{error}; a directory that others reach by another name does not need it");
+            findings.push(finding(what(&address.to_string()), Health::Doubtful, says));
+        }
+    }
+    findings
 }
 
 fn bad_token(path: &Path, error: &TokenError) -> Finding {
@@ -310,6 +356,8 @@ mod tests {
         bad(Some("/dev/zero".into()), "not a regular file of at most 4096 bytes; name the file itself");
         bad(place.pipe("pipe"), "not a regular file");
         bad(Some(place.0.path().to_owned()), "not a regular file");
+        let marked = place.write("marked", "\u{feff}sixteen bytes ok\n");
+        assert_found(&token(marked), &[("token", Health::Doubtful, "byte-order mark")]);
         let path = good.clone().unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
         bad(good.clone(), "chmod 600 it");
@@ -354,9 +402,36 @@ mod tests {
             tls_name: Some(tls_name.to_owned()),
             ..place.tls(&year(&ours), &ours)
         };
+        let of_authority = Issued { cert: ours.cert.clone(), key: ours.key.clone() };
+        check(&place.tls(&of_authority, &ours), (Bad, "is that of an authority"), good, good);
         check(&named("node"), good, good, good);
         check(&named("cluster"), (Bad, "is not for cluster, which --tls-name demands"), good, good);
         check(&named("no name"), (Bad, "neither a host name nor an address"), good, good);
+    }
+
+    #[test]
+    fn a_certificate_is_for_the_address_that_is_advertised() {
+        let place = place();
+        let ours = authority(3000);
+        let tls = |names: &[&str], tls_name: Option<&str>| {
+            let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
+            let issued = ours.issue(&names, UNIX_EPOCH..SystemTime::now() + DAY * 30).unwrap();
+            let security = Security { tls_name: tls_name.map(str::to_owned), ..place.tls(&issued, &ours) };
+            security.credentials().unwrap().tls.unwrap()
+        };
+        let verdicts = |tls: &Tls, advertised: Option<&str>, listened: &[&str]| {
+            let listened: Vec<SocketAddr> = listened.iter().map(|text| text.parse().unwrap()).collect();
+            let found = reached_at(tls, advertised, &listened);
+            found.iter().map(|found| found.verdict).collect::<Vec<_>>()
+        };
+        let (named, addressed) = (tls(&["localhost"], None), tls(&["127.0.0.1", "::1"], None));
+        // Other stores look the name up, and then expect a certificate for the address.
+        assert_eq!(verdicts(&named, Some("localhost:7400"), &[]), [Health::Bad]);
+        assert_eq!(verdicts(&addressed, Some("localhost:7400"), &["10.0.0.1:7400"]), [Health::Good]);
+        assert_eq!(verdicts(&tls(&["all"], Some("all")), Some("127.0.0.1:7400"), &[]), [Health::Good]);
+        assert_eq!(verdicts(&named, Some("no port"), &[]), [Health::Bad]);
+        assert_eq!(verdicts(&named, None, &["127.0.0.1:7400", "0.0.0.0:7400"]), [Health::Doubtful]);
+        assert_eq!(verdicts(&addressed, None, &["127.0.0.1:7400", "0.0.0.0:7400"]), []);
     }
 
     #[test]

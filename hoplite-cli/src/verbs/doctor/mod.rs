@@ -51,6 +51,9 @@ pub(crate) struct Arguments {
     /// An address that a daemon is to listen on: is it free?
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
+    /// What a store on this host is to tell others: is its certificate for that?
+    #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT")]
+    advertise: Option<String>,
     #[command(flatten)]
     security: Security,
     /// Print JSON
@@ -103,8 +106,8 @@ struct Ill {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { directory, listen, security, json } = arguments;
-    let judged = security.clone();
+    let Arguments { directory, listen, advertise, security, json } = arguments;
+    let (judged, places) = (security.clone(), listen.clone());
     let secured = async {
         let Some((found, credentials)) = within(FILES_TIMEOUT, move || credentials::examine(&judged)).await
         else {
@@ -112,8 +115,23 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
                 "the files of the token and the certificates take too long to read: is their disk away?";
             return (vec![finding("credentials", Health::Bad, says)], Vec::new());
         };
+        let mut found = found;
+        let tls = credentials.as_ref().and_then(|credentials| credentials.tls.clone());
+        let places = async {
+            let Some(tls) = tls else { return Some(Vec::new()) };
+            within(NETWORK_TIMEOUT, move || credentials::reached_at(&tls, advertise.as_deref(), &places))
+                .await
+        };
         let shards = directory.iter().map(|address| directory::shard(address, credentials.as_ref()));
-        (found, join_all(shards).await)
+        let (places, shards) = tokio::join!(places, join_all(shards));
+        found.extend(places.unwrap_or_else(|| {
+            vec![finding(
+                "certificate",
+                Health::Unknown,
+                "a name server takes long to look up what to advertise",
+            )]
+        }));
+        (found, shards)
     };
     let listen = join_all(listen.iter().map(|address| port(*address, &security)));
     let (versions, listen, (secured, shards), running) =
