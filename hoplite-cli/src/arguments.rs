@@ -120,7 +120,7 @@ mod tests {
         let explained = |seconds, ids: &[&str]| {
             let store = StoreArguments { socket: None, timeout: Duration::from_secs(seconds) };
             let waited = Duration::from_micros(1_000_061);
-            let error = ObjectError::Timeout { operation: Operation::Get, waited };
+            let error = ObjectError::timeout(Operation::Get, waited);
             let ids: Vec<_> = ids.iter().map(|id| ObjectId::new(id).unwrap()).collect();
             store.explain(error.into(), &ids).to_string()
         };

@@ -196,7 +196,7 @@ pub enum ErrorCode {
 
 impl Error {
     pub(crate) const fn timeout(operation: Operation, waited: Duration) -> Self {
-        Self::Object(hoplite_core::Error::Timeout { operation, waited })
+        Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
     /// The stable code of this error. A refusal by the store while connecting has the code of its reason.

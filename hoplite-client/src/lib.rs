@@ -70,7 +70,8 @@ mod tests;
 
 pub use client::{Client, Page};
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, Result};
-pub use hoplite_core::node::{ByteRange, ReduceOrder};
+pub use hoplite_core::missing::Missing;
+pub use hoplite_core::node::{ByteRange, LongWait, ReduceOrder};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 pub use hoplite_core::trace::NotATraceparent;
@@ -84,8 +85,8 @@ pub use options::{
 };
 pub use reader::ObjectReader;
 pub use report::{
-    AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerLink, PlaceKeys, ProbeReport,
-    ReduceRecord, ShardStatus,
+    AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerFault, PeerLink, PlaceKeys,
+    ProbeReport, ReduceRecord, ShardStatus, Troubles,
 };
 pub use trace::{EnteredTrace, enter_trace, traced};
 pub use view::ObjectView;

@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::error::Plane;
+use hoplite_core::node::LongWait;
 use hoplite_core::shard::Locations;
 use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::{Link, Matrix};
 use hoplite_core::{ObjectId, Result};
 use hoplite_proto::directory::decode_locations;
+use hoplite_proto::missing::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
 /// All that is known of one object: by that of its shards which knows most of it, and by the store of this node.
@@ -144,6 +146,77 @@ pub struct NodeStatus {
     pub shards: Vec<ShardStatus>,
     /// The links to other stores, as transfers to them have shown them; those that carry least first.
     pub links: Vec<PeerLink>,
+    /// What goes wrong at the store now.
+    pub troubles: Troubles,
+}
+
+/// What goes wrong at a store now.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Troubles {
+    /// The number of calls and transfers that wait for room.
+    pub waiting_for_room: u64,
+    /// The number of calls of clients that have waited for more than 10 s.
+    pub long_waits: u64,
+    /// Some of these calls, at most 16.
+    pub waits: Vec<LongWait>,
+    /// The directory shards with which the store has no session.
+    pub shards: Vec<PeerFault>,
+    /// The stores that refuse this one, or cannot be reached.
+    pub stores: Vec<PeerFault>,
+}
+
+/// A daemon that refuses a store, or cannot be reached by it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PeerFault {
+    /// The address of the shard, or the name of the store.
+    pub name: String,
+    /// The last failure.
+    pub error: hoplite_core::Error,
+    /// How long ago the attempts began to fail.
+    pub since: Duration,
+}
+
+impl Troubles {
+    /// One line for each, for people.
+    pub fn lines(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if self.waiting_for_room > 0 {
+            lines.push(format!(
+                "the store is full: {} calls or transfers wait for room",
+                self.waiting_for_room
+            ));
+        }
+        let fault = |kind: &str, PeerFault { name, error, since }: &PeerFault| {
+            format!("{kind} {name}: {error} (for {} s)", since.as_secs())
+        };
+        lines.extend(self.shards.iter().map(|shard| fault("directory shard", shard)));
+        lines.extend(self.stores.iter().map(|store| fault("store", store)));
+        lines.extend(self.waits.iter().map(|LongWait { operation, waited, missing }| {
+            let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
+            format!("a {operation} has waited for {} s{missing}", waited.as_secs())
+        }));
+        match self.long_waits.saturating_sub(self.waits.len() as u64) {
+            0 => {}
+            more => lines.push(format!("{more} more calls have waited for long")),
+        }
+        lines
+    }
+}
+
+impl From<v1::Troubles> for Troubles {
+    fn from(troubles: v1::Troubles) -> Self {
+        let faults = |faults: Vec<v1::PeerFault>| {
+            let faults = faults.into_iter().filter_map(decode_fault);
+            faults.map(|(name, error, since)| PeerFault { name, error, since }).collect()
+        };
+        Self {
+            waiting_for_room: troubles.full_waiters,
+            long_waits: troubles.long_waits,
+            waits: troubles.waits.into_iter().filter_map(decode_wait).collect(),
+            shards: faults(troubles.shards),
+            stores: faults(troubles.peers),
+        }
+    }
 }
 
 /// The link from a store to another one.
@@ -368,6 +441,7 @@ impl From<v1::NodeStatus> for NodeStatus {
             put_conflicts: status.put_conflicts,
             shards: status.shards.into_iter().map(ShardStatus::from).collect(),
             links: status.links.into_iter().map(PeerLink::from).collect(),
+            troubles: status.troubles.map(Troubles::from).unwrap_or_default(),
         }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Dtype;
+use crate::missing::{Because, Missing};
 
 /// The result of an operation on objects.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -157,12 +158,14 @@ pub enum Error {
         capacity_bytes: u64,
     },
     /// The deadline passed.
-    #[error("{operation} timed out after {waited:?}")]
+    #[error("{operation} timed out after {waited:?}{}", Because(missing))]
     Timeout {
         /// The call that timed out.
         operation: Operation,
         /// How long it waited.
         waited: Duration,
+        /// The thing that it waited for, if that is known.
+        missing: Option<Box<Missing>>,
     },
     /// Every copy of the object is gone, or its producer died before it was complete.
     #[error("object {id} is lost: no copy of it is left")]
@@ -319,6 +322,11 @@ impl Error {
     /// An [`Error::Unavailable`] of `what`.
     pub const fn unavailable(what: &'static str) -> Self {
         Self::Unavailable { what: Cow::Borrowed(what) }
+    }
+
+    /// An [`Error::Timeout`] of which nobody knows what was missing.
+    pub const fn timeout(operation: Operation, waited: Duration) -> Self {
+        Self::Timeout { operation, waited, missing: None }
     }
 
     /// An [`Error::LimitExceeded`] of `what`.

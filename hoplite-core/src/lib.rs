@@ -15,7 +15,9 @@
 //! * [`session`]: how a store keeps its sessions with the shards.
 //! * [`batch`]: which messages of a session share a frame.
 //! * [`load`]: what a store tells those who watch the cluster.
+//! * [`fault`]: failures that repeat: which are news for the log, and which are shown.
 //! * [`peer`]: how long one store waits for another.
+//! * [`missing`]: the thing that a call waited for when its time ran out.
 //! * [`text`]: what of a text disturbs a terminal.
 //! * [`trace`]: to which trace a call belongs.
 #![forbid(unsafe_code)]
@@ -27,6 +29,7 @@ pub mod extent;
 pub mod id;
 pub mod limits;
 pub mod metadata;
+pub mod missing;
 pub mod reduce;
 pub mod text;
 pub mod time;
@@ -38,6 +41,7 @@ pub mod topology;
 
 pub mod batch;
 pub mod collective;
+pub mod fault;
 pub mod load;
 pub mod node;
 pub mod peer;

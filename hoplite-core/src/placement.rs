@@ -58,13 +58,20 @@ impl fmt::Display for ShardList {
 /// The configured shards of a cluster, by name. Every store of a cluster must have the same list; the order is free.
 #[derive(Debug, Clone)]
 pub struct ShardMap {
+    names: Vec<String>,
     seeds: Vec<u64>,
 }
 
 impl ShardMap {
     /// A map over the shards named `names` (their addresses as configured).
     pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
-        Self { seeds: names.into_iter().map(|name| fnv1a(name.as_ref().as_bytes())).collect() }
+        let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
+        Self { seeds: names.iter().map(|name| fnv1a(name.as_bytes())).collect(), names }
+    }
+
+    /// The name of a shard; empty if there is no such shard.
+    pub fn name(&self, shard: usize) -> &str {
+        self.names.get(shard).map_or("", String::as_str)
     }
 
     /// How many shards there are.

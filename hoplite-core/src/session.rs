@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::error::{Error, ErrorCode};
+use crate::fault::ToldFailures;
 use crate::time::Time;
 
 /// Pings on a connection: the other side counts as gone if it does not answer one in time.
@@ -62,6 +63,8 @@ pub struct Attempts {
     /// Whether the session has ever been up.
     was_accepted: bool,
     refused_since: Option<Time>,
+    /// The failures since the session was up that the log has told.
+    told: ToldFailures,
 }
 
 /// What to do when a session has ended, or did not come about.
@@ -71,7 +74,8 @@ pub enum Next {
     Retry {
         /// The pause.
         pause: Duration,
-        /// Whether this is the first failure since the session was up, so that it is worth a line in the log.
+        /// `true` if the log should tell this failure: it is the first one since the session was up, or of another kind than
+        /// the one before.
         is_news: bool,
     },
     /// The shard refuses this store, and will go on to.
@@ -80,7 +84,13 @@ pub enum Next {
 
 impl Default for Attempts {
     fn default() -> Self {
-        Self { pause: FIRST_PAUSE, is_up: false, was_accepted: false, refused_since: None }
+        Self {
+            pause: FIRST_PAUSE,
+            is_up: false,
+            was_accepted: false,
+            refused_since: None,
+            told: ToldFailures::default(),
+        }
     }
 }
 
@@ -101,7 +111,8 @@ impl Attempts {
         }
         let pause = self.pause;
         self.pause = (pause * 2).min(MAX_PAUSE);
-        Next::Retry { pause, is_news: was_up || pause == FIRST_PAUSE }
+        let is_new_kind = error.is_some_and(|error| self.told.is_news(now, error));
+        Next::Retry { pause, is_news: was_up || is_new_kind }
     }
 
     /// Whether the last attempts were refused.
@@ -209,6 +220,31 @@ mod tests {
         for millis in [0, 20_000, 40_000] {
             assert!(matches!(attempts.ended(at(millis), Some(&error)), Next::Retry { .. }));
         }
+    }
+
+    #[test]
+    fn another_kind_of_failure_is_news() {
+        let news = |attempts: &mut Attempts, millis: u64, error: &Error| match attempts
+            .ended(at(millis), Some(error))
+        {
+            Next::Retry { is_news, .. } => is_news,
+            Next::GiveUp => panic!("it was accepted before"),
+        };
+        let away = Error::unavailable("the directory shard");
+        let expired = Error::Unavailable { what: "the shard (its certificate has expired)".into() };
+        let refused = Error::permission_denied("another token");
+        let mut attempts = Attempts::default();
+        attempts.opened();
+        assert!(news(&mut attempts, 0, &Error::ShuttingDown));
+        assert!(news(&mut attempts, 50, &away));
+        for millis in [150, 350] {
+            assert!(!news(&mut attempts, millis, &away));
+        }
+        assert!(news(&mut attempts, 750, &refused), "the shard is back, with another token");
+        assert!(!news(&mut attempts, 1550, &refused));
+        assert!(news(&mut attempts, 2550, &expired), "the code alone is not the kind");
+        attempts.opened();
+        assert!(news(&mut attempts, 3000, &refused));
     }
 
     #[test]

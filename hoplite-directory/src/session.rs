@@ -72,7 +72,7 @@ pub(crate) async fn serve(
 async fn open(host: &Host, inbound: &mut Streaming<StoreMessages>) -> Result<(SessionId, Arc<SendQueue>)> {
     let first = timeout(HELLO_TIMEOUT, inbound.message())
         .await
-        .map_err(|_| Error::Timeout { operation: Operation::Connect, waited: HELLO_TIMEOUT })?
+        .map_err(|_| Error::timeout(Operation::Connect, HELLO_TIMEOUT))?
         .map_err(|status| from_status(&status))?;
     let Some(StoreMessages { hello: Some(hello), messages }) = first else {
         return Err(Error::malformed(Plane::Control, "a session starts with a hello"));

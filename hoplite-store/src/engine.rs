@@ -23,7 +23,7 @@ use hoplite_core::id::ObjectId;
 use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, TransferLoad};
 use hoplite_core::node::{
     ClientId, CombineId, CopyId, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId,
-    ReduceRecord, ServeId,
+    ReduceRecord, ServeId, Troubles,
 };
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::time::Time;
@@ -183,6 +183,9 @@ impl Engine {
     }
 
     fn apply_caused(self: &Arc<Self>, state: &mut State, event: Event, trace: Option<TraceContext>) {
+        for told in self.bulk.puller.reports().take_news() {
+            self.apply_one(state, told, None);
+        }
         let mut next = Some((event, trace));
         while let Some((event, trace)) = next {
             self.apply_one(state, event, trace);
@@ -387,6 +390,11 @@ impl Engine {
             position.final_bytes = position.final_bytes.max(live.valid_bytes()).min(position.size_bytes);
         }
         Some(record)
+    }
+
+    /// What goes wrong at this store now. Addresses of shards are in the order of the configuration.
+    pub(crate) fn troubles(&self) -> (Troubles, Time) {
+        (self.lock().node.troubles(), self.now())
     }
 
     /// How long the store has been running.

@@ -139,12 +139,15 @@ impl Session {
                 self.engine.session_failed(&failure.cause());
             }
             let ended = ended.map_err(|failure| failure.error);
+            if let Err(error) = &ended {
+                self.engine.apply(Event::ShardFailed { shard: self.shard, error: error.clone() });
+            }
             let next = attempts.ended(self.now(), ended.as_ref().err());
             let is_news = matches!(next, Next::GiveUp | Next::Retry { is_news: true, .. });
             match &ended {
                 Ok(()) => tracing::info!(shard, "the directory shard ended the session"),
                 Err(error) if was_up => tracing::warn!(shard, %error, "lost the directory shard"),
-                Err(error) if is_news && attempts.is_refused() => {
+                Err(error) if is_news && (attempts.is_refused() || is_refusal(error)) => {
                     tracing::warn!(shard, %error, "the directory shard refuses this store");
                 }
                 Err(error) if is_news => tracing::warn!(shard, %error, "cannot reach the directory shard"),
@@ -352,6 +355,18 @@ impl Session {
     }
 }
 
+/// Returns `true` if the shard was reached and does not want this store.
+const fn is_refusal(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::PermissionDenied { .. }
+            | Error::ClusterMismatch { .. }
+            | Error::VersionMismatch { .. }
+            | Error::NodeIdInUse { .. }
+            | Error::ShardListMismatch { .. }
+    )
+}
+
 /// Why the shard is listened to no more.
 enum Heard {
     /// The session has ended.
@@ -377,7 +392,15 @@ impl Failure {
         // This side did not accept what the other one has shown, or the other one said nonsense. That the other one does not
         // accept this side ends the connection later, without this being said.
         let is_tls = cause::<rustls::Error>(&status).is_some();
-        Self { error: credentials.error_of(status), is_tls }
+        let detail = cause::<rustls::Error>(&status).map(ToString::to_string);
+        let detail = detail.or_else(|| cause::<io::Error>(&status).map(ToString::to_string));
+        let error = match (credentials.error_of(status), detail) {
+            (Error::Unavailable { what }, Some(detail)) if !what.contains(&detail) => {
+                Error::Unavailable { what: format!("{what}: {detail}").into() }
+            }
+            (error, _) => error,
+        };
+        Self { error, is_tls }
     }
 }
 

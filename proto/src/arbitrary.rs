@@ -9,6 +9,7 @@ use hoplite_core::error::{Error, MetadataError, Operation, Plane};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
 use hoplite_core::metadata::{Dtype, Metadata};
+use hoplite_core::missing::{Absent, MAX_NAMED, Missing, Named};
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
     ReduceOrder, Until,
@@ -108,6 +109,41 @@ fn metadata_error() -> impl Strategy<Value = MetadataError> {
     ]
 }
 
+fn named<T: std::fmt::Debug>(one: impl Strategy<Value = T>) -> impl Strategy<Value = Named<T>> {
+    (prop::collection::vec(one, 0..=MAX_NAMED), 0..1000_u64)
+        .prop_map(|(first, more)| Named { count: first.len() as u64 + more, first })
+}
+
+fn missing() -> impl Strategy<Value = Missing> {
+    let reason = || {
+        prop_oneof![
+            text(".{0,60}").prop_map(|text| Error::PermissionDenied { reason: text.into() }),
+            text(".{0,60}").prop_map(|text| Error::Unavailable { what: text.into() }),
+        ]
+        .prop_map(Box::new)
+    };
+    let absent = (any::<u32>(), id()).prop_map(|(rank, source)| Absent { rank, source });
+    let shard = || "[a-z.]{1,20}:[0-9]{1,5}";
+    let of_objects = prop_oneof![
+        id().prop_map(|id| Missing::Object { id }),
+        named(id()).prop_map(|sources| Missing::Sources { sources }),
+        named(absent).prop_map(|participants| Missing::Participants { participants }),
+        id().prop_map(|target| Missing::Coordinator { target }),
+        id().prop_map(|id| Missing::Seal { id }),
+    ];
+    let of_stores = prop_oneof![
+        named(node()).prop_map(|nodes| Missing::Stores { nodes }),
+        any::<(u64, u64, u64)>().prop_map(|(needed_bytes, free_bytes, capacity_bytes)| {
+            Missing::Room { needed_bytes, free_bytes, capacity_bytes }
+        }),
+        (id(), node()).prop_map(|(id, from)| Missing::Bytes { id, from }),
+        (node(), reason()).prop_map(|(node, reason)| Missing::Peer { node, reason }),
+        (shard(), reason()).prop_map(|(address, reason)| Missing::Shard { address, reason }),
+        shard().prop_map(|address| Missing::Answer { address }),
+    ];
+    prop_oneof![of_objects, of_stores]
+}
+
 /// Every error but a version mismatch: decoding swaps its two versions.
 pub(crate) fn error() -> impl Strategy<Value = Error> {
     let operation = select(vec![
@@ -128,9 +164,9 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         (text(".{0,60}"), any::<u64>())
             .prop_map(|(text, maximum)| Error::LimitExceeded { what: text.into(), maximum }),
         any::<u64>().prop_map(|reference| Error::UnknownReference { reference }),
-        (operation, any::<u64>()).prop_map(|(operation, micros)| Error::Timeout {
-            operation,
-            waited: Duration::from_micros(micros)
+        (operation, any::<u64>(), option::of(missing())).prop_map(|(operation, micros, missing)| {
+            let missing = missing.map(Box::new);
+            Error::Timeout { operation, waited: Duration::from_micros(micros), missing }
         }),
     ];
     let of_objects = prop_oneof![

@@ -9,7 +9,7 @@ use hoplite_core::text::escape;
 
 use crate::bounds::{MAX_TEXT_BYTES, encode_id};
 use crate::metadata::{decode_dtype, encode_dtype};
-use crate::v1;
+use crate::{missing, v1};
 
 /// The kind of a [`MetadataError`], in the field `c`. Zero if only the text is known.
 mod metadata_kind {
@@ -45,10 +45,13 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::StoreFull { needed_bytes, free_bytes, capacity_bytes } => {
             v1::Error { code, a: *needed_bytes, b: *free_bytes, c: *capacity_bytes, ..Default::default() }
         }
-        Error::Timeout { operation, waited } => {
-            let micros = u64::try_from(waited.as_micros()).unwrap_or(u64::MAX);
-            v1::Error { code, a: encode_operation(*operation), b: micros, ..Default::default() }
-        }
+        Error::Timeout { operation, waited, missing } => v1::Error {
+            code,
+            a: encode_operation(*operation),
+            b: u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
+            missing: missing.as_deref().map(|missing| Box::new(missing::encode(missing))),
+            ..Default::default()
+        },
         Error::LimitExceeded { what, maximum } => {
             v1::Error { code, text: what.to_string(), a: *maximum, ..Default::default() }
         }
@@ -105,8 +108,10 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         code if code == ErrorCode::StoreFull as u32 => {
             Some(Error::StoreFull { needed_bytes: error.a, free_bytes: error.b, capacity_bytes: error.c })
         }
-        code if code == ErrorCode::Timeout as u32 => decode_operation(error.a)
-            .map(|operation| Error::Timeout { operation, waited: Duration::from_micros(error.b) }),
+        code if code == ErrorCode::Timeout as u32 => decode_operation(error.a).map(|operation| {
+            let missing = error.missing.and_then(|missing| missing::decode(*missing, plane)).map(Box::new);
+            Error::Timeout { operation, waited: Duration::from_micros(error.b), missing }
+        }),
         code if code == ErrorCode::ObjectLost as u32 => object().map(|id| Error::ObjectLost { id }),
         code if code == ErrorCode::Superseded as u32 => object().map(|id| Error::Superseded { id }),
         code if code == ErrorCode::Deleted as u32 => object().map(|id| Error::Deleted { id }),
@@ -207,7 +212,7 @@ fn decode_versions(theirs: u64, ours: u64) -> Option<Error> {
     Some(Error::VersionMismatch { ours, theirs })
 }
 
-fn encode_operation(operation: Operation) -> u64 {
+pub(crate) fn encode_operation(operation: Operation) -> u64 {
     match operation {
         Operation::Put => 1,
         Operation::Get => 2,
@@ -219,7 +224,7 @@ fn encode_operation(operation: Operation) -> u64 {
     }
 }
 
-fn decode_operation(number: u64) -> Option<Operation> {
+pub(crate) fn decode_operation(number: u64) -> Option<Operation> {
     match number {
         1 => Some(Operation::Put),
         2 => Some(Operation::Get),

@@ -8,6 +8,7 @@ The native half makes the instances (`src/errors.rs`). They can be pickled.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 __all__ = [
@@ -109,10 +110,26 @@ class StoreFull(HopliteError):
 
 
 class Timeout(HopliteError, TimeoutError):
-    """The timeout passed first."""
+    """The timeout passed first.
+
+    Attributes:
+        operation: the call: "get", "put", "reduce" and so on.
+        waited: how long it waited, in seconds.
+        missing: what it waited for: "object", "sources", "participants", "coordinator", "stores", "seal", "bytes",
+            "peer", "shard" or "answer"; None if nobody knows. The message says the same in words.
+        missing_ids: the objects that it waited for, or the sources of the participants; at most 8 of them.
+        missing_ranks: the participants that it waited for; at most 8 of them.
+        peers: the stores or the directory shard that it waited for; at most 8 of them.
+        reason: why such a peer cannot be asked: it refuses this store, or cannot be reached.
+    """
 
     operation: str
     waited: float
+    missing: str | None = None
+    missing_ids: Sequence[str | bytes] = ()
+    missing_ranks: Sequence[int] = ()
+    peers: Sequence[str] = ()
+    reason: str | None = None
 
 
 class RanksMissing(HopliteError, TimeoutError):

@@ -5,7 +5,7 @@
 
 use std::any::Any;
 
-use hoplite_client::{ConnectFailure, Distrust, Error, ObjectId};
+use hoplite_client::{ConnectFailure, Distrust, Error, Missing, NodeId, ObjectId};
 use hoplite_core::Error as ObjectError;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -140,9 +140,12 @@ fn set_object_fields(
             fields.set_item("capacity_bytes", capacity_bytes)?;
             "StoreFull"
         }
-        ObjectError::Timeout { operation, waited } => {
+        ObjectError::Timeout { operation, waited, missing } => {
             fields.set_item("operation", operation.to_string())?;
             fields.set_item("waited", waited.as_secs_f64())?;
+            if let Some(missing) = missing {
+                set_missing(py, missing, fields)?;
+            }
             "Timeout"
         }
         ObjectError::ObjectLost { id } => {
@@ -220,6 +223,44 @@ fn set_untrusted(kind: &ConnectFailure, fields: &Bound<'_, PyDict>) -> PyResult<
         ConnectFailure::UntrustedDaemon { user } => fields.set_item("owner", user),
         _ => Ok(()),
     }
+}
+
+/// Sets what a timeout says of the thing that the call waited for.
+fn set_missing(py: Python<'_>, missing: &Missing, fields: &Bound<'_, PyDict>) -> PyResult<()> {
+    fields.set_item("missing", missing.kind())?;
+    let id = |id| report::id(py, id);
+    match missing {
+        Missing::Object { id: object }
+        | Missing::Seal { id: object }
+        | Missing::Coordinator { target: object } => fields.set_item("missing_ids", [id(object)])?,
+        Missing::Sources { sources } => {
+            let sources: Vec<_> = sources.first.iter().map(id).collect();
+            fields.set_item("missing_ids", sources)?;
+        }
+        Missing::Participants { participants } => {
+            let ranks: Vec<u32> = participants.first.iter().map(|absent| absent.rank).collect();
+            fields.set_item("missing_ranks", ranks)?;
+            let sources: Vec<_> = participants.first.iter().map(|absent| id(&absent.source)).collect();
+            fields.set_item("missing_ids", sources)?;
+        }
+        Missing::Stores { nodes } => {
+            let nodes: Vec<&str> = nodes.first.iter().map(NodeId::as_str).collect();
+            fields.set_item("peers", nodes)?;
+        }
+        Missing::Bytes { id: object, from } => {
+            fields.set_item("missing_ids", [id(object)])?;
+            fields.set_item("peers", [from.as_str()])?;
+        }
+        Missing::Peer { node, .. } => fields.set_item("peers", [node.as_str()])?,
+        Missing::Shard { address, .. } | Missing::Answer { address } => {
+            fields.set_item("peers", [address.as_str()])?;
+        }
+        _ => {}
+    }
+    if let Some(reason) = missing.reason() {
+        fields.set_item("reason", reason.to_string())?;
+    }
+    Ok(())
 }
 
 fn connect_reason(kind: &ConnectFailure) -> &'static str {

@@ -171,6 +171,7 @@ impl<'py> IntoPyObject<'py> for Status {
             Ok(dict)
         });
         dict.set_item("shards", shards.collect::<PyResult<Vec<_>>>()?)?;
+        dict.set_item("troubles", status.troubles.lines())?;
         Ok(dict)
     }
 }

@@ -120,7 +120,7 @@ async fn reduce(
     let count = options.num_objects.unwrap_or(sources.len());
     // With a timeout of zero they must be somewhere already; then they get the time that it takes.
     if store.timeout.is_zero() && available(client, sources).await?.len() < count {
-        return Err(ObjectError::Timeout { operation: Operation::Reduce, waited: Duration::ZERO }.into());
+        return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }
     client.reduce_with(target, sources, options).await
 }

@@ -79,6 +79,7 @@ struct Report {
     transfers: Transfers,
     reduces: Reduces,
     shards: Vec<Shard>,
+    troubles: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -170,6 +171,7 @@ impl From<NodeStatus> for Report {
                 combinations: status.combinations,
             },
             shards: status.shards.into_iter().map(Shard::from).collect(),
+            troubles: status.troubles.lines(),
         }
     }
 }
@@ -236,6 +238,9 @@ impl Report {
             "troubles   {} corrupt frames, {} conflicting puts",
             transfers.corrupt_frames, transfers.put_conflicts
         )?;
+        for trouble in &self.troubles {
+            writeln!(out, "trouble    {trouble}")?;
+        }
         let shard = self.shards.iter().find(|shard| shard.connected);
         if let Some(warning) = shard.and_then(|shard| keys_differ(&shard.place_keys)) {
             writeln!(out, "places     {warning}")?;

@@ -68,7 +68,7 @@ fn a_watch_waits_no_longer_than_it_is_told() {
     assert!(watch.next_within(LONG).unwrap().unwrap().object.is_none(), "the state now");
     let short = Duration::from_millis(20);
     let error = watch.next_within(short).unwrap_err();
-    let expected = ObjectError::Timeout { operation: Operation::Locate, waited: short };
+    let expected = ObjectError::timeout(Operation::Locate, short);
     assert!(matches!(&error, Error::Object(error) if *error == expected), "{error}");
     client.put("a", b"12345").unwrap();
     while !watch.next_within(LONG).unwrap().expect("the watch goes on").is_available() {}

@@ -451,9 +451,7 @@ impl State {
                         copy.references += 1;
                         Ok(Response::Node(node::Response::Object(copy.view.clone())))
                     }
-                    None if *timeout == Duration::ZERO => {
-                        Err(Error::Timeout { operation: Operation::Get, waited: Duration::ZERO })
-                    }
+                    None if *timeout == Duration::ZERO => Err(Error::timeout(Operation::Get, Duration::ZERO)),
                     None => return None,
                 }
             }
@@ -480,7 +478,7 @@ impl State {
                     self.copies.get_mut(copy).unwrap().deleted = true;
                 }
                 if self.deletes_are_late {
-                    Err(Error::Timeout { operation: Operation::Delete, waited: Duration::ZERO })
+                    Err(Error::timeout(Operation::Delete, Duration::ZERO))
                 } else {
                     Ok(Response::Node(node::Response::Deleted { count: found.len() }))
                 }
@@ -548,8 +546,7 @@ impl State {
         found.sort();
         let Some(joined) = found.get(..*count) else {
             let waited = Duration::ZERO;
-            return (reduce.timeout == waited)
-                .then_some(Err(Error::Timeout { operation: Operation::Reduce, waited }));
+            return (reduce.timeout == waited).then_some(Err(Error::timeout(Operation::Reduce, waited)));
         };
         let first = self.copies[&joined[0].0].view.clone();
         let range = range
@@ -591,8 +588,7 @@ impl State {
         }
         if !reduce.sources.iter().all(|source| self.find(source).is_some()) {
             let waited = Duration::ZERO;
-            return (reduce.timeout == waited)
-                .then_some(Err(Error::Timeout { operation: Operation::Reduce, waited }));
+            return (reduce.timeout == waited).then_some(Err(Error::timeout(Operation::Reduce, waited)));
         }
         let view = self.create(arena, reduce.target.clone(), 0, Metadata::default());
         let copy = self.copies.get_mut(&view.copy).unwrap();

@@ -78,6 +78,12 @@ impl CollectiveSession {
         self.decision == Decision::GivenUp || !self.seats.iter().any(is_exchanging)
     }
 
+    /// The indices of the members that have neither all bytes nor failed.
+    pub fn unfinished(&self) -> impl Iterator<Item = usize> {
+        let seats = self.seats.iter().enumerate();
+        seats.filter(|(_, seat)| seat.state == SeatState::Exchanging).map(|(index, _)| index)
+    }
+
     /// A member has reported.
     pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<SessionAction> {
         let index = self.seats.iter().position(|seat| seat.enlistment == enlistment);

@@ -53,6 +53,11 @@ impl Asks {
         Some((ask.shard?, ask))
     }
 
+    /// The object that a question is about, if it waits for its answer.
+    pub(super) fn id(&self, request: RequestId) -> Option<&ObjectId> {
+        self.open.get(&request).map(|ask| &ask.id)
+    }
+
     /// A shard has answered a question for good.
     pub(super) fn answered(&mut self, shard: usize, request: RequestId) -> Option<Ask> {
         if self.open.get(&request)?.shard == Some(shard) { self.open.remove(&request) } else { None }

@@ -59,7 +59,9 @@ pub(super) enum Call {
         /// What the caller has agreed to, if the object is the target of its allreduce.
         join: Option<Agreement>,
     },
-    Follow,
+    Follow {
+        copy: CopyId,
+    },
     Inspect,
     Delete(DeleteCall),
     Wait(WaitCall),
@@ -111,6 +113,11 @@ impl DeleteCall {
         Self { asks, deleted }
     }
 
+    /// The questions that are not answered.
+    pub(super) fn asks(&self) -> impl Iterator<Item = RequestId> {
+        self.asks.iter().copied()
+    }
+
     /// A question is answered: whether it named an object.
     pub(super) fn answered(&mut self, ask: RequestId, was_there: bool) {
         self.asks.remove(&ask);
@@ -131,6 +138,11 @@ impl WaitCall {
         unanswered: Option<BTreeSet<usize>>,
     ) -> Self {
         Self { count, ready, asks, unanswered }
+    }
+
+    /// The questions where the objects are.
+    pub(super) fn asks(&self) -> impl Iterator<Item = RequestId> + Clone {
+        self.asks.iter().copied()
     }
 
     /// The directory told whether the object with this index is available.
@@ -255,6 +267,20 @@ impl Calls {
     /// What a call was asked for, and how long it has been waiting.
     pub(super) fn waited(&self, key: CallKey, now: Time) -> Option<(Operation, Duration)> {
         self.open.get(&key).map(|open| (open.operation, now.since(open.started)))
+    }
+
+    /// The calls of clients that have waited for so long, and for how long.
+    pub(super) fn waiting_for(
+        &self,
+        now: Time,
+        limit: Duration,
+    ) -> impl Iterator<Item = (CallKey, Operation, Duration)> {
+        let calls = self.open.iter().filter(|(key, open)| {
+            let is_wait = !matches!(open.call, Call::Subscription { .. } | Call::Inspect);
+            key.client != ClientId::STORE && is_wait
+        });
+        let calls = calls.map(move |(key, open)| (*key, open.operation, now.since(open.started)));
+        calls.filter(move |(_, _, waited)| *waited >= limit)
     }
 
     /// How much time a call has left.

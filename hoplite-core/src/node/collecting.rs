@@ -12,12 +12,14 @@ mod join;
 mod member;
 mod session;
 
+use std::collections::BTreeMap;
+
 use super::calls::CallKey;
 use super::context::Context;
 use super::{Node, Reduce, ReduceRecord};
 use crate::collective::CollectiveEvent;
 use crate::error::Error;
-use crate::id::{ObjectId, PutId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::collective::Collective;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
@@ -25,7 +27,7 @@ use audience::Audiences;
 use fallback::Announcements;
 use gathering::Gatherings;
 use member::Memberships;
-use session::Sessions;
+use session::{Coordinated, Sessions};
 
 /// All collectives that this store coordinates, or has a part in.
 #[derive(Debug, Default)]
@@ -91,6 +93,17 @@ impl Collectives {
 
     pub(super) fn enlistments(&self) -> usize {
         self.sessions.enlistments()
+    }
+
+    /// The sources for which a collective waits before it begins, by their ranks.
+    pub(super) fn absent_sources(&self, target: &ObjectId) -> Option<BTreeMap<usize, ObjectId>> {
+        self.gatherings.missing_sources(target)
+    }
+
+    /// The stores that have not done their part in the session that makes a target.
+    pub(super) fn unfinished_stores(&self, target: &ObjectId) -> Option<Vec<NodeId>> {
+        let put = self.sessions.open_for(target)?;
+        self.sessions.get(put).map(Coordinated::unfinished_stores)
     }
 
     /// Whether a target is being made here that does not stand yet.

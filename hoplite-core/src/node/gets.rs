@@ -158,14 +158,6 @@ impl Node {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// The error of a get that ran out of time because there was no room.
-    pub(super) fn fetch_lacks_space(&self, id: &ObjectId) -> Option<Error> {
-        match self.fetches.step(id)? {
-            FetchStep::WaitingForSpace { size_bytes } => Some(self.copies.store_full(size_bytes)),
-            _ => None,
-        }
-    }
-
     /// Room has appeared: asks again, since the sender that was granted before serves somebody else now.
     pub(super) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };

@@ -25,11 +25,13 @@ mod collecting;
 mod combine;
 mod context;
 mod copies;
+mod faults;
 mod fetch;
 mod gets;
 mod hop;
 mod inspect;
 mod message;
+mod missing;
 mod passable;
 mod publication;
 mod publish;
@@ -43,9 +45,11 @@ mod shards;
 mod table;
 
 pub use message::*;
+pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
 pub use passable::{is_news, passable};
 
 use crate::error::Error;
+pub use crate::fault::Fault;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::placement::ShardMap;
@@ -58,6 +62,7 @@ use calls::{CallKey, Calls};
 use collecting::Collectives;
 use combine::Combinations;
 use context::{Context, Deadline, Notice};
+use faults::Faults;
 use fetch::Fetches;
 use hop::{HopOwner, Hostings};
 use recent_ends::RecentEnds;
@@ -132,6 +137,7 @@ pub struct Node {
     collectives: Collectives,
     asks: Asks,
     recent_ends: RecentEnds,
+    faults: Faults,
     put_conflicts: u64,
 }
 
@@ -149,6 +155,7 @@ impl Node {
             collectives: Collectives::default(),
             asks: Asks::default(),
             recent_ends: RecentEnds::default(),
+            faults: Faults::default(),
             put_conflicts: 0,
         }
     }
@@ -163,8 +170,14 @@ impl Node {
             }
             Event::Inspected { client, call } => self.inspected(CallKey { client, call }),
             Event::ClientGone { client } => self.client_gone(client),
-            Event::ShardUp { shard } => self.shard_changed(shard, true),
+            Event::ShardUp { shard } => {
+                self.faults.shard_reached(shard);
+                self.shard_changed(shard, true);
+            }
             Event::ShardDown { shard } => self.shard_changed(shard, false),
+            Event::ShardFailed { shard, error } => self.faults.shard_failed(&self.ctx, shard, error),
+            Event::PeerFailed { peer, error } => self.faults.peer_failed(&self.ctx, &peer, error),
+            Event::PeerReached { peer } => self.faults.peer_reached(&peer),
             Event::FromShard { shard, message } => self.shard_said(shard, message),
             Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
             Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {

@@ -131,12 +131,6 @@ impl Node {
         }
     }
 
-    /// The error of a create that ran out of time because there was no room.
-    pub(super) fn create_lacks_space(&self, key: CallKey, create: &CreateCall) -> Option<Error> {
-        let lacks_space = self.copies.is_waiting_for_space(&SpaceWaiter::Create(key));
-        lacks_space.then(|| self.copies.store_full(create.size_bytes))
-    }
-
     /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
     pub(super) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));

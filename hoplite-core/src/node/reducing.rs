@@ -68,6 +68,7 @@ impl Node {
     /// Looks whether a reduction can go on.
     pub(super) fn reconsider_reduce(&mut self, target: &ObjectId) {
         self.reconsider_gathering(target);
+        self.give_up_without_room(target);
         self.reductions.reconsider(&mut self.ctx, &self.copies, target);
         self.perform_actions();
     }
@@ -84,14 +85,6 @@ impl Node {
         self.withdraw_announcement(target);
         self.fail_reduce(target, Error::Deleted { id: target.clone() });
         is_under_way
-    }
-
-    /// The error of a reduce that ran out of time because there was no room for the target, or for a small source.
-    pub(super) fn reduce_lacks_space(&self, target: &ObjectId) -> Option<Error> {
-        if self.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
-            return Some(self.copies.store_full(self.reductions.target_size(target)?));
-        }
-        self.reductions.fetched_sources(target).find_map(|id| self.fetch_lacks_space(id))
     }
 
     /// A source that is fetched has arrived, or cannot.
@@ -166,7 +159,10 @@ impl Node {
 
     fn reserve_target(&mut self, target: ObjectId, size_bytes: u64) {
         let waiter = SpaceWaiter::Target(target.clone());
-        let Some(room) = self.allocate(size_bytes) else { return self.copies.wait_for_space(waiter) };
+        let Some(room) = self.allocate(size_bytes) else {
+            self.copies.wait_for_space(waiter);
+            return self.give_up_without_room(&target);
+        };
         self.copies.stop_waiting_for_space(&waiter);
         let left = self.reductions.reserved(&mut self.ctx, &self.copies, &target, room);
         if let Some(room) = left {

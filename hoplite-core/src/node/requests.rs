@@ -9,6 +9,7 @@ use super::table::SpaceWaiter;
 use super::{ClientId, CopyId, Effect, Inspection, Node, Request, Response};
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
+use crate::missing::Missing;
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::{Locations, RequestId};
 
@@ -103,7 +104,7 @@ impl Node {
             Call::Create(_) => self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key)),
             Call::Seal { copy } => self.forget_sealer(copy, key),
             Call::Get { id, .. } => self.reconsider_fetch(&id),
-            Call::Follow | Call::Inspect => {
+            Call::Follow { .. } | Call::Inspect => {
                 self.ctx.push(Effect::CallEnded { client: key.client, call: key.call });
             }
             Call::Reduce { target, .. } => {
@@ -118,14 +119,15 @@ impl Node {
 
     pub(super) fn call_expired(&mut self, key: CallKey) {
         let Some((operation, waited)) = self.calls.waited(key, self.ctx.now()) else { return };
-        let timeout = Error::Timeout { operation, waited };
         let response = match self.calls.get(key) {
-            Some(Call::Create(create)) => Err(self.create_lacks_space(key, create).unwrap_or(timeout)),
-            Some(Call::Get { id, .. }) => Err(self.fetch_lacks_space(id).unwrap_or(timeout)),
-            Some(Call::Reduce { target, .. }) => Err(self.reduce_lacks_space(target).unwrap_or(timeout)),
             Some(Call::Wait(wait)) => Ok(Response::Ready { indices: wait.ready() }),
-            Some(Call::Locate { wants: Wanted::FirstWord, .. }) => Err(Error::unavailable("the directory")),
-            _ => Err(timeout),
+            Some(Call::Locate { wants: Wanted::FirstWord, .. }) => Err(self.no_answer(key)),
+            _ => Err(match self.missing(key) {
+                Some(Missing::Room { needed_bytes, free_bytes, capacity_bytes }) => {
+                    Error::StoreFull { needed_bytes, free_bytes, capacity_bytes }
+                }
+                missing => Error::Timeout { operation, waited, missing: missing.map(Box::new) },
+            }),
         };
         self.finish(key, response);
     }
@@ -165,14 +167,14 @@ impl Node {
         if !self.calls.refers(key.client, copy) {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
         }
-        self.calls.enter(&mut self.ctx, key, Call::Follow, Operation::Get, timeout);
+        self.calls.enter(&mut self.ctx, key, Call::Follow { copy }, Operation::Get, timeout);
         let CallKey { client, call } = key;
         self.ctx.push(Effect::Follow { client, call, copy, beyond_bytes });
     }
 
     /// A copy that is followed has more bytes, or has failed.
     pub(super) fn followed(&mut self, key: CallKey, progress: Result<u64>) {
-        if matches!(self.calls.get(key), Some(Call::Follow)) {
+        if matches!(self.calls.get(key), Some(Call::Follow { .. })) {
             self.calls.remove(&mut self.ctx, key);
             self.ctx.reply(key, progress.map(|valid_bytes| Response::Progress { valid_bytes }));
         }
@@ -189,7 +191,11 @@ impl Node {
             | Inspection::ProbeProgress => (0..self.ctx.shard_count()).collect(),
         };
         if shards.is_empty() {
-            return self.ctx.reply(key, Err(Error::unavailable("the directory")));
+            let error = match &inspection {
+                Inspection::Describe { id } => self.no_shard(id),
+                _ => Error::unavailable("the directory"),
+            };
+            return self.ctx.reply(key, Err(error));
         }
         self.calls.enter(&mut self.ctx, key, Call::Inspect, Operation::Connect, Duration::MAX);
         let CallKey { client, call } = key;

@@ -13,6 +13,7 @@ use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
 use crate::error::{Error, Operation};
 use crate::id::{ObjectId, PutId};
+use crate::missing::{Missing, Named};
 
 /// A put whose copies are being dropped.
 #[derive(Debug)]
@@ -196,8 +197,12 @@ impl Shard {
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         self.tombstones.remove(key);
         let waited = self.config.limits.tombstone_ttl;
+        let pending = self.deletions.get(key).into_iter().flat_map(|deletion| &deletion.pending);
+        let nodes = pending.filter_map(|node| Some(self.nodes.get(*node)?.info.node.clone()));
+        let nodes = Named::of(nodes);
+        let missing = (!nodes.is_empty()).then(|| Box::new(Missing::Stores { nodes }));
         for (node, request) in self.close_deletion(key) {
-            let error = Error::Timeout { operation: Operation::Delete, waited };
+            let error = Error::Timeout { operation: Operation::Delete, waited, missing: missing.clone() };
             self.send(turn, node, ToStore::Failed { request, error });
         }
         self.finish_if_dropped(turn, key);

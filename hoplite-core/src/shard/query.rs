@@ -330,5 +330,5 @@ pub(super) fn first_by_precedence<A>(mut answers: impl Iterator<Item = (bool, A)
 }
 
 fn timed_out(query: &WaitingQuery) -> Error {
-    Error::Timeout { operation: Operation::Get, waited: query.timeout }
+    Error::timeout(Operation::Get, query.timeout)
 }

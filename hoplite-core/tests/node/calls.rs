@@ -200,7 +200,7 @@ fn a_delete_times_out() {
     let mut h = Harness::new();
     let call = h.delete(A, &["a"]);
     h.pass(LONG);
-    assert_eq!(h.error(call), Error::Timeout { operation: Operation::Delete, waited: LONG });
+    assert_eq!(h.error(call), Error::timeout(Operation::Delete, LONG));
     let empty = h.delete(A, &[]);
     assert_eq!(h.answer(empty), Some(Ok(Response::Deleted { count: 0 })));
 }

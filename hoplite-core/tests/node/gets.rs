@@ -121,7 +121,7 @@ fn a_get_times_out() {
     h.assert_waits(call);
     h.pass(Duration::from_millis(1));
     let waited = Duration::from_millis(700);
-    assert_eq!(h.error(call), Error::Timeout { operation: Operation::Get, waited });
+    assert_eq!(h.error(call), Error::timeout(Operation::Get, waited));
     assert_eq!(h.told(), ["0 query x", "0 cancel"]);
     h.assert_empty();
 }
@@ -145,7 +145,7 @@ fn a_later_deadline_makes_the_question_be_asked_again() {
     let long = h.get_within(B, "x", Duration::from_secs(3));
     h.pass(Duration::from_secs(1));
     h.error(short);
-    let error = Error::Timeout { operation: Operation::Get, waited: query.timeout };
+    let error = Error::timeout(Operation::Get, query.timeout);
     h.event(Event::FromShard { shard, message: ToStore::Failed { request: query.request, error } });
     assert_eq!(h.query().1.timeout, Duration::from_secs(2));
     h.assert_waits(long);

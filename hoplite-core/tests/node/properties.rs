@@ -471,7 +471,7 @@ impl World {
                 self.say(shard, ToStore::Failed { request: query.request, error });
             }
             6 => {
-                let error = Error::Timeout { operation: Operation::Get, waited: query.timeout };
+                let error = Error::timeout(Operation::Get, query.timeout);
                 self.say(shard, ToStore::Failed { request: query.request, error });
             }
             _ => {}

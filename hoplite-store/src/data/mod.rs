@@ -28,6 +28,7 @@ mod digest;
 mod keepalive;
 
 mod connection;
+mod faults;
 mod handshake;
 mod plain;
 mod pool;

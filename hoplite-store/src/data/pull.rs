@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
+use super::faults::PeerReports;
 use super::handshake;
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
@@ -64,6 +65,7 @@ pub(crate) struct Puller {
     pub(super) config: Arc<DataConfig>,
     pub(super) metrics: Arc<DataMetrics>,
     pub(super) pool: Pool,
+    reports: Arc<PeerReports>,
     link: Arc<Mutex<LinkEstimator>>,
     /// What comes in just now.
     intake: Arc<Mutex<Intake>>,
@@ -95,7 +97,8 @@ impl Puller {
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let link = LinkEstimator::new(config.links.bytes_per_second, config.links.latency);
         let link = Arc::new(Mutex::new(link));
-        Self { config, metrics, pool, link, intake: Arc::default(), origin: Instant::now() }
+        let (reports, intake) = (Arc::default(), Arc::default());
+        Self { config, metrics, pool, reports, link, intake, origin: Instant::now() }
     }
 
     /// Whether bytes go straight from sockets to the arena.
@@ -108,7 +111,8 @@ impl Puller {
         let config = Arc::new(DataConfig { sizes: Sizes::Small, ..DataConfig::clone(&self.config) });
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
-        Self { config, metrics, pool, link, intake: Arc::clone(&self.intake), origin: self.origin }
+        let (reports, intake) = (Arc::clone(&self.reports), Arc::clone(&self.intake));
+        Self { config, metrics, pool, reports, link, intake, origin: self.origin }
     }
 
     /// What coordinates probes of the network for the same store.
@@ -277,9 +281,22 @@ impl Puller {
 
     /// A new connection to a store.
     pub(super) async fn connect(&self, peer: &Peer) -> Result<PeerConnection, ConnectionError> {
-        let (connection, took) = handshake::connect(&self.config, peer).await?;
-        self.lock_link().connected(took);
-        Ok(connection)
+        match handshake::connect(&self.config, peer).await {
+            Ok((connection, took)) => {
+                self.reports.reached(peer);
+                self.lock_link().connected(took);
+                Ok(connection)
+            }
+            Err(error) => {
+                self.reports.failed(self.now(), peer, &error);
+                Err(error)
+            }
+        }
+    }
+
+    /// What it has to tell of the stores that refuse this one, or cannot be reached.
+    pub(crate) fn reports(&self) -> &PeerReports {
+        &self.reports
     }
 
     /// How many connections are idle.

@@ -11,7 +11,7 @@ use hoplite_core::ObjectId;
 use hoplite_core::collective::Member;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
-use hoplite_core::node::{Inspection, ReduceRecord};
+use hoplite_core::node::{Inspection, PeerFault, ReduceRecord, ShardFault, Troubles};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Locations, MAX_PAGE_BYTES, Page, Retention, UNREACHABLE, best_informed};
 use hoplite_core::topology::blocks::Blocks;
@@ -25,6 +25,7 @@ use hoplite_proto::bounds::{decode_address, encode_address};
 use hoplite_proto::data::{encode_position, encode_record};
 use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
 use hoplite_proto::local::Response;
+use hoplite_proto::missing::{encode_fault, encode_wait};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1;
 use prost::Message;
@@ -374,7 +375,26 @@ async fn status(plane: &LocalPlane) -> Response {
         directed_hops: count(node.directed_hops),
         combinations: count(node.combinations),
         links: metrics.links().into_iter().map(encode_link).collect(),
+        troubles: Some(troubles(plane)),
     }))
+}
+
+fn troubles(plane: &LocalPlane) -> v1::Troubles {
+    let (Troubles { full_waiters, long_waits, waits, shards, peers }, now) = plane.engine.troubles();
+    let shards = shards.iter().filter_map(|ShardFault { shard, fault }| {
+        let link = plane.shards.get(*shard)?;
+        Some(encode_fault(&link.address, &fault.error, now.since(fault.since)))
+    });
+    let peer = |PeerFault { node, fault }: &PeerFault| {
+        encode_fault(node.as_str(), &fault.error, now.since(fault.since))
+    };
+    v1::Troubles {
+        full_waiters: full_waiters as u64,
+        long_waits: long_waits as u64,
+        waits: waits.iter().map(encode_wait).collect(),
+        shards: shards.collect(),
+        peers: peers.iter().map(peer).collect(),
+    }
 }
 
 fn encode_link(link: PeerLink) -> v1::PeerLink {

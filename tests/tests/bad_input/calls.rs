@@ -23,7 +23,7 @@ fn an_unknown_object_is_a_timeout() {
     let started = Instant::now();
     for timeout in [Duration::ZERO, Duration::from_millis(120)] {
         let is_right = |error: ObjectError, expected: Operation| match error {
-            ObjectError::Timeout { operation, waited } => operation == expected && waited >= timeout,
+            ObjectError::Timeout { operation, waited, .. } => operation == expected && waited >= timeout,
             _ => false,
         };
         assert!(is_right(refusal(client.get("none", timeout)), Operation::Get));

@@ -298,6 +298,14 @@ async fn running(store: &StoreArguments) -> Finding {
     if let (true, Some(says)) = (away.is_empty(), differ) {
         return finding("store", Health::Doubtful, format!("{} runs, but {says}", status.node));
     }
+    let troubles = status.troubles.lines();
+    if !troubles.is_empty() {
+        let verdict = match away.len() {
+            all if all > 0 && all == status.shards.len() => Health::Bad,
+            _ => Health::Doubtful,
+        };
+        return finding("store", verdict, format!("{}: {}", status.node, troubles.join("; ")));
+    }
     match away.len() {
         0 => finding("store", Health::Good, format!("{} runs, with all its shards", status.node)),
         all if all == status.shards.len() => {

@@ -38,6 +38,8 @@ pub(super) struct Audiences {
 #[derive(Debug)]
 struct Audience {
     key: CallKey,
+    /// When the sources had been looked for.
+    since: Time,
     /// The session that is to make the target, if there is one.
     put: Option<PutId>,
     agreement: Agreement,
@@ -57,10 +59,10 @@ struct Late {
 
 impl Audiences {
     /// The sources have been looked for, and from now on the collective is made.
-    pub(super) fn open(&mut self, key: CallKey, gathering: &Gathering) {
+    pub(super) fn open(&mut self, now: Time, key: CallKey, gathering: &Gathering) {
         let (agreement, members) = (gathering.agreement(), gathering.known_members());
         let missing = gathering.missing_sources();
-        let audience = Audience { key, put: None, agreement, members, missing };
+        let audience = Audience { key, since: now, put: None, agreement, members, missing };
         self.open.insert(gathering.request().target.clone(), audience);
     }
 
@@ -123,6 +125,11 @@ impl Audiences {
         false
     }
 
+    /// When the sources of a target had been looked for, if participants wait for it.
+    pub(super) fn since(&self, target: &ObjectId) -> Option<Time> {
+        self.open.get(target).map(|audience| audience.since)
+    }
+
     /// What the participants agree about of whose collective this is to be the target.
     pub(super) fn agreement(&self, target: &ObjectId) -> Option<Agreement> {
         self.open.get(target).map(|audience| audience.agreement)
@@ -166,11 +173,9 @@ impl Node {
             // The call ends, but not what it was for.
             return;
         }
-        let error = match error {
-            // Their own times are their own matter.
-            Error::Timeout { .. } => Error::ObjectLost { id: target.clone() },
-            error => error.clone(),
-        };
+        let error = error.clone();
+        // The members of the session hear the same on the connections that they have.
+        self.session_unwanted(key, &error);
         self.deny(members.into_iter(), (target, put), &error);
         self.denied(target, put, &error);
         if is_disagreement(&error) && !missing.is_empty() {

@@ -5,12 +5,15 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 
 use super::super::calls::{CallKey, Contents, CreateCall};
+use super::super::context::Deadline;
+use super::super::table::SpaceWaiter;
 use super::super::{CallId, ClientId, Confirm, Node};
 use super::CoordinatedCall;
 use crate::collective::Agreement;
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::metadata::Metadata;
+use crate::peer::ROOM_TIMEOUT;
 use crate::shard::{RequestId, UnpublishReason};
 
 /// Targets without bytes that this store has made, and of which the directory has not said that it knows them: the questions
@@ -33,6 +36,22 @@ impl Node {
         let target = request.target.clone();
         self.begin_reduction(key, request);
         self.reductions.note(&target, reason);
+    }
+
+    /// Ends a collective whose target has no room here, and will have none unless somebody deletes objects. A short wait comes
+    /// before that, because the objects of the previous round may be about to be deleted.
+    pub(in super::super) fn give_up_without_room(&mut self, target: &ObjectId) {
+        let is_waiting = self.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));
+        let Some(since) = self.collectives.audiences.since(target).filter(|_| is_waiting) else { return };
+        let Some(size_bytes) = self.reductions.target_size(target) else { return };
+        let now = self.ctx.now();
+        if now < since + ROOM_TIMEOUT {
+            return self.ctx.schedule(since + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
+        }
+        if self.copies.may_come_to_fit(size_bytes) {
+            return self.ctx.schedule(now + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
+        }
+        self.fail_reduce(target, self.copies.store_full(size_bytes));
     }
 
     /// The exchange of parts is over, or there will be none. Makes the target, an object without bytes, of which all participants

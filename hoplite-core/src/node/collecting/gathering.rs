@@ -46,6 +46,11 @@ impl Gatherings {
         self.0.get(target)
     }
 
+    /// The sources of a target that are nowhere yet, by their ranks.
+    pub(super) fn missing_sources(&self, target: &ObjectId) -> Option<BTreeMap<usize, ObjectId>> {
+        self.0.get(target).map(|gathered| gathered.gathering.missing_sources())
+    }
+
     /// Whether `target` is looked for by this call.
     pub(super) fn is_for(&self, key: CallKey, target: &ObjectId) -> bool {
         self.0.get(target).is_some_and(|gathered| gathered.key == key)
@@ -177,7 +182,7 @@ impl Node {
 
     fn end_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
         let gathered = self.collectives.gatherings.0.remove(target)?;
-        self.collectives.audiences.open(gathered.key, &gathered.gathering);
+        self.collectives.audiences.open(self.ctx.now(), gathered.key, &gathered.gathering);
         if let Some(due) = gathered.due {
             self.ctx.unschedule(due, Deadline::Reduce(target.clone()));
         }

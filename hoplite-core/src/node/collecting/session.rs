@@ -12,7 +12,7 @@ use crate::collective::{
     MembershipId, Plan, Report, Roster, Seated, SessionAction, Word, describe_plan,
 };
 use crate::error::Error;
-use crate::id::{ObjectId, PutId};
+use crate::id::{NodeId, ObjectId, PutId};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::Choice;
 use crate::plan::collective::{Arrangement, Collective, Schedule, arrange, arrange_parts, frame_bytes};
@@ -32,7 +32,8 @@ pub(super) struct Sessions {
 pub(super) struct Coordinated {
     call: CoordinatedCall,
     session: CollectiveSession,
-    members: usize,
+    /// The nodes of the members, in their order.
+    nodes: Vec<NodeId>,
     plan: String,
 }
 
@@ -49,7 +50,7 @@ impl Sessions {
     /// What was asked for, since when, among how many members by which plan.
     pub(super) fn under_way(&self) -> impl Iterator<Item = (&Reduce, Time, usize, &str)> {
         let coordinated = self.coordinated.values();
-        coordinated.map(|one| (&one.call.request, one.call.started, one.members, &one.plan[..]))
+        coordinated.map(|one| (&one.call.request, one.call.started, one.nodes.len(), &one.plan[..]))
     }
 
     pub(super) fn get(&self, put: PutId) -> Option<&Coordinated> {
@@ -81,7 +82,12 @@ impl Coordinated {
 
     /// How it went, now that the target is there.
     pub(super) fn record(&self, ctx: &Context) -> ReduceRecord {
-        self.call.record(ctx, self.members, self.plan.clone())
+        self.call.record(ctx, self.nodes.len(), self.plan.clone())
+    }
+
+    /// The stores that have not done their part.
+    pub(super) fn unfinished_stores(&self) -> Vec<NodeId> {
+        self.session.unfinished().filter_map(|index| self.nodes.get(index).cloned()).collect()
     }
 
     /// How it goes.
@@ -154,7 +160,8 @@ impl Node {
         let own_enlistment = own.as_ref().map(|(enlistment, _)| *enlistment);
         let session = CollectiveSession::new(kind, common.target, enlistments, own_enlistment);
         let plan = describe_plan(kind, &common.schedule, &common.account, &common.members);
-        let coordinated = Coordinated { call, session, members: common.members.len(), plan };
+        let nodes = common.members.iter().map(|member| member.node.clone()).collect();
+        let coordinated = Coordinated { call, session, nodes, plan };
         self.collectives.sessions.coordinated.insert(put, coordinated);
         if let Some((enlistment, plan)) = own {
             self.asked(MembershipId::Here(enlistment), plan);

@@ -65,6 +65,25 @@ pub enum Event {
         /// Its index in the configured list.
         shard: usize,
     },
+    /// A session with a shard did not come about, or has ended with an error. Said after `ShardDown`.
+    ShardFailed {
+        /// Its index in the configured list.
+        shard: usize,
+        /// The reason.
+        error: Error,
+    },
+    /// The data plane could not connect to a store, or that store has refused this one.
+    PeerFailed {
+        /// The store.
+        peer: NodeId,
+        /// The reason.
+        error: Error,
+    },
+    /// The data plane has connected to a store for which the last attempt had failed.
+    PeerReached {
+        /// The store.
+        peer: NodeId,
+    },
     /// A shard says something.
     FromShard {
         /// Its index in the configured list.

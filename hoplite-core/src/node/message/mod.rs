@@ -8,6 +8,7 @@ mod hop;
 mod ids;
 mod request;
 mod response;
+mod trouble;
 
 pub use effect::*;
 pub use event::*;
@@ -15,3 +16,4 @@ pub use hop::*;
 pub use ids::*;
 pub use request::*;
 pub use response::*;
+pub use trouble::*;

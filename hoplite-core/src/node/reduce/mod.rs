@@ -22,6 +22,7 @@
 
 mod detours;
 mod grow;
+mod lack;
 mod mend;
 mod record;
 mod reduction;
@@ -43,6 +44,7 @@ use crate::plan::reduce::VertexId;
 use crate::reduce::ReduceOp;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
+pub(super) use lack::Lack;
 use record::Records;
 pub use record::{Position, ReduceRecord};
 use reduction::{Progress, Reduction, Run};
@@ -412,8 +414,8 @@ impl Reductions {
         self.by_target.get(target)?.target_size()
     }
 
-    /// The sources of a reduce that are being fetched.
-    pub(super) fn fetched_sources(&self, target: &ObjectId) -> impl Iterator<Item = &ObjectId> {
-        self.by_target.get(target).into_iter().flat_map(Reduction::fetched_sources)
+    /// What a reduce waits for.
+    pub(super) fn lack(&self, target: &ObjectId) -> Option<Lack> {
+        self.by_target.get(target).map(Reduction::lack)
     }
 }

@@ -147,6 +147,11 @@ impl Source {
         self.missing_since = None;
     }
 
+    /// The nodes from which it could not be had.
+    pub(super) fn avoided(&self) -> impl Iterator<Item = &NodeId> {
+        self.avoided.keys()
+    }
+
     /// Which put the directory knows.
     fn known_put(&self) -> Option<PutId> {
         self.news.as_ref()?.object.as_ref().map(|object| object.put)
@@ -161,7 +166,7 @@ impl Source {
         self.is_lost() || self.known_put() != self.joined_put
     }
 
-    fn is_known(&self) -> bool {
+    pub(super) fn is_known(&self) -> bool {
         self.news.as_ref().is_some_and(|news| news.object.is_some())
     }
 }
@@ -364,12 +369,6 @@ impl Reduction {
             }
             _ => Ok(()),
         }
-    }
-
-    /// The sources that are being fetched.
-    pub(super) fn fetched_sources(&self) -> impl Iterator<Item = &ObjectId> {
-        let sources = self.request.sources.iter().zip(&self.sources);
-        sources.filter(|(_, source)| matches!(source.place, SourcePlace::Fetching(_))).map(|(id, _)| id)
     }
 
     /// Stops following the sources, and lets go of those that are here.

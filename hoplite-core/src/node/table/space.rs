@@ -6,12 +6,13 @@
 
 use super::super::calls::CallKey;
 use super::super::hop::HopOwner;
-use super::{CopyId, Table};
+use super::{CopyId, LocalCopy, Table};
 use crate::collective::MembershipId;
 use crate::error::Error;
 use crate::extent::{Extent, HEADER_BYTES};
 use crate::id::ObjectId;
 use crate::limits::Limits;
+use crate::missing::Missing;
 
 /// A call or a transfer that waits for room.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -72,6 +73,13 @@ impl Table {
         HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes
     }
 
+    /// Returns `true` if an object could be stored without anybody deleting another one, once all that is under way is over.
+    pub(in super::super) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
+        let stays = |copy: &&LocalCopy| copy.is_live() && copy.is_pinned() && copy.is_complete();
+        let kept_bytes: u64 = self.copies.values().filter(stays).map(|copy| copy.extent.length_bytes).sum();
+        HEADER_BYTES + size_bytes <= self.allocator.capacity_bytes().saturating_sub(kept_bytes)
+    }
+
     /// Gives back room that was found and is not needed.
     pub(in super::super) fn give_back(&mut self, room: Extent) {
         self.reserved_bytes -= room.length_bytes;
@@ -91,6 +99,15 @@ impl Table {
     /// The error of a caller for whom there was no room.
     pub(in super::super) fn store_full(&self, size_bytes: u64) -> Error {
         Error::StoreFull {
+            needed_bytes: HEADER_BYTES + size_bytes,
+            free_bytes: self.allocator.free_bytes(),
+            capacity_bytes: self.allocator.capacity_bytes(),
+        }
+    }
+
+    /// The thing that such a caller waits for.
+    pub(in super::super) fn lacks_room(&self, size_bytes: u64) -> Missing {
+        Missing::Room {
             needed_bytes: HEADER_BYTES + size_bytes,
             free_bytes: self.allocator.free_bytes(),
             capacity_bytes: self.allocator.capacity_bytes(),

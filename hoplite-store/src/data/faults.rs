@@ -1,0 +1,73 @@
+//! The stores that refuse this one, or cannot be reached: told to the log and to the node.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use hoplite_core::error::Error;
+use hoplite_core::fault::PeerFaults;
+use hoplite_core::node::Event;
+use hoplite_core::time::Time;
+
+use super::connection::ConnectionError;
+use super::pool::Peer;
+
+/// Most events that wait for the node. It takes them with whatever happens next.
+const MAX_NEWS: usize = 256;
+
+/// See the [module documentation](self).
+#[derive(Debug, Default)]
+pub(crate) struct PeerReports {
+    has_news: AtomicBool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    faults: PeerFaults,
+    news: Vec<Event>,
+}
+
+impl PeerReports {
+    /// Notes that no connection to a store came about. The log tells it if it is news.
+    pub(super) fn failed(&self, now: Time, (node, address): &Peer, error: &ConnectionError) {
+        let error = match error {
+            ConnectionError::Refused(error) => error.clone(),
+            error => Error::Unavailable { what: format!("its data plane at {address} ({error})").into() },
+        };
+        let mut state = self.lock();
+        if state.faults.failed(now, node, error.clone()) {
+            tracing::warn!(peer = %node, %address, %error, "cannot connect to a store");
+        }
+        self.tell(&mut state, Event::PeerFailed { peer: node.clone(), error });
+    }
+
+    /// Notes that a connection to a store came about.
+    pub(super) fn reached(&self, (node, _): &Peer) {
+        let mut state = self.lock();
+        if state.faults.reached(node) {
+            self.tell(&mut state, Event::PeerReached { peer: node.clone() });
+        }
+    }
+
+    fn tell(&self, state: &mut State, event: Event) {
+        if state.news.len() < MAX_NEWS {
+            state.news.push(event);
+        }
+        self.has_news.store(true, Ordering::Release);
+    }
+
+    /// Takes the events that the node has not heard.
+    pub(crate) fn take_news(&self) -> Vec<Event> {
+        if !self.has_news.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        let mut state = self.lock();
+        self.has_news.store(false, Ordering::Release);
+        std::mem::take(&mut state.news)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Each change is whole: a panic elsewhere leaves at most one event untold.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
