@@ -392,9 +392,10 @@ impl Engine {
         Some(record)
     }
 
-    /// What goes wrong at this store now. Addresses of shards are in the order of the configuration.
+    /// What goes wrong at this store, and the time at which it does.
     pub(crate) fn troubles(&self) -> (Troubles, Time) {
-        (self.lock().node.troubles(), self.now())
+        let now = self.now();
+        (self.lock().node.troubles(now), now)
     }
 
     /// How long the store has been running.

@@ -10,10 +10,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, SystemTime};
 
+use hoplite_core::Error as ObjectError;
+use hoplite_core::missing::Missing;
 use hoplite_daemon::{Authority, Issued};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_tests::PATIENCE;
-use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, run_to_end};
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};
 use hoplite_tests::http::get;
 use hoplite_tests::raw::{Kind, RawPeer, hello};
 
@@ -88,6 +90,33 @@ fn a_stranger_without_the_token_can_do_nothing() {
     for daemon in cluster.stores.iter().chain(&cluster.shards).flatten() {
         assert!(!daemon.log().contains("secret"), "nothing of the token is logged");
     }
+}
+
+#[test]
+fn a_token_that_is_refused_after_a_restart_is_logged_and_told_to_clients() {
+    let place = tempfile::tempdir().unwrap();
+    let token = place.path().join("token");
+    write_private(&token, "the first secret of the tests\n");
+    let flags = arguments(&[("--token-file", &token)]);
+    let plan = Plan { nodes: 1, store_arguments: flags.clone(), shard_arguments: flags, ..Plan::default() };
+    let mut cluster = Cluster::start(plan);
+    cluster.client(0).put("x", b"before").unwrap();
+
+    cluster.kill_shard(0);
+    write_private(&token, "the second secret of the tests\n");
+    cluster.restart_shard(0);
+    let client = cluster.client(0);
+    await_that("the refusal", || {
+        let shards = client.status().unwrap().troubles.shards;
+        shards.iter().any(|shard| matches!(shard.error, ObjectError::PermissionDenied { .. }))
+    });
+    let error = refusal(client.get("none", Duration::from_millis(100)));
+    let ObjectError::Timeout { missing: Some(missing), .. } = &error else { panic!("{error}") };
+    let Missing::Shard { address, reason } = &**missing else { panic!("{error}") };
+    assert_eq!(*address, cluster.shard_addresses[0]);
+    assert!(matches!(**reason, ObjectError::PermissionDenied { .. }), "{error}");
+    let is_told = |line: &str| line.contains("WARN") && line.contains("refuses this store");
+    await_that("the line in the log", || cluster.store(0).log().lines().any(is_told));
 }
 
 /// What `hoplite certs` has made for a machine.

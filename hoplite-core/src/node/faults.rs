@@ -7,6 +7,7 @@ use crate::fault::PeerFaults;
 use crate::id::{NodeId, ObjectId};
 use crate::missing::Missing;
 use crate::placement::REPLICAS;
+use crate::time::Time;
 
 /// See the [module documentation](self).
 #[derive(Debug, Default)]
@@ -51,8 +52,8 @@ impl Faults {
     }
 
     /// The stores that could not be reached lately.
-    pub(super) fn peers(&self, ctx: &Context) -> impl Iterator<Item = (&NodeId, &Fault)> {
-        self.peers.recent(ctx.now())
+    pub(super) fn peers(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
+        self.peers.recent(now)
     }
 
     /// Why a store cannot be asked, if that is so.

@@ -11,6 +11,7 @@ use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::missing::{Absent, Missing, Named};
 use crate::shard::RequestId;
+use crate::time::Time;
 
 /// A call that has waited for so long is shown to people.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
@@ -191,11 +192,11 @@ impl Node {
         fault.or_else(|| (!nodes.is_empty()).then_some(Missing::Stores { nodes }))
     }
 
-    /// What goes wrong at this store now, for people.
-    pub fn troubles(&self) -> Troubles {
-        let waits = || self.calls.waiting_for(self.ctx.now(), LONG_WAIT);
+    /// What goes wrong at this store at `now`, for people.
+    pub fn troubles(&self, now: Time) -> Troubles {
+        let waits = || self.calls.waiting_for(now, LONG_WAIT);
         let wait = |(key, operation, waited)| LongWait { operation, waited, missing: self.missing(key) };
-        let peers = self.faults.peers(&self.ctx);
+        let peers = self.faults.peers(now);
         Troubles {
             full_waiters: self.copies.status().waiting_for_room,
             long_waits: waits().count(),

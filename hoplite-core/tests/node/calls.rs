@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hoplite_core::missing::Missing;
 use hoplite_core::node::*;
 use hoplite_core::shard::{
     DropReason, Location, LocationState, Locations, ObjectSummary, PullOutcome, RequestId, Retention,
@@ -200,7 +201,8 @@ fn a_delete_times_out() {
     let mut h = Harness::new();
     let call = h.delete(A, &["a"]);
     h.pass(LONG);
-    assert_eq!(h.error(call), Error::timeout(Operation::Delete, LONG));
+    let missing = Some(Box::new(Missing::Answer { address: "shard-0".into() }));
+    assert_eq!(h.error(call), Error::Timeout { operation: Operation::Delete, waited: LONG, missing });
     let empty = h.delete(A, &[]);
     assert_eq!(h.answer(empty), Some(Ok(Response::Deleted { count: 0 })));
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use hoplite_core::missing::Missing;
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, GrantId, LocationState, PullOutcome, Retention, ToStore};
 use hoplite_core::{Error, Operation, PutId};
@@ -121,7 +122,8 @@ fn a_get_times_out() {
     h.assert_waits(call);
     h.pass(Duration::from_millis(1));
     let waited = Duration::from_millis(700);
-    assert_eq!(h.error(call), Error::timeout(Operation::Get, waited));
+    let missing = Some(Box::new(Missing::Object { id: id("x") }));
+    assert_eq!(h.error(call), Error::Timeout { operation: Operation::Get, waited, missing });
     assert_eq!(h.told(), ["0 query x", "0 cancel"]);
     h.assert_empty();
 }

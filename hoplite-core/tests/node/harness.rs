@@ -555,6 +555,10 @@ impl Harness {
 
     // The state.
 
+    pub(crate) fn troubles(&self) -> Troubles {
+        self.node.troubles(self.now)
+    }
+
     pub(crate) fn free_objects(&self) -> u64 {
         self.node.status().free_bytes / (HEADER_BYTES + SIZE)
     }

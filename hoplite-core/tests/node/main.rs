@@ -5,6 +5,7 @@
 
 mod calls;
 mod cases;
+mod causes;
 mod checker;
 mod conflicts;
 mod denials;

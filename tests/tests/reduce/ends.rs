@@ -1,6 +1,7 @@
 //! Reduces that are given up, and memory that is short.
 
 use hoplite_client::{PutOptions, ReduceOptions};
+use hoplite_core::missing::Missing;
 use hoplite_tests::cluster::{Cluster, Plan, Worker};
 
 use super::*;
@@ -82,6 +83,18 @@ fn a_reduce_that_takes_too_long_times_out() {
     finish_all(unfinished);
     client.reduce_with("target", ids(&[1, 2, 3]), within(PATIENCE)).expect("the id is free");
     assert_sum(&cluster, "target", &[1, 2, 3]);
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
+fn a_reduce_names_the_source_that_no_store_offers() {
+    let mut cluster = Cluster::start(chained(2));
+    put(&cluster, 1, LARGE, 1);
+    let short = within(Duration::from_millis(500));
+    let error = refusal(cluster.client(0).reduce_with("target", ids(&[1, 2]), short));
+    let ObjectError::Timeout { missing: Some(missing), .. } = &error else { panic!("{error}") };
+    let Missing::Sources { sources } = &**missing else { panic!("{error}") };
+    assert_eq!(sources.first, [ObjectId::new(id(2)).unwrap()], "{error}");
     assert_nothing_left(&mut cluster);
 }
 

@@ -150,6 +150,29 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
 }
 
 #[test]
+fn a_full_store_at_rank_0_ends_an_allreduce_at_all_ranks() {
+    // Room for its source only.
+    let plan = Plan { memory_of: [(0, "3MiB".to_owned())].into(), ..chained(3) };
+    let mut cluster = Cluster::start(plan);
+    for rank in 0..3 {
+        put(&cluster, rank, LARGE, rank as u64);
+    }
+    // Rank 0 has far more time than a test takes.
+    let timeouts = [PATIENCE * 20, PATIENCE, PATIENCE];
+    let results: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
+        let calls = timeouts.into_iter().enumerate();
+        let calls: Vec<_> =
+            calls.map(|(rank, timeout)| call(scope, &cluster, rank, ("target", timeout))).collect();
+        calls.into_iter().map(|call| call.join().unwrap()).collect()
+    });
+    for (rank, result) in results.into_iter().enumerate() {
+        let error = refusal(result);
+        assert!(matches!(error, ObjectError::StoreFull { .. }), "{rank}: {error}");
+    }
+    assert_nothing_left(&mut cluster);
+}
+
+#[test]
 fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
     let links = Links::new(2);
     // Room for two sources, something else, and one target.

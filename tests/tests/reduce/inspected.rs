@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 use std::thread::scope;
 
+use hoplite_core::missing::{Absent, Missing};
+
 use super::links::{FIRST_HALF, GIVER, TAKER, assert_sums, call, linked};
 use super::*;
 
@@ -107,8 +109,14 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
                     assert!(matches!(error, ObjectError::Deleted { .. }), "{error}");
                 }
             } else {
-                assert!(matches!(first, ObjectError::Timeout { .. }), "{first}");
-                assert!(matches!(second, ObjectError::ObjectLost { .. }), "{second}");
+                let absent = Absent { rank: 2, source: ObjectId::new(id(2)).unwrap() };
+                for error in [first, second] {
+                    let ObjectError::Timeout { missing: Some(missing), .. } = &error else {
+                        panic!("{error}")
+                    };
+                    let Missing::Participants { participants } = &**missing else { panic!("{error}") };
+                    assert_eq!(participants.first, [absent.clone()], "{error}");
+                }
             }
         });
     }

@@ -358,7 +358,15 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
             }
             for other in others {
                 let got = other.join().unwrap();
-                if rank == 0 { assert_lost(got) } else { assert_sums([got]) }
+                match (rank, dies) {
+                    (0, true) => assert_lost(got),
+                    // Rank 0 tells the others why it has failed.
+                    (0, false) => {
+                        let error = refusal(got);
+                        assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
+                    }
+                    _ => assert_sums([got]),
+                }
             }
             links.open();
         });

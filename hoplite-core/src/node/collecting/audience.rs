@@ -164,6 +164,9 @@ fn members_at(locations: &Locations) -> impl Iterator<Item = Member> {
 impl Node {
     /// A call is about to end. If it was for a collective that has failed, those who wait for the target elsewhere are told.
     pub(in super::super) fn end_audience(&mut self, key: CallKey, target: &ObjectId, error: Option<&Error>) {
+        if error.is_some() && self.collectives.gatherings.is_for(key, target) {
+            self.drop_gathering(target);
+        }
         let Some(Audience { put, members, missing, .. }) = self.collectives.audiences.close(key, target)
         else {
             return;
