@@ -53,6 +53,21 @@ def test_ids_in_errors_are_what_people_gave(client: hoplite.Client, fresh: str) 
     assert str(caught.value).endswith(f"(object {fresh})")
 
 
+def test_a_timeout_says_what_was_missing(client: hoplite.Client, fresh: str) -> None:
+    with pytest.raises(hoplite.Timeout) as caught:
+        client.get(fresh, 0.05)
+    assert caught.value.missing == "object"
+    assert list(caught.value.missing_ids) == [fresh]
+    assert f"no store offers object {fresh}" in str(caught.value)
+    sources = [f"{fresh}/{rank}" for rank in range(2)]
+    with pytest.raises(hoplite.Timeout) as caught:
+        client.allreduce(fresh, sources, 0, np.zeros(4), timeout=0.2)
+    assert caught.value.missing == "participants"
+    assert list(caught.value.missing_ranks) == [1]
+    assert list(caught.value.missing_ids) == [sources[1]]
+    assert hoplite.Timeout("plain").missing is None
+
+
 WRONG_IDS: list[Any] = [None, 7, 1.5, ["x"], object(), bytearray(b"x"), np.str_]
 
 

@@ -319,7 +319,9 @@ class Group:
                 return self._ended(operation)
         what = f"{operation.name}{which} of {self._described()}"
         if isinstance(cause, Timeout):
-            message = f"{what} failed: timeout after {operation.timeout:g} s{await self._missing(round)}"
+            refused = f"; {', '.join(cause.peers)}: {cause.reason}" if cause.reason else ""
+            missing = await self._missing(round)
+            message = f"{what} failed: timeout after {operation.timeout:g} s{missing}{refused}"
         else:
             message = f"{what} failed: {_lost(cause)}"
         error = self._failed(message, cause)
