@@ -51,26 +51,30 @@ impl StoreArguments {
         if self.timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { self.timeout }
     }
 
-    /// What `error` of an operation on `ids` is to the user: a timeout names the objects, and the time that was given.
+    /// What `error` of an operation on `ids` is to the user: a timeout names the objects, the time that was given, and the thing
+    /// that was missing.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
-        let hoplite_client::Error::Object(ObjectError::Timeout { operation, .. }) = error else {
+        let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error else {
             return error.into();
         };
         let objects = match ids {
             [id] => id.readable(),
             _ => format!("{} objects", ids.len()),
         };
-        TimedOut { operation, objects, timeout: self.timeout }.into()
+        let missing = missing.map_or_else(String::new, |missing| format!(": {missing}"));
+        TimedOut { operation, objects, timeout: self.timeout, missing }.into()
     }
 }
 
 /// The time that the user gave is over.
 #[derive(Debug, thiserror::Error)]
-#[error("{operation} of {objects} timed out after {}", humantime::format_duration(*timeout))]
+#[error("{operation} of {objects} timed out after {}{missing}", humantime::format_duration(*timeout))]
 struct TimedOut {
     operation: Operation,
     objects: String,
     timeout: Duration,
+    /// The thing that was missing, after a colon; empty if nobody knows.
+    missing: String,
 }
 
 /// Parses an object id: the bytes of the argument as they are.
@@ -103,6 +107,8 @@ pub(crate) struct Shape(pub(crate) Vec<u64>);
 
 #[cfg(test)]
 mod tests {
+    use hoplite_client::Missing;
+
     use super::*;
 
     #[test]
@@ -120,11 +126,16 @@ mod tests {
         let explained = |seconds, ids: &[&str]| {
             let store = StoreArguments { socket: None, timeout: Duration::from_secs(seconds) };
             let waited = Duration::from_micros(1_000_061);
-            let error = ObjectError::timeout(Operation::Get, waited);
+            let missing = ids
+                .first()
+                .filter(|_| seconds == 1)
+                .map(|id| Box::new(Missing::Object { id: ObjectId::new(id).unwrap() }));
+            let error = ObjectError::Timeout { operation: Operation::Get, waited, missing };
             let ids: Vec<_> = ids.iter().map(|id| ObjectId::new(id).unwrap()).collect();
             store.explain(error.into(), &ids).to_string()
         };
-        assert_eq!(explained(1, &["nope"]), "get of nope timed out after 1s");
+        let expected = "get of nope timed out after 1s: no store offers object nope";
+        assert_eq!(explained(1, &["nope"]), expected);
         assert_eq!(explained(0, &["a", "b"]), "get of 2 objects timed out after 0s");
     }
 
