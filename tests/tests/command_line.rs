@@ -141,6 +141,7 @@ fn objects_pass_from_node_to_node() {
         assert_eq!(up.succeed(1, &["get", id]), bytes, "{id}");
         up.succeed(1, &["get", id, "-o", to.to_str().unwrap()]);
         assert_eq!(fs::read(&to).unwrap(), bytes, "{id}");
+        assert_eq!(up.succeed(1, &["get", id, "-o", "-"]), bytes, "{id}");
         // The same again is the same object; standard input is as good as a file.
         assert!(up.put(1, id, &bytes, &[]).status.success(), "{id}");
     }

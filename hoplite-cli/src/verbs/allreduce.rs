@@ -10,7 +10,7 @@ use hoplite_client::{AllreduceOptions, Client, ObjectId, ReduceOp, ReduceOrder};
 use hoplite_core::{Error as ObjectError, Operation};
 
 use super::barrier::check_rank;
-use super::get::destination::Destination;
+use super::get::destination::{self, Destination};
 use super::reduce::op_parser;
 use super::wait::available;
 use crate::arguments::{StoreArguments, id_parser};
@@ -43,7 +43,7 @@ pub(crate) struct Arguments {
     /// Combine them in the order given, so that every run has the same bits
     #[arg(long)]
     deterministic: bool,
-    /// The file to write; it appears, or is replaced, when it is complete [default: standard output]
+    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: -]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
@@ -51,6 +51,7 @@ pub(crate) struct Arguments {
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let Arguments { target, sources, rank, op, deterministic, output } = arguments;
     check_rank(rank, sources.len())?;
+    let output = destination::file(output);
     let options = AllreduceOptions {
         op,
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },

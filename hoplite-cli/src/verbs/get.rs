@@ -30,14 +30,14 @@ pub(crate) struct Arguments {
     /// The id of the object
     #[arg(value_parser = id_parser())]
     id: ObjectId,
-    /// The file to write; it appears, or is replaced, when it is complete [default: standard output]
+    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: -]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let client = store.connect().await?;
-    let Some(path) = arguments.output else {
+    let Some(path) = destination::file(arguments.output) else {
         return copy(&client, store, &arguments.id, &mut std::io::stdout().lock()).await;
     };
     let mut destination =

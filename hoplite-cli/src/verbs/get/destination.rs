@@ -18,6 +18,11 @@ struct Rename {
     to: PathBuf,
 }
 
+/// Returns the file that `--output` names; `None` for standard output, which `-` stands for.
+pub(in crate::verbs) fn file(output: Option<PathBuf>) -> Option<PathBuf> {
+    output.filter(|path| path != Path::new("-"))
+}
+
 impl Destination {
     pub(in crate::verbs) fn create(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
@@ -123,6 +128,14 @@ mod tests {
         destination.write_all(b"nothing").unwrap();
         destination.complete().unwrap();
         assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    }
+
+    #[test]
+    fn a_dash_is_standard_output_and_a_path_that_begins_with_one_is_a_file() {
+        assert_eq!(file(None), None);
+        assert_eq!(file(Some("-".into())), None);
+        assert_eq!(file(Some("./-".into())), Some("./-".into()));
+        assert_eq!(file(Some("-x".into())), Some("-x".into()));
     }
 
     #[test]
