@@ -106,6 +106,15 @@ pub enum MetadataError {
     },
 }
 
+/// The last part of a message: why room is in use, if that is known.
+struct Holders<'a>(&'a str);
+
+impl fmt::Display for Holders<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; {}", self.0) }
+    }
+}
+
 /// Everything that an operation on objects can answer instead of a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -148,7 +157,10 @@ pub enum Error {
         limit_bytes: u64,
     },
     /// There was no room before the deadline, even after eviction.
-    #[error("store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free")]
+    #[error(
+        "store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free{}",
+        Holders(holders)
+    )]
     StoreFull {
         /// How many bytes the call needed.
         needed_bytes: u64,
@@ -156,6 +168,8 @@ pub enum Error {
         free_bytes: u64,
         /// The size of the arena.
         capacity_bytes: u64,
+        /// The reasons why the rest is in use, and the programs that refer to it, in words; empty where nobody looked.
+        holders: String,
     },
     /// The deadline passed.
     #[error("{operation} timed out after {waited:?}{}", Because(missing))]

@@ -43,6 +43,8 @@ use crate::traces::Traces;
 
 /// The engine keeps room for so many effects of one event.
 const KEPT_EFFECTS: usize = 1024;
+/// Most clients that the explanation of a full store names.
+const MAX_NAMED_HOLDERS: usize = 3;
 
 /// What [`Engine::apply`] changes.
 #[derive(Debug)]
@@ -254,9 +256,9 @@ impl Engine {
     }
 
     /// Enters a client; its answers go to the queue that is returned.
-    pub(crate) fn client_connected(&self) -> (ClientId, Arc<Answers>) {
+    pub(crate) fn client_connected(&self, name: String) -> (ClientId, Arc<Answers>) {
         let client = ClientId(self.next_number());
-        let answers = Arc::new(Answers::default());
+        let answers = Arc::new(Answers::of(name));
         self.clients.insert(client, Arc::clone(&answers));
         (client, answers)
     }
@@ -265,6 +267,29 @@ impl Engine {
     pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {
         self.clients.remove(&client);
         self.apply(Event::ClientGone { client });
+    }
+
+    /// Says in words why room is in use: by objects that stay until they are deleted, and by references of clients.
+    pub(crate) fn holders(&self) -> String {
+        let (status, holders) = {
+            let state = self.lock();
+            (state.node.status(), state.node.holders())
+        };
+        let name = |client| {
+            let answers = self.clients.get(&client);
+            answers.map_or_else(|| "a client".to_owned(), |answers| answers.client().to_owned())
+        };
+        let kept_bytes = status.pinned_bytes.saturating_sub(holders.deleted_bytes);
+        let named = holders.clients.iter().take(MAX_NAMED_HOLDERS).map(|holder| {
+            format!("{} holds {} bytes in {} objects", name(holder.client), holder.bytes, holder.copies)
+        });
+        let mut parts = vec![format!("objects that were put and not deleted take {kept_bytes}")];
+        parts.extend(named);
+        match holders.clients.len().saturating_sub(MAX_NAMED_HOLDERS) {
+            0 => {}
+            more => parts.push(format!("and {more} other clients hold some")),
+        }
+        parts.join(", ")
     }
 
     /// How many clients are connected.

@@ -174,9 +174,14 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         (id(), any::<u64>(), any::<u64>()).prop_map(|(id, size_bytes, limit_bytes)| {
             Error::ObjectTooLarge { id, size_bytes, limit_bytes }
         }),
-        any::<(u64, u64, u64)>().prop_map(|(needed_bytes, free_bytes, capacity_bytes)| {
-            Error::StoreFull { needed_bytes, free_bytes, capacity_bytes }
-        }),
+        (any::<(u64, u64, u64)>(), text(".{0,60}")).prop_map(
+            |((needed_bytes, free_bytes, capacity_bytes), holders)| Error::StoreFull {
+                needed_bytes,
+                free_bytes,
+                capacity_bytes,
+                holders,
+            }
+        ),
         id().prop_map(|id| Error::ObjectLost { id }),
         id().prop_map(|id| Error::Deleted { id }),
         (id(), text(".{0,60}")).prop_map(|(id, text)| Error::TypeMismatch { id, reason: text.into() }),

@@ -42,9 +42,14 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::ObjectTooLarge { id, size_bytes, limit_bytes } => {
             v1::Error { code, id: encode_id(id), a: *size_bytes, b: *limit_bytes, ..Default::default() }
         }
-        Error::StoreFull { needed_bytes, free_bytes, capacity_bytes } => {
-            v1::Error { code, a: *needed_bytes, b: *free_bytes, c: *capacity_bytes, ..Default::default() }
-        }
+        Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders } => v1::Error {
+            code,
+            a: *needed_bytes,
+            b: *free_bytes,
+            c: *capacity_bytes,
+            text: holders.clone(),
+            ..Default::default()
+        },
         Error::Timeout { operation, waited, missing } => v1::Error {
             code,
             a: encode_operation(*operation),
@@ -105,9 +110,12 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
         code if code == ErrorCode::ObjectTooLarge as u32 => {
             object().map(|id| Error::ObjectTooLarge { id, size_bytes: error.a, limit_bytes: error.b })
         }
-        code if code == ErrorCode::StoreFull as u32 => {
-            Some(Error::StoreFull { needed_bytes: error.a, free_bytes: error.b, capacity_bytes: error.c })
-        }
+        code if code == ErrorCode::StoreFull as u32 => Some(Error::StoreFull {
+            needed_bytes: error.a,
+            free_bytes: error.b,
+            capacity_bytes: error.c,
+            holders: text.clone(),
+        }),
         code if code == ErrorCode::Timeout as u32 => decode_operation(error.a).map(|operation| {
             let missing = error.missing.and_then(|missing| missing::decode(*missing, plane)).map(Box::new);
             Error::Timeout { operation, waited: Duration::from_micros(error.b), missing }

@@ -134,10 +134,11 @@ fn set_object_fields(
             fields.set_item("limit_bytes", limit_bytes)?;
             "ObjectTooLarge"
         }
-        ObjectError::StoreFull { needed_bytes, free_bytes, capacity_bytes } => {
+        ObjectError::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders } => {
             fields.set_item("needed_bytes", needed_bytes)?;
             fields.set_item("free_bytes", free_bytes)?;
             fields.set_item("capacity_bytes", capacity_bytes)?;
+            fields.set_item("holders", holders)?;
             "StoreFull"
         }
         ObjectError::Timeout { operation, waited, missing } => {

@@ -58,7 +58,7 @@ fn pinned_objects_fill_the_arena_until_a_delete_makes_room() {
     }
     let started = Instant::now();
     let error = refusal(client.put_with("more", &bytes(9, 3 * MIB), within(SHORT)));
-    let ObjectError::StoreFull { needed_bytes, free_bytes, capacity_bytes } = error else {
+    let ObjectError::StoreFull { needed_bytes, free_bytes, capacity_bytes, .. } = error else {
         panic!("{error}")
     };
     assert!(started.elapsed() >= SHORT, "it waits as long as it may");

@@ -204,6 +204,15 @@ struct OpenCall {
     deadline: Time,
 }
 
+/// The reason for which a client is given a reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// It reads a copy.
+    Get,
+    /// It writes a copy, or compares with one that is there already.
+    Put,
+}
+
 /// What one client holds.
 #[derive(Debug, Default)]
 struct Client {
@@ -377,11 +386,20 @@ impl Calls {
         self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
-    /// Whether `client` may be given one more reference.
-    pub(super) fn check_may_refer(&self, limits: &Limits, client: ClientId) -> Result<()> {
+    /// Checks that `client` may be given one more reference.
+    ///
+    /// Puts have some references of their own, one for each call that a client may have open, so that a client that holds
+    /// as many views as it may can still put.
+    pub(super) fn check_may_refer(&self, limits: &Limits, client: ClientId, purpose: Purpose) -> Result<()> {
         let limit = limits.max_references_per_client;
+        let reserve = match purpose {
+            Purpose::Get => 0,
+            Purpose::Put => limits.max_requests_per_client,
+        };
         match self.clients.get(&client) {
-            Some(holder) if holder.reference_count >= limit && client != ClientId::STORE => {
+            Some(holder)
+                if holder.reference_count >= limit.saturating_add(reserve) && client != ClientId::STORE =>
+            {
                 Err(Error::limit_exceeded("references of a client", limit as u64))
             }
             _ => Ok(()),
@@ -416,6 +434,13 @@ impl Calls {
     pub(super) fn references(&self, client: ClientId) -> Vec<CopyId> {
         let held = self.clients.get(&client).into_iter().flat_map(|holder| &holder.references);
         held.flat_map(|(copy, count)| std::iter::repeat_n(*copy, *count as usize)).collect()
+    }
+
+    /// All copies to which clients refer, each once for a client.
+    pub(super) fn all_references(&self) -> impl Iterator<Item = (ClientId, CopyId)> {
+        self.clients
+            .iter()
+            .flat_map(|(client, holder)| holder.references.keys().map(move |copy| (*client, *copy)))
     }
 
     /// Forgets a client that holds nothing any more.

@@ -1,5 +1,6 @@
 //! What follows from changes of copies for those who wait for them, and for the directory.
 
+use super::calls::Purpose;
 use super::context::{Deadline, Notice};
 use super::table::{Room, SpaceWaiter};
 use super::{ClientId, CopyId, Node, ObjectView};
@@ -106,9 +107,19 @@ impl Node {
         }
     }
 
-    /// Gives `client` one more reference.
+    /// Gives `client` one more reference, to read.
     pub(super) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
-        self.calls.check_may_refer(self.ctx.limits(), client)?;
+        self.refer_for(client, copy, Purpose::Get)
+    }
+
+    /// Gives `client` one more reference.
+    pub(super) fn refer_for(
+        &mut self,
+        client: ClientId,
+        copy: CopyId,
+        purpose: Purpose,
+    ) -> Result<ObjectView, Error> {
+        self.calls.check_may_refer(self.ctx.limits(), client, purpose)?;
         self.calls.add_reference(client, copy);
         self.copies.hold(copy);
         Ok(self.copies.view(copy))

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::calls::{Call, CallKey, Contents, CreateCall};
+use super::calls::{Call, CallKey, Contents, CreateCall, Purpose};
 use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{ClientId, Confirm, CopyId, Effect, Node, Response};
 use crate::error::{Error, Operation, Result};
@@ -69,9 +69,9 @@ impl Node {
             if !local.is_complete() || awaits_verdict {
                 return Attempt::IsBusy;
             }
-            return Attempt::Answered(self.refer(client, copy).map(Response::Existing));
+            return Attempt::Answered(self.refer_for(client, copy, Purpose::Put).map(Response::Existing));
         }
-        if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client) {
+        if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client, Purpose::Put) {
             return Attempt::Answered(Err(error));
         }
         let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
@@ -82,7 +82,7 @@ impl Node {
         let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
         let copy =
             self.copies.open(&mut self.ctx, LocalCopy::begin(id, put, size_bytes, metadata, room, phase));
-        Attempt::Answered(self.refer(client, copy).map(Response::Created))
+        Attempt::Answered(self.refer_for(client, copy, Purpose::Put).map(Response::Created))
     }
 
     /// Answers a create, and tells others if it has made a copy. `left` is the time that the call still has.

@@ -124,7 +124,7 @@ impl Node {
             Some(Call::Locate { wants: Wanted::FirstWord, .. }) => Err(self.no_answer(key)),
             _ => Err(match self.missing(key) {
                 Some(Missing::Room { needed_bytes, free_bytes, capacity_bytes }) => {
-                    Error::StoreFull { needed_bytes, free_bytes, capacity_bytes }
+                    Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders: String::new() }
                 }
                 missing => Error::Timeout { operation, waited, missing: missing.map(Box::new) },
             }),

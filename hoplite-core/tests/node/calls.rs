@@ -252,15 +252,20 @@ fn the_number_of_open_calls_is_limited() {
 
 #[test]
 fn the_number_of_references_is_limited() {
-    let mut h = Harness::with_limits(Limits { max_references_per_client: 2, ..limits() });
+    let limits = Limits { max_references_per_client: 2, max_requests_per_client: 1, ..limits() };
+    let mut h = Harness::with_limits(limits);
     let held = h.put_held(A, "x", SIZE);
     let again = h.get(A, "x");
     h.view(again);
     let refused = h.get(A, "x");
     assert!(matches!(h.error(refused), Error::LimitExceeded { .. }), "each reference to one copy counts");
+    // Puts have references of their own: as many as a client may have calls.
+    let created = h.create(A, "z", SIZE);
+    let created = h.view(created);
     let waiting = h.get(B, "y");
     let refused = h.create(A, "y", SIZE);
     assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 2, .. }));
+    h.request(A, Request::Abort { copy: created.copy });
     // The refused create must not have cost the other client its fetch.
     let pull = h.grant("y", 5, SIZE, "n1");
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);

@@ -284,9 +284,12 @@ impl Scenario {
             ["broken", node] => self.hop_said(node, HopReport::Failed(HopFailure::Unreachable)),
             ["refused", node, why] => {
                 let error = match *why {
-                    "full" => {
-                        Error::StoreFull { needed_bytes: SIZE, free_bytes: 0, capacity_bytes: CAPACITY }
-                    }
+                    "full" => Error::StoreFull {
+                        needed_bytes: SIZE,
+                        free_bytes: 0,
+                        capacity_bytes: CAPACITY,
+                        holders: String::new(),
+                    },
                     "stopping" => Error::ShuttingDown,
                     _ => panic!("{why}"),
                 };

@@ -71,7 +71,12 @@ fn a_put_that_finds_no_room_fails_at_its_deadline() {
     h.put(A, "pinned", CAPACITY - 64);
     let call = h.create_within(B, "x", SIZE, Duration::from_secs(1));
     h.pass(Duration::from_secs(1));
-    let error = Error::StoreFull { needed_bytes: SIZE + 64, free_bytes: 0, capacity_bytes: CAPACITY };
+    let error = Error::StoreFull {
+        needed_bytes: SIZE + 64,
+        free_bytes: 0,
+        capacity_bytes: CAPACITY,
+        holders: String::new(),
+    };
     assert_eq!(h.error(call), error);
 }
 
@@ -217,4 +222,26 @@ fn a_create_that_waits_for_room_hears_of_another_put() {
     let call = h.create(A, "x", SIZE);
     h.view(call);
     assert_eq!(h.error(waiting), Error::AlreadyExists { id: id("x") });
+}
+
+#[test]
+fn a_full_store_knows_who_refers_to_what_nobody_else_needs() {
+    let mut h = Harness::new();
+    let kept = h.put(A, "kept", SIZE);
+    let deleted = h.put(A, "deleted", SIZE);
+    for client in [A, B] {
+        let call = h.get(client, "deleted");
+        h.view(call);
+    }
+    let call = h.get(B, "kept");
+    h.view(call);
+    let fetched = h.fetch_held(B, "fetched", 1, SIZE);
+    h.delete(A, &["deleted"]);
+    h.drop_put(0, "deleted", deleted.put, DropReason::Deleted);
+    let holders = h.node.holders();
+    let of = |client, copies, bytes| Holder { client, copies, bytes };
+    let (one, other) = (deleted.extent.length_bytes, fetched.extent.length_bytes);
+    assert_eq!(holders.clients, [of(B, 2, one + other), of(A, 1, one)]);
+    assert_eq!(holders.deleted_bytes, one);
+    assert!(!h.is_failed(kept.copy));
 }

@@ -142,7 +142,12 @@ impl<A: Application> Cluster<A> {
             return self.after(delay, move |cluster| cluster.directed_fails(number));
         }
         if matches!(self.config.network, Network::Blocks { .. }) && self.random.chance(1) {
-            let error = Error::StoreFull { needed_bytes: 1, free_bytes: 0, capacity_bytes: 0 };
+            let error = Error::StoreFull {
+                needed_bytes: 1,
+                free_bytes: 0,
+                capacity_bytes: 0,
+                holders: String::new(),
+            };
             return self.heard_of_directed(number, Said::failure(directed, Some(error)));
         }
         let run = self.stores[host].run;

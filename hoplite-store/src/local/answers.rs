@@ -30,6 +30,8 @@ pub(crate) enum CallWork {
 /// be dropped for that: it may hold views, whose memory would be given to others.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
+    /// The name of the client's program and its process, for those who ask what holds room.
+    client: String,
     waiting: Mutex<Waiting>,
     added: Notify,
 }
@@ -45,6 +47,16 @@ struct Waiting {
 }
 
 impl Answers {
+    /// Makes an empty queue for the client of this name.
+    pub(crate) fn of(client: String) -> Self {
+        Self { client, ..Self::default() }
+    }
+
+    /// The name of the client.
+    pub(crate) fn client(&self) -> &str {
+        &self.client
+    }
+
     /// Adds an answer. News take the place of older news of the same call.
     pub(crate) fn add(&self, answer: Answer) {
         self.lock().add(answer);

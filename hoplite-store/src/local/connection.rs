@@ -16,6 +16,7 @@ use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::{self, CallId, ClientId, Event, Inspection};
 use hoplite_core::peer::HANDSHAKE_TIMEOUT;
+use hoplite_core::text::escape;
 use hoplite_proto::framing::{self, MAX_HELLO_BYTES, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_request, encode_response};
 use hoplite_proto::{PROTOCOL_VERSION, trace, v1};
@@ -112,11 +113,15 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection was no client"),
         Err(_) => return tracing::debug!("a connection said nothing"),
     };
+    let process_id = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
     let socket = match Socket::new(stream) {
         Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, user, "a client that cannot be listened to"),
     };
-    let mut connection = Connection::new(plane, seat, user, role);
+    let process = process_id.map_or_else(String::new, |process| format!(" (process {process})"));
+    let name = if program.is_empty() { "a program" } else { &program };
+    let name = format!("{}{process}", escape(name));
+    let mut connection = Connection::new(plane, seat, user, role, name);
     let client = connection.client;
     tracing::debug!(?client, program, user, ?role, "client connected");
     if let Err(error) = connection.run(&socket, inbox, &shutdown).await {
@@ -196,8 +201,14 @@ const fn no_writer() -> Error {
 }
 
 impl Connection {
-    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit, user: u32, role: Role) -> Self {
-        let (client, answers) = plane.engine.client_connected();
+    fn new(
+        plane: Arc<LocalPlane>,
+        seat: OwnedSemaphorePermit,
+        user: u32,
+        role: Role,
+        name: String,
+    ) -> Self {
+        let (client, answers) = plane.engine.client_connected(name);
         Self {
             share: plane.shares.of(user),
             plane,
@@ -361,6 +372,14 @@ impl Connection {
         if self.intake == AnswerIntake::Closed {
             return Ok(());
         }
+        let response = response.map_err(|error| match error {
+            Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, .. } => {
+                // Named, since the error may be that of another store, which takes part in a reduce.
+                let holders = format!("on {}, {}", self.plane.node, self.plane.engine.holders());
+                Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
+            }
+            error => error,
+        });
         let mut message = encode_response(call, response);
         if message.encoded_len() > MAX_RESPONSE_BYTES {
             let error = Error::limit_exceeded("bytes of an answer", MAX_RESPONSE_BYTES as u64);

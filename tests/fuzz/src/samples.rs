@@ -292,7 +292,7 @@ fn errors() -> Vec<Error> {
         Error::InvalidName { name: "a b".to_owned() },
         Error::invalid_request("why"),
         Error::ObjectTooLarge { id: object(), size_bytes: 2, limit_bytes: 1 },
-        Error::StoreFull { needed_bytes: 3, free_bytes: 1, capacity_bytes: 2 },
+        Error::StoreFull { needed_bytes: 3, free_bytes: 1, capacity_bytes: 2, holders: "a".to_owned() },
         Error::timeout(Operation::Get, TIMEOUT),
         Error::ObjectLost { id: object() },
         Error::TypeMismatch { id: object(), reason: "its type is another".into() },

@@ -102,6 +102,7 @@ impl Table {
             needed_bytes: HEADER_BYTES + size_bytes,
             free_bytes: self.allocator.free_bytes(),
             capacity_bytes: self.allocator.capacity_bytes(),
+            holders: String::new(),
         }
     }
 

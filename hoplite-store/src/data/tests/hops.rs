@@ -120,7 +120,12 @@ async fn failures_travel_and_the_connection_stays() {
     let failures = [
         HopFailure::Input { index: 1, outcome: PullOutcome::SenderHasNoCopy },
         HopFailure::Input { index: 0, outcome: PullOutcome::Corrupt },
-        HopFailure::Refused(Error::StoreFull { needed_bytes: 3, free_bytes: 1, capacity_bytes: 2 }),
+        HopFailure::Refused(Error::StoreFull {
+            needed_bytes: 3,
+            free_bytes: 1,
+            capacity_bytes: 2,
+            holders: String::new(),
+        }),
     ];
     for failure in failures {
         let mut directed = Directed::start(&coordinator, "h", host.address, hop(&["x", "y"]));
