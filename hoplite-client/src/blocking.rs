@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
-use hoplite_core::{Metadata, NodeId, ObjectId, PutId};
+use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
 
 use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
@@ -52,6 +52,21 @@ impl Client {
     /// The name of the node whose store this is.
     pub fn node(&self) -> &NodeId {
         self.client.node()
+    }
+
+    /// See [`crate::Client::cluster`].
+    pub fn cluster(&self) -> &ClusterId {
+        self.client.cluster()
+    }
+
+    /// See [`crate::Client::max_object_bytes`].
+    pub fn max_object_bytes(&self) -> u64 {
+        self.client.max_object_bytes()
+    }
+
+    /// See [`crate::Client::on_full`].
+    pub fn on_full(&self, give_back: impl Fn() + Send + Sync + 'static) {
+        self.client.on_full(give_back);
     }
 
     /// See [`crate::Client::confirmed_from_bytes`].

@@ -12,13 +12,14 @@ use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_core::node::{self, Inspection, Response, Until};
 use hoplite_core::shard::Locations;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress};
-use hoplite_core::{Error as ObjectError, NodeId, ObjectId, Operation};
+use hoplite_core::{ClusterId, Error as ObjectError, NodeId, ObjectId, Operation};
 use hoplite_proto::local::{self, Request};
 use tokio::time::timeout;
 
 use crate::connection::{Connection, handshake};
 use crate::error::{ConnectFailure, Error, Result};
 use crate::location_watch::LocationWatch;
+use crate::many;
 use crate::options::{ConnectOptions, PutOptions};
 use crate::reader::{self, ObjectReader};
 use crate::report::{Description, NodeStatus, ProbeReport};
@@ -91,6 +92,24 @@ impl Client {
         self.connection.node()
     }
 
+    /// The name of the cluster of this store.
+    pub fn cluster(&self) -> &ClusterId {
+        self.connection.cluster()
+    }
+
+    /// The size of the largest object that the store can ever hold, in bytes.
+    pub fn max_object_bytes(&self) -> u64 {
+        self.connection.max_object_bytes()
+    }
+
+    /// Sets what this client and its clones do when a put finds no room, once and before the put waits for room.
+    ///
+    /// For hosts that may hold views which nobody needs any more, such as the interpreter of a language with a garbage
+    /// collector. The first function that is set stays.
+    pub fn on_full(&self, give_back: impl Fn() + Send + Sync + 'static) {
+        self.connection.set_on_full(Arc::new(give_back));
+    }
+
     /// Objects below this many bytes are put without waiting for the directory, unless [`Confirmation`](crate::Confirmation) says so.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection.confirmed_from_bytes()
@@ -131,7 +150,7 @@ impl Client {
     }
 
     /// Waits until all bytes of the object are on this node, fetching them if need be, and returns a view of them
-    /// where they are. Copies nothing.
+    /// where they are. Copies only objects of at most 4 KiB, whose views hold no reference.
     ///
     /// # Errors
     /// `Timeout` if there is no such object, or it is not here, in time; `ObjectLost` if every copy is gone; `Deleted`;
@@ -169,7 +188,7 @@ impl Client {
     }
 
     /// Removes every copy of each object in the cluster, and returns how many of the ids named one. Views that exist
-    /// stay readable.
+    /// stay readable. More ids than the store takes in one request are sent in parts.
     ///
     /// A directory shard that has just started learns only then from the stores what they have. For its first seconds (3 s by
     /// default) it keeps the delete of an id that it does not know waiting until it does, or until they are over.
@@ -180,20 +199,17 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let ids = checked(ids, self.connection.max_ids())?;
+        let ids = checked(ids, usize::MAX)?;
         // Before the lock: the parent of a forked child may have held it.
         self.connection.check_usable()?;
         ids.iter().for_each(|id| self.connection.recent_puts().forget(id));
-        let request = node::Request::Delete { ids, timeout };
-        match self.connection.call_node(request, Operation::Delete, timeout).await? {
-            Response::Deleted { count } => Ok(count),
-            _ => Err(self.connection.unexpected()),
-        }
+        many::delete(&self.connection, ids, timeout).await
     }
 
     /// Waits until `count` of the objects are available somewhere in the cluster. Returns the indices of those that
     /// are, ascending: fewer than `count` if the timeout passed first, which is no error. With a timeout of zero, those
-    /// that are available now: the directory is asked once, and has 5 s to answer.
+    /// that are available now: the directory is asked once, and has 5 s to answer. More ids than the store takes in one
+    /// request are waited for in parts, one after the other.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.
@@ -201,17 +217,13 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let ids = checked(ids, self.connection.max_ids())?;
+        let ids = checked(ids, usize::MAX)?;
         if count > ids.len() {
             return Err(
                 ObjectError::invalid_request("cannot wait for more objects than there are ids").into()
             );
         }
-        let request = node::Request::Wait { ids, count, timeout };
-        match self.connection.call_node(request, Operation::Wait, timeout).await? {
-            Response::Ready { indices } => Ok(indices),
-            _ => Err(self.connection.unexpected()),
-        }
+        many::wait(&self.connection, ids, count, timeout).await
     }
 
     /// Whether a get of the object would need no producer any more: all its bytes are somewhere in the cluster.

@@ -53,6 +53,7 @@ mod writer;
 
 mod collective;
 mod location_watch;
+mod many;
 mod report;
 
 mod arena;
@@ -75,7 +76,7 @@ pub use hoplite_core::node::{ByteRange, LongWait, ReduceOrder};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 pub use hoplite_core::trace::NotATraceparent;
-pub use hoplite_core::{Dtype, Metadata, NodeId, ObjectId, PutId, TraceContext};
+pub use hoplite_core::{ClusterId, Dtype, Metadata, NodeId, ObjectId, PutId, TraceContext};
 pub use hoplite_proto::socket_path::default_socket_path;
 pub use hoplite_proto::socket_place::Distrust;
 pub use location_watch::LocationWatch;

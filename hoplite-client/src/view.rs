@@ -11,19 +11,50 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
+/// Objects of at most so many bytes are copied out of the store: a page. To keep a reference to a smaller object costs the
+/// store and the client about as much as its bytes, and a store bounds the references of a client.
+pub(crate) const MAX_COPIED_BYTES: usize = 4 << 10;
+/// Where a copy begins in memory: at a multiple of a cache line, as objects in the store do.
+const ALIGNMENT: usize = 64;
+
 /// The bytes of a complete object, read-only, where the store keeps them.
 ///
-/// Nothing is copied. The store does not reuse the memory while the view exists, even if the object is deleted meanwhile.
+/// Nothing is copied, except objects of at most 4 KiB: a view of such an object is private memory and holds no reference.
+/// Otherwise the store does not reuse the memory while the view exists, even if the object is deleted meanwhile.
 /// A view stays readable when the connection is lost. It keeps the connection open. It may be used and dropped on any
 /// thread, inside or outside of a runtime; to drop it never blocks.
 pub struct ObjectView {
-    // Dropped before the reference: nothing may point into the memory after the reference is given back.
-    bytes: hoplite_shm::Reader,
-    reference: Arc<Reference>,
+    contents: Contents,
     put: PutId,
     metadata: Metadata,
     /// Which of them: all, or of a part of what stores have exchanged.
     range: Range<usize>,
+}
+
+/// The place of the bytes of a view.
+#[derive(Clone)]
+enum Contents {
+    Stored {
+        // Dropped before the reference: nothing may point into the memory after the reference is given back.
+        bytes: hoplite_shm::Reader,
+        reference: Arc<Reference>,
+    },
+    Copied {
+        memory: Arc<[u8]>,
+        start: usize,
+    },
+}
+
+impl Contents {
+    /// Copies a few bytes.
+    fn copied(bytes: &[u8]) -> Self {
+        let mut memory: Arc<[u8]> = std::iter::repeat_n(0, bytes.len() + ALIGNMENT - 1).collect();
+        let start = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT - 1);
+        if let Some(unshared) = Arc::get_mut(&mut memory) {
+            unshared[start..start + bytes.len()].copy_from_slice(bytes);
+        }
+        Self::Copied { memory, start }
+    }
 }
 
 impl ObjectView {
@@ -44,15 +75,20 @@ impl ObjectView {
         put: PutId,
         metadata: Metadata,
     ) -> Self {
-        let range = 0..bytes.as_slice().map_or(0, <[u8]>::len);
-        Self { bytes, reference: Arc::new(reference), put, metadata, range }
+        let all = bytes.as_slice().unwrap_or_default();
+        let range = 0..all.len();
+        let contents = if all.len() <= MAX_COPIED_BYTES {
+            Contents::copied(all)
+        } else {
+            Contents::Stored { bytes, reference: Arc::new(reference) }
+        };
+        Self { contents, put, metadata, range }
     }
 
     /// A view of a part, as an object with this metadata; `None` if there is none.
     pub(crate) fn part(&self, range: Range<usize>, metadata: Metadata) -> Option<Self> {
         self.get(range.clone())?;
-        let (bytes, reference) = (self.bytes.clone(), Arc::clone(&self.reference));
-        Some(Self { bytes, reference, put: self.put, metadata, range })
+        Some(Self { contents: self.contents.clone(), put: self.put, metadata, range })
     }
 
     /// The size of the object, in bytes.
@@ -75,7 +111,12 @@ impl Deref for ObjectView {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        let all = self.bytes.as_slice().expect("a view is made of copies that the store has called complete");
+        let all = match &self.contents {
+            Contents::Stored { bytes, .. } => {
+                bytes.as_slice().expect("a view is made of copies that the store has called complete")
+            }
+            Contents::Copied { memory, start } => &memory[*start..],
+        };
         &all[self.range.clone()]
     }
 }
@@ -88,10 +129,11 @@ impl AsRef<[u8]> for ObjectView {
 
 impl fmt::Debug for ObjectView {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ObjectView")
-            .field("size_bytes", &self.size_bytes())
-            .field("put", &self.put)
-            .field("copy", &self.reference.copy())
-            .finish_non_exhaustive()
+        let mut view = f.debug_struct("ObjectView");
+        view.field("size_bytes", &self.size_bytes()).field("put", &self.put);
+        if let Contents::Stored { reference, .. } = &self.contents {
+            view.field("copy", &reference.copy());
+        }
+        view.finish_non_exhaustive()
     }
 }

@@ -55,13 +55,13 @@ impl ObjectWriter {
         options: PutOptions,
     ) -> Result<Self> {
         options.metadata.validate(size_bytes)?;
-        let request = node::Request::Create {
+        let request = |timeout| node::Request::Create {
             id: id.clone(),
             size_bytes,
             metadata: options.metadata.clone(),
-            timeout: options.timeout,
+            timeout,
         };
-        let target = match connection.call_node(request, Operation::Put, options.timeout).await? {
+        let target = match once_more_if_full(connection, options.timeout, request).await? {
             Response::Created(view) => {
                 let reference = Reference::new(Arc::clone(connection), view.copy, Role::Writer);
                 connection.map_writable()?;
@@ -200,6 +200,26 @@ impl ObjectWriter {
     }
 }
 
+/// Makes a call that may have to wait for room. If there is none, the program first gives back what it does not need.
+async fn once_more_if_full(
+    connection: &Arc<Connection>,
+    timeout: Duration,
+    request: impl Fn(Duration) -> node::Request,
+) -> Result<Response> {
+    let deadline = Deadline::after(timeout);
+    if connection.has_on_full() {
+        match connection.call_node(request(Duration::ZERO), Operation::Put, Duration::ZERO).await {
+            Err(Error::Object(hoplite_core::Error::StoreFull { .. })) => {
+                connection.give_back_unneeded().await;
+            }
+            // Another put of the id is under way: the next call waits for it.
+            Err(Error::Object(hoplite_core::Error::Timeout { .. })) => {}
+            answer => return answer,
+        }
+    }
+    connection.call_node(request(deadline.left()), Operation::Put, deadline.left()).await
+}
+
 /// Puts `bytes` by one request.
 async fn put_whole(
     connection: &Arc<Connection>,
@@ -211,14 +231,21 @@ async fn put_whole(
     let size_bytes = bytes.len() as u64;
     metadata.validate(size_bytes)?;
     let is_confirmed = confirm == Confirmation::Confirmed || size_bytes >= connection.confirmed_from_bytes();
-    let request = node::Request::Put {
+    let contents = Bytes::copy_from_slice(bytes);
+    let request = |timeout| node::Request::Put {
         id: id.clone(),
         metadata: metadata.clone(),
-        bytes: Bytes::copy_from_slice(bytes),
+        bytes: contents.clone(),
         confirm: if is_confirmed { Confirm::Yes } else { Confirm::No },
         timeout,
     };
-    match connection.call_node(request, Operation::Put, timeout).await? {
+    let answer = if is_confirmed {
+        // Without time to wait, the store would not wait for the directory either.
+        connection.call_node(request(timeout), Operation::Put, timeout).await?
+    } else {
+        once_more_if_full(connection, timeout, request).await?
+    };
+    match answer {
         Response::Sealed => {}
         Response::Existing(view) => {
             let view = ObjectView::open(connection, view)?;

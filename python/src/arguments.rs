@@ -1,25 +1,47 @@
 //! What Python passes in, checked before anything is sent.
 
+use std::collections::BTreeMap;
 use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_client::{Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder};
+use hoplite_client::{ClusterId, Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
-use crate::errors::exception;
+use crate::errors::{cluster_mismatch, exception};
 
 /// For ever, as far as a store is concerned: it cuts what is longer.
 const FOREVER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// The attribute by which a handle says which object it stands for.
 const HANDLE_ID: &str = "__hoplite_id__";
+/// The attribute by which a handle says in which cluster that object is; `None` if it does not know.
+const HANDLE_CLUSTER: &str = "__hoplite_cluster__";
 
 /// An id: a `str`, which stands for its UTF-8 bytes, `bytes`, or a handle.
 #[derive(Debug, Clone)]
-pub(crate) struct Id(pub(crate) ObjectId);
+pub(crate) struct Id {
+    id: ObjectId,
+    /// The cluster that a handle names.
+    cluster: Option<String>,
+}
+
+impl Id {
+    /// The id, for a call to a store of `cluster`.
+    ///
+    /// # Errors
+    /// `ClusterMismatch` if this is a handle of another cluster, where the id names another object.
+    pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<ObjectId> {
+        match self.cluster {
+            Some(other) if other != cluster.as_str() => {
+                Err(cluster_mismatch(py, &self.id, &other, cluster.as_str()))
+            }
+            _ => Ok(self.id),
+        }
+    }
+}
 
 impl<'py> FromPyObject<'_, 'py> for Id {
     type Error = PyErr;
@@ -27,9 +49,9 @@ impl<'py> FromPyObject<'_, 'py> for Id {
     fn extract(value: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let py = value.py();
         let made = match plain_id(&value) {
-            Some(made) => made?,
+            Some(made) => (made?, None),
             None => match value.getattr_opt(HANDLE_ID)?.and_then(|id| plain_id(&id)) {
-                Some(made) => made?,
+                Some(made) => (made?, cluster_of(&value)?),
                 None => {
                     let name = value.get_type().name()?;
                     let said = format!("an id is a str, bytes or a hoplite.Ref, not {name}");
@@ -37,7 +59,16 @@ impl<'py> FromPyObject<'_, 'py> for Id {
                 }
             },
         };
-        made.map(Self).map_err(|error| exception(py, &error.into()))
+        let (made, cluster) = made;
+        made.map(|id| Self { id, cluster }).map_err(|error| exception(py, &error.into()))
+    }
+}
+
+/// The cluster that a handle names.
+fn cluster_of(handle: &Borrowed<'_, '_, PyAny>) -> PyResult<Option<String>> {
+    match handle.getattr_opt(HANDLE_CLUSTER)? {
+        Some(cluster) => cluster.extract(),
+        None => Ok(None),
     }
 }
 
@@ -54,7 +85,21 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<hoplite_core::Result<Ob
 
 /// Several ids. A lone one is an error, since its characters are not meant.
 #[derive(Debug, Clone)]
-pub(crate) struct Ids(pub(crate) Vec<ObjectId>);
+pub(crate) struct Ids {
+    ids: Vec<ObjectId>,
+    /// The clusters that handles among them name, each with such a handle's id.
+    clusters: BTreeMap<String, ObjectId>,
+}
+
+impl Ids {
+    /// The ids, for a call to a store of `cluster`; see [`Id::within`].
+    pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<Vec<ObjectId>> {
+        match self.clusters.iter().find(|(other, _)| *other != cluster.as_str()) {
+            Some((other, id)) => Err(cluster_mismatch(py, id, other, cluster.as_str())),
+            None => Ok(self.ids),
+        }
+    }
+}
 
 impl<'py> FromPyObject<'_, 'py> for Ids {
     type Error = PyErr;
@@ -66,8 +111,17 @@ impl<'py> FromPyObject<'_, 'py> for Ids {
         {
             return Err(PyTypeError::new_err("expected several ids, such as a list of them, not one"));
         }
-        let ids = value.try_iter()?.map(|item| item?.extract::<Id>().map(|id| id.0));
-        ids.collect::<PyResult<_>>().map(Self)
+        let mut found = Self { ids: Vec::new(), clusters: BTreeMap::new() };
+        for item in value.try_iter()? {
+            let Id { id, cluster } = item?.extract::<Id>()?;
+            if let Some(cluster) = cluster
+                && !found.clusters.contains_key(&cluster)
+            {
+                found.clusters.insert(cluster, id.clone());
+            }
+            found.ids.push(id);
+        }
+        Ok(found)
     }
 }
 

@@ -13,7 +13,9 @@ use std::thread;
 use std::time::Duration;
 
 use futures::FutureExt;
-use hoplite_client::{ConnectOptions, Error, NodeId, ObjectId, Result, blocking, default_socket_path};
+use hoplite_client::{
+    ClusterId, ConnectOptions, Error, NodeId, ObjectId, Result, blocking, default_socket_path,
+};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -34,7 +36,9 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 pub(crate) struct Client {
     process: u32,
     node: NodeId,
+    cluster: ClusterId,
     confirmed_from_bytes: u64,
+    max_object_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<blocking::Client>>,
     is_lost: Arc<AtomicBool>,
@@ -46,7 +50,9 @@ pub(crate) struct Client {
 pub(crate) struct AsyncClient {
     process: u32,
     node: NodeId,
+    cluster: ClusterId,
     confirmed_from_bytes: u64,
+    max_object_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<hoplite_client::Client>>,
     is_lost: Arc<AtomicBool>,
@@ -208,9 +214,22 @@ pub(crate) fn connect(
     let client = py
         .detach(|| while_looking(move || blocking::Client::connect_with(options)))?
         .map_err(|error| exception_about(py, &error, None))?;
-    let (node, confirmed_from_bytes) = (client.node().clone(), client.confirmed_from_bytes());
-    let client = RwLock::new(Some(client));
-    Ok(Client { process: std::process::id(), node, confirmed_from_bytes, client, is_lost: Arc::default() })
+    client.on_full(collect_garbage);
+    Ok(Client {
+        process: std::process::id(),
+        node: client.node().clone(),
+        cluster: client.cluster().clone(),
+        confirmed_from_bytes: client.confirmed_from_bytes(),
+        max_object_bytes: client.max_object_bytes(),
+        client: RwLock::new(Some(client)),
+        is_lost: Arc::default(),
+    })
+}
+
+/// Has Python collect garbage, since arrays of the store may be in cycles that nothing else frees.
+fn collect_garbage() {
+    // There is no interpreter any more if it is ending. A finalizer that raises is reported by Python itself.
+    let _ = Python::try_attach(|py| py.import("gc").and_then(|gc| gc.call_method0("collect")).map(drop));
 }
 
 /// Performs `work`, which blocks, in a thread of its own, and looks for signals meanwhile. One whose handler raises leaves
@@ -245,8 +264,15 @@ pub(crate) fn connect_async(
     let also_lost = Arc::clone(&is_lost);
     spawn(py, None, Vec::new(), also_lost, async move {
         let client = hoplite_client::Client::connect_with(options).await?;
-        let (node, confirmed_from_bytes) = (client.node().clone(), client.confirmed_from_bytes());
-        let client = RwLock::new(Some(client));
-        Ok(AsyncClient { process: std::process::id(), node, confirmed_from_bytes, client, is_lost })
+        client.on_full(collect_garbage);
+        Ok(AsyncClient {
+            process: std::process::id(),
+            node: client.node().clone(),
+            cluster: client.cluster().clone(),
+            confirmed_from_bytes: client.confirmed_from_bytes(),
+            max_object_bytes: client.max_object_bytes(),
+            client: RwLock::new(Some(client)),
+            is_lost,
+        })
     })
 }

@@ -40,6 +40,22 @@ pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectI
     make(py, name, message, &fields)
 }
 
+/// The exception for a handle of the object `id` of the cluster `theirs` that was given to a store of the cluster `ours`.
+pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours: &str) -> PyErr {
+    let fields = PyDict::new(py);
+    let set = [("ref_cluster", theirs), ("store_cluster", ours)]
+        .into_iter()
+        .try_for_each(|(name, cluster)| fields.set_item(name, cluster))
+        .and_then(|()| fields.set_item("id", report::id(py, id)));
+    if let Err(error) = set {
+        return error;
+    }
+    let message = format!(
+        "the handle is of object {id} of the cluster {theirs:?}, and this client's store is of the cluster {ours:?}"
+    );
+    make(py, "ClusterMismatch", message, &fields)
+}
+
 /// The exception for a panic: a bug here, which is no reason to end the program.
 pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let said = panic.downcast_ref::<&str>().copied();

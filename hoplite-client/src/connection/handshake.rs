@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::BytesMut;
-use hoplite_core::NodeId;
 use hoplite_core::error::Plane;
+use hoplite_core::{ClusterId, NodeId};
 use hoplite_proto::socket_place::{PlaceError, SocketPlace, TrustedUsers};
 use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
 use rustix::io::Errno;
@@ -30,6 +30,9 @@ pub(crate) struct Greeted {
     pub(crate) socket: OwnedFd,
     pub(crate) path: PathBuf,
     pub(crate) node: NodeId,
+    pub(crate) cluster: ClusterId,
+    /// The size of the largest object that the store can ever hold.
+    pub(crate) max_object_bytes: u64,
     pub(crate) confirmed_from_bytes: u64,
     /// Most calls that may wait for their answers.
     pub(crate) max_calls: usize,
@@ -61,6 +64,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         return Err(ConnectFailure::NotAStore);
     };
     let node = NodeId::new(&hello.node).map_err(|_| ConnectFailure::NotAStore)?;
+    let cluster = ClusterId::new(&hello.cluster).map_err(|_| ConnectFailure::NotAStore)?;
     let arena = Arena::map(readable, hello.arena_bytes)
         .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
     // A reader gets no descriptor to write with.
@@ -71,6 +75,8 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         socket,
         path: std::path::absolute(&options.socket).unwrap_or_else(|_| options.socket.clone()),
         node,
+        cluster,
+        max_object_bytes: hello.max_object_bytes,
         confirmed_from_bytes: hello.confirmed_from_bytes,
         max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
         max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),

@@ -11,15 +11,16 @@ mod receiver;
 mod recent_puts;
 mod sender;
 
+use std::fmt;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use hoplite_core::error::Plane;
 use hoplite_core::node::{self, CallId, CopyId};
-use hoplite_core::{NodeId, Operation};
+use hoplite_core::{ClusterId, NodeId, Operation};
 use hoplite_proto::local::{Request, Response, encode_request};
 use hoplite_proto::v1;
 use tokio::sync::{oneshot, watch};
@@ -53,6 +54,17 @@ pub(crate) enum Role {
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     recent_puts: RecentPuts,
+    on_full: OnceLock<OnFull>,
+}
+
+/// Gives back what the program does not need.
+#[derive(Clone)]
+pub(crate) struct OnFull(Arc<dyn Fn() + Send + Sync>);
+
+impl fmt::Debug for OnFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("OnFull")
+    }
 }
 
 /// The part of a connection that the receiving task shares. It does not keep the connection open.
@@ -62,6 +74,8 @@ pub(crate) struct Shared {
     process: u32,
     path: PathBuf,
     node: NodeId,
+    cluster: ClusterId,
+    max_object_bytes: u64,
     confirmed_from_bytes: u64,
     max_ids: usize,
     arena: Arena,
@@ -89,7 +103,7 @@ impl Connection {
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
-        Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default() }))
+        Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default(), on_full: OnceLock::new() }))
     }
 
     /// A connection without a receiving task: the futures that [`Pump::run`] drives receive for themselves.
@@ -99,15 +113,46 @@ impl Connection {
             path: shared.path.clone(),
             kind: ConnectFailure::System { kind: std::io::Error::from(error).kind() },
         })?;
-        Ok((Arc::new(Self { shared, recent_puts: RecentPuts::default() }), pump))
+        Ok((Arc::new(Self { shared, recent_puts: RecentPuts::default(), on_full: OnceLock::new() }), pump))
     }
 
     pub(crate) fn node(&self) -> &NodeId {
         &self.shared.node
     }
 
+    pub(crate) fn cluster(&self) -> &ClusterId {
+        &self.shared.cluster
+    }
+
+    /// The size of the largest object that the store can ever hold.
+    pub(crate) fn max_object_bytes(&self) -> u64 {
+        self.shared.max_object_bytes
+    }
+
     pub(crate) fn confirmed_from_bytes(&self) -> u64 {
         self.shared.confirmed_from_bytes
+    }
+
+    pub(crate) fn set_on_full(&self, give_back: Arc<dyn Fn() + Send + Sync>) {
+        // The first one stays.
+        let _ = self.on_full.set(OnFull(give_back));
+    }
+
+    /// Says whether there is something to do when a put finds no room.
+    pub(crate) fn has_on_full(&self) -> bool {
+        self.on_full.get().is_some()
+    }
+
+    /// Does what is to be done when a put finds no room.
+    pub(crate) async fn give_back_unneeded(&self) {
+        let Some(OnFull(give_back)) = self.on_full.get().cloned() else { return };
+        match self.shared.received_by {
+            // It may take long, and other tasks of the runtime go on.
+            ReceivedBy::Task => {
+                let _ = tokio::task::spawn_blocking(move || give_back()).await;
+            }
+            ReceivedBy::Pump => give_back(),
+        }
     }
 
     pub(crate) const fn recent_puts(&self) -> &RecentPuts {
@@ -329,6 +374,8 @@ impl Shared {
             process,
             path: greeted.path,
             node: greeted.node,
+            cluster: greeted.cluster,
+            max_object_bytes: greeted.max_object_bytes,
             confirmed_from_bytes: greeted.confirmed_from_bytes,
             max_ids: greeted.max_ids,
             arena: greeted.arena,

@@ -83,13 +83,13 @@ fn a_watch_waits_no_longer_than_it_is_told() {
 fn views_outlive_the_client_and_are_dropped_anywhere() {
     let store = FakeStore::start();
     let client = Client::connect(store.socket()).unwrap();
-    client.put("a", b"x").unwrap();
+    client.put("a", &[7; 5000]).unwrap();
     let view = client.get("a", LONG).unwrap();
     let other = client.get("a", LONG).unwrap();
     drop(client);
     std::thread::spawn(move || drop(other)).join().unwrap();
     store.wait_until("one reference is back", |state| state.references() == 1);
-    assert_eq!(&view[..], b"x");
+    assert_eq!(view[..], [7; 5000]);
     assert_eq!(store.state().ended_clients, 0);
     drop(view);
     store.wait_until("the end of the connection", |state| state.ended_clients == 1);
@@ -114,7 +114,7 @@ fn failures_to_connect_are_the_same() {
 fn a_frozen_store_is_given_up_and_late_references_come_back_with_the_next_call() {
     let store = FakeStore::start();
     let client = Client::connect(store.socket()).unwrap();
-    client.put("a", b"x").unwrap();
+    client.put("a", &[7; 5000]).unwrap();
     store.wait_until("the put is done", |state| state.references() == 0);
     let view = client.get("a", LONG).unwrap();
     store.set_paused(true);

@@ -4,6 +4,8 @@ use std::os::unix::net::UnixListener;
 use std::time::Duration;
 
 use hoplite_core::Error as ObjectError;
+use hoplite_core::node::Request as NodeRequest;
+use hoplite_proto::local::Request;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 
 use super::fake_store::{CAPACITY_BYTES, FakeStore, Greeting};
@@ -94,6 +96,7 @@ async fn greetings_that_are_not_of_a_store() {
     let too_much = v1::ServerHello {
         version: PROTOCOL_VERSION,
         node: node(),
+        cluster: "fakes".to_owned(),
         arena_bytes: 1 << 40,
         ..Default::default()
     };
@@ -107,6 +110,7 @@ async fn the_store_says_how_much_it_takes() {
     let hello = v1::ServerHello {
         version: PROTOCOL_VERSION,
         node: "fake".to_owned(),
+        cluster: "fakes".to_owned(),
         arena_bytes: CAPACITY_BYTES,
         max_calls: 1,
         max_ids: 2,
@@ -118,8 +122,12 @@ async fn the_store_says_how_much_it_takes() {
         Error::Object(ObjectError::LimitExceeded { maximum, .. }) => maximum,
         other => panic!("{other}"),
     };
-    assert_eq!(limit(client.delete(["a", "b", "c"], Duration::ZERO).await.unwrap_err()), 2);
-    client.delete(["a", "b"], Duration::ZERO).await.unwrap();
+    assert_eq!(client.cluster().as_str(), "fakes");
+    assert_eq!(limit(client.gather(["a", "b", "c"], Duration::ZERO).await.unwrap_err()), 2);
+    // A delete is divided.
+    client.delete(["a", "b", "c"], Duration::ZERO).await.unwrap();
+    let deletes = |request: &Request| matches!(request, Request::Node(NodeRequest::Delete { .. }));
+    assert_eq!(store.state().count(deletes), 2);
     let mut waiting = Box::pin(client.get("missing", Duration::from_secs(60)));
     assert!(futures::poll!(&mut waiting).is_pending());
     assert_eq!(limit(client.delete(["a"], Duration::ZERO).await.unwrap_err()), 1);

@@ -258,6 +258,8 @@ impl Shared {
             version: PROTOCOL_VERSION,
             error: None,
             node: "fake".to_owned(),
+            cluster: "fakes".to_owned(),
+            max_object_bytes: self.arena.capacity_bytes(),
             arena_bytes: self.arena.capacity_bytes(),
             confirmed_from_bytes: 64 << 10,
             max_calls: Limits::default().max_requests_per_client as u64,

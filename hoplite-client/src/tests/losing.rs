@@ -84,7 +84,7 @@ async fn all_calls_fail_when_the_store_goes_but_views_stay() {
 async fn the_connection_stays_open_for_views_and_closes_with_the_last() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    client.put("a", b"x").await.unwrap();
+    client.put("a", &[7; 5000]).await.unwrap();
     let view = client.get("a", LONG).await.unwrap();
     let other = client.get("a", LONG).await.unwrap();
     drop(client);
@@ -172,7 +172,7 @@ async fn a_frozen_store_costs_no_more_than_the_timeout_and_slack() {
 async fn references_come_back_even_if_the_socket_is_full_when_they_are_dropped() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    client.put("a", b"x").await.unwrap();
+    client.put("a", &[7; 5000]).await.unwrap();
     let mut views = Vec::new();
     for _ in 0..3000 {
         views.push(client.get("a", LONG).await.unwrap());
@@ -192,7 +192,7 @@ fn the_end_of_the_runtime_ends_calls_but_not_views() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (client, view) = runtime.block_on(async {
         let client = connect(&store).await;
-        client.put("a", b"x").await.unwrap();
+        client.put("a", &[7; 5000]).await.unwrap();
         let view = client.get("a", LONG).await.unwrap();
         (client, view)
     });
@@ -200,7 +200,7 @@ fn the_end_of_the_runtime_ends_calls_but_not_views() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let error = runtime.block_on(client.get("a", LONG)).unwrap_err();
     assert!(matches!(error, Error::ConnectionLost { reason: Loss::RuntimeEnded, .. }), "{error}");
-    assert_eq!(&view[..], b"x");
+    assert_eq!(view[..], [7; 5000]);
     assert_eq!(store.state().references(), 1);
     drop(view);
     store.wait_until("the reference is back", |state| state.references() == 0);

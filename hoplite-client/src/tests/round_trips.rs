@@ -33,6 +33,24 @@ async fn objects_of_all_sizes_round_trip_in_every_way() {
 }
 
 #[tokio::test]
+async fn views_of_small_objects_hold_no_references() {
+    let store = FakeStore::start();
+    let client = connect(&store).await;
+    for size in [0, 1, 4096] {
+        let bytes = pattern(size, 1);
+        client.put(format!("{size}"), &bytes).await.unwrap();
+        let view = client.get(format!("{size}"), LONG).await.unwrap();
+        store.until("the reference is back", |state| state.references() == 0).await;
+        assert!(view[..] == bytes[..]);
+        assert_eq!(view.as_ptr().align_offset(64), 0);
+    }
+    client.put("large", &pattern(4097, 1)).await.unwrap();
+    let view = client.get("large", LONG).await.unwrap();
+    store.until("the put is done", |state| state.references() == 1).await;
+    assert!(view[..] == pattern(4097, 1)[..]);
+}
+
+#[tokio::test]
 async fn small_puts_are_not_confirmed_unless_asked_for_and_large_ones_are() {
     let store = FakeStore::start();
     let client = connect(&store).await;

@@ -14,6 +14,7 @@ use futures::StreamExt;
 use futures::future::{AbortHandle, abortable};
 use futures::stream::FuturesUnordered;
 use hoplite_core::error::{Error, Plane};
+use hoplite_core::extent::HEADER_BYTES;
 use hoplite_core::node::{self, CallId, ClientId, Event, Inspection};
 use hoplite_core::peer::HANDSHAKE_TIMEOUT;
 use hoplite_core::text::escape;
@@ -173,6 +174,11 @@ async fn greet(
         version: PROTOCOL_VERSION,
         error: accepted.as_ref().err().map(hoplite_proto::error::encode),
         node: plane.node.as_str().to_owned(),
+        cluster: plane.cluster.as_str().to_owned(),
+        max_object_bytes: plane
+            .limits
+            .max_object_bytes
+            .min(arena.capacity_bytes().saturating_sub(HEADER_BYTES)),
         arena_bytes: arena.capacity_bytes(),
         confirmed_from_bytes: plane.limits.confirmed_from_bytes,
         max_calls: plane.limits.max_requests_per_client as u64,

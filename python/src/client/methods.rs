@@ -40,6 +40,18 @@ macro_rules! methods {
                 self.node.as_str()
             }
 
+            /// The name of the cluster of the store.
+            #[getter]
+            fn cluster(&self) -> &str {
+                self.cluster.as_str()
+            }
+
+            /// The size of the largest object that the store can ever hold, in bytes.
+            #[getter]
+            fn max_object_bytes(&self) -> u64 {
+                self.max_object_bytes
+            }
+
             /// Objects below this many bytes are put without waiting for the directory, unless `confirm` says so.
             #[getter]
             fn confirmed_from_bytes(&self) -> u64 {
@@ -62,9 +74,10 @@ macro_rules! methods {
             /// Another client over the same connection, which stays open as long as one of them is.
             fn share(&self, py: Python<'_>) -> PyResult<Self> {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
-                let (node, is_lost) = (self.node.clone(), Arc::clone(&self.is_lost));
+                let (node, cluster) = (self.node.clone(), self.cluster.clone());
+                let (is_lost, max_object_bytes) = (Arc::clone(&self.is_lost), self.max_object_bytes);
                 let (process, confirmed_from_bytes) = (self.process, self.confirmed_from_bytes);
-                Ok(Self { process, node, confirmed_from_bytes, client, is_lost })
+                Ok(Self { process, node, cluster, confirmed_from_bytes, max_object_bytes, client, is_lost })
             }
 
             /// Ends the connection, once nothing of it is in use any more.
@@ -85,21 +98,24 @@ macro_rules! methods {
                 timeout: Timeout,
                 confirm: bool,
             ) -> PyResult<Py<PyAny>> {
+                let id = id.within(py, &self.cluster)?;
                 let options = put_options(py, dtype, shape, user, timeout, confirm)?;
                 let keep = pieces.iter().map(Input::keep).collect();
-                self.perform_with(py, Some(id.0.clone()), keep, |client| {
-                    operations::put(client, id.0, pieces, options)
+                self.perform_with(py, Some(id.clone()), keep, |client| {
+                    operations::put(client, id, pieces, options)
                 })
             }
 
             /// Waits until the object is complete on this node, and returns a view of it.
             fn get(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
-                self.perform(py, Some(id.0.clone()), move |client| operations::get(client, id.0, timeout.0))
+                let id = id.within(py, &self.cluster)?;
+                self.perform(py, Some(id.clone()), move |client| operations::get(client, id, timeout.0))
             }
 
             /// Waits until the object begins to be on this node, and returns a reader for it.
             fn open(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
-                self.perform(py, Some(id.0.clone()), move |client| operations::open(client, id.0, timeout.0))
+                let id = id.within(py, &self.cluster)?;
+                self.perform(py, Some(id.clone()), move |client| operations::open(client, id, timeout.0))
             }
 
             /// Copies all of what `reader` reads into `out` while it arrives. Once per reader.
@@ -119,15 +135,17 @@ macro_rules! methods {
 
             /// Copies the object into the front of `out` while it arrives, and returns its length.
             fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                let id = id.within(py, &self.cluster)?;
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(id.0.clone()), keep, move |client| {
-                    operations::get_into(client, id.0, out, timeout.0)
+                self.perform_with(py, Some(id.clone()), keep, move |client| {
+                    operations::get_into(client, id, out, timeout.0)
                 })
             }
 
             /// Gets views of several objects at once.
             fn gather(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
-                self.perform(py, None, move |client| operations::gather(client, ids.0, timeout.0))
+                let ids = ids.within(py, &self.cluster)?;
+                self.perform(py, None, move |client| operations::gather(client, ids, timeout.0))
             }
 
             /// Copies several objects one after the other into `out`, and returns their lengths.
@@ -138,9 +156,10 @@ macro_rules! methods {
                 out: Output,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let ids = ids.within(py, &self.cluster)?;
                 let keep = vec![out.keep()];
                 self.perform_with(py, None, keep, move |client| {
-                    operations::gather_into(client, ids.0, out, timeout.0)
+                    operations::gather_into(client, ids, out, timeout.0)
                 })
             }
 
@@ -157,11 +176,12 @@ macro_rules! methods {
                 user: &[u8],
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let ids = ids.within(py, &self.cluster)?;
                 let own = own_id(&ids, rank)?;
                 let options = put_options(py, dtype, shape, user, timeout, false)?;
                 let keep = pieces.iter().map(Input::keep).collect();
                 self.perform_with(py, Some(own.clone()), keep, move |client| {
-                    operations::allgather(client, ids.0, own, pieces, options)
+                    operations::allgather(client, ids, own, pieces, options)
                 })
             }
 
@@ -178,6 +198,8 @@ macro_rules! methods {
                 byte_range: Option<(u64, u64)>,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let target = target.within(py, &self.cluster)?;
+                let sources = sources.within(py, &self.cluster)?;
                 let options = ReduceOptions {
                     op: op.0,
                     num_objects,
@@ -185,8 +207,8 @@ macro_rules! methods {
                     range: byte_range.map(|(start, stop)| range(start, stop)),
                     timeout: timeout.0,
                 };
-                self.perform(py, Some(target.0.clone()), move |client| {
-                    operations::reduce(client, target.0, sources.0, options)
+                self.perform(py, Some(target.clone()), move |client| {
+                    operations::reduce(client, target, sources, options)
                 })
             }
 
@@ -203,6 +225,8 @@ macro_rules! methods {
                 deterministic: bool,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let target = target.within(py, &self.cluster)?;
+                let sources = sources.within(py, &self.cluster)?;
                 own_id(&sources, rank)?;
                 let options = AllreduceOptions {
                     op: op.0,
@@ -210,8 +234,8 @@ macro_rules! methods {
                     timeout: timeout.0,
                 };
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
-                    operations::allreduce_into(client, target.0, sources.0, rank, out, options)
+                self.perform_with(py, Some(target.clone()), keep, move |client| {
+                    operations::allreduce_into(client, target, sources, rank, out, options)
                 })
             }
 
@@ -228,6 +252,8 @@ macro_rules! methods {
                 deterministic: bool,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let target = target.within(py, &self.cluster)?;
+                let sources = sources.within(py, &self.cluster)?;
                 own_id(&sources, rank)?;
                 let options = AllreduceOptions {
                     op: op.0,
@@ -235,8 +261,8 @@ macro_rules! methods {
                     timeout: timeout.0,
                 };
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
-                    operations::reduce_scatter_into(client, target.0, sources.0, rank, out, options)
+                self.perform_with(py, Some(target.clone()), keep, move |client| {
+                    operations::reduce_scatter_into(client, target, sources, rank, out, options)
                 })
             }
 
@@ -250,10 +276,12 @@ macro_rules! methods {
                 out: Output,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let target = target.within(py, &self.cluster)?;
+                let sources = sources.within(py, &self.cluster)?;
                 own_id(&sources, rank)?;
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(target.0.clone()), keep, move |client| {
-                    operations::allgather_into(client, target.0, sources.0, rank, out, timeout.0)
+                self.perform_with(py, Some(target.clone()), keep, move |client| {
+                    operations::allgather_into(client, target, sources, rank, out, timeout.0)
                 })
             }
 
@@ -270,10 +298,11 @@ macro_rules! methods {
                 user: &[u8],
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
+                let name = name.within(py, &self.cluster)?;
                 let options = put_options(py, dtype, shape, user, timeout, false)?;
                 let keep = parts.iter().flatten().map(Input::keep).collect();
-                self.perform_with(py, Some(name.0.clone()), keep, move |client| {
-                    operations::all_to_all(client, name.0, parts, rank, options)
+                self.perform_with(py, Some(name.clone()), keep, move |client| {
+                    operations::all_to_all(client, name, parts, rank, options)
                 })
             }
 
@@ -286,37 +315,43 @@ macro_rules! methods {
                 rank: usize,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
-                self.perform(py, Some(name.0.clone()), move |client| {
-                    operations::barrier(client, name.0, participants, rank, timeout.0)
+                let name = name.within(py, &self.cluster)?;
+                self.perform(py, Some(name.clone()), move |client| {
+                    operations::barrier(client, name, participants, rank, timeout.0)
                 })
             }
 
             /// Removes every copy of the objects, and returns how many there were.
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
-                let about = if let [id] = &ids.0[..] { Some(id.clone()) } else { None };
-                self.perform(py, about, move |client| operations::delete(client, ids.0, timeout.0))
+                let ids = ids.within(py, &self.cluster)?;
+                let about = if let [id] = &ids[..] { Some(id.clone()) } else { None };
+                self.perform(py, about, move |client| operations::delete(client, ids, timeout.0))
             }
 
             /// Waits until `count` of the objects are available, and returns the indices of those that are.
             fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
-                self.perform(py, None, move |client| operations::wait(client, ids.0, count, timeout.0))
+                let ids = ids.within(py, &self.cluster)?;
+                self.perform(py, None, move |client| operations::wait(client, ids, count, timeout.0))
             }
 
             /// Whether all bytes of the object are somewhere.
             fn contains(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
-                self.perform(py, Some(id.0.clone()), move |client| operations::contains(client, id.0))
+                let id = id.within(py, &self.cluster)?;
+                self.perform(py, Some(id.clone()), move |client| operations::contains(client, id))
             }
 
             /// Waits until the object has a location, and returns what is known of it.
             fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
-                self.perform(py, Some(id.0.clone()), move |client| {
-                    operations::locate(client, id.0, timeout.0)
+                let id = id.within(py, &self.cluster)?;
+                self.perform(py, Some(id.clone()), move |client| {
+                    operations::locate(client, id, timeout.0)
                 })
             }
 
             /// All that is known of an object now.
             fn describe(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
-                self.perform(py, Some(id.0.clone()), move |client| operations::describe(client, id.0))
+                let id = id.within(py, &self.cluster)?;
+                self.perform(py, Some(id.clone()), move |client| operations::describe(client, id))
             }
 
             /// A page of the objects whose id starts with `prefix`, and the id to go on after.
@@ -341,7 +376,7 @@ macro_rules! methods {
 methods!(Client);
 methods!(AsyncClient, 'static);
 
-fn own_id(ids: &Ids, rank: usize) -> PyResult<ObjectId> {
-    let own = ids.0.get(rank).cloned();
+fn own_id(ids: &[ObjectId], rank: usize) -> PyResult<ObjectId> {
+    let own = ids.get(rank).cloned();
     own.ok_or_else(|| PyValueError::new_err("a rank is less than the number of participants"))
 }

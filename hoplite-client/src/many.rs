@@ -1,0 +1,99 @@
+//! Deletes and waits of more ids than the store takes in one request: in parts, one after the other.
+
+use std::time::Duration;
+
+use hoplite_core::node::{self, Response};
+use hoplite_core::{Error as ObjectError, ObjectId, Operation};
+
+use crate::connection::Connection;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+
+/// Time between two looks at all parts of a wait for some of many objects. A look asks the directory about every object.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Deletes the objects, and returns the number of them that there were.
+///
+/// After a part that timed out, the store still hears of the later parts, so that these objects go too.
+pub(crate) async fn delete(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
+    if ids.len() <= connection.max_ids() {
+        return delete_part(connection, ids, timeout).await;
+    }
+    let deadline = Deadline::after(timeout);
+    let (mut count, mut late) = (0, None);
+    for part in ids.chunks(connection.max_ids().max(1)) {
+        match delete_part(connection, part.to_vec(), deadline.left()).await {
+            Ok(deleted) => count += deleted,
+            Err(error @ Error::Object(ObjectError::Timeout { .. })) => late = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    late.map_or(Ok(count), Err)
+}
+
+async fn delete_part(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
+    let request = node::Request::Delete { ids, timeout };
+    match connection.call_node(request, Operation::Delete, timeout).await? {
+        Response::Deleted { count } => Ok(count),
+        _ => Err(connection.unexpected()),
+    }
+}
+
+/// Waits until `count` of the objects are available, or the timeout passes. Returns the indices of those that are.
+pub(crate) async fn wait(
+    connection: &Connection,
+    ids: Vec<ObjectId>,
+    count: usize,
+    timeout: Duration,
+) -> Result<Vec<usize>> {
+    let maximum = connection.max_ids().max(1);
+    if ids.len() <= maximum {
+        return wait_part(connection, ids, count, timeout).await;
+    }
+    let deadline = Deadline::after(timeout);
+    let parts: Vec<&[ObjectId]> = ids.chunks(maximum).collect();
+    if count == ids.len() {
+        return look(connection, &parts, deadline).await;
+    }
+    loop {
+        let ready = look(connection, &parts, Deadline::after(Duration::ZERO)).await?;
+        let left = deadline.left();
+        if ready.len() >= count || left.is_zero() {
+            return Ok(ready);
+        }
+        // Waits for news of the first part of which something is missing. The other parts are looked at after that.
+        let ready_in = |part: usize| {
+            let range = part * maximum..part * maximum + parts[part].len();
+            ready.iter().filter(|index| range.contains(*index)).count()
+        };
+        let Some(part) = (0..parts.len()).find(|part| ready_in(*part) < parts[*part].len()) else {
+            return Ok(ready);
+        };
+        let wanted = ready_in(part) + 1;
+        wait_part(connection, parts[part].to_vec(), wanted, left.min(LOOK_INTERVAL)).await?;
+    }
+}
+
+/// Waits for all objects of all parts, and returns the indices of those that are available at the deadline.
+async fn look(connection: &Connection, parts: &[&[ObjectId]], deadline: Deadline) -> Result<Vec<usize>> {
+    let (mut ready, mut first) = (Vec::new(), 0);
+    for part in parts {
+        let found = wait_part(connection, part.to_vec(), part.len(), deadline.left()).await?;
+        ready.extend(found.into_iter().map(|index| first + index));
+        first += part.len();
+    }
+    Ok(ready)
+}
+
+async fn wait_part(
+    connection: &Connection,
+    ids: Vec<ObjectId>,
+    count: usize,
+    timeout: Duration,
+) -> Result<Vec<usize>> {
+    let request = node::Request::Wait { ids, count, timeout };
+    match connection.call_node(request, Operation::Wait, timeout).await? {
+        Response::Ready { indices } => Ok(indices),
+        _ => Err(connection.unexpected()),
+    }
+}
