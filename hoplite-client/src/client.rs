@@ -315,7 +315,7 @@ impl Client {
     /// # Errors
     /// `Unavailable` if no shard answers, and those that every call has: see [`Client`].
     #[doc(hidden)]
-    pub async fn cluster(&self) -> Result<hoplite_proto::v1::StatusReply> {
+    pub async fn directory_status(&self) -> Result<hoplite_proto::v1::StatusReply> {
         match self.report(Inspection::Cluster).await? {
             local::Response::Cluster(status) => Ok(*status),
             _ => Err(self.connection.unexpected()),

@@ -32,6 +32,8 @@ Op = Literal["sum", "min", "max", "prod"]
 CONNECT_TIMEOUT = 5.0
 #: How long a put waits for room or for the directory, and a delete for other nodes.
 DEFAULT_TIMEOUT = 30.0
+#: The variable that says if clients that are not told read values which were stored as pickles.
+ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
 #: How many objects are asked for at once while listing.
 PAGE = 1000
 
@@ -54,23 +56,30 @@ async def settled(answer: T | Future[T]) -> T:
 class Calls:
     """The methods that both clients have. Those of `hoplite.Client` say what they do and raise."""
 
-    __slots__ = ("_native",)
+    __slots__ = ("_limit", "_native", "allow_pickle")
 
-    def __init__(self, native: _native.Client | _native.AsyncClient) -> None:
+    allow_pickle: bool
+    """False if this client refuses values that were stored as pickles."""
+
+    def __init__(
+        self, native: _native.Client | _native.AsyncClient, allow_pickle: bool | None = None
+    ) -> None:
         self._native = native
+        self._limit = native.max_object_bytes
+        self.allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
 
     async def put(
         self, id: Id | None, value: object, timeout: float | None = DEFAULT_TIMEOUT, *, confirm: bool = False
     ) -> Ref:
         """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
-        encoded = _serialize.encode(value)
-        pieces, dtype, shape, user = encoded
         name = new_id() if id is None else id
+        encoded = _serialize.encode(value, text(name), self._limit)
+        pieces, dtype, shape, user = encoded
         # Not by `settled`: a coroutine more is felt in what takes some tens of microseconds.
         put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm)
         if isinstance(put, Future):
             await put
-        return made_ref(name, encoded)
+        return made_ref(name, encoded, self._native.cluster)
 
     async def get(
         self, id: Id, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
@@ -83,13 +92,13 @@ class Calls:
         view = self._native.get(id, timeout)
         if isinstance(view, Future):
             view = await view
-        return _serialize.decode(view, copy, framework)
+        return _serialize.decode(view, copy, framework, self.allow_pickle, text(id))
 
     async def _get_private(self, id: Id, timeout: float | None, framework: Framework) -> Any:
         deadline = Deadline(timeout)
         while True:
             reader = await settled(self._native.open(id, deadline.left()))
-            room, finish = _serialize.destination(reader, framework)
+            room, finish = _serialize.destination(reader, framework, self.allow_pickle, text(id))
             try:
                 await settled(self._native.read(reader, room, deadline.left()))
             except Superseded:
@@ -132,8 +141,9 @@ class Calls:
     ) -> list[Any]:
         """See `hoplite.Client.gather`."""
         check_framework(framework)
-        views = await settled(self._native.gather(listed(ids), timeout))
-        return [_serialize.decode(view, copy, framework) for view in views]
+        ids = listed(ids)
+        views = await settled(self._native.gather(ids, timeout))
+        return self._decoded(ids, views, copy, framework)
 
     async def allgather(
         self,
@@ -148,13 +158,21 @@ class Calls:
         check_framework(framework)
         ids = listed(ids)
         own_id(ids, rank)
-        encoded = _serialize.encode(value)
+        encoded = _serialize.encode(value, text(ids[rank]), self._limit)
         views = await settled(
             self._native.allgather(
                 ids, rank, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout
             )
         )
-        return [_serialize.decode(view, copy, framework) for view in views]
+        return self._decoded(ids, views, copy, framework)
+
+    def _decoded(
+        self, ids: Iterable[Id], views: Iterable[_native.View], copy: bool | None, framework: Framework
+    ) -> list[Any]:
+        return [
+            _serialize.decode(view, copy, framework, self.allow_pickle, text(id))
+            for id, view in zip(ids, views, strict=True)
+        ]
 
     async def allreduce(
         self,
@@ -212,7 +230,7 @@ class Calls:
         wanted = None if out is None else _serialize.as_room(out)
         _native.check_allreduce(target, sources, op, timeout)
         if value is not None:
-            encoded = _serialize.encode(value)
+            encoded = _serialize.encode(value, text(own), self._limit)
             check_reducible(encoded)
             check_op(own, encoded, op)
             result = result_of(own, encoded, len(sources))
@@ -222,7 +240,7 @@ class Calls:
         reader = await settled(self._native.open(own, deadline.left()))
         result = result_of(own, reader, len(sources))
         if wanted is None:
-            room, finish = _serialize.destination(result, None)
+            room, finish = _serialize.destination(result, None, self.allow_pickle, text(own))
         else:
             room = wanted[0]
             check_layout(own, result, wanted[1])
@@ -247,7 +265,7 @@ class Calls:
         room, wanted = _serialize.as_room(out)
         _native.check_allreduce(target, sources, "sum", timeout)
         if value is not None:
-            encoded = _serialize.encode(value)
+            encoded = _serialize.encode(value, text(own), self._limit)
             check_gathered(own, encoded, len(sources), wanted)
             await self._put_own(own, encoded, deadline)
         reader = await settled(self._native.open(own, deadline.left()))
@@ -281,11 +299,11 @@ class Calls:
         """See `hoplite.Client.all_to_all`."""
         check_framework(framework)
         check_rank(rank, len(values))
-        parts = _serialize.encode_alike(values)
+        parts = _serialize.encode_alike(values, text(name), self._limit)
         dtype, shape, user = parts[0].dtype, parts[0].shape, parts[0].user
         pieces = [part.pieces for part in parts]
         views = await settled(self._native.all_to_all(name, pieces, rank, dtype, shape, user, timeout))
-        return [_serialize.decode(view, copy, framework) for view in views]
+        return self._decoded([name] * len(views), views, copy, framework)
 
     async def barrier(self, name: Id, size: int, rank: int, timeout: float | None = None) -> None:
         """See `hoplite.Client.barrier`."""
@@ -374,9 +392,22 @@ def new_id() -> str:
     return f"py/{os.urandom(16).hex()}"
 
 
-def made_ref(id: Id, encoded: Encoded) -> Ref:
-    name = id.id if isinstance(id, Ref) else id
-    return Ref(name, _serialize.dtype_name(encoded.dtype), encoded.shape, encoded.nbytes)
+def made_ref(id: Id, encoded: Encoded, cluster: str) -> Ref:
+    return Ref(text(id), _serialize.dtype_name(encoded.dtype), encoded.shape, encoded.nbytes, cluster)
+
+
+def may_unpickle() -> bool:
+    """Returns what `HOPLITE_ALLOW_PICKLE` says of clients that are not told; True if it is not set, or empty.
+
+    Raises:
+        ValueError: if it says neither yes nor no, so that a mistake in it does not allow anything.
+    """
+    said = os.environ.get(ALLOW_PICKLE_VARIABLE, "").strip().lower()
+    if said in ("", "1", "true", "yes", "on"):
+        return True
+    if said in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{ALLOW_PICKLE_VARIABLE} is 1 or 0, not {said!r}")
 
 
 def text(id: Id) -> str | bytes:
@@ -435,7 +466,7 @@ def check_op(id: Id, encoded: Encoded, op: Op) -> None:
 
 def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> None:
     """Checks that an object is what is to be filled with it."""
-    found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy")
+    found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))
     if (found.kind, found.dtype, found.shape) != (wanted.kind, wanted.dtype, wanted.shape):
         reason = f"it is {_describe(found)}, to be copied into {_describe(wanted)}"
         raise TypeMismatch(f"object {text(id)!r} does not fit: {reason}", id=text(id), reason=reason)
@@ -469,7 +500,7 @@ def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> 
     """Checks that `wanted` is what so many objects like this one are together: stacked, or one after the other."""
     if wanted.kind == "buffer":
         return
-    found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy")
+    found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))
     shapes = [(count, *found.shape)]
     if found.shape:
         shapes.append((count * found.shape[0], *found.shape[1:]))

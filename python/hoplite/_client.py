@@ -15,6 +15,7 @@ from hoplite._calls import (
     Calls,
     Id,
     Op,
+    may_unpickle,
     program_name,
     refuse_to_pickle,
     run,
@@ -36,18 +37,24 @@ class Client:
     `ForkedChild`. It cannot be pickled; pass `Ref`s instead, and call `hoplite.init()` where they arrive.
 
     An id is a `str` (which stands for its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A timeout is in seconds; `None` waits
-    for ever. Any method may raise `ConnectionLost` and `ForkedChild`, and `TypeError` before anything is sent.
+    for ever. Any method may raise `ConnectionLost` and `ForkedChild`, and `TypeError` before anything is sent. A `Ref` names
+    its cluster: one of another cluster is refused with `ClusterMismatch`.
     """
 
     __slots__ = ("__weakref__", "_calls", "_for_owners", "_native", "_process", "_socket")
 
     def __init__(
-        self, socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT
+        self,
+        socket: str | os.PathLike[str] | None = None,
+        *,
+        timeout: float = CONNECT_TIMEOUT,
+        allow_pickle: bool | None = None,
     ) -> None:
         """Connects; see `hoplite.connect`."""
+        allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
         socket = _native.default_socket_path() if socket is None else socket
         self._native = _native.connect(socket, timeout, program_name())
-        self._calls = Calls(self._native)
+        self._calls = Calls(self._native, allow_pickle)
         self._socket = os.fspath(socket)
         self._process = self._native.process
         self._for_owners: _native.Client | None = None
@@ -61,6 +68,16 @@ class Client:
     def node(self) -> str:
         """The name of the node whose store this is."""
         return self._native.node
+
+    @property
+    def cluster(self) -> str:
+        """The name of the cluster of the store."""
+        return self._native.cluster
+
+    @property
+    def allow_pickle(self) -> bool:
+        """False if this client refuses values that were stored as pickles; see `hoplite.connect`."""
+        return self._calls.allow_pickle
 
     @property
     def usable(self) -> bool:
@@ -90,8 +107,8 @@ class Client:
         return ref
 
     def ref(self, id: str | bytes) -> Ref:
-        """A handle of an object that was put elsewhere, or will be. Asks nobody."""
-        return Ref(id, client=self)
+        """A handle of an object of this cluster that was put elsewhere, or will be. Asks nobody."""
+        return Ref(id, cluster=self.cluster, client=self)
 
     def get(
         self, id: Id, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
@@ -108,6 +125,8 @@ class Client:
             framework: "numpy" or "torch": as what arrays come, if not as what they were put. What a reduce made counts as
                 put by numpy.
         Raises:
+            PickleRefused: if the value was stored as a pickle, and this client refuses these.
+            InvalidMetadata: if the object's header is not one that a `put` makes.
             Timeout, ObjectLost, Deleted, StoreFull, ObjectTooLarge.
         """
         return run(self._calls.get(id, timeout, copy, framework))
@@ -404,12 +423,20 @@ class Client:
         return self._for_owners
 
 
-def connect(socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT) -> Client:
+def connect(
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    timeout: float = CONNECT_TIMEOUT,
+    allow_pickle: bool | None = None,
+) -> Client:
     """Connects to the store of this node.
 
     Args:
         socket: where it listens; None for `$HOPLITE_SOCKET`, or where a store listens that was not told.
+        allow_pickle: False refuses, with `PickleRefused`, values that were stored as pickles: whoever may put
+            objects can run any code in a process that reads their pickles. Arrays, tensors and bytes need none. None
+            for what `$HOPLITE_ALLOW_PICKLE` says, 1 or 0; without that, True.
     Raises:
         ConnectFailed: says what is wrong with the path, or with who listens there.
     """
-    return Client(socket, timeout=timeout)
+    return Client(socket, timeout=timeout, allow_pickle=allow_pickle)

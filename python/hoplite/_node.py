@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -31,7 +32,11 @@ _PREFIX = "hoplite-private-"
 
 
 def init(
-    socket: str | os.PathLike[str] | None = None, *, memory: str | int | None = None, start: bool = True
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    memory: str | int | None = None,
+    start: bool = True,
+    allow_pickle: bool | None = None,
 ) -> Client:
     """Connects this process to the store of its node, and returns the client, the same one for every call.
 
@@ -47,18 +52,27 @@ def init(
         memory: the size of the memory of a private store, in bytes or as in "2GiB"; None for 30% of what there is. It takes
             only what is used of it.
         start: whether to start a private store if there is no other.
+        allow_pickle: as for `hoplite.connect`. It counts until `hoplite.shutdown`.
     Raises:
-        ConnectFailed: if there is no store, or if this process is connected to another one than is asked for.
+        ConnectFailed: if there is no store, or if this process is connected to another one than is asked for, or with
+            another `allow_pickle`.
     """
     with _state.lock:
         if _state.client is None or not _state.client.usable:
             socket = _state.socket if socket is None else socket
-            _state.client = _connect(socket, memory, start)
-            _state.socket = socket
+            allow_pickle = _state.allow_pickle if allow_pickle is None else allow_pickle
+            _state.client = _connect(socket, memory, start, allow_pickle)
+            _state.socket, _state.allow_pickle = socket, allow_pickle
         elif socket is not None and os.fspath(socket) != _state.client.socket:
             raise ConnectFailed(
                 f"hoplite.init() was called before, for another store; use hoplite.connect({socket!r})",
                 path=os.fspath(socket),
+                reason="Refused",
+            )
+        elif allow_pickle not in (None, _state.client.allow_pickle):
+            raise ConnectFailed(
+                f"hoplite.init() was called before, with allow_pickle={_state.client.allow_pickle}",
+                path=_state.client.socket,
                 reason="Refused",
             )
         return _state.client
@@ -72,7 +86,7 @@ def shutdown() -> None:
     with _state.lock:
         if _state.client is not None:
             _state.client.close()
-            _state.client = _state.socket = None
+            _state.client = _state.socket = _state.allow_pickle = None
         if _state.store is not None:
             _state.store.stop()
             _state.store = None
@@ -85,6 +99,7 @@ class _State:
         self.lock = threading.RLock()
         self.client: Client | None = None
         self.socket: str | os.PathLike[str] | None = None
+        self.allow_pickle: bool | None = None
         self.store: PrivateStore | None = None
 
 
@@ -94,32 +109,37 @@ _state = _State()
 def _forget() -> None:
     """In a forked child: the store is the parent's to stop, and the client not of this process."""
     global _state
-    socket = _state.socket
+    socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()
     # The environment names a private store.
-    _state.socket = socket
+    _state.socket, _state.allow_pickle = socket, allow_pickle
 
 
 os.register_at_fork(after_in_child=_forget)
 atexit.register(shutdown)
 
 
-def _connect(socket: str | os.PathLike[str] | None, memory: str | int | None, start: bool) -> Client:
+def _connect(
+    socket: str | os.PathLike[str] | None,
+    memory: str | int | None,
+    start: bool,
+    allow_pickle: bool | None,
+) -> Client:
     if _state.store is not None and socket is None:
         try:
-            return Client(_state.store.socket)
+            return Client(_state.store.socket, allow_pickle=allow_pickle)
         except ConnectFailed:
             # It died, or is about to.
             _state.store.stop()
             _state.store = None
     try:
-        return Client(socket)
+        return Client(socket, allow_pickle=allow_pickle)
     except ConnectFailed as error:
         is_absent = error.reason in ("NoSuchSocket", "NotListening")
         if not start or not is_absent or socket is not None or os.environ.get(SOCKET_VARIABLE):
             raise
     _state.store = PrivateStore(memory)
-    return Client(_state.store.socket)
+    return Client(_state.store.socket, allow_pickle=allow_pickle)
 
 
 class PrivateStore:
@@ -143,6 +163,8 @@ class PrivateStore:
     def _start(self, memory: str | int | None) -> subprocess.Popen[bytes]:
         command = [program("hoplite-store"), "--socket", self.socket, "--no-prefault", "--print-addresses"]
         command += ["--exit-with-parent", str(os.getpid())]
+        # A name of its own, so that handles of other clusters are told from those of this one.
+        command += ["--cluster", f"private-{secrets.token_hex(8)}"]
         if memory is not None:
             command += ["--memory", str(memory)]
         log = self.directory / "log"

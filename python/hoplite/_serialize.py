@@ -11,6 +11,8 @@
 
 So an array has no more about it than what other languages know too, and what they put is an array here.
 
+Only `py1:pickle` reaches the unpickler, and only if the reader allows it. `_headers` checks the other headers.
+
 A pickled object is a pickle (protocol 5) and the buffers that it left out (PEP 574):
 
     u64 count of buffers, u64 length of the pickle, u64 length of each buffer; pickle; buffers
@@ -20,7 +22,7 @@ little-endian, the pickle and each buffer at the next multiple of 64 bytes.
 
 from __future__ import annotations
 
-import ast
+import contextlib
 import pickle
 import struct
 import sys
@@ -30,6 +32,16 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+
+from hoplite._headers import (
+    BadHeader,
+    array_header,
+    check_size,
+    parse_array,
+    parse_tensor,
+    torch_dtype,
+)
+from hoplite.errors import InvalidMetadata, ObjectTooLarge, PickleRefused
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -46,8 +58,6 @@ TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
 
-#: Most bytes of metadata that the store keeps beside an object.
-MAX_METADATA_BYTES = 4096
 #: Where a buffer of a pickle may begin: a cache line, and what vector instructions like.
 ALIGNMENT = 64
 #: The devices of DLPack whose memory is the host's: kDLCPU, kDLCUDAHost.
@@ -135,66 +145,114 @@ class Destination(NamedTuple):
     finish: Callable[[], Any]
 
 
+#: A limit that no object reaches.
+UNLIMITED = sys.maxsize
+
+
 # Values in
 
 
-def encode(value: object) -> Encoded:
-    """Says what is to be put for `value`. Copies only what is not contiguous.
+def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encoded:
+    """Returns what is to be put for `value`. Copies only what is not contiguous.
 
+    Args:
+        id: of the object, for errors.
+        limit: the size of the largest object that the store can hold. What is larger is refused before it is copied.
     Raises:
+        ObjectTooLarge: for a value of more than `limit` bytes that would have to be copied.
         TypeError: for a tensor that is not in the memory of the host, and for what cannot be pickled.
     """
+    try:
+        return _encode(value, limit)
+    except _TooLarge as error:
+        raise ObjectTooLarge(
+            f"object {id!r} of {error.size_bytes} bytes or more is larger than the limit of {limit} bytes",
+            id=id,
+            size_bytes=error.size_bytes,
+            limit_bytes=limit,
+        ) from None
+
+
+class _TooLarge(Exception):
+    """A value has more bytes than any object may have."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.size_bytes = size_bytes
+
+
+def _check_fits(size_bytes: int, limit: int) -> None:
+    if size_bytes > limit:
+        raise _TooLarge(size_bytes)
+
+
+def _encode(value: object, limit: int) -> Encoded:
     if type(value) is np.ndarray:
-        return _encode_array(value)
+        return _encode_array(value, limit)
     if type(value) is bytes:
         return Encoded([value], "opaque", None, TAG_BYTES)
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        return _encode_tensor(value, torch)
+        return _encode_tensor(value, torch, limit)
     if isinstance(value, np.memmap):
-        return _encode_array(np.asarray(value))
+        return _encode_array(np.asarray(value), limit)
     if isinstance(value, np.generic) and _is_number(value):
-        return _encode_array(np.asarray(value))
+        return _encode_array(np.asarray(value), limit)
     if isinstance(value, (bytes, str, np.ndarray, np.generic)):
         # Subclasses, which only a pickle brings back.
-        return _encode_pickle(value)
-    if hasattr(type(value), "__dlpack__"):
-        return _encode_dlpack(value)
+        return _encode_pickle(value, limit)
+    for way in (_encode_dlpack, _encode_buffer):
+        if (encoded := way(value, limit)) is not None:
+            return encoded
     try:
-        view = memoryview(value)  # type: ignore[arg-type]
-    except TypeError:
-        return _encode_pickle(value)
-    return _encode_buffer(view)
+        return _encode_pickle(value, limit)
+    except _TooLarge:
+        raise
+    except Exception as error:
+        if not hasattr(type(value), "__dlpack__"):
+            raise
+        # An array of another library that cannot be pickled: numpy may convert it.
+        with contextlib.suppress(Exception):
+            array = np.asarray(value)
+            if not array.dtype.hasobject:
+                return _encode_array(array, limit)
+        try:
+            np.from_dlpack(value)  # type: ignore[arg-type]
+        except Exception as refusal:
+            name = type(value).__name__
+            raise TypeError(f"{name} cannot be put: {refusal}; and it cannot be pickled: {error}") from error
+        raise
 
 
 def _is_number(scalar: np.generic[Any]) -> bool:
     return isinstance(scalar, (np.number, np.bool_)) or type(scalar).__module__ == "ml_dtypes"
 
 
-def _encode_array(array: npt.NDArray[Any]) -> Encoded:
+def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
     name = _NAMES.get(array.dtype)
     if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
         # What most arrays are, without the steps below, which take longer than the copy of a small one. Of ml_dtypes
         # they have no buffer, and without dimensions one that Rust does not take.
         return Encoded([array], name, array.shape, b"")
+    # What follows may copy it.
+    _check_fits(array.nbytes, limit)
     array = _in_a_byte_order_that_lasts(array)
     dtype = array.dtype
     name = _NAMES.get(dtype) or _learn_bfloat16(dtype)
     if name is not None:
         return Encoded([raw(array)], name, array.shape, b"")
-    if dtype.hasobject:
-        return _encode_pickle(array)
-    user = _array_header(dtype, array.shape)
+    user = array_header(TAG_ARRAY, dtype, array.shape)
     if user is None:
-        return _encode_pickle(array)
+        return _encode_pickle(array, limit)
     return Encoded([raw(array)], "opaque", None, user)
 
 
-def _encode_tensor(tensor: torch.Tensor, torch: Any) -> Encoded:
+def _encode_tensor(tensor: torch.Tensor, torch: Any, limit: int) -> Encoded:
     if tensor.device.type != "cpu":
         raise TypeError(f"a tensor on {tensor.device} cannot be put; move it to the CPU first")
     if not _is_plain(tensor, torch):
-        return _encode_pickle(tensor)
+        return _encode_pickle(tensor, limit)
+    _check_fits(tensor.numel() * tensor.element_size(), limit)
     torch_name = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)
     name = _NAMES_OF_TORCH.get(torch_name)
@@ -204,30 +262,58 @@ def _encode_tensor(tensor: torch.Tensor, torch: Any) -> Encoded:
     return Encoded([_raw_tensor(tensor, torch)], "opaque", None, header)
 
 
-def _encode_dlpack(value: Any) -> Encoded:
-    device, _ = value.__dlpack_device__()
+def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
+    """Returns what is to be put for an array of another library; None if that way loses something of it.
+
+    Each library refuses what DLPack does not know with an exception of its own.
+    """
+    if not hasattr(type(value), "__dlpack__"):
+        return None
+    try:
+        device, _ = value.__dlpack_device__()
+        device = int(device)
+    except Exception:
+        return None
     if device not in _HOST_DEVICES:
         where = getattr(value, "device", device)
         raise TypeError(f"an array on the device {where} cannot be put; move it to the host first")
     try:
-        return _encode_array(np.from_dlpack(value))
-    except (BufferError, RuntimeError) as error:
-        # Its dtype is one that DLPack, or numpy, does not know.
-        if hasattr(value, "__array__"):
-            return _encode_array(np.asarray(value))
-        raise TypeError(f"{type(value).__name__} cannot be put: {error}") from error
+        array = np.from_dlpack(value)
+    except Exception:
+        # Its dtype is one that DLPack, or numpy, does not know. Only an array of the same dtype says the same.
+        try:
+            array, dtype = np.asarray(value), getattr(value, "dtype", None)
+            if dtype is None or array.dtype.hasobject or array.dtype != dtype:
+                return None
+        except Exception:
+            return None
+    return _encode_array(array, limit)
 
 
-def _encode_buffer(view: memoryview) -> Encoded:
+def _encode_buffer(value: Any, limit: int) -> Encoded | None:
+    """Returns what is to be put for a buffer; None if `value` is none, or one of elements that numpy does not know."""
+    try:
+        view = memoryview(value)
+    except Exception:
+        return None
     if view.format == "B" and view.ndim == 1:
-        return Encoded([view if view.contiguous else view.tobytes()], "opaque", None, b"")
-    return _encode_array(np.asarray(view))
+        if view.contiguous:
+            return Encoded([view], "opaque", None, b"")
+        _check_fits(view.nbytes, limit)
+        return Encoded([view.tobytes()], "opaque", None, b"")
+    try:
+        array = np.asarray(view)
+    except Exception:
+        return None
+    return _encode_array(array, limit)
 
 
-def _encode_pickle(value: object) -> Encoded:
+def _encode_pickle(value: object, limit: int) -> Encoded:
     buffers: list[pickle.PickleBuffer] = []
-    file = BytesIO()
-    _Pickler(file, protocol=5, buffer_callback=buffers.append).dump(value)
+    file = _Bounded(limit)
+    pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.bounded = file
+    pickler.dump(value)
     stream = file.getvalue()
     raws = [buffer.raw() for buffer in buffers]
     lengths = [len(stream), *(view.nbytes for view in raws)]
@@ -248,8 +334,32 @@ def _encode_pickle(value: object) -> Encoded:
     return Encoded(pieces, "opaque", None, TAG_PICKLE)
 
 
+class _Bounded(BytesIO):
+    """The memory of a pickle, and the size of the object so far, of which buffers are a part."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+        self._bytes = 0
+
+    def check(self, size_bytes: int) -> None:
+        """Checks that so many bytes more may be copied."""
+        _check_fits(self._bytes + size_bytes, self._limit)
+
+    def add(self, size_bytes: int) -> None:
+        """Counts bytes of a buffer, or of the pickle itself."""
+        self._bytes += size_bytes
+        self.check(0)
+
+    def write(self, contents: Any) -> int:
+        self.add(memoryview(contents).nbytes)
+        return super().write(contents)
+
+
 class _Pickler(pickle.Pickler):
     """Leaves out of the pickle what torch, and for some dtypes numpy, would put into it."""
+
+    bounded: _Bounded
 
     def reducer_override(self, value: Any) -> Any:
         kind = type(value)
@@ -260,8 +370,8 @@ class _Pickler(pickle.Pickler):
             return self._reduce_tensor(value, torch)
         return NotImplemented
 
-    @staticmethod
-    def _reduce_array(array: npt.NDArray[Any]) -> Any:
+    def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
+        self.bounded.check(array.nbytes)
         array = _in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
@@ -269,35 +379,53 @@ class _Pickler(pickle.Pickler):
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented
+        self.bounded.add(array.nbytes)
         return rebuild_array, (pickle.PickleBuffer(raw(array)), dtype, array.shape)
 
-    @staticmethod
-    def _reduce_tensor(tensor: Any, torch: Any) -> Any:
+    def _reduce_tensor(self, tensor: Any, torch: Any) -> Any:
         if tensor.device.type != "cpu" or not _is_plain(tensor, torch):
             return NotImplemented
+        self.bounded.add(tensor.numel() * tensor.element_size())
         contents = pickle.PickleBuffer(_raw_tensor(tensor, torch))
         name = str(tensor.dtype).removeprefix("torch.")
         return rebuild_tensor, (contents, name, tuple(tensor.shape), tensor.requires_grad)
 
 
-def encode_alike(values: Iterable[object]) -> list[Encoded]:
+def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
     """Encodes values so that all have the same dtype, shape and metadata: as pickles, if they differ in these."""
     values = list(values)
-    encoded = [encode(value) for value in values]
+    encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
-        encoded = [_encode_pickle(value) for value in values]
+        encoded = [_encode_pickle(value, limit) for value in values]
     return encoded
+
+
+def needs_pickle(array: npt.NDArray[Any]) -> bool:
+    """Returns True if an array can only be put as a pickle. Looks at its dtype, and copies nothing."""
+    dtype = array.dtype
+    if dtype in _NAMES or dtype.name == "bfloat16":
+        return False
+    return array_header(TAG_ARRAY, dtype, array.shape) is None
 
 
 # Values out
 
 
-def layout(described: Described, framework: Framework) -> Layout:
-    """Says what an object is.
+def layout(described: Described, framework: Framework, id: str | bytes = "") -> Layout:
+    """Returns what an object is, once its header was checked.
 
     Raises:
+        InvalidMetadata: if its header is not one that this package makes, or belongs to other bytes.
         TypeError: if it cannot be had as an array of `framework`, or was put by a later version of this package.
     """
+    try:
+        return _layout(described, framework)
+    except BadHeader as error:
+        reason = str(error)
+        raise InvalidMetadata(f"object {id!r} cannot be read: {reason}", id=id, reason=reason) from None
+
+
+def _layout(described: Described, framework: Framework) -> Layout:
     user, dtype, shape = described.user, described.dtype, described.shape
     if not user.startswith(b"py1:"):
         if dtype == "opaque" and shape is None:
@@ -311,27 +439,44 @@ def layout(described: Described, framework: Framework) -> Layout:
         return _typed(described, framework or "torch")
     tag, _, header = user.partition(b" ")
     if tag == TAG_ARRAY and framework != "torch":
-        return Layout("array", *_parse_array_header(header))
+        known, extents = parse_array(header)
+        check_size(known.itemsize, extents, described.nbytes)
+        return Layout("array", known, extents)
     if tag == TAG_TENSOR and framework != "numpy":
-        return Layout("tensor", *ast.literal_eval(header.decode()))
+        name, extents = parse_tensor(header)
+        check_size(torch_dtype(name, _import_torch()).itemsize, extents, described.nbytes)
+        return Layout("tensor", name, extents)
     if tag in (TAG_ARRAY, TAG_TENSOR):
-        raise TypeError(f"{framework} has no arrays of such a dtype: {header.decode()}")
+        shown = header.decode(errors="backslashreplace")
+        raise TypeError(f"{framework} has no arrays of such a dtype: {shown}")
     raise TypeError(f"the object was put by a later version of this package: {user[:32]!r}")
 
 
 def _typed(described: Described, framework: Literal["numpy", "torch"]) -> Layout:
-    dtype, shape = described.dtype, described.shape
-    dtype = "u8" if dtype == "opaque" else dtype
+    dtype = "u8" if described.dtype == "opaque" else described.dtype
     if framework == "torch":
         torch = _import_torch()
         name = _TORCH_NAMES[dtype]
-        itemsize = getattr(torch, name).itemsize
-        return Layout("tensor", name, (described.nbytes // itemsize,) if shape is None else shape)
+        return Layout("tensor", name, _extents(described, torch_dtype(name, torch).itemsize))
     known = _DTYPES.get(dtype) or _bfloat16()
-    return Layout("array", known, (described.nbytes // known.itemsize,) if shape is None else shape)
+    return Layout("array", known, _extents(described, known.itemsize))
 
 
-def decode(view: View, copy: bool | None, framework: Framework) -> Any:
+def _extents(described: Described, itemsize: int) -> tuple[int, ...]:
+    """Returns the shape of an object of so large elements."""
+    if (shape := described.shape) is None:
+        return (described.nbytes // itemsize,)
+    check_size(itemsize, shape, described.nbytes)
+    return shape
+
+
+def decode(
+    view: View,
+    copy: bool | None,
+    framework: Framework,
+    allow_pickle: bool = False,
+    id: str | bytes = "",
+) -> Any:
     """Makes a value of a complete object.
 
     Args:
@@ -339,19 +484,25 @@ def decode(view: View, copy: bool | None, framework: Framework) -> Any:
         copy: True for a private value; False for one in place, whatever that means for its safety; None for one in place
             if it can be made read-only, which is all but tensors and `bytes`.
         framework: as what arrays come.
+        allow_pickle: False refuses a value that was stored as a pickle. Nothing else reaches the unpickler.
+        id: of the object, for errors.
+    Raises:
+        PickleRefused, and what `layout` raises.
     """
     contents: Any = view
     known = None if framework == "torch" or view.user else _DTYPES.get(view.dtype)
     if known is not None and not copy and (extents := view.shape) is not None:
         # What most objects are, without the steps below, which take longer than this one.
-        return np.ndarray(extents, known, contents)
-    kind, dtype, shape = layout(view, framework)
+        with contextlib.suppress(ValueError):
+            return np.ndarray(extents, known, contents)
+    kind, dtype, shape = layout(view, framework, id)
     if kind == "array":
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, contents)
         return array.copy() if copy else array
     if kind == "tensor":
         return rebuild_tensor(contents, dtype, shape, in_place=copy is False)
     if kind == "pickle":
+        check_pickle(allow_pickle, id)
         if copy:
             private: Bytes = np.frombuffer(contents, np.uint8).copy()
             return _unpickle(memoryview(private), tensors_in_place=True)
@@ -361,15 +512,19 @@ def decode(view: View, copy: bool | None, framework: Framework) -> Any:
     return memoryview(contents)
 
 
-def destination(described: Described, framework: Framework) -> Destination:
-    """Makes room for a private copy of an object that still arrives."""
-    kind, dtype, shape = layout(described, framework)
+def destination(
+    described: Described, framework: Framework, allow_pickle: bool = False, id: str | bytes = ""
+) -> Destination:
+    """Makes room for a private copy of an object that still arrives. Arguments and errors are those of `decode`."""
+    kind, dtype, shape = layout(described, framework, id)
+    if kind == "pickle":
+        check_pickle(allow_pickle, id)
     if kind == "array":
         array: npt.NDArray[Any] = np.empty(shape, dtype)
         return Destination(raw(array), lambda: array)
     if kind == "tensor":
         torch = _import_torch()
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        tensor = torch.empty(shape, dtype=torch_dtype(dtype, torch))
         return Destination(_raw_tensor(tensor, torch), lambda: tensor)
     room: Bytes = np.empty(described.nbytes, np.uint8)
     if kind == "pickle":
@@ -377,10 +532,25 @@ def destination(described: Described, framework: Framework) -> Destination:
     return Destination(room, room.tobytes)
 
 
+def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
+    """Checks that a value which was stored as a pickle may be read.
+
+    Raises:
+        PickleRefused
+    """
+    if not allow_pickle:
+        raise PickleRefused(
+            f"object {id!r} was stored as a pickle, which can run any code when it is read: this client refuses pickles "
+            "(allow_pickle=False or HOPLITE_ALLOW_PICKLE=0)",
+            id=id,
+        )
+
+
 def _unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
     try:
         (count,) = struct.unpack_from("<Q", contents)
-        lengths = struct.unpack_from(f"<{min(count, len(contents)) + 1}Q", contents, 8)
+        # Each buffer has a length in the head: a count that does not fit names memory that is not there.
+        lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
     except struct.error as error:
         raise ValueError("the object says that it is a pickle, but is none") from error
     end = 8 * (2 + count)
@@ -426,11 +596,12 @@ def rebuild_tensor(
     torch = _import_torch()
     in_place = _context.tensors_in_place if in_place is None else in_place
     source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
+    known = torch_dtype(dtype, torch)
     if in_place and source.nbytes:
         # torch warns, once, that it cannot keep anybody from writing to it.
-        tensor = torch.from_numpy(source).view(getattr(torch, dtype)).reshape(shape)
+        tensor = torch.from_numpy(source).view(known).reshape(shape)
     else:
-        tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+        tensor = torch.empty(shape, dtype=known)
         _raw_tensor(tensor, torch)[:] = source
     return tensor.requires_grad_(requires_grad) if requires_grad else tensor  # type: ignore[no-any-return]
 
@@ -502,23 +673,6 @@ def _bfloat16() -> np.dtype[Any]:
             'numpy needs the package ml_dtypes for bfloat16; or get it as framework="torch"'
         ) from error
     return _DTYPES.setdefault("bf16", np.dtype(ml_dtypes.bfloat16))
-
-
-def _array_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
-    """What brings back a dtype that reduce does not know; None if only a pickle does."""
-    try:
-        descr: Any = np.lib.format.dtype_to_descr(dtype)
-        if np.lib.format.descr_to_dtype(descr) != dtype:
-            return None
-    except (ValueError, TypeError):
-        return None
-    header = TAG_ARRAY + b" " + repr((descr, shape)).encode()
-    return header if len(header) <= MAX_METADATA_BYTES else None
-
-
-def _parse_array_header(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    descr, shape = ast.literal_eval(header.decode())
-    return np.lib.format.descr_to_dtype(descr), shape
 
 
 def _import_torch() -> Any:

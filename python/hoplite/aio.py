@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, _node
-from hoplite._calls import CONNECT_TIMEOUT, Calls, program_name, refuse_to_pickle
+from hoplite._calls import CONNECT_TIMEOUT, Calls, may_unpickle, program_name, refuse_to_pickle
 from hoplite._info import ObjectInfo
 
 if TYPE_CHECKING:
@@ -37,13 +37,18 @@ class Client(Calls):
 
     __slots__ = ("__weakref__",)
 
-    def __init__(self, native: _native.AsyncClient) -> None:
-        super().__init__(native)
+    def __init__(self, native: _native.AsyncClient, allow_pickle: bool | None = None) -> None:
+        super().__init__(native, allow_pickle)
 
     @property
     def node(self) -> str:
         """The name of the node whose store this is."""
         return self._native.node
+
+    @property
+    def cluster(self) -> str:
+        """See `hoplite.Client.cluster`."""
+        return self._native.cluster
 
     @property
     def usable(self) -> bool:
@@ -78,15 +83,23 @@ class Client(Calls):
 
 
 async def connect(
-    socket: str | os.PathLike[str] | None = None, *, timeout: float = CONNECT_TIMEOUT
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    timeout: float = CONNECT_TIMEOUT,
+    allow_pickle: bool | None = None,
 ) -> Client:
     """Connects to the store of this node; see `hoplite.connect`."""
-    return Client(await _native.connect_async(socket, timeout, program_name()))
+    allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
+    return Client(await _native.connect_async(socket, timeout, program_name()), allow_pickle)
 
 
 async def init(
-    socket: str | os.PathLike[str] | None = None, *, memory: str | int | None = None, start: bool = True
+    socket: str | os.PathLike[str] | None = None,
+    *,
+    memory: str | int | None = None,
+    start: bool = True,
+    allow_pickle: bool | None = None,
 ) -> Client:
     """Connects to the store that `hoplite.init` with the same arguments connects to, or starts. A new client each time."""
     client = await asyncio.to_thread(_node.init, socket, memory=memory, start=start)
-    return await connect(client.socket)
+    return await connect(client.socket, allow_pickle=allow_pickle)

@@ -32,6 +32,7 @@ __all__ = [
     "ObjectLost",
     "ObjectTooLarge",
     "PermissionDenied",
+    "PickleRefused",
     "RanksMissing",
     "ShardListMismatch",
     "ShuttingDown",
@@ -102,11 +103,16 @@ class ObjectTooLarge(HopliteError):
 
 
 class StoreFull(HopliteError):
-    """There was no room before the timeout."""
+    """There was no room before the timeout.
+
+    Attributes:
+        holders: why room is in use, in words, with the programs that hold references to objects which nobody else needs.
+    """
 
     needed_bytes: int
     free_bytes: int
     capacity_bytes: int
+    holders: str = ""
 
 
 class Timeout(HopliteError, TimeoutError):
@@ -158,6 +164,12 @@ class Deleted(HopliteError):
     id: str | bytes
 
 
+class PickleRefused(HopliteError):
+    """The object was stored as a pickle, and this client reads none: see `allow_pickle` of `hoplite.connect`."""
+
+    id: str | bytes
+
+
 class TypeMismatch(HopliteError, TypeError):
     """The object has another dtype or shape than is needed."""
 
@@ -191,7 +203,15 @@ class NodeIdInUse(HopliteError):
 
 
 class ClusterMismatch(HopliteError):
-    """The peer belongs to another cluster."""
+    """The peer, or the handle that a call was given, belongs to another cluster.
+
+    Attributes:
+        ref_cluster: the cluster that a handle names; None if the error is about no handle.
+        store_cluster: the cluster of the store that was to be asked.
+    """
+
+    ref_cluster: str | None = None
+    store_cluster: str | None = None
 
 
 class PermissionDenied(HopliteError):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native
 from hoplite._serialize import Framework
+from hoplite.errors import ClusterMismatch
 
 if TYPE_CHECKING:
     from typing import Self
@@ -39,7 +40,17 @@ class Ref:
     or until nothing refers to the handle any more, after `ref.own()`. Copies of an owner, pickled ones too, own nothing.
     """
 
-    __slots__ = ("__weakref__", "_client", "_owner", "_owner_process", "dtype", "id", "nbytes", "shape")
+    __slots__ = (
+        "__weakref__",
+        "_client",
+        "_owner",
+        "_owner_process",
+        "cluster",
+        "dtype",
+        "id",
+        "nbytes",
+        "shape",
+    )
 
     id: str | bytes
     """The id of the object."""
@@ -49,6 +60,8 @@ class Ref:
     """The shape, if it is known."""
     nbytes: int | None
     """The size, if it is known."""
+    cluster: str | None
+    """The name of the cluster that the object is in, if it is known. Stores of other clusters refuse the handle."""
 
     def __init__(
         self,
@@ -56,12 +69,13 @@ class Ref:
         dtype: str | None = None,
         shape: tuple[int, ...] | None = None,
         nbytes: int | None = None,
+        cluster: str | None = None,
         *,
         client: Client | None = None,
     ) -> None:
         if not isinstance(id, (str, bytes)):
             raise TypeError(f"an id is a str or bytes, not {type(id).__name__}")
-        self.id, self.dtype, self.shape, self.nbytes = id, dtype, shape, nbytes
+        self.id, self.dtype, self.shape, self.nbytes, self.cluster = id, dtype, shape, nbytes, cluster
         self._client = client
         self._owner: weakref.finalize[[_native.Client, str | bytes, int], Ref] | None = None
         self._owner_process = 0
@@ -80,14 +94,18 @@ class Ref:
     def __hoplite_id__(self) -> str | bytes:
         return self.id
 
+    @property
+    def __hoplite_cluster__(self) -> str | None:
+        return self.cluster
+
     def get(self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None) -> Any:
         """Gets the object; see `Client.get`."""
-        return self.client.get(self.id, timeout, copy, framework)
+        return self.client.get(self, timeout, copy, framework)
 
     def delete(self, timeout: float | None = 30.0) -> None:
         """Deletes the object, if it is still there."""
         self.disown()
-        self.client.delete([self.id], timeout=timeout)
+        self.client.delete([self], timeout=timeout)
 
     def own(self) -> Self:
         """Has the object deleted when nothing refers to this handle any more, or the program ends. Returns the handle.
@@ -96,7 +114,16 @@ class Ref:
         happen.
         """
         if not self.owned:
-            connection = self.client._outlived()
+            client = self.client
+            if self.cluster not in (None, client.cluster):
+                raise ClusterMismatch(
+                    f"the handle is of object {self.id!r} of the cluster {self.cluster!r}, "
+                    f"and this client's store is of the cluster {client.cluster!r}",
+                    id=self.id,
+                    ref_cluster=self.cluster,
+                    store_cluster=client.cluster,
+                )
+            connection = client._outlived()
             _reaper.start()
             self._owner_process = os.getpid()
             self._owner = weakref.finalize(
@@ -125,10 +152,13 @@ class Ref:
         self.delete()
 
     def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
-        return Ref, (self.id, self.dtype, self.shape, self.nbytes)
+        return Ref, (self.id, self.dtype, self.shape, self.nbytes, self.cluster)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Ref) and key(self.id) == key(other.id)
+        if not isinstance(other, Ref) or key(self.id) != key(other.id):
+            return False
+        # Handles of before, and those that nobody has asked a store for, do not know their cluster.
+        return self.cluster == other.cluster or None in (self.cluster, other.cluster)
 
     def __hash__(self) -> int:
         return hash(key(self.id))

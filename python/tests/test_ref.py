@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import gc
 import pickle
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import hoplite
-from stores import PATIENCE, Cluster, await_that, used_bytes
+import hoplite.aio
+from stores import PATIENCE, Cluster, Daemon, await_that, used_bytes
 
 #: From 3.12 on, Python warns of forks of processes with threads.
 NO_WARNING = ["-W", "ignore::DeprecationWarning"]
@@ -196,6 +199,7 @@ def test_the_end_of_a_program_with_the_client_of_init(node: Cluster, before: str
     code = f"""
 {before or "pass"}
 import hoplite
+import hoplite.aio
 owned = [hoplite.init({node.sockets[0]!r}).put(None, b"x").own() for _ in range(100)]
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE)
@@ -221,3 +225,96 @@ assert not hoplite.init().contains("x")
         [sys.executable, *NO_WARNING, "-c", code], capture_output=True, text=True, timeout=PATIENCE
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.fixture
+def other_cluster(tmp_path: Path) -> Iterator[hoplite.Client]:
+    """A store of another cluster than that of `client`."""
+    socket = str(tmp_path / "store.sock")
+    options = ["--socket", socket, "--memory", "32MiB", "--no-prefault", "--print-addresses"]
+    store = Daemon(tmp_path / "log", "hoplite-store", *options, "--cluster", "elsewhere")
+    with hoplite.connect(socket) as client:
+        yield client
+    store.stop()
+
+
+def test_a_handle_of_another_cluster_names_nothing_here(
+    client: hoplite.Client, other_cluster: hoplite.Client, fresh: str
+) -> None:
+    assert (client.cluster, other_cluster.cluster) == ("hoplite", "elsewhere")
+    id = fresh + "same"
+    ours, theirs = client.put(id, b"ours"), other_cluster.put(id, b"theirs")
+    assert (ours.cluster, theirs.cluster) == ("hoplite", "elsewhere")
+    assert client.ref(id).cluster == "hoplite"
+    assert ours != theirs
+    assert ours == hoplite.Ref(id)
+    travelled = pickle.loads(pickle.dumps(ours))
+    assert travelled.cluster == "hoplite"
+    calls = [
+        lambda: other_cluster.get(travelled),
+        lambda: other_cluster.get(travelled, copy=True),
+        lambda: other_cluster.get_into(travelled, bytearray(10)),
+        lambda: other_cluster.put(travelled, b"x"),
+        lambda: other_cluster.delete(travelled),
+        lambda: other_cluster.delete([id, travelled]),
+        lambda: other_cluster.gather([id, travelled]),
+        lambda: other_cluster.wait([travelled], timeout=0),
+        lambda: other_cluster.reduce("t", [travelled]),
+        lambda: other_cluster.reduce(travelled, ["s"]),
+        lambda: other_cluster.allreduce("t", [travelled], 0, np.ones(3)),
+        lambda: other_cluster.allgather([travelled], 0, b"x"),
+        lambda: other_cluster.barrier(travelled, 1, 0),
+        lambda: other_cluster.contains(travelled),
+        lambda: other_cluster.stat(travelled),
+        lambda: hoplite.Ref(id, cluster="hoplite", client=other_cluster).get(),
+        lambda: hoplite.Ref(id, cluster="hoplite", client=other_cluster).delete(),
+        lambda: hoplite.Ref(id, cluster="hoplite", client=other_cluster).own(),
+    ]
+    for number, call in enumerate(calls):
+        with pytest.raises(hoplite.ClusterMismatch) as caught:
+            call()
+        error = caught.value
+        assert (error.id, error.ref_cluster, error.store_cluster) == (id, "hoplite", "elsewhere"), number
+        assert '"hoplite"' in str(error) or "'hoplite'" in str(error)
+        assert "elsewhere" in str(error)
+    assert other_cluster.get(id) == b"theirs"
+    assert client.get(travelled) == b"ours"
+    client.delete(travelled)
+
+
+def test_the_asynchronous_client_refuses_it_too(
+    cluster: Cluster, client: hoplite.Client, other_cluster: hoplite.Client, fresh: str
+) -> None:
+    theirs = other_cluster.put(fresh, b"theirs")
+
+    async def look() -> None:
+        async with await hoplite.aio.connect(cluster.sockets[0]) as here:
+            assert here.cluster == "hoplite"
+            with pytest.raises(hoplite.ClusterMismatch):
+                await here.get(theirs)
+            assert (await here.put(fresh + "x", b"x")).cluster == "hoplite"
+
+    asyncio.run(look())
+    client.delete(fresh + "x")
+
+
+def test_handles_that_were_pickled_before_name_no_cluster(client: hoplite.Client, fresh: str) -> None:
+    """They had four fields."""
+    client.put(fresh, b"x")
+    old = hoplite.Ref(fresh, None, None, 1)
+    assert old.cluster is None
+    assert client.get(old) == b"x"
+    client.delete(old)
+
+
+def test_a_private_store_is_a_cluster_of_its_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    hoplite.shutdown()
+    first = hoplite.init(memory="16MiB").put("x", b"x")
+    assert first.cluster is not None
+    assert first.cluster.startswith("private-")
+    hoplite.shutdown()
+    hoplite.init(memory="16MiB").put("x", b"y")
+    with pytest.raises(hoplite.ClusterMismatch):
+        hoplite.init().delete(first)
+    hoplite.shutdown()

@@ -13,6 +13,7 @@ import hypothesis.extra.numpy as npst
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -374,3 +375,44 @@ def test_subclasses_of_arrays_are_filled(client: hoplite.Client, tmp_path: Any) 
         for out in outs:
             assert client.get_into(ref, out) == value.nbytes
             assert (np.asarray(out) == value).all()
+
+
+def test_values_of_arrow_come_back(client: hoplite.Client) -> None:
+    """Arrow refuses most of them to DLPack, with an exception of its own."""
+    arrow = pytest.importorskip("pyarrow", reason="Dask brings it")
+    values = [
+        arrow.array([1, None, 3]),
+        arrow.array(["a", None, "b" * 1000]),
+        arrow.array([True, False]),
+        arrow.array([1, 2], arrow.timestamp("us")),
+        arrow.array([[1], [2, 3]]),
+        arrow.array(["a", "b", "a"]).dictionary_encode(),
+        arrow.array([decimal.Decimal("1.5")]),
+        arrow.array(["a"], arrow.string_view()),
+        arrow.array([], arrow.null()),
+        arrow.chunked_array([["a"], ["b"]]),
+        arrow.table({"a": ["x", None], "b": [1, 2]}),
+    ]
+    for value in values:
+        for got in round_trips(client, value):
+            assert type(got) is type(value)
+            assert got.equals(value)
+    for got in round_trips(client, arrow.array([1, 2, 3])):
+        assert np.asarray(got).tolist() == [1, 2, 3]
+
+
+def test_what_is_too_large_is_refused_before_it_is_copied(client: hoplite.Client) -> None:
+    """Each of these has a few bytes of memory, and could not be copied at all."""
+    wide = np.broadcast_to(1.0, (10**7, 10**7))
+    when = np.broadcast_to(np.datetime64(0, "s"), (10**7, 10**7))
+    tensor = torch.ones(1).expand(10**7, 10**7)
+    for value in (wide, when, wide.T, tensor, [wide], {"a": tensor}):
+        with pytest.raises(hoplite.ObjectTooLarge) as caught:
+            client.put("too large", value)
+        assert caught.value.id == "too large"
+        assert caught.value.size_bytes > caught.value.limit_bytes
+        assert caught.value.limit_bytes == client._native.max_object_bytes
+    with pytest.raises(hoplite.ObjectTooLarge):
+        client.all_to_all("exchange", [wide], 0)
+    with pytest.raises(hoplite.ObjectTooLarge):
+        client.allgather(["gathered"], 0, wide)

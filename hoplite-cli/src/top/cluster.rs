@@ -78,7 +78,7 @@ impl Cluster {
 
     async fn ask(&mut self, question: Question) -> anyhow::Result<Snapshot> {
         let store = self.client.status().await?;
-        let directory = self.client.cluster().await.map_err(|error| error.to_string());
+        let directory = self.client.directory_status().await.map_err(|error| error.to_string());
         let more = match question {
             Question::Nodes => More::Nothing,
             Question::Objects { prefix, after } => {

@@ -33,15 +33,15 @@ class Ref(hoplite.Ref):
 
     def get(self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None) -> Any:
         """Gets the object; see `hoplite.Client.get`."""
-        return twice(client, lambda client: client.get(self.id, timeout, copy, framework))
+        return twice(client, lambda client: client.get(self, timeout, copy, framework))
 
     def delete(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
         """Deletes the object, if it is still there."""
         self.disown()
-        twice(client, lambda client: client.delete(self.id, timeout))
+        twice(client, lambda client: client.delete(self, timeout))
 
     def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
-        return Ref, (self.id, self.dtype, self.shape, self.nbytes)
+        return Ref, (self.id, self.dtype, self.shape, self.nbytes, self.cluster)
 
 
 def client() -> Client:
@@ -101,7 +101,7 @@ def put(value: object, ref: Ref | None = None, timeout: float | None = DEFAULT_T
     """
     given = new_ref() if ref is None else ref
     made = twice(client, lambda client: client.put(given, value, timeout))
-    return Ref(made.id, made.dtype, made.shape, made.nbytes)
+    return Ref(made.id, made.dtype, made.shape, made.nbytes, made.cluster)
 
 
 @overload

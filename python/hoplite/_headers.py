@@ -1,0 +1,181 @@
+"""The headers of arrays whose dtype the stores do not know: a writer makes them, and a reader checks them.
+
+A header is what `repr` says of a pair: the description of the dtype (or its name, of torch) and the shape. Whoever may put
+objects may put any bytes there. So a reader takes them apart without `eval`, recursion or pickle, and accepts a dtype only
+if its elements are no more than their bytes.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import sys
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+#: Most bytes of metadata that the store keeps beside an object.
+MAX_METADATA_BYTES = 4096
+#: Most dimensions of an array: as many as numpy has.
+MAX_DIMENSIONS = 64
+#: How deep lists and tuples may be within each other: a structure within a structure takes two.
+MAX_DEPTH = 32
+#: The kinds of dtypes whose elements are no more than bytes: numbers, truth values, strings, times, and structures.
+_PLAIN_KINDS = frozenset("biufcSUVmM")
+#: The dtypes of torch whose elements mean nothing without a scale that is not among their bytes.
+_QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
+_TOKEN = re.compile(
+    r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
+)
+_PAIRS = {")": "(", "]": "["}
+
+
+class BadHeader(ValueError):
+    """A header is not one that a writer makes."""
+
+
+def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
+    """Returns the header that brings back a dtype that reduce does not know; None if only a pickle brings it back."""
+    try:
+        if not is_plain(dtype):
+            return None
+        descr: Any = np.lib.format.dtype_to_descr(dtype)
+        if np.lib.format.descr_to_dtype(descr) != dtype:
+            return None
+        header = tag + b" " + repr((descr, shape)).encode()
+        fits = len(header) <= MAX_METADATA_BYTES and parse_array(header.partition(b" ")[2])[0] == dtype
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return header if fits else None
+
+
+def is_plain(dtype: np.dtype[Any]) -> bool:
+    """Returns True if the elements of a dtype are no more than their bytes: no references to objects, and no empty ones."""
+    if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in _PLAIN_KINDS:
+        return False
+    if dtype.subdtype is not None:
+        return is_plain(dtype.subdtype[0])
+    return dtype.fields is None or all(is_plain(field[0]) for field in dtype.fields.values())
+
+
+@lru_cache(maxsize=256)
+def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
+    """Returns the dtype and shape that a header of an array names.
+
+    Raises:
+        BadHeader: if it names none, or a dtype whose elements are more than bytes.
+    """
+    descr, shape = _pair(header)
+    try:
+        dtype = np.lib.format.descr_to_dtype(descr)
+    except Exception as error:
+        # numpy does not say what it raises for descriptions that nobody has checked.
+        raise BadHeader(f"{_shown(descr)} describes no dtype: {error}") from None
+    if dtype.subdtype is not None or not is_plain(dtype):
+        raise BadHeader(f"the elements of {_shown(descr)} are more than bytes, or nothing")
+    return dtype, _shape(shape)
+
+
+@lru_cache(maxsize=256)
+def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
+    """Returns the name of the dtype and the shape that a header of a tensor names.
+
+    Raises:
+        BadHeader: if it names none.
+    """
+    name, shape = _pair(header)
+    if not isinstance(name, str):
+        raise BadHeader(f"{_shown(name)} is no dtype of torch")
+    return name, _shape(shape)
+
+
+def torch_dtype(name: str, torch: Any) -> Any:
+    """Returns the dtype of torch that is called so.
+
+    Raises:
+        BadHeader: if this version of torch has none, or one whose elements need a scale.
+    """
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype) or name in _QUANTIZED:
+        raise BadHeader(
+            f"this version of torch, {torch.__version__}, has no dtype {_shown(name)} of plain elements"
+        )
+    return dtype
+
+
+def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
+    """Checks that an array of so large elements and this shape has so many bytes, and that numpy can address it."""
+    if math.prod(extent or 1 for extent in shape) * itemsize > sys.maxsize:
+        raise BadHeader(f"the shape {_shown(shape)} is too large")
+    if math.prod(shape) * itemsize != nbytes:
+        raise BadHeader(
+            f"the shape {_shown(shape)} of elements of {itemsize} bytes does not make {nbytes} bytes"
+        )
+
+
+def literal(text: str) -> Any:
+    """Returns the value of what `repr` says of strings, integers, None, and lists and tuples of these.
+
+    Raises:
+        BadHeader: for anything else.
+    """
+    stack: list[tuple[str, list[Any]]] = [("", [])]
+    position = 0
+    while position < len(text):
+        token = _TOKEN.match(text, position)
+        if token is None:
+            raise BadHeader(f"{_shown(text[position:])} is no literal")
+        position = token.end()
+        mark = token["mark"]
+        if mark is None:
+            stack[-1][1].append(_scalar(token))
+        elif mark in "([":
+            if len(stack) > MAX_DEPTH:
+                raise BadHeader(f"lists are more than {MAX_DEPTH} deep")
+            stack.append((mark, []))
+        elif mark in _PAIRS:
+            opened, items = stack.pop()
+            if opened != _PAIRS[mark]:
+                raise BadHeader(f"{mark!r} closes nothing")
+            stack[-1][1].append(tuple(items) if mark == ")" else items)
+    if len(stack) != 1 or len(stack[0][1]) != 1:
+        raise BadHeader(f"{_shown(text)} is no literal")
+    return stack[0][1][0]
+
+
+def _scalar(token: re.Match[str]) -> Any:
+    if token["none"] is not None:
+        return None
+    if token["number"] is not None:
+        return int(token["number"])
+    try:
+        # A single string: nothing in it can be deep.
+        return ast.literal_eval(token["text"])
+    except (ValueError, SyntaxError) as error:
+        raise BadHeader(f"{_shown(token['text'])} is no string: {error}") from None
+
+
+def _pair(header: bytes) -> tuple[Any, Any]:
+    try:
+        text = header.decode()
+    except UnicodeDecodeError as error:
+        raise BadHeader(f"it is no text: {error}") from None
+    found = literal(text)
+    if not isinstance(found, tuple) or len(found) != 2:
+        raise BadHeader(f"{_shown(text)} is no pair of a dtype and a shape")
+    return found
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    if not isinstance(shape, tuple) or len(shape) > MAX_DIMENSIONS:
+        raise BadHeader(f"{_shown(shape)} is no shape")
+    if not all(isinstance(extent, int) and extent >= 0 for extent in shape):
+        raise BadHeader(f"{_shown(shape)} is no shape")
+    return shape
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
