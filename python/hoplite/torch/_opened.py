@@ -18,7 +18,7 @@ class opened:
         client = hoplite.init() if self._client is None else self._client
         self._link = links.acquire(client.socket, "hoplite.weights")
         try:
-            return self._link, Versions(self._link.client, self._name, self._kind)
+            return self._link, Versions(self._link.client, self._name, self._kind, client.allow_pickle)
         except BaseException:
             self.__exit__()
             raise

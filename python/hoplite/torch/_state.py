@@ -45,6 +45,15 @@ class Entry(NamedTuple):
         return self.sizes == self.shape
 
 
+class Page(NamedTuple):
+    """What is in an object of a rank; and on its last page, which is of no object, what are no parts of tensors."""
+
+    entries: list[Entry]
+    values: dict[Path, Any]
+    empty: dict[Path, tuple[str, Shape]]
+    """The dtype and shape of tensors without elements."""
+
+
 class Leaves(NamedTuple):
     """The contents of a state dict, by path."""
 

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import pickle
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -31,8 +30,9 @@ import numpy as np
 
 from hoplite import _native
 from hoplite._calls import PAGE, Deadline
-from hoplite.errors import AlreadyExists, Deleted, HopliteError, ObjectLost, Timeout
-from hoplite.torch._state import Entry, Path, Shape, starts
+from hoplite.errors import AlreadyExists, Deleted, HopliteError, InvalidMetadata, ObjectLost, Timeout
+from hoplite.torch import _pages
+from hoplite.torch._state import Entry, Page, starts
 
 Version = int | str
 
@@ -54,15 +54,6 @@ class VersionLost(HopliteError):
 
     retryable = True
     version: Version
-
-
-class Page(NamedTuple):
-    """What is in an object of a rank; and on its last page, which is of no object, what are no parts of tensors."""
-
-    entries: list[Entry]
-    values: dict[Path, Any]
-    empty: dict[Path, tuple[str, Shape]]
-    """The dtype and shape of tensors without elements."""
 
 
 class Turn(NamedTuple):
@@ -114,11 +105,14 @@ class Wanted(NamedTuple):
 class Versions:
     """The versions of one name. All methods run in the thread of the link."""
 
-    def __init__(self, client: _native.AsyncClient, name: str, kind: str = "weights") -> None:
+    def __init__(
+        self, client: _native.AsyncClient, name: str, kind: str = "weights", allow_pickle: bool = False
+    ) -> None:
         quoted = quote(name, safe="")
         if not name or len(quoted) > MAX_NAME_BYTES:
             raise ValueError(f"a name has 1 to {MAX_NAME_BYTES} characters, not {name!r}")
         self.name = name
+        self.allow_pickle = allow_pickle
         self._client = client
         self._base = f"{kind}/{quoted}/"
 
@@ -178,11 +172,11 @@ class Versions:
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
         """Says what is in an object, or that there is none of this number."""
-        contents = pickle.dumps((list(map(tuple, page.entries)), page.values, page.empty), protocol=5)
-        await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT)
+        user, contents = _pages.encode(page)
+        await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
-    async def put(self, id: str, pieces: list[Any], timeout: float | None) -> None:
-        await self._client.put(id, pieces or [b""], "opaque", None, b"", timeout, False)
+    async def put(self, id: str, pieces: list[Any], timeout: float | None, user: bytes = b"") -> None:
+        await self._client.put(id, pieces or [b""], "opaque", None, user, timeout, False)
 
     async def get(self, id: str, timeout: float | None) -> _native.View:
         return await self._client.get(id, timeout)
@@ -342,9 +336,9 @@ class Versions:
             await coming.put(None)
 
     async def _page(self, turn: Turn, rank: int, index: int) -> Fetched:
-        view = await self.get(f"{object_id(turn, rank)}page/{index}", None)
-        entries, values, empty = pickle.loads(view.tobytes())
-        return Fetched(Page([Entry(*entry) for entry in entries], values, empty))
+        id = f"{object_id(turn, rank)}page/{index}"
+        view = await self.get(id, None)
+        return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
         """Says so when the version is gone, or will not be finished."""
@@ -389,7 +383,11 @@ class Fetched:
         view: Any = self.view
         whole: Any = np.frombuffer(view, np.uint8) if self.view.nbytes else np.empty(0, np.uint8)
         for entry, start in zip(self.page.entries, starts(self.page.entries), strict=False):
-            yield entry, whole[start : start + entry.nbytes]
+            part = whole[start : start + entry.nbytes]
+            if part.nbytes != entry.nbytes:
+                reason = f"{part.nbytes} bytes are there of a part of {entry.nbytes}"
+                raise InvalidMetadata(f"an object of a state dict is too short: {reason}", reason=reason)
+            yield entry, part
 
 
 def object_id(turn: Turn, part: int | str) -> str:

@@ -19,6 +19,7 @@ from hoplite.errors import HopliteError
 from hoplite.torch._opened import opened
 from hoplite.torch._state import (
     Bundle,
+    Page,
     Part,
     bundled,
     bytes_of,
@@ -30,7 +31,7 @@ from hoplite.torch._state import (
     part_of,
 )
 from hoplite.torch._together import together
-from hoplite.torch._versions import Page, Turn, Version, object_id
+from hoplite.torch._versions import Turn, Version, object_id
 
 if TYPE_CHECKING:
     from typing import Self

@@ -37,6 +37,7 @@ from torch.futures import Future
 import hoplite
 from hoplite._calls import Deadline
 from hoplite._group import link as links
+from hoplite._serialize import check_pickle
 from hoplite.errors import Timeout
 from hoplite.torch._opened import opened
 from hoplite.torch._state import Entry, bytes_of, copy_overlap, dtype_of
@@ -168,6 +169,8 @@ class HopliteWriter(_Named, StorageWriter):
 class HopliteReader(_Named, StorageReader):
     """Gets a checkpoint: the newest complete one of this name, or that of a version.
 
+    The metadata of a checkpoint is a pickle, as it is in torch's own files: a client with `allow_pickle=False` refuses it.
+
     Args:
         timeout: how long to wait for a checkpoint that is not there yet, in seconds; None for ever.
     """
@@ -190,7 +193,9 @@ class HopliteReader(_Named, StorageReader):
         def find(link: links.Link, versions: Versions) -> Metadata:
             wanted = Wanted(self._version, is_complete=True)
             turn = link.run(versions.find(wanted, deadline))
-            view = link.run(versions.get(object_id(turn, "metadata"), deadline.left()))
+            id = object_id(turn, "metadata")
+            view = link.run(versions.get(id, deadline.left()))
+            check_pickle(versions.allow_pickle, id)
             metadata: Metadata = pickle.loads(view.tobytes())
             return metadata
 

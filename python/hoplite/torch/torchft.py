@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torchft.checkpointing.transport import CheckpointTransport
 
 import hoplite
+from hoplite._serialize import check_pickle
 from hoplite.torch._state import Path, flatten, unflatten
 from hoplite.torch._weights import delete_state_dict, get_state_dict, put_state_dict
 
@@ -65,6 +66,8 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
             into = {"state": _without_mesh(self._state_dict())[0], "specs": b""}
         seconds = min(timeout, self._timeout).total_seconds()
         got = get_state_dict(metadata, into, version=step, client=self._client, timeout=seconds).state_dict
+        # What torchft sends along with the tensors has no other form.
+        check_pickle((hoplite.init() if self._client is None else self._client).allow_pickle, metadata)
         leaves = flatten(got["state"])
         tensors: dict[Path, Any] = dict(leaves.tensors)
         for path, spec in pickle.loads(got["specs"]).items():
