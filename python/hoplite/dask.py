@@ -29,7 +29,8 @@ from distributed import Client, Future, SchedulerPlugin, WorkerPlugin, default_c
 from distributed.protocol.serialize import dask_deserialize, dask_serialize
 
 import hoplite
-from hoplite.errors import HopliteError
+from hoplite._serialize import needs_pickle
+from hoplite.errors import Deleted, HopliteError, ObjectLost, Timeout
 
 __all__ = ["install", "scatter"]
 
@@ -41,6 +42,12 @@ THRESHOLD_BYTES = 1 << 20
 GRACE = 30.0
 #: How long a worker waits for an array, of which it has the handle: Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
+#: How long a put may wait for room, and for the directory: a copy by Dask takes less than more of that.
+PUT_TIMEOUT = 2.0
+#: What is appended to the id of an array that a worker could not get: Dask is to copy it from then on.
+_PLAIN = "/plain"
+#: How many ids that were lost on the way are remembered.
+_MAX_ASKED_AGAIN = 1000
 _PREFIX = "dask/"
 _KEY = "hoplite"
 #: How Python tells objects apart; the word is that of the stores here.
@@ -58,6 +65,8 @@ class _Handles:
         #: Whether arrays are put that are not objects yet: in a worker, where nobody changes them any more.
         self.puts = False
         self._ids: dict[int, str] = {}
+        #: The ids that were lost on the way once, oldest first.
+        self._asked_again: dict[str, None] = {}
         self._lock = threading.Lock()
         self._count = 0
 
@@ -78,21 +87,52 @@ class _Handles:
 
     def id_of(self, array: Any) -> str | None:
         """The object that an array is, or is made now; None if Dask is to copy it."""
-        if array.nbytes < self.threshold or array.dtype.hasobject or type(array) is not np.ndarray:
+        if not self.is_shared(array):
             return None
         known = self._ids.get(builtin_id(array))
-        if known is not None and self.client().contains(known):
-            return known
+        if known is not None:
+            there, _ = self.client().wait([known, known + _PLAIN], 2, 0.0)
+            if known + _PLAIN in there:
+                return None
+            if known in there:
+                return known
         # It may have been deleted by the one who put it: what is here is still good.
         return self.put(array) if self.puts else None
+
+    def is_shared(self, array: Any) -> bool:
+        """Whether the stores are better at an array than Dask."""
+        return (
+            type(array) is np.ndarray
+            and array.nbytes >= self.threshold
+            # Dask sends one element for all that have the same place in memory: a put would make them many.
+            and 0 not in array.strides
+            # Whoever gets it may refuse pickles.
+            and not needs_pickle(array)
+        )
 
     def put(self, array: Any) -> str:
         with self._lock:
             self._count += 1
             id = f"{self.prefix}{self._count}"
-        self.client().put(id, array)
+        try:
+            self.client().put(id, array, PUT_TIMEOUT)
+        except Timeout:
+            # The store may have it all the same.
+            self._delete_later(id)
+            raise
         self.learn(array, id, self._delete_later)
         return id
+
+    def get_failed(self, id: str, error: Exception) -> None:
+        """Tells whoever sends an array that it cannot be had from the stores here, unless it may come the second time."""
+        if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._asked_again:
+            self._asked_again[id] = None
+            while len(self._asked_again) > _MAX_ASKED_AGAIN:
+                del self._asked_again[next(iter(self._asked_again))]
+            return
+        self._asked_again.pop(id, None)
+        with contextlib.suppress(Exception):
+            self.client().put(id + _PLAIN, b"", PUT_TIMEOUT, confirm=True)
 
     def _delete_later(self, id: str) -> None:
         timer = threading.Timer(GRACE, self._delete, [id])
@@ -102,7 +142,7 @@ class _Handles:
     def _delete(self, id: str) -> None:
         # Not with the client of `hoplite.init`: the program may have shut that down, and use another store by now.
         with contextlib.suppress(HopliteError, OSError), hoplite.connect(self.socket) as client:
-            client.delete(id)
+            client.delete([id, id + _PLAIN])
 
     def get(self, id: str) -> Any:
         array = self.client().get(id, GET_TIMEOUT)
@@ -146,9 +186,11 @@ def _dumps(array: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
     assert _plain is not None
     try:
         id = _handles.id_of(array)
-    except (HopliteError, OSError) as error:
-        # No room, or no store: Dask copies it itself.
-        logger.warning("an array of %d bytes is sent by Dask itself: %s", array.nbytes, error)
+    except Exception as error:
+        # No room, no store, or anything else: Dask copies it itself, as it would without Hoplite.
+        logger.warning(
+            "an array of %d bytes is sent by Dask itself: %s: %s", array.nbytes, type(error).__name__, error
+        )
         id = None
     if id is None:
         header, frames = _plain[0](array, context=context)
@@ -163,9 +205,8 @@ def _loads(header: dict[str, Any], frames: list[Any]) -> Any:
         return _plain[1](header, frames)
     try:
         return _handles.get(id)
-    except OSError:
-        raise
-    except HopliteError as error:
+    except Exception as error:
+        _handles.get_failed(id, error)
         # Dask asks again after an OSError. After others its task would wait for ever: issue 6705 of dask/distributed.
         raise ConnectionError(f"an array has not come from the stores: {error}") from error
 
@@ -292,11 +333,20 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
 
 def _stored(value: Any) -> Any:
     """An array in the memory of the store, if it is large."""
-    if type(value) is not np.ndarray or value.nbytes < _handles.threshold or value.dtype.hasobject:
+    if not _handles.is_shared(value):
         return value
     with _handles._lock:
         _handles._count += 1
         id = f"{_handles.prefix}{_handles._count}"
-    client = _handles.client()
-    client.put(id, value)
-    return _handles.get(id)
+    try:
+        _handles.client().put(id, value, PUT_TIMEOUT)
+        return _handles.get(id)
+    except Exception as error:
+        logger.warning(
+            "an array of %d bytes is scattered by Dask itself: %s: %s",
+            value.nbytes,
+            type(error).__name__,
+            error,
+        )
+        _handles._delete_later(id)
+        return value

@@ -277,3 +277,104 @@ def test_a_local_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> N
         for info in store.list("dask/"):
             store.delete(info.id)
     hoplite.shutdown()
+
+
+def repeat(size: int) -> Any:
+    return np.broadcast_to(1.0, (size, size))
+
+
+def shape_of(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return array.shape, array.strides
+
+
+def test_an_array_of_one_element_in_many_places_stays_small(client: Any) -> None:
+    """Dask sends 8 bytes of it. As an object it would have 80 GB."""
+    first, second, _ = addresses(client)
+    for size in (4000, 100_000):
+        made = client.submit(repeat, size, workers=[first], pure=False)
+        found = client.submit(shape_of, made, workers=[second], pure=False)
+        assert found.result() == ((size, size), (0, 0))
+    assert not objects()
+    scattered = hoplite.dask.scatter(repeat(100_000), client)
+    assert client.submit(shape_of, scattered, workers=[second]).result()[0] == (100_000, 100_000)
+    assert not objects()
+
+
+def fail_to_put() -> None:
+    """What no part of Hoplite raises by itself."""
+    import hoplite.dask
+
+    def put(array: Any) -> str:
+        raise MemoryError("no memory for a copy")
+
+    hoplite.dask._handles.put = put
+
+
+def succeed_again() -> None:
+    import hoplite.dask
+
+    del hoplite.dask._handles.put
+
+
+def test_any_failure_to_share_leaves_it_to_dask(client: Any) -> None:
+    first, second, _ = addresses(client)
+    client.run(fail_to_put)
+    try:
+        made = client.submit(make, 2.0, workers=[first], pure=False)
+        assert client.submit(look, made, workers=[second], pure=False).result()[2] == 2.0 * LARGE
+    finally:
+        client.run(succeed_again)
+    assert not objects()
+
+
+def fail_to_get() -> None:
+    import hoplite.dask
+
+    def get(id: str) -> Any:
+        raise hoplite.dask.HopliteError("the store here has no room for it, ever")
+
+    hoplite.dask._handles.get = get
+
+
+def get_again() -> None:
+    import hoplite.dask
+
+    del hoplite.dask._handles.get
+
+
+def test_a_worker_that_cannot_get_an_array_has_it_sent_by_dask(client: Any) -> None:
+    """Otherwise Dask would ask for it, and get its handle, again and again."""
+    first, second, third = addresses(client)
+    client.run(fail_to_get, workers=[second])
+    try:
+        made = client.submit(make, 3.0, workers=[first], pure=False)
+        assert client.submit(look, made, workers=[second], pure=False).result()[2] == 3.0 * LARGE
+    finally:
+        client.run(get_again, workers=[second])
+    assert client.submit(look, made, workers=[third], pure=False).result()[2] == 3.0 * LARGE
+
+
+def test_arrays_that_only_a_pickle_brings_back_are_left_to_dask(client: Any) -> None:
+    first, second, _ = addresses(client)
+    made = client.submit(make_strings, workers=[first], pure=False)
+    assert client.submit(last, made, workers=[second], pure=False).result() == "b"
+    assert not objects()
+
+
+def make_strings() -> Any:
+    return np.array(["a"] * (1 << 17) + ["b"], dtype=np.dtypes.StringDType())
+
+
+def last(array: Any) -> str:
+    return str(array[-1])
+
+
+def test_no_handle_harms_a_worker(client: Any) -> None:
+    """A handle leads to whatever is stored under its id."""
+    store = hoplite.init()
+    hostile = [b"py1:ndarray ('|O', (1,))", b"py1:ndarray [", b"py1:pickle", b"py1:torch x", b"py1:later"]
+    for number, user in enumerate(hostile):
+        store._native.put(f"hostile/{number}", [bytes(8)], "opaque", None, user, 30.0, False)
+        with pytest.raises(ConnectionError, match="has not come from the stores"):
+            hoplite.dask._loads({hoplite.dask._KEY: f"hostile/{number}"}, [])
+        store.delete([f"hostile/{number}", f"hostile/{number}/plain"])
