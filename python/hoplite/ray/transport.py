@@ -17,6 +17,7 @@ Ray says to the producer when nobody refers to an object any more. Who deletes i
 from __future__ import annotations
 
 import logging
+import pickle
 import threading
 import weakref
 from collections import defaultdict
@@ -30,11 +31,16 @@ from ray.experimental import CommunicatorMetadata, TensorTransportManager, Tenso
 from ray.experimental.rdt.tensor_transport_manager import FetchRequest
 
 import hoplite.aio
-from hoplite.errors import HopliteError
+from hoplite.errors import ConnectFailed, ConnectionLost, ForkedChild, HopliteError
 from hoplite.ray import _background, _leases, _objects, _private
 from hoplite.ray._connection import twice
 
 logger = logging.getLogger(__name__)
+
+#: How long a put may wait for room before Ray carries the tensors itself.
+PUT_TIMEOUT = 30.0
+#: Most bytes of tensors that Ray carries itself: half of what it takes in a message.
+MAX_CARRIED_BYTES = 256 << 20
 
 
 class Tensors(TensorTransportMetadata):
@@ -46,23 +52,42 @@ class Tensors(TensorTransportMetadata):
     """
 
     def __init__(
-        self, ray_id: str, id: str | None, tensor_meta: list[Any], tensor_device: str | None
+        self,
+        ray_id: str,
+        id: str | None,
+        tensor_meta: list[Any],
+        tensor_device: str | None,
+        contents: bytes | None = None,
     ) -> None:
         super().__init__(tensor_meta, tensor_device)
         self.ray_id = ray_id
         self.id = id
+        #: The tensors themselves, as Ray pickles them, if the store had no room.
+        self.contents = contents
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
         # What Ray manages in the process that made it was put there with `ray.put`, and is owned there.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
-        return _arrived, (self.ray_id, self.id, self.tensor_meta, self.tensor_device, goes_to_owner)
+        return _arrived, (
+            self.ray_id,
+            self.id,
+            self.tensor_meta,
+            self.tensor_device,
+            goes_to_owner,
+            self.contents,
+        )
 
 
 def _arrived(
-    ray_id: str, id: str | None, tensor_meta: list[Any], tensor_device: str | None, is_owner: bool
+    ray_id: str,
+    id: str | None,
+    tensor_meta: list[Any],
+    tensor_device: str | None,
+    is_owner: bool,
+    contents: bytes | None = None,
 ) -> Tensors:
-    tensors = Tensors(ray_id, id, tensor_meta, tensor_device)
+    tensors = Tensors(ray_id, id, tensor_meta, tensor_device, contents)
     tensors._was_made_here = False
     if is_owner and id is not None:
         try:
@@ -141,7 +166,20 @@ class HopliteTransport(TensorTransportManager):
         plain = [self._plain(tensor) for tensor in tensors]
         # A single one by itself, so that it can be copied to where it belongs while it arrives.
         value = plain[0] if len(plain) == 1 else plain
-        twice(_objects.client, lambda client: client.put(id, value))
+        try:
+            twice(_objects.client, lambda client: client.put(id, value, PUT_TIMEOUT))
+        except (ConnectFailed, ConnectionLost, ForkedChild):
+            raise
+        except HopliteError as error:
+            nbytes = sum(tensor.nbytes for tensor in plain)
+            if nbytes > MAX_CARRIED_BYTES:
+                raise
+            logger.warning(
+                "Ray carries tensors of %d bytes itself: %s: %s", nbytes, type(error).__name__, error
+            )
+            # The store may have it all the same, if only its directory was slow.
+            _background.begin(lambda client: client.delete(id))
+            return Tensors(ray_id, None, self._describe(tensors), "cpu", pickle.dumps(plain, protocol=5))
         return Tensors(ray_id, id, self._describe(tensors), "cpu")
 
     def garbage_collect(
@@ -182,9 +220,11 @@ class HopliteTransport(TensorTransportManager):
         id = tensor_transport_metadata.id
         count = len(tensor_transport_metadata.tensor_meta)
         future: Future[list[Any]]
+        contents = tensor_transport_metadata.contents
         if id is None:
             future = Future()
-            future.set_result([])
+            carried = [] if contents is None else self._carried(pickle.loads(contents), target_buffers)
+            future.set_result(carried)
         else:
             try:
                 future = _background.begin(lambda client: self._get(client, id, count, target_buffers))
@@ -219,6 +259,14 @@ class HopliteTransport(TensorTransportManager):
     ) -> list[Any]:
         raise NotImplementedError
 
+    def _carried(self, tensors: list[Any], buffers: Sequence[Any] | None) -> list[Any]:
+        """Returns tensors that Ray has carried itself."""
+        if buffers is None:
+            return tensors
+        for buffer, tensor in zip(buffers, tensors, strict=True):
+            buffer.copy_(tensor)
+        return list(buffers)
+
     # What differs
 
     def _describe(self, tensors: list[Any]) -> list[Any]:
@@ -249,12 +297,7 @@ class TorchTransport(HopliteTransport):
             await client.get_into(id, buffers[0])
             return list(buffers)
         got = await client.get(id, copy=True)
-        tensors = [got] if count == 1 else got
-        if buffers is None:
-            return list(tensors)
-        for buffer, tensor in zip(buffers, tensors, strict=True):
-            buffer.copy_(tensor)
-        return list(buffers)
+        return self._carried([got] if count == 1 else list(got), buffers)
 
 
 class NumpyTransport(HopliteTransport):
@@ -269,6 +312,13 @@ class NumpyTransport(HopliteTransport):
             raise TypeError("arrays of numpy cannot be received into buffers")
         got = await client.get(id)
         return [got] if count == 1 else list(got)
+
+    def _carried(self, tensors: list[Any], buffers: Sequence[Any] | None) -> list[Any]:
+        if buffers is not None:
+            raise TypeError("arrays of numpy cannot be received into buffers")
+        for array in tensors:
+            array.flags.writeable = False
+        return tensors
 
 
 # Ray brings these classes into processes of its own, which call nothing else of this package before they send.

@@ -196,6 +196,19 @@ def test_a_method_whose_tensors_do_not_fit_fails(producer: Any) -> None:
         ray.get(producer.make.remote(1.0, 100_000_000))
 
 
+def test_tensors_for_which_there_is_no_room_are_carried_by_ray(producer: Any, consumers: list[Any]) -> None:
+    """The store has 128 MiB, and these have 150."""
+    count = 40_000_000
+    ref = producer.make.remote(1.0, count)
+    assert ray.get(consumers[1].total.remote(ref)) == count
+    room = torch.zeros(count)
+    ray.experimental.set_target_for_ref(ref, [room])
+    assert ray.get(ref) is room
+    assert room[-1] == 1.0
+    arrays = producer.echo_arrays.remote(np.zeros(1))
+    assert not ray.get(arrays).flags.writeable
+
+
 def test_an_object_that_is_lost(producer: Any, consumers: list[Any], client: hoplite.Client) -> None:
     before = objects(client)
     ref = producer.make.remote(1.0)
