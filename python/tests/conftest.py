@@ -11,6 +11,7 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
+from multiprocessing.util import Finalize
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Removes the temporary files, unless a test has failed: then they tell why."""
     yield
     if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
-        shutil.rmtree(TEMPORARY, ignore_errors=True)
+        # At the very end: multiprocessing has a folder of its own there, which it removes before.
+        Finalize(None, shutil.rmtree, (TEMPORARY,), {"ignore_errors": True}, exitpriority=-200)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatus: int) -> None:
