@@ -10,7 +10,7 @@ use crate::descriptors::descriptor_limit;
 use crate::repeated::Repeated;
 
 /// How long to wait after a failed accept: usually no file descriptors are left, and trying at once is no use.
-pub const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// One descriptor in so many is kept for accepted work: transfers to and from other stores, sessions, files.
 const RESERVED_PART: u64 = 8;

@@ -45,7 +45,7 @@ mod repeated;
 mod announce;
 pub mod launch;
 
-pub use accept::{ACCEPT_PAUSE, Acceptor};
+pub use accept::Acceptor;
 pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
 pub use authority::{Authority, Issued, NotIssued};

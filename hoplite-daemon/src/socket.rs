@@ -52,9 +52,13 @@ impl InProcess {
 
 impl InProcessListener {
     /// Waits for the next connection; `None` when nobody can make one any more.
-    pub async fn accept(&mut self) -> Option<io::Result<Socket>> {
-        let stream = self.0.recv().await?;
-        Some(UnixStream::from_std(stream).map(Socket::InProcess))
+    pub async fn accept(&mut self) -> Option<Socket> {
+        loop {
+            // One that cannot be registered is closed, and who made it hears of that.
+            if let Ok(stream) = UnixStream::from_std(self.0.recv().await?) {
+                return Some(Socket::InProcess(stream));
+            }
+        }
     }
 }
 

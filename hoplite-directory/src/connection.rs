@@ -20,7 +20,7 @@ use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_daemon::opening::{self, OpeningError};
 use hoplite_daemon::{
-    ACCEPT_PAUSE, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, is_notable,
+    Acceptor, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, is_notable,
 };
 use hoplite_proto::directory::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -99,14 +99,15 @@ pub enum Listener {
 
 impl Listener {
     /// Accepts the next connection; `None` if there will be none.
-    async fn accept(&mut self) -> Option<io::Result<(Socket, Peer)>> {
+    async fn accept(&mut self, acceptor: &Acceptor) -> Option<(Socket, Peer)> {
         match self {
-            Self::Tcp(listener) => Some(listener.accept().await.map(|(stream, address)| {
+            Self::Tcp(listener) => {
+                let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
                 // Grants are small and waited for. If it cannot be set the connection works nevertheless.
                 let _ = stream.set_nodelay(true);
-                (Socket::Tcp(stream), Peer(Some(address)))
-            })),
-            Self::InProcess(listener) => Some(listener.accept().await?.map(|socket| (socket, Peer(None)))),
+                Some((Socket::Tcp(stream), Peer(Some(address))))
+            }
+            Self::InProcess(listener) => Some((listener.accept().await?, Peer(None))),
         }
     }
 }
@@ -192,18 +193,11 @@ impl Gate {
         visitors: mpsc::Sender<Incoming>,
     ) {
         let permits = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+        let acceptor = Acceptor::new("users of the control plane");
         let (half_open, visits) = (HalfOpen::new(MAX_HALF_OPEN), HalfOpen::new(MAX_VISITORS));
         loop {
             let Ok(permit) = permits.clone().acquire_owned().await else { return };
-            let (socket, peer) = match listener.accept().await {
-                Some(Ok(accepted)) => accepted,
-                Some(Err(error)) => {
-                    tracing::warn!(%error, "cannot accept a connection");
-                    sleep(ACCEPT_PAUSE).await;
-                    continue;
-                }
-                None => return,
-            };
+            let Some((socket, peer)) = listener.accept(&acceptor).await else { return };
             let held = Held { task: self.tasks.token(), permit };
             let (gate, place, visits) = (Arc::clone(&self), half_open.enter(), Arc::clone(&visits));
             let (members, visitors) = (members.clone(), visitors.clone());
@@ -260,6 +254,7 @@ impl Gate {
             (Some(tls), Socket::Tcp(stream)) => {
                 let acceptor = TlsAcceptor::from(tls.server(Protocol::Http2));
                 let mut stream = acceptor.accept(stream).await?;
+                Protocol::Http2.check(stream.get_ref().1).map_err(io::Error::other)?;
                 match self.preface(&mut stream).await? {
                     Some(preface) => {
                         opening::accept(&mut stream, token, &self.cluster, preface).await?;

@@ -144,7 +144,7 @@ mod tests {
         let (connect, mut accept) = InProcess::new();
         let cluster = ClusterId::new("c").unwrap();
         let far = async {
-            let mut socket = accept.accept().await.unwrap().unwrap();
+            let mut socket = accept.accept().await.unwrap();
             let mut preface = [0; 16];
             socket.read_exact(&mut preface).await.unwrap();
             let opened = opening::accept(&mut socket, None, &cluster, Preface::Direct).await.unwrap();

@@ -1,7 +1,7 @@
 //! Sessions past gRPC, through a relay that treats those connections in its own way.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
-use std::io::{self, Read};
+use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -26,6 +26,8 @@ enum Fate {
     FallsDeaf,
     /// Nothing that the store says comes after [`SOME_BYTES`].
     FallsMute,
+    /// A bit of it flips now and then, and of gRPC too.
+    Flips,
 }
 
 /// More than the opening, and less than what follows.
@@ -70,7 +72,7 @@ impl Relay {
                 return;
             }
         }
-        let fate = if is_direct { self.fate } else { Fate::Passes };
+        let fate = if is_direct || self.fate == Fate::Flips { self.fate } else { Fate::Passes };
         let Ok(shard) = TcpStream::connect(shard) else { return };
         let ways = [(store.try_clone(), shard.try_clone(), true), (Ok(shard), Ok(store), false)];
         for (from, to, is_from_store) in ways {
@@ -83,6 +85,10 @@ impl Relay {
                 Fate::IsDeaf if !is_from_store => 0,
                 _ => u64::MAX,
             };
+            if fate == Fate::Flips {
+                thread::spawn(move || pass_with_flips(from, to));
+                continue;
+            }
             thread::spawn(move || {
                 let is_over = io::copy(&mut (&from).take(limit), &mut to).is_ok_and(|bytes| bytes < limit);
                 if fate == Fate::EndsSoon && !is_over {
@@ -101,6 +107,28 @@ impl Relay {
         cut.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         cut.len()
     }
+}
+
+/// Passes on what comes, and flips a bit in about every tenth part.
+fn pass_with_flips(mut from: TcpStream, mut to: TcpStream) {
+    let mut part = vec![0; 16 << 10];
+    let mut state = u64::from(from.peer_addr().map_or(1, |address| address.port())) | 1;
+    let mut random = |limit: usize| {
+        // Xorshift: what it flips depends on the ports alone.
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        usize::try_from(state % limit as u64).unwrap()
+    };
+    while let Ok(length @ 1..) = from.read(&mut part) {
+        if random(10) == 0 {
+            part[random(length)] ^= 1 << random(8);
+        }
+        if to.write_all(&part[..length]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
 }
 
 /// A shard, and two stores that reach it through a relay.
@@ -183,6 +211,25 @@ fn messages_go_back_to_grpc_where_the_way_past_it_does_not_last() {
         await_that("both stores stay in gRPC", || relayed.is_past_grpc() == [false, false]);
         relayed.assert_serves(3);
     }
+}
+
+#[test]
+fn flipped_bits_change_no_object() {
+    let relayed = Relayed::start(Fate::Flips);
+    let (putter, getter) = (relayed.client(0), relayed.client(1));
+    let mut got = 0;
+    for number in 0..200_usize {
+        let (id, bytes) = (format!("flipped/{number}"), vec![(number % 251) as u8; 100 + number]);
+        // The sessions break again and again, so a call may run into its deadline.
+        if putter.put(&id, &bytes).is_err() {
+            continue;
+        }
+        if let Ok(found) = getter.get(&id, Duration::from_secs(5)) {
+            assert!(*found == bytes[..], "{id} is another object");
+            got += 1;
+        }
+    }
+    assert!(got > 20, "most of the time it works: {got}");
 }
 
 #[test]

@@ -119,6 +119,74 @@ fn a_token_that_is_refused_after_a_restart_is_logged_and_told_to_clients() {
     await_that("the line in the log", || cluster.store(0).log().lines().any(is_told));
 }
 
+#[test]
+fn the_default_is_closed_to_other_users() {
+    let mut cluster = Cluster::of(2);
+    cluster.client(0).put("x", b"not for strangers").unwrap();
+    // A user without the secret of this one knows no proof, whatever it asks for.
+    let mut peer = RawPeer::connect(&cluster.data_address(0));
+    peer.say(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
+    assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
+    assert_eq!(peer.hear(), None);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let uri = format!("http://{}", cluster.shard_addresses[0]);
+        let mut client = v1::directory_client::DirectoryClient::connect(uri).await.unwrap();
+        let status = client.list(v1::ListRequest::default()).await.unwrap_err();
+        assert_eq!(status.code(), tonic::Code::PermissionDenied);
+    });
+    // One that runs with a secret of its own is told so.
+    let home = tempfile::tempdir().unwrap();
+    let mut other = cluster.store_command(2);
+    other.env("XDG_CONFIG_HOME", home.path());
+    let (code, text) = run_to_end(&mut other);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("another token"), "{text}");
+    let log = cluster.stores[0].as_ref().unwrap().log();
+    assert!(log.contains("programs with the secret of this user"), "{log}");
+    cluster.assert_serves();
+}
+
+#[test]
+fn a_store_without_peers_opens_no_port() {
+    let place = tempfile::tempdir().unwrap();
+    let socket = place.path().join("store.sock");
+    let mut command = Command::new(program("hoplite-store"));
+    for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
+        command.env_remove(variable);
+    }
+    // Without a secret either, so a home that cannot be written is no hindrance. An empty variable is none.
+    command.args(["--memory", "16MiB", "--print-addresses", "--socket"]).arg(&socket);
+    command.env("XDG_CONFIG_HOME", "/proc/nowhere").env("HOPLITE_TOKEN_FILE", "").env("HOPLITE_LISTEN", "");
+    let daemon = Daemon::start("alone", &mut command);
+    let addresses = daemon.addresses();
+    assert_eq!((addresses.data, addresses.directory), (None, None));
+    let sockets = std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap();
+    let inodes: Vec<String> = sockets
+        .filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok()?.to_str().map(str::to_owned))
+        .filter_map(|link| Some(link.strip_prefix("socket:[")?.strip_suffix(']')?.to_owned()))
+        .collect();
+    for table in ["/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6"] {
+        let table = std::fs::read_to_string(table).unwrap_or_default();
+        let own = table.lines().filter_map(|line| line.split_whitespace().nth(9)).find(|inode| {
+            inodes.iter().any(|own| own == inode)
+        });
+        assert_eq!(own, None, "{table}");
+    }
+    let client = hoplite_client::blocking::Client::connect(&socket).unwrap();
+    client.put("x", b"bytes").unwrap();
+    assert_eq!(client.get("x", PATIENCE).unwrap().to_vec(), b"bytes");
+}
+
+#[test]
+fn a_secret_that_cannot_be_made_says_what_to_set() {
+    let mut command = hoplite_daemon::launch::shard("127.0.0.1:0");
+    command.env("XDG_CONFIG_HOME", "/proc/nowhere");
+    let (code, text) = run_to_end(&mut command);
+    assert_eq!(code, 1, "{text}");
+    assert!(text.contains("XDG_CONFIG_HOME") && text.contains("--token-file"), "{text}");
+}
+
 /// What `hoplite certs` has made for a machine.
 fn certificates(directory: &Path, name: &str) -> [PathBuf; 3] {
     let output = Command::new(program("hoplite")).arg("certs").arg(directory).arg(name).output().unwrap();

@@ -153,6 +153,7 @@ impl Connector {
                     let name = tls.name_at(host(&uri)).map_err(io::Error::other)?;
                     let connector = TlsConnector::from(tls.client(Protocol::Http2));
                     let mut stream = connector.connect(name, stream).await?;
+                    Protocol::Http2.check(stream.get_ref().1).map_err(io::Error::other)?;
                     opening::connect(&mut stream, token.as_ref(), &caller, None)
                         .await
                         .map_err(io::Error::other)?;
