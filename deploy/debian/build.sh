@@ -19,6 +19,7 @@ done
 install -D -m 0644 "$source/deploy/systemd/hoplite.sysusers" "$root/usr/lib/sysusers.d/hoplite.conf"
 install -D -m 0644 "$source/deploy/systemd/hoplite.tmpfiles" "$root/usr/lib/tmpfiles.d/hoplite.conf"
 install -D -m 0644 "$source/deploy/debian/profile.sh" "$root/etc/profile.d/hoplite.sh"
+install -D -m 0644 "$source/deploy/debian/needrestart.conf" "$root/etc/needrestart/conf.d/hoplite.conf"
 install -D -m 0644 "$source/deploy/monitoring/alerts.yml" "$root/usr/share/hoplite/alerts.yml"
 install -D -m 0644 "$source/deploy/monitoring/dashboard.json" "$root/usr/share/hoplite/dashboard.json"
 install -D -m 0644 "$source/deploy/debian/copyright" "$root/usr/share/doc/hoplite/copyright"
@@ -44,7 +45,8 @@ Installed-Size: $(du -sk --exclude=DEBIAN "$root" | cut -f1)
 Description: distributed shared-memory object store with collective communication
  Workers of a node share objects by memory; stores move them between nodes, and
  reduce arrays in the network. This package has the node daemon, the directory
- daemon and the command line. Neither daemon is started by its installation.
+ daemon and the command line. Neither daemon is started by its installation,
+ nor restarted by its upgrade.
 CONTROL
 (cd "$root" && find etc -type f | sed 's|^|/|' | sort) >"$root/DEBIAN/conffiles"
 for script in postinst prerm postrm; do

@@ -37,6 +37,49 @@ class Units(unittest.TestCase):
             run(systemd, "security", "--offline=true", "--threshold=25", unit)
 
 
+class Scripts(unittest.TestCase):
+    """The scripts of the package, with programs that only write down how they are called."""
+
+    def perform(self, script: str, *arguments: str, active: str = "") -> tuple[str, list[str]]:
+        """What a script says on a system that systemd runs, where the unit `active` runs; and what it calls."""
+        with tempfile.TemporaryDirectory() as name:
+            place = Path(name)
+            (place / "running").mkdir()
+            calls = place / "calls"
+            calls.touch()
+            for program in ("systemctl", "systemd-sysusers", "systemd-tmpfiles", "deb-systemd-invoke"):
+                stub = place / program
+                last = f'case "$*" in *is-active*) [ -n "{active}" ] && case "$*" in *{active}*) exit 0;; esac; exit 3;; esac'
+                stub.write_text(f'#!/bin/sh\necho "{program} $*" >> {calls}\n{last}\n')
+                stub.chmod(0o755)
+            text = (DEPLOY / "debian" / script).read_text().replace("/run/systemd/system", str(place / "running"))
+            environment = {"PATH": f"{place}:{os.environ['PATH']}"}
+            said = run("sh", "-c", text, script, *arguments, env=environment)
+            return said, calls.read_text().splitlines()
+
+    def test_an_upgrade_leaves_daemons_that_run_alone(self) -> None:
+        said, calls = self.perform("postinst", "configure", "0.0.9", active="hoplite-store")
+        self.assertIn("systemctl daemon-reload", calls)
+        asked = ("daemon-reload", "is-active")
+        others = [call for call in calls if call.startswith("systemctl") and not any(a in call for a in asked)]
+        self.assertEqual(others, [], "the objects of a store are in memory")
+        self.assertIn("hoplite-store still runs as version 0.0.9", said)
+        self.assertIn("systemctl restart hoplite-store", said)
+        self.assertNotIn("hoplite-directory", said, "it does not run")
+        for script, arguments in {"prerm": ("upgrade", "0.1.0"), "postrm": ("upgrade", "0.1.0")}.items():
+            _, calls = self.perform(script, *arguments, active="hoplite-store")
+            self.assertEqual([call for call in calls if "daemon-reload" not in call], [])
+
+    def test_a_first_installation_starts_nothing_and_a_removal_ends_all(self) -> None:
+        said, calls = self.perform("postinst", "configure", "")
+        self.assertEqual(said, "")
+        self.assertEqual([call for call in calls if call.startswith("systemctl")], ["systemctl daemon-reload"])
+        _, calls = self.perform("prerm", "remove")
+        self.assertEqual(
+            calls, ["systemctl --no-reload disable --now hoplite-store.service hoplite-directory.service"]
+        )
+
+
 class Package(unittest.TestCase):
     place: tempfile.TemporaryDirectory[str]
     package: Path
@@ -80,6 +123,8 @@ class Package(unittest.TestCase):
         if "systemd-sysusers" in (DEPLOY / "debian/postinst").read_text():
             self.assertIn("\nhoplite:", (root / "etc/passwd").read_text())
         self.assertEqual(run(root / "usr/bin/hoplite", "--version").split()[0], "hoplite")
+        tool = (root / "etc/needrestart/conf.d/hoplite.conf").read_text()
+        self.assertIn("override_rc}->{qr(^hoplite-)} = 0;", tool, "nor does needrestart, after other upgrades")
         changed = root / "etc/hoplite/store.toml"
         changed.write_text('memory = "1GiB"\n')
         run(*dpkg, "--remove", "hoplite")
