@@ -46,6 +46,7 @@
 
 mod client;
 mod options;
+mod timeout;
 
 mod reader;
 mod view;
@@ -81,13 +82,16 @@ pub use hoplite_proto::socket_path::default_socket_path;
 pub use hoplite_proto::socket_place::Distrust;
 pub use location_watch::LocationWatch;
 pub use options::{
-    AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_PUT_TIMEOUT,
-    DEFAULT_REDUCE_TIMEOUT, PutOptions, ReduceOptions,
+    AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, PutOptions, ReduceOptions,
 };
 pub use reader::ObjectReader;
 pub use report::{
     AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerFault, PeerLink, PlaceKeys,
     ProbeReport, ReduceRecord, ShardStatus, Troubles,
+};
+pub use timeout::{
+    DEFAULT_TIMEOUT, DEFAULT_TIMEOUT_TEXT, FOREVER, NotATimeout, TIMEOUT_VARIABLE, default_timeout,
+    parse_timeout,
 };
 pub use trace::{EnteredTrace, enter_trace, traced};
 pub use view::ObjectView;

@@ -9,15 +9,11 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_proto::socket_place::daemon_user_of_environment;
 
+use crate::timeout::default_timeout;
+
 /// How long connecting may take, unless the caller says otherwise. A store answers within a millisecond; one that does
 /// not within seconds is stopped or swamped.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// How long a put waits for room, or for the directory, unless the caller says otherwise.
-pub const DEFAULT_PUT_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// How long a reduce or an allreduce may take, with the time until its sources are there, unless the caller says otherwise.
-pub const DEFAULT_REDUCE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How to connect to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,7 +53,7 @@ pub struct PutOptions {
     /// Element type, shape and the application's own few bytes; plain bytes by default.
     pub metadata: Metadata,
     /// How long to wait for room, for another writer of the same id, and for the directory, all together; by default
-    /// [`DEFAULT_PUT_TIMEOUT`].
+    /// [`default_timeout`].
     pub timeout: Duration,
     /// What the store and the directory have done when a put succeeds.
     pub confirm: Confirmation,
@@ -65,7 +61,7 @@ pub struct PutOptions {
 
 impl Default for PutOptions {
     fn default() -> Self {
-        Self { metadata: Metadata::default(), timeout: DEFAULT_PUT_TIMEOUT, confirm: Confirmation::default() }
+        Self { metadata: Metadata::default(), timeout: default_timeout(), confirm: Confirmation::default() }
     }
 }
 
@@ -93,7 +89,7 @@ pub struct ReduceOptions {
     /// The part of each source that is reduced; both ends are at whole elements. `None`, the default, means all of it. With a
     /// range, the target is as long as the range, and has the type of the sources but not their shape.
     pub range: Option<ByteRange>,
-    /// How long the whole may take, with the time until the sources are there; by default [`DEFAULT_REDUCE_TIMEOUT`].
+    /// How long the whole may take, with the time until the sources are there; by default [`default_timeout`].
     pub timeout: Duration,
 }
 
@@ -104,7 +100,7 @@ impl Default for ReduceOptions {
             num_objects: None,
             order: ReduceOrder::default(),
             range: None,
-            timeout: DEFAULT_REDUCE_TIMEOUT,
+            timeout: default_timeout(),
         }
     }
 }
@@ -118,12 +114,12 @@ pub struct AllreduceOptions {
     /// same bits.
     pub order: ReduceOrder,
     /// How long the whole may take, with the time until all participants are there; by default
-    /// [`DEFAULT_REDUCE_TIMEOUT`].
+    /// [`default_timeout`].
     pub timeout: Duration,
 }
 
 impl Default for AllreduceOptions {
     fn default() -> Self {
-        Self { op: ReduceOp::default(), order: ReduceOrder::default(), timeout: DEFAULT_REDUCE_TIMEOUT }
+        Self { op: ReduceOp::default(), order: ReduceOrder::default(), timeout: default_timeout() }
     }
 }

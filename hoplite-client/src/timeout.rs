@@ -1,0 +1,110 @@
+//! The one default of all timeouts, for Rust, the command line and Python.
+
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use hoplite_core::Error as ObjectError;
+use hoplite_proto::bounds::MAX_TIMEOUT;
+
+use crate::error::Result;
+
+/// The environment variable that sets [`default_timeout`].
+pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
+
+/// The timeout of a call whose caller names none, unless the environment sets another one.
+///
+/// A get may wait for a step of training or for a node that boots, which takes minutes. A job that hangs should end with an
+/// error while its owner still watches; five minutes are half of NCCL's default.
+pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
+
+/// [`DEFAULT_TIMEOUT`] as people write it.
+pub const DEFAULT_TIMEOUT_TEXT: &str = "5min";
+
+/// The timeout of a call that waits for ever. Stores shorten every timeout to this one, 30 days.
+pub const FOREVER: Duration = MAX_TIMEOUT;
+
+/// The text is no timeout.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text:?} is no timeout: 500ms, 30s, 5min, a number of seconds, or never")]
+pub struct NotATimeout {
+    text: String,
+}
+
+/// Parses a duration with units such as `1min 30s`, a number of seconds, or `never` (also `None`), which is [`FOREVER`].
+///
+/// # Errors
+/// [`NotATimeout`], which quotes the text.
+pub fn parse_timeout(text: &str) -> Result<Duration, NotATimeout> {
+    let text = text.trim();
+    if ["never", "none"].iter().any(|never| text.eq_ignore_ascii_case(never)) {
+        return Ok(FOREVER);
+    }
+    let parsed = match text.parse() {
+        Ok(seconds) => Duration::try_from_secs_f64(seconds).ok(),
+        Err(_) => humantime::parse_duration(text).ok(),
+    };
+    match parsed {
+        Some(timeout) => Ok(timeout.min(FOREVER)),
+        None => Err(NotATimeout { text: text.chars().take(64).collect() }),
+    }
+}
+
+/// The timeout of a call whose caller names none: `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
+///
+/// The environment is read once per process. An empty variable counts as unset. If the variable is no timeout, connecting
+/// fails with an error that quotes it, and this returns [`DEFAULT_TIMEOUT`].
+pub fn default_timeout() -> Duration {
+    checked_default().unwrap_or(DEFAULT_TIMEOUT)
+}
+
+/// The timeout of a call whose caller names none.
+///
+/// # Errors
+/// `InvalidRequest` if the variable is no timeout.
+pub(crate) fn checked_default() -> Result<Duration> {
+    static DEFAULT: OnceLock<Result<Duration, String>> = OnceLock::new();
+    let default = DEFAULT.get_or_init(|| from_variable(std::env::var_os(TIMEOUT_VARIABLE).as_deref()));
+    default.clone().map_err(|reason| ObjectError::InvalidRequest { reason: Cow::Owned(reason) }.into())
+}
+
+fn from_variable(value: Option<&OsStr>) -> Result<Duration, String> {
+    match value {
+        None => Ok(DEFAULT_TIMEOUT),
+        Some(value) if value.is_empty() => Ok(DEFAULT_TIMEOUT),
+        Some(value) => parse_timeout(&value.to_string_lossy())
+            .map_err(|error| format!("the environment variable {TIMEOUT_VARIABLE} is wrong: {error}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_have_units_or_are_seconds_or_never() {
+        let seconds = |seconds| Ok(Duration::from_secs(seconds));
+        assert_eq!(parse_timeout(DEFAULT_TIMEOUT_TEXT), Ok(DEFAULT_TIMEOUT));
+        assert_eq!(parse_timeout(" 1min 30s "), seconds(90));
+        assert_eq!(parse_timeout("30"), seconds(30));
+        assert_eq!(parse_timeout("0.25"), Ok(Duration::from_millis(250)));
+        assert_eq!(parse_timeout("0"), seconds(0));
+        for never in ["never", "None", "none", "NEVER", "1e10", "99years"] {
+            assert_eq!(parse_timeout(never), Ok(FOREVER), "{never}");
+        }
+        for text in ["", " ", "soon", "-1", "nan", "inf", "5 parsecs", "1e300"] {
+            let message = parse_timeout(text).unwrap_err().to_string();
+            assert!(message.starts_with(&format!("{:?} is no timeout", text.trim())), "{message}");
+        }
+    }
+
+    #[test]
+    fn an_empty_variable_counts_as_unset_and_a_wrong_one_is_named() {
+        assert_eq!(from_variable(None), Ok(DEFAULT_TIMEOUT));
+        assert_eq!(from_variable(Some(OsStr::new(""))), Ok(DEFAULT_TIMEOUT));
+        assert_eq!(from_variable(Some(OsStr::new("7s"))), Ok(Duration::from_secs(7)));
+        let reason = from_variable(Some(OsStr::new("soon"))).unwrap_err();
+        assert!(reason.contains("HOPLITE_TIMEOUT") && reason.contains("\"soon\""), "{reason}");
+    }
+}
