@@ -106,6 +106,11 @@ impl Arena {
         true
     }
 
+    /// Returns `true` if `other` is the memory of the same store in the same life.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.file.is_some() && self.file == other.file
+    }
+
     /// Lets this connection write; maps the arena for that unless this process does so already.
     pub(crate) fn map_writable(&self) -> Result<(), NotWritable> {
         let mut offered = self.lock_offered();

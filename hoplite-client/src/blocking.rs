@@ -5,20 +5,25 @@
 //!
 //! In a task of an asynchronous runtime these calls would block all tasks of its thread: use [`crate::Client`] there.
 
+use std::convert::Infallible;
 use std::path::Path;
 use std::pin::pin;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
 use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
 
+use crate::begun::{Access, Single, User};
 use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
 use crate::error::Result;
+use crate::link::{Line, Link};
 use crate::options::{AllreduceOptions, ConnectOptions, PutOptions, ReduceOptions};
 use crate::report::{Description, NodeStatus};
+use crate::timeout::checked_default;
 use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
@@ -26,8 +31,37 @@ use crate::view::ObjectView;
 /// Cheap to clone; clones share the connection. Errors and semantics are those of [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    link: Link<Arc<Piped>>,
+    /// Held by the thread that connects again.
+    turn: Mutex<()>,
+}
+
+/// One connection, and what receives for it.
+#[derive(Debug)]
+struct Piped {
+    connection: Arc<Connection>,
     client: crate::Client,
     pump: Arc<Pump>,
+}
+
+impl Piped {
+    fn new(greeted: handshake::Greeted, options: &ConnectOptions) -> Result<Arc<Self>> {
+        let (connection, pump) = Connection::pumped(greeted)?;
+        let single = Single { connection: Arc::clone(&connection), user: User::from(options) };
+        let client = crate::Client { access: Access::Single(single) };
+        Ok(Arc::new(Self { connection, client, pump: Arc::new(pump) }))
+    }
+}
+
+impl Line for Arc<Piped> {
+    fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
 }
 
 impl Client {
@@ -45,33 +79,35 @@ impl Client {
     /// # Errors
     /// [`Error::Connect`](crate::Error::Connect).
     pub fn connect_with(options: ConnectOptions) -> Result<Self> {
-        let (connection, pump) = Connection::pumped(handshake::greet(&options)?)?;
-        Ok(Self { client: crate::Client::over(connection), pump: Arc::new(pump) })
+        checked_default()?;
+        let piped = Piped::new(handshake::greet(&options)?, &options)?;
+        let link = Link::new(options, piped);
+        Ok(Self { shared: Arc::new(Shared { link, turn: Mutex::new(()) }) })
     }
 
-    /// The name of the node whose store this is.
-    pub fn node(&self) -> &NodeId {
-        self.client.node()
+    /// The name of the node whose store this is. It may be another one after the store was started anew.
+    pub fn node(&self) -> NodeId {
+        self.shared.link.current().connection.node().clone()
     }
 
     /// See [`crate::Client::cluster`].
-    pub fn cluster(&self) -> &ClusterId {
-        self.client.cluster()
+    pub fn cluster(&self) -> ClusterId {
+        self.shared.link.current().connection.cluster().clone()
     }
 
     /// See [`crate::Client::max_object_bytes`].
     pub fn max_object_bytes(&self) -> u64 {
-        self.client.max_object_bytes()
-    }
-
-    /// See [`crate::Client::on_full`].
-    pub fn on_full(&self, give_back: impl Fn() + Send + Sync + 'static) {
-        self.client.on_full(give_back);
+        self.shared.link.current().connection.max_object_bytes()
     }
 
     /// See [`crate::Client::confirmed_from_bytes`].
     pub fn confirmed_from_bytes(&self) -> u64 {
-        self.client.confirmed_from_bytes()
+        self.shared.link.current().connection.confirmed_from_bytes()
+    }
+
+    /// See [`crate::Client::is_connected`].
+    pub fn is_connected(&self) -> bool {
+        self.shared.link.is_connected()
     }
 
     /// Makes room for an object to be written piece by piece; see [`crate::Client::create`].
@@ -79,8 +115,9 @@ impl Client {
     /// # Errors
     /// The same as that call's.
     pub fn create(&self, id: impl AsRef<[u8]>, size_bytes: u64, options: PutOptions) -> Result<ObjectWriter> {
-        let writer = self.pump.run(self.client.create(id, size_bytes, options))?;
-        Ok(ObjectWriter { writer, pump: Arc::clone(&self.pump) })
+        let piped = self.shared.connected()?;
+        let writer = piped.pump.run(piped.client.create(id, size_bytes, options))?;
+        Ok(ObjectWriter { writer, pump: Arc::clone(&piped.pump) })
     }
 
     /// Reads an object while it arrives; see [`crate::Client::get_reader`].
@@ -88,8 +125,9 @@ impl Client {
     /// # Errors
     /// The same as that call's.
     pub fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
-        let reader = self.pump.run(self.client.get_reader(id, timeout))?;
-        Ok(ObjectReader { reader, pump: Arc::clone(&self.pump) })
+        let piped = self.shared.connected()?;
+        let reader = piped.pump.run(piped.client.get_reader(id, timeout))?;
+        Ok(ObjectReader { reader, pump: Arc::clone(&piped.pump) })
     }
 
     /// Follows where an object is; see [`crate::Client::watch`].
@@ -97,14 +135,17 @@ impl Client {
     /// # Errors
     /// The same as that call's.
     pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
-        Ok(LocationWatch { watch: self.client.watch(id)?, pump: Arc::clone(&self.pump) })
+        let piped = self.shared.connected()?;
+        let watch = piped.pump.run(piped.client.watch(id))?;
+        Ok(LocationWatch { watch, pump: Arc::clone(&piped.pump) })
     }
 
     /// Performs `work`, any calls of the asynchronous client that it is given, in this thread, and calls `pause` every
     /// `interval` while it waits. If that fails, `work` is dropped, which cancels its calls.
     ///
     /// For hosts that have to look after something else while a thread is blocked here, such as the interpreter of a
-    /// language that delivers signals between its instructions. `work` may not use what needs a tokio runtime.
+    /// language that delivers signals between its instructions. `work` may not use what needs a tokio runtime. Its calls all
+    /// go over one connection, which is a new one if the connection was lost before.
     ///
     /// # Errors
     /// That of `pause`.
@@ -112,17 +153,70 @@ impl Client {
         &self,
         interval: Duration,
         mut pause: impl FnMut() -> Result<(), E>,
-        work: impl AsyncFnOnce(&crate::Client) -> T,
-    ) -> Result<T, E> {
-        self.pump.run(async {
-            let mut work = pin!(work(&self.client));
+        work: impl AsyncFnOnce(&crate::Client) -> Result<T>,
+    ) -> Result<Result<T>, E> {
+        let sleep = |time: Duration| {
+            let ends = Instant::now() + time;
             loop {
-                match self.client.connection.within(interval, work.as_mut()).await {
+                let left = ends.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Ok(());
+                }
+                thread::sleep(left.min(interval));
+                pause()?;
+            }
+        };
+        let piped = match self.shared.connected_with(sleep)? {
+            Ok(piped) => piped,
+            Err(error) => return Ok(Err(error)),
+        };
+        piped.pump.run(async {
+            let mut work = pin!(work(&piped.client));
+            loop {
+                match piped.connection.within(interval, work.as_mut()).await {
                     Some(output) => return Ok(output),
                     None => pause()?,
                 }
             }
         })
+    }
+}
+
+impl Shared {
+    /// The connection for a call.
+    fn connected(&self) -> Result<Arc<Piped>> {
+        let sleep = |time| {
+            thread::sleep(time);
+            Ok::<_, Infallible>(())
+        };
+        match self.connected_with(sleep) {
+            Ok(connected) => connected,
+        }
+    }
+
+    /// The connection for a call. Calls `sleep` between the attempts to connect again.
+    fn connected_with<E>(
+        &self,
+        sleep: impl FnMut(Duration) -> Result<(), E>,
+    ) -> Result<Result<Arc<Piped>>, E> {
+        match self.link.ready() {
+            Ok(Some(piped)) => return Ok(Ok(piped)),
+            Ok(None) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+        let asked_at = Instant::now();
+        let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
+        // Another thread may have connected meanwhile.
+        match self.link.ready() {
+            Ok(Some(piped)) => return Ok(Ok(piped)),
+            Ok(None) => {}
+            Err(error) => return Ok(Err(error)),
+        }
+        let options = self.link.options();
+        let greeted = self.link.greet_with(asked_at, sleep)?;
+        Ok(greeted.and_then(|greeted| Piped::new(greeted, options)).inspect(|piped| {
+            self.link.replace(Arc::clone(piped));
+        }))
     }
 }
 
@@ -133,7 +227,8 @@ macro_rules! calls {
             $(
                 #[doc = concat!($summary, "; see [`crate::Client::", stringify!($name), "`].\n\n# Errors\nAs there.")]
                 pub fn $name(&self, $($argument: $type),*) -> Result<$answer> {
-                    self.pump.run(self.client.$name($($argument),*))
+                    let piped = self.shared.connected()?;
+                    piped.pump.run(piped.client.$name($($argument),*))
                 }
             )*
         }

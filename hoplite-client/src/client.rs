@@ -2,7 +2,7 @@
 //!
 //! A get passes six files; this is number 1. Next: `hoplite-store/src/local/connection.rs`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +14,10 @@ use hoplite_core::shard::Locations;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress};
 use hoplite_core::{ClusterId, Error as ObjectError, NodeId, ObjectId, Operation};
 use hoplite_proto::local::{self, Request};
+use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
+use crate::begun::{Access, Begun, Lasting, Repeat, Wait};
 use crate::connection::{Connection, handshake};
 use crate::error::{ConnectFailure, Error, Result};
 use crate::location_watch::LocationWatch;
@@ -23,12 +25,13 @@ use crate::many;
 use crate::options::{ConnectOptions, PutOptions};
 use crate::reader::{self, ObjectReader};
 use crate::report::{Description, NodeStatus, ProbeReport};
+use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
 /// How long the calls wait that ask for what a daemon knows now: [`Client::list`], [`Client::describe`] and
 /// [`Client::status`]. They wait for no object, so this only bounds a daemon that is stopped.
-const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a probe may take: as long as a store takes part in one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// How often the store is asked how far a probe is.
@@ -41,15 +44,16 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// made, as long as that one still runs. Ids are anything of 1 to 255 bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
 /// # Errors
-/// Beside what each method lists, every call may answer [`Error::ConnectionLost`], at once when the connection breaks
-/// or was broken before; [`Error::ForkedChild`]; `InvalidId`; and `LimitExceeded`. Every call has a deadline: `Timeout`
-/// comes from the store, or, if the store is stopped, 2 s later from here.
+/// Beside what each method lists, every call may answer [`Error::ConnectionLost`], at once when the connection breaks while
+/// the call is in flight; [`Error::Connect`] if the connection was lost before and no store has come back;
+/// [`Error::ForkedChild`]; `InvalidId`; and `LimitExceeded`. Every call has a deadline: `Timeout` comes from the store, or, if the
+/// store is stopped, 2 s later from here. A call that has to connect again may take as long as connecting in addition.
 ///
 /// # Cancel safety
 /// Each future may be dropped at any time: the call is cancelled at the store, and nothing leaks.
 #[derive(Debug, Clone)]
 pub struct Client {
-    pub(crate) connection: Arc<Connection>,
+    pub(crate) access: Access,
 }
 
 /// One page of a listing.
@@ -77,42 +81,54 @@ impl Client {
     /// # Errors
     /// As for [`Client::connect`].
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
+        // A wrong default is an error here, where a user of any language sees it.
+        checked_default()?;
         let path = options.socket.clone();
-        let greeted = tokio::task::spawn_blocking(move || handshake::greet(&options)).await;
-        let greeted = greeted.map_err(|_| interrupted(path))??;
-        Ok(Self::over(Connection::start(greeted)?))
+        let (options, greeted) =
+            spawn_blocking(move || handshake::greet(&options).map(|greeted| (options, greeted)))
+                .await
+                .map_err(|_| Error::Connect {
+                    path,
+                    kind: ConnectFailure::System { kind: std::io::ErrorKind::Interrupted },
+                })??;
+        Ok(Self { access: Access::Lasting(Arc::new(Lasting::new(options, Connection::start(greeted)?))) })
     }
 
-    pub(crate) fn over(connection: Arc<Connection>) -> Self {
-        Self { connection }
-    }
-
-    /// The name of the node whose store this is.
-    pub fn node(&self) -> &NodeId {
-        self.connection.node()
+    /// The name of the node whose store this is. It may be another one after the store was started anew.
+    pub fn node(&self) -> NodeId {
+        self.connection().node().clone()
     }
 
     /// The name of the cluster of this store.
-    pub fn cluster(&self) -> &ClusterId {
-        self.connection.cluster()
+    pub fn cluster(&self) -> ClusterId {
+        self.connection().cluster().clone()
     }
 
     /// The size of the largest object that the store can ever hold, in bytes.
     pub fn max_object_bytes(&self) -> u64 {
-        self.connection.max_object_bytes()
-    }
-
-    /// Sets what this client and its clones do when a put finds no room, once and before the put waits for room.
-    ///
-    /// For hosts that may hold views which nobody needs any more, such as the interpreter of a language with a garbage
-    /// collector. The first function that is set stays.
-    pub fn on_full(&self, give_back: impl Fn() + Send + Sync + 'static) {
-        self.connection.set_on_full(Arc::new(give_back));
+        self.connection().max_object_bytes()
     }
 
     /// Objects below this many bytes are put without waiting for the directory, unless [`Confirmation`](crate::Confirmation) says so.
     pub fn confirmed_from_bytes(&self) -> u64 {
-        self.connection.confirmed_from_bytes()
+        self.connection().confirmed_from_bytes()
+    }
+
+    /// Returns `true` unless the connection is known to be lost, or this is a forked child of the process that made it.
+    ///
+    /// The next call may connect again nevertheless: [`AfterLoss`](crate::AfterLoss).
+    pub fn is_connected(&self) -> bool {
+        self.access.is_connected()
+    }
+
+    /// The connection in use.
+    pub(crate) fn connection(&self) -> Arc<Connection> {
+        self.access.connection()
+    }
+
+    /// Begins a call that takes at most `timeout`: over the connection in use, or a new one if that is lost.
+    pub(crate) async fn begin(&self, timeout: Duration) -> Result<Begun> {
+        Begun::new(&self.access, timeout).await
     }
 
     /// Puts plain bytes under `id`, with the default [`PutOptions`].
@@ -133,7 +149,9 @@ impl Client {
     /// # Cancel safety
     /// Cancelled, the object is aborted, unless all its bytes were there already.
     pub async fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
-        writer::put(&self.connection, ObjectId::new(id)?, bytes, options).await
+        let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
+        let put = pin!(writer::put(&call.connection, id.clone(), bytes, options));
+        call.run(Wait::of("put", &id), Repeat::Harmless, put).await
     }
 
     /// Makes room for an object of `size_bytes` and starts to publish it; the bytes are then written piece by piece.
@@ -146,7 +164,9 @@ impl Client {
         size_bytes: u64,
         options: PutOptions,
     ) -> Result<ObjectWriter> {
-        ObjectWriter::create(&self.connection, ObjectId::new(id)?, size_bytes, options).await
+        let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
+        let create = pin!(ObjectWriter::create(&call.connection, id.clone(), size_bytes, options));
+        call.run(Wait::of("put", &id), Repeat::Harmless, create).await
     }
 
     /// Waits until all bytes of the object are on this node, fetching them if need be, and returns a view of them
@@ -156,11 +176,15 @@ impl Client {
     /// `Timeout` if there is no such object, or it is not here, in time; `ObjectLost` if every copy is gone; `Deleted`;
     /// `StoreFull` if there is no room for a copy, `ObjectTooLarge` if there never will be.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
-        let request = node::Request::Get { id: ObjectId::new(id)?, until: Until::Complete, timeout };
-        match self.connection.call_node(request, Operation::Get, timeout).await? {
-            Response::Object(view) => ObjectView::open(&self.connection, view),
-            _ => Err(self.connection.unexpected()),
-        }
+        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+        let request = node::Request::Get { id: id.clone(), until: Until::Complete, timeout };
+        let get = pin!(async {
+            match call.connection.call_node(request, Operation::Get, timeout).await? {
+                Response::Object(view) => ObjectView::open(&call.connection, view),
+                _ => Err(call.connection.unexpected()),
+            }
+        });
+        call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
     /// Copies the object into the front of `out` while it arrives, and returns its length.
@@ -168,7 +192,9 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`], and [`Error::BufferTooSmall`]. After an error the contents of `out` mean nothing.
     pub async fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
-        reader::get_into(&self.connection, ObjectId::new(id)?, out, timeout).await
+        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+        let get = pin!(reader::get_into(&call.connection, id.clone(), out, timeout));
+        call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
     /// Copies the object into a new vector while it arrives.
@@ -176,7 +202,9 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub async fn get_vec(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>> {
-        reader::get_vec(&self.connection, ObjectId::new(id)?, timeout).await
+        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+        let get = pin!(reader::get_vec(&call.connection, id.clone(), timeout));
+        call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
     /// Waits until the object starts to be there, and returns a reader that runs behind the bytes that arrive.
@@ -184,7 +212,9 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub async fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
-        ObjectReader::open(&self.connection, ObjectId::new(id)?, timeout).await
+        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+        let open = pin!(ObjectReader::open(&call.connection, id.clone(), timeout));
+        call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
     }
 
     /// Removes every copy of each object in the cluster, and returns how many of the ids named one. Views that exist
@@ -200,10 +230,15 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let ids = checked(ids, usize::MAX)?;
+        let call = self.begin(timeout).await?;
+        let connection = &call.connection;
         // Before the lock: the parent of a forked child may have held it.
-        self.connection.check_usable()?;
-        ids.iter().for_each(|id| self.connection.recent_puts().forget(id));
-        many::delete(&self.connection, ids, timeout).await
+        connection.check_usable()?;
+        ids.iter().for_each(|id| connection.recent_puts().forget(id));
+        let first = ids.first().cloned();
+        let delete = pin!(many::delete(connection, ids, timeout));
+        let wait = Wait { operation: "delete", id: first.as_ref(), needs: &[] };
+        call.run(wait, Repeat::IfUnsent, delete).await
     }
 
     /// Waits until `count` of the objects are available somewhere in the cluster. Returns the indices of those that
@@ -218,12 +253,14 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let ids = checked(ids, usize::MAX)?;
+        let call = self.begin(timeout).await?;
         if count > ids.len() {
             return Err(
                 ObjectError::invalid_request("cannot wait for more objects than there are ids").into()
             );
         }
-        many::wait(&self.connection, ids, count, timeout).await
+        let wait = pin!(many::wait(&call.connection, ids.clone(), count, timeout));
+        call.run(Wait::for_objects("wait", &ids), Repeat::Harmless, wait).await
     }
 
     /// Whether a get of the object would need no producer any more: all its bytes are somewhere in the cluster.
@@ -244,19 +281,26 @@ impl Client {
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
     pub async fn locate(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<Locations> {
-        let request = node::Request::Locate { id: ObjectId::new(id)?, timeout };
-        match self.connection.call_node(request, Operation::Locate, timeout).await? {
-            Response::Locations(locations) => Ok(locations),
-            _ => Err(self.connection.unexpected()),
-        }
+        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
+        let request = node::Request::Locate { id: id.clone(), timeout };
+        let locate = pin!(async {
+            match call.connection.call_node(request, Operation::Locate, timeout).await? {
+                Response::Locations(locations) => Ok(locations),
+                _ => Err(call.connection.unexpected()),
+            }
+        });
+        call.run(Wait::for_object("locate", &id), Repeat::Harmless, locate).await
     }
 
-    /// Follows where the object is: the state now, and after every change. Does not wait.
+    /// Follows where the object is: the state now, and after every change. Waits only for a lost connection to be made again.
+    ///
+    /// A watch ends with the connection that it was begun over.
     ///
     /// # Errors
     /// Only those that every call has: see [`Client`]. Those of the store come with [`LocationWatch::next`].
-    pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
-        LocationWatch::open(&self.connection, ObjectId::new(id)?)
+    pub async fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
+        let (id, call) = (ObjectId::new(id)?, self.begin(REPORT_TIMEOUT).await?);
+        LocationWatch::open(&call.connection, id)
     }
 
     /// Lists at most `limit` objects of the cluster whose id starts with `prefix` and is greater than `after`, in the
@@ -278,12 +322,13 @@ impl Client {
         };
         let request =
             Inspection::List { prefix: bounded(prefix.as_ref())?, after: bounded(after.as_ref())?, limit };
-        match self.report(request).await? {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        match call.report("list", None, request).await? {
             local::Response::Listing { objects, more } => {
                 let next = more.then(|| objects.last().map(|last| last.id.clone())).flatten();
                 Ok(Page { objects, next })
             }
-            _ => Err(self.connection.unexpected()),
+            _ => Err(call.connection.unexpected()),
         }
     }
 
@@ -293,9 +338,10 @@ impl Client {
     /// `Unavailable` if the shard cannot be asked.
     pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         let id = ObjectId::new(id)?;
-        match self.report(Inspection::Describe { id: id.clone() }).await? {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        match call.report("describe", Some(&id), Inspection::Describe { id: id.clone() }).await? {
             local::Response::Description(description) => Ok(Description::decode(&id, *description)?),
-            _ => Err(self.connection.unexpected()),
+            _ => Err(call.connection.unexpected()),
         }
     }
 
@@ -304,9 +350,10 @@ impl Client {
     /// # Errors
     /// Only those that every call has: see [`Client`].
     pub async fn status(&self) -> Result<NodeStatus> {
-        match self.report(Inspection::Status).await? {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        match call.report("status", None, Inspection::Status).await? {
             local::Response::Status(status) => Ok((*status).into()),
-            _ => Err(self.connection.unexpected()),
+            _ => Err(call.connection.unexpected()),
         }
     }
 
@@ -335,32 +382,28 @@ impl Client {
         options: SurveyOptions,
         mut report_progress: impl FnMut(SurveyProgress),
     ) -> Result<ProbeReport> {
+        let call = self.begin(REPORT_TIMEOUT).await?;
         let request = Request::Node(node::Request::Inspect(Inspection::Probe { nodes, options }));
-        let mut probe = pin!(self.connection.call(request, Operation::Connect, PROBE_TIMEOUT));
+        let mut probe = pin!(call.connection.call(request, Operation::Connect, PROBE_TIMEOUT));
         loop {
             match timeout(PROGRESS_INTERVAL, &mut probe).await {
                 Ok(answer) => {
                     return match answer? {
                         local::Response::Probed(probed) => {
-                            ProbeReport::decode(*probed).ok_or_else(|| self.connection.unexpected())
+                            ProbeReport::decode(*probed).ok_or_else(|| call.connection.unexpected())
                         }
-                        _ => Err(self.connection.unexpected()),
+                        _ => Err(call.connection.unexpected()),
                     };
                 }
                 Err(_) => {
                     if let local::Response::ProbeProgress(progress) =
-                        self.report(Inspection::ProbeProgress).await?
+                        call.report("probe", None, Inspection::ProbeProgress).await?
                     {
                         report_progress(progress);
                     }
                 }
             }
         }
-    }
-
-    async fn report(&self, inspection: Inspection) -> Result<local::Response> {
-        let request = Request::Node(node::Request::Inspect(inspection));
-        self.connection.call(request, Operation::Connect, REPORT_TIMEOUT).await
     }
 }
 
@@ -375,9 +418,4 @@ pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize)
         return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
     }
     Ok(ids)
-}
-
-/// The runtime ended while a connection was being made.
-fn interrupted(path: PathBuf) -> Error {
-    Error::Connect { path, kind: ConnectFailure::System { kind: std::io::ErrorKind::Interrupted } }
 }

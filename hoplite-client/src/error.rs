@@ -27,14 +27,18 @@ pub enum Error {
         #[source]
         kind: ConnectFailure,
     },
-    /// The connection broke. Views stay readable; everything else needs a new connection.
-    #[error("the connection to the store at {} is lost: {reason}", path.display())]
+    /// The connection broke while the call was in flight, or what was used belongs to a connection that broke before.
+    ///
+    /// Views stay readable. The next call of the client connects again, unless the options say otherwise.
+    #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
         /// The store's socket.
         path: PathBuf,
         /// Why the connection broke.
         #[source]
         reason: Loss,
+        /// The state in which the call was left.
+        call: LostCall,
     },
     /// This process was forked from the one that connected. The child must make a connection of its own.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
@@ -174,6 +178,28 @@ pub enum Loss {
     RuntimeEnded,
 }
 
+/// The state in which a lost connection leaves a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LostCall {
+    /// The same call can be made again: it was not sent, it only reads, or a second time changes nothing more.
+    Repeatable,
+    /// The store may have performed the call: a second time may delete a newer object, or find its target taken.
+    MayHaveHappened,
+    /// The same call fails again: its writer, reader, watch or client belongs to the lost connection.
+    Ended,
+}
+
+impl fmt::Display for LostCall {
+    /// Writes the end of the message of [`Error::ConnectionLost`].
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::MayHaveHappened => "; the store may have performed the call",
+            Self::Repeatable | Self::Ended => "",
+        })
+    }
+}
+
 /// Stable codes of the errors: those of the objects, and those that only a client knows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -199,6 +225,17 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
+    /// The same error, as that of a call which a lost connection leaves in the state `call`.
+    ///
+    /// For callers that make one call of several, each of which would leave another state.
+    #[must_use]
+    pub fn leaving(self, call: LostCall) -> Self {
+        match self {
+            Self::ConnectionLost { path, reason, .. } => Self::ConnectionLost { path, reason, call },
+            error => error,
+        }
+    }
+
     /// The stable code of this error. A refusal by the store while connecting has the code of its reason.
     pub const fn code(&self) -> ErrorCode {
         match self {
@@ -214,11 +251,12 @@ impl Error {
         }
     }
 
-    /// Whether the same call may succeed if it is made again later, with nothing changed by the caller.
+    /// Returns `true` if the same call may succeed when it is made again later, with nothing changed by the caller.
     ///
-    /// A lost connection is not retryable on the same client: connect again first.
+    /// A call that a lost connection has ended is retryable if it is [`LostCall::Repeatable`].
     pub const fn is_retryable(&self) -> bool {
         match self {
+            Self::ConnectionLost { call, .. } => matches!(call, LostCall::Repeatable),
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {
                 error.is_retryable()
             }
@@ -246,8 +284,14 @@ mod tests {
             connect(ConnectFailure::PermissionDenied { owner: None }).to_string(),
             "cannot connect to the store at /run/store.sock: permission denied"
         );
-        let lost = Error::ConnectionLost { path: "/run/store.sock".into(), reason: Loss::Closed };
+        let lost = Error::ConnectionLost {
+            path: "/run/store.sock".into(),
+            reason: Loss::Closed,
+            call: LostCall::Repeatable,
+        };
         assert!(lost.to_string().ends_with("/run/store.sock is lost: the store closed it"));
+        let lost = lost.leaving(LostCall::MayHaveHappened);
+        assert!(lost.to_string().ends_with("the store closed it; the store may have performed the call"));
     }
 
     #[test]
@@ -271,5 +315,10 @@ mod tests {
         assert!(!refused(hoplite_core::Error::VersionMismatch { ours: 1, theirs: 2 }).is_retryable());
         assert!(refused(hoplite_core::Error::ShuttingDown).is_retryable());
         assert!(!Error::ForkedChild { connected: 1, current: 2 }.is_retryable());
+        let lost = |call| Error::ConnectionLost { path: "s".into(), reason: Loss::Closed, call };
+        assert!(lost(LostCall::Repeatable).is_retryable());
+        assert!(!lost(LostCall::MayHaveHappened).is_retryable());
+        assert!(!lost(LostCall::Ended).is_retryable());
+        assert_eq!(lost(LostCall::Ended).code(), ErrorCode::ConnectionLost);
     }
 }

@@ -38,6 +38,27 @@
 //!
 //! All of them stream: a get of the target of a reduce, or another reduce over it, starts before the reduce is done.
 //!
+//! # Timeouts
+//! A call whose caller names no timeout has [`default_timeout`]: 5 minutes, or what `HOPLITE_TIMEOUT` says. [`FOREVER`] waits for
+//! ever. A call that has waited for 10 s sends one [`Notice`] to the listener of the [`ConnectOptions`], which says what is missing.
+//!
+//! # When a store is started anew
+//! The next call of a [`Client`] connects again, and checks all that connecting checks. It waits for a store to come back for as
+//! long as connecting may take (5 s); if none has, that call fails with [`Error::Connect`], and later calls try once each.
+//! No call is performed twice: a call in flight fails with [`Error::ConnectionLost`], whose
+//! [`is_retryable`](Error::is_retryable) says if the caller may make it again.
+//!
+//! | in use when the connection breaks | afterwards |
+//! | --- | --- |
+//! | get, wait, locate, list, gather, put, allgather | fails, retryable: to repeat it changes nothing more |
+//! | delete, reduce, allreduce, reduce_scatter, all_to_all, barrier | fails, not retryable: the store may have performed it |
+//! | [`ObjectView`] | stays readable; the object itself is gone if only this store had it |
+//! | [`ObjectWriter`] | its next call fails; the object is aborted: create it again, and write all of it |
+//! | [`ObjectReader`], [`LocationWatch`] | the next call fails, then the watch has ended: open another one |
+//! | a collective of several participants | the others wait for this one until their timeout: begin a new round, of another name |
+//!
+//! Objects that only the store had are lost: where the directory lives on, a get says `ObjectLost`.
+//!
 //! # Processes
 //! A connection belongs to the process that made it. After a `fork`, calls in the child fail with
 //! [`Error::ForkedChild`], and what is dropped there changes nothing for the parent. While the child lives, it keeps the
@@ -45,6 +66,7 @@
 #![forbid(unsafe_code)]
 
 mod client;
+mod notice;
 mod options;
 mod timeout;
 
@@ -58,8 +80,10 @@ mod many;
 mod report;
 
 mod arena;
+mod begun;
 mod connection;
 mod deadline;
+mod link;
 mod reference;
 mod trace;
 
@@ -71,9 +95,9 @@ pub mod blocking;
 mod tests;
 
 pub use client::{Client, Page};
-pub use error::{ConnectFailure, Error, ErrorCode, Loss, Result};
+pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};
 pub use hoplite_core::missing::Missing;
-pub use hoplite_core::node::{ByteRange, LongWait, ReduceOrder};
+pub use hoplite_core::node::{ByteRange, LongWait as WaitingCall, ReduceOrder};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 pub use hoplite_core::trace::NotATraceparent;
@@ -81,8 +105,10 @@ pub use hoplite_core::{ClusterId, Dtype, Metadata, NodeId, ObjectId, PutId, Trac
 pub use hoplite_proto::socket_path::default_socket_path;
 pub use hoplite_proto::socket_place::Distrust;
 pub use location_watch::LocationWatch;
+pub use notice::{LONG_WAIT, Listener, LongWait, Notice, StoreAfterLoss, log_notice};
 pub use options::{
-    AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, PutOptions, ReduceOptions,
+    AfterLoss, AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, PutOptions,
+    ReduceOptions,
 };
 pub use reader::ObjectReader;
 pub use report::{

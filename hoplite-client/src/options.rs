@@ -9,6 +9,7 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_proto::socket_place::daemon_user_of_environment;
 
+use crate::notice::{LONG_WAIT, Listener, log_notice};
 use crate::timeout::default_timeout;
 
 /// How long connecting may take, unless the caller says otherwise. A store answers within a millisecond; one that does
@@ -16,11 +17,12 @@ use crate::timeout::default_timeout;
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How to connect to a store.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct ConnectOptions {
     /// The store's socket; by default that of [`default_socket_path`].
     pub socket: PathBuf,
-    /// How long to wait for the store to accept and to answer; by default [`DEFAULT_CONNECT_TIMEOUT`].
+    /// How long to wait for the store to accept and to answer, and for a store that has gone to come back; by default
+    /// [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
     /// The name of this program in the store's log; by default that of the executable.
     pub program: String,
@@ -30,6 +32,25 @@ pub struct ConnectOptions {
     ///
     /// A store of another user is refused, and so is a socket that another user could replace.
     pub daemon_user: Option<String>,
+    /// What the client does when a put finds no room, once and before the put waits for room. For hosts that may hold
+    /// views which nobody needs any more, such as the interpreter of a language with a garbage collector.
+    pub on_full: Option<fn()>,
+    /// What the next call does after the connection was lost; by default it connects again.
+    pub after_loss: AfterLoss,
+    /// Receives the notices of the client; by default [`log_notice`].
+    pub listener: Listener,
+    /// The wait after which a call reports that it waits; by default [`LONG_WAIT`].
+    pub long_wait: Duration,
+}
+
+/// What the next call of a client does after its connection was lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum AfterLoss {
+    /// The call connects again, to whichever store then listens at the socket.
+    #[default]
+    Reconnect,
+    /// The call fails, and so do all later ones: for programs whose objects must all be of one life of the store.
+    Fail,
 }
 
 impl Default for ConnectOptions {
@@ -43,6 +64,10 @@ impl Default for ConnectOptions {
             timeout: DEFAULT_CONNECT_TIMEOUT,
             program,
             daemon_user: daemon_user_of_environment(),
+            on_full: None,
+            after_loss: AfterLoss::default(),
+            listener: log_notice,
+            long_wait: LONG_WAIT,
         }
     }
 }

@@ -199,7 +199,8 @@ fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) ->
 
 fn connect_options(socket: Option<PathBuf>, timeout: Timeout, program: String) -> ConnectOptions {
     let socket = socket.unwrap_or_else(default_socket_path);
-    ConnectOptions { socket, timeout: timeout.0, program, ..ConnectOptions::default() }
+    let on_full = Some(collect_garbage as fn());
+    ConnectOptions { socket, timeout: timeout.0, program, on_full, ..ConnectOptions::default() }
 }
 
 /// Connects to the store that listens at `socket`.
@@ -214,11 +215,10 @@ pub(crate) fn connect(
     let client = py
         .detach(|| while_looking(move || blocking::Client::connect_with(options)))?
         .map_err(|error| exception_about(py, &error, None))?;
-    client.on_full(collect_garbage);
     Ok(Client {
         process: std::process::id(),
-        node: client.node().clone(),
-        cluster: client.cluster().clone(),
+        node: client.node(),
+        cluster: client.cluster(),
         confirmed_from_bytes: client.confirmed_from_bytes(),
         max_object_bytes: client.max_object_bytes(),
         client: RwLock::new(Some(client)),
@@ -264,11 +264,10 @@ pub(crate) fn connect_async(
     let also_lost = Arc::clone(&is_lost);
     spawn(py, None, Vec::new(), also_lost, async move {
         let client = hoplite_client::Client::connect_with(options).await?;
-        client.on_full(collect_garbage);
-        Ok(AsyncClient {
+            Ok(AsyncClient {
             process: std::process::id(),
-            node: client.node().clone(),
-            cluster: client.cluster().clone(),
+            node: client.node(),
+            cluster: client.cluster(),
             confirmed_from_bytes: client.confirmed_from_bytes(),
             max_object_bytes: client.max_object_bytes(),
             client: RwLock::new(Some(client)),

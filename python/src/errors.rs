@@ -87,7 +87,7 @@ fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyRe
             set_untrusted(kind, fields)?;
             "ConnectFailed"
         }
-        Error::ConnectionLost { path, reason } => {
+        Error::ConnectionLost { path, reason, .. } => {
             fields.set_item("path", path.as_os_str())?;
             fields.set_item("reason", reason.to_string())?;
             "ConnectionLost"

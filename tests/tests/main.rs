@@ -17,6 +17,7 @@ mod limits;
 mod metrics;
 mod names;
 mod probe;
+mod reconnecting;
 mod reduce;
 mod secured;
 mod sockets;

@@ -5,6 +5,8 @@
 //! deletes its own. If there is no such session, the target says so: then each pair of ranks has an object of its own, which one of
 //! them puts, and the other one gets and deletes.
 
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures::channel::mpsc::{UnboundedReceiver, UnboundedSender, unbounded};
@@ -19,7 +21,9 @@ use hoplite_proto::bounds::MAX_PUT_BYTES;
 
 use super::gather::{at_once, in_flight, in_order, no_such_rank, one_after_the_other};
 use super::participant::{Joined, Participant};
+use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
+use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::PutOptions;
@@ -59,18 +63,23 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<ObjectView>> {
         let timeout = options.timeout;
-        let exchange = AllToAll::new(self, name, parts, rank, options)?;
-        let all = async {
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let exchange = AllToAll::new(&client, connection, name, parts, rank, options)?;
+        let all = pin!(async {
             if let Some(views) = exchange.together(exchange.views()).await? {
                 return Ok(views);
             }
             let (pairs, taken) = Pairs::new(&exchange);
             let gets = exchange.nearest_first().map(|from| pairs.get(from)).collect();
-            let views = pairs.run(parts, in_order(&self.connection, gets), taken).await?;
+            let views = pairs.run(parts, in_order(connection, gets), taken).await?;
             exchange.forget_target().await?;
             Ok(views)
-        };
-        self.connection.bounded(Operation::Get, timeout, all).await
+        });
+        let all = pin!(connection.bounded(Operation::Get, timeout, all));
+        let request = exchange.participant.request();
+        let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
+        call.run(wait, Repeat::Never, all).await
     }
 
     /// As [`Client::all_to_all`], but copies what the participants give into the front of `out`, one after the other, by rank,
@@ -90,26 +99,32 @@ impl Client {
         options: PutOptions,
     ) -> Result<Vec<usize>> {
         let timeout = options.timeout;
-        let exchange = AllToAll::new(self, name, parts, rank, options)?;
-        let all = async {
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let exchange = AllToAll::new(&client, connection, name, parts, rank, options)?;
+        let all = pin!(async {
             if exchange.together(exchange.copies(out)).await?.is_some() {
                 return Ok(parts.iter().map(|part| part.as_ref().len()).collect());
             }
             let (pairs, taken) = Pairs::new(&exchange);
             let openings = exchange.nearest_first().map(|from| pairs.open(from)).collect();
             let copy = |from, reader, place| pairs.copy(from, reader, place);
-            let copies = one_after_the_other(&self.connection, openings, out, copy);
+            let copies = one_after_the_other(connection, openings, out, copy);
             let lengths = pairs.run(parts, copies, taken).await?;
             exchange.forget_target().await?;
             Ok(lengths)
-        };
-        self.connection.bounded(Operation::Get, timeout, all).await
+        });
+        let all = pin!(connection.bounded(Operation::Get, timeout, all));
+        let request = exchange.participant.request();
+        let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
+        call.run(wait, Repeat::Never, all).await
     }
 }
 
 /// One participant's side of an all-to-all.
 struct AllToAll<'a, P> {
     client: &'a Client,
+    connection: &'a Arc<Connection>,
     parts: &'a [P],
     rank: usize,
     options: PutOptions,
@@ -125,6 +140,7 @@ struct AllToAll<'a, P> {
 impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     fn new(
         client: &'a Client,
+        connection: &'a Arc<Connection>,
         name: impl AsRef<[u8]>,
         parts: &'a [P],
         rank: usize,
@@ -137,7 +153,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         let target = ObjectId::new(name)?;
         let id = |from: usize, to: usize| [target.as_bytes(), format!("/{from}/{to}").as_bytes()].concat();
         let source = |rank: usize| [target.as_bytes(), format!("/{rank}").as_bytes()].concat();
-        let maximum = client.connection.max_ids();
+        let maximum = connection.max_ids();
         let given = checked((0..participants).map(|to| id(rank, to)), maximum)?;
         let taken = checked((0..participants).map(|from| id(from, rank)), maximum)?;
         let sources = checked((0..participants).map(source), maximum)?;
@@ -156,7 +172,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         let (source_bytes, dtype) = (part_bytes * participants as u64, options.metadata.dtype);
         let participant =
             Participant::new(Collective::AllToAll, request, rank, (source_bytes, dtype), deadline);
-        Ok(Self { client, parts, rank, options, deadline, given, taken, participant, stacked })
+        Ok(Self { client, connection, parts, rank, options, deadline, given, taken, participant, stacked })
     }
 
     /// The ranks in the order in which this one gets their parts: so that not all begin with the same sender.
@@ -179,7 +195,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
         }
-        let taken = self.participant.run(&self.client.connection, take);
+        let taken = self.participant.run(self.connection, take);
         let taken = match tokio::try_join!(self.put_source(), taken) {
             Ok(((), taken)) => taken,
             Err(error) => return Err(self.explained(error).await),
@@ -203,7 +219,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             let whole = self.in_order().collect::<Vec<_>>().concat();
             return self.client.put_with(self.source(), &whole, options(stacked)).await;
         }
-        let (connection, id) = (&self.client.connection, self.source().clone());
+        let (connection, id) = (self.connection, self.source().clone());
         let mut writer = ObjectWriter::create(connection, id, size_bytes, options(stacked)).await?;
         for part in self.in_order() {
             for piece in part.chunks(PIECE_BYTES) {
@@ -221,7 +237,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     }
 
     async fn join(&self, is_again: bool) -> Result<Option<(ObjectReader, Vec<ByteRange>)>> {
-        match self.participant.join(&self.client.connection, is_again).await? {
+        match self.participant.join(self.connection, is_again).await? {
             Joined::Ranges(reader, order) => Ok(Some((reader, order))),
             Joined::Object(reader) if reader.size_bytes() == 0 => Ok(None),
             Joined::Object(_) => {
@@ -256,7 +272,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
                         whole.part(range, self.options.metadata.clone())
                     };
                     return (0..self.parts.len())
-                        .map(|from| view(from).ok_or_else(|| self.client.connection.unexpected()))
+                        .map(|from| view(from).ok_or_else(|| self.connection.unexpected()))
                         .collect::<Result<_>>()
                         .map(Some);
                 }
@@ -374,7 +390,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         let (rank, participants) = (self.exchange.rank, parts.len());
         let order = (1..=participants).map(|step| (rank + participants - step) % participants);
         let puts = order.map(|to| self.put(to, parts[to].as_ref()));
-        at_once(&self.exchange.client.connection, puts.collect()).try_collect().await
+        at_once(self.exchange.connection, puts.collect()).try_collect().await
     }
 
     async fn put(&self, to: usize, part: &[u8]) -> Result<()> {
@@ -396,8 +412,8 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
     }
 
     async fn open(&self, from: usize) -> Result<(usize, ObjectReader)> {
-        let AllToAll { client, taken, deadline, .. } = self.exchange;
-        let opened = ObjectReader::open(&client.connection, taken[from].clone(), deadline.left()).await;
+        let AllToAll { connection, taken, deadline, .. } = self.exchange;
+        let opened = ObjectReader::open(connection, taken[from].clone(), deadline.left()).await;
         opened.map(|reader| (from, reader)).map_err(|error| self.missing(from, error))
     }
 
@@ -415,12 +431,12 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
 
     /// Deletes what was taken, as many at once as there are: the directory and the stores are told of these together.
     async fn delete_all(&self, had: UnboundedReceiver<usize>) -> Result<()> {
-        let AllToAll { client, taken, deadline, .. } = self.exchange;
+        let AllToAll { client, connection, taken, deadline, .. } = self.exchange;
         let deletes = had.ready_chunks(taken.len()).map(async |ranks| {
             let ids = ranks.into_iter().map(|from| &taken[from]);
             client.delete(ids, deadline.left()).await
         });
-        deletes.buffer_unordered(in_flight(&client.connection)).try_for_each(|_| ready(Ok(()))).await
+        deletes.buffer_unordered(in_flight(connection)).try_for_each(|_| ready(Ok(()))).await
     }
 
     /// Says of a timeout who was waited for.

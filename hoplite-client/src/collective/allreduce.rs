@@ -11,6 +11,7 @@ use hoplite_core::plan::collective::Collective;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
 use super::participant::{Joined, Participant, check, describe};
+use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::connection::{Connection, Description};
 use crate::deadline::Deadline;
@@ -97,14 +98,16 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let (timeout, connection) = (options.timeout, &self.connection);
+        let timeout = options.timeout;
+        let call = self.begin(timeout).await?;
+        let connection = &call.connection;
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;
         // Before the lock of what was put: the parent of a forked child may have held it.
         connection.check_usable()?;
-        let all = async {
+        let all = pin!(async {
             let deadline = Deadline::after(timeout);
-            let request = check(target, sources, rank, &options)?;
+            let request = check(target.clone(), sources.clone(), rank, &options)?;
             let own = &request.sources[rank];
             let is_good = |(size_bytes, dtype): &Description| {
                 options.op.is_defined_for(*dtype) && out.check_room(*size_bytes).is_ok()
@@ -124,8 +127,10 @@ impl Client {
                 join_unseen(&allreduce, connection, &mut out).await
             };
             allreduce.run(connection, join).await
-        };
-        connection.bounded(Operation::Reduce, timeout, all).await
+        });
+        let allreduce = pin!(connection.bounded(Operation::Reduce, timeout, all));
+        let wait = Wait { operation: "allreduce", id: Some(&target), needs: &sources };
+        call.run(wait, Repeat::Never, allreduce).await
     }
 }
 

@@ -1,5 +1,6 @@
 //! Barrier: nobody goes on before everybody is there.
 
+use std::pin::pin;
 use std::slice;
 use std::time::Duration;
 
@@ -7,6 +8,7 @@ use futures::future::try_join;
 use hoplite_core::{Dtype, Error as ObjectError, Metadata, ObjectId, Operation};
 
 use super::gather::no_such_rank;
+use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
@@ -43,19 +45,23 @@ impl Client {
         }
         let name = ObjectId::new(name)?;
         let id = |rank: usize| [name.as_bytes(), format!("/{rank}").as_bytes()].concat();
-        let ranks = checked((0..participants).map(id), self.connection.max_ids())?;
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let ranks = checked((0..participants).map(id), connection.max_ids())?;
         let deadline = Deadline::after(timeout);
-        let all = async {
-            let met = self.meet(&name, &ranks, rank, deadline).await;
+        let all = pin!(async {
+            let met = client.meet(&name, &ranks, rank, deadline).await;
             let left = match met {
                 Err(error @ Error::Object(ObjectError::Timeout { .. })) => {
-                    return Err(self.missing(name, &ranks, timeout).await.unwrap_or(error));
+                    return Err(client.missing(name.clone(), &ranks, timeout).await.unwrap_or(error));
                 }
                 ended => ended?,
             };
-            self.forget(left, deadline).await
-        };
-        self.connection.bounded(Operation::Reduce, timeout, all).await
+            client.forget(left, deadline).await
+        });
+        let barrier = pin!(connection.bounded(Operation::Reduce, timeout, all));
+        let wait = Wait { operation: "barrier", id: Some(&name), needs: &ranks };
+        call.run(wait, Repeat::Never, barrier).await
     }
 
     /// Returns the objects that this rank has to delete when all have called.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures::stream::{self, FuturesUnordered, Stream, StreamExt, TryStreamExt};
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
+use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::connection::Connection;
 use crate::deadline::Deadline;
@@ -34,9 +35,12 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let ids = checked(ids, self.connection.max_ids())?;
-        let views = views(self, ids, Deadline::after(timeout));
-        self.connection.bounded(Operation::Get, timeout, views).await
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let ids = checked(ids, connection.max_ids())?;
+        let views = pin!(views(&client, connection, ids.clone(), Deadline::after(timeout)));
+        let gather = pin!(connection.bounded(Operation::Get, timeout, views));
+        call.run(Wait::for_objects("gather", &ids), Repeat::Harmless, gather).await
     }
 
     /// Copies all objects into the front of `out`, one after the other, in the order of `ids`, while they arrive. Returns
@@ -51,14 +55,17 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let ids = checked(ids, self.connection.max_ids())?;
+        let call = self.begin(timeout).await?;
+        let connection = &call.connection;
+        let ids = checked(ids, connection.max_ids())?;
         let deadline = Deadline::after(timeout);
-        let openings = ids.into_iter().enumerate().map(|(index, id)| async move {
-            ObjectReader::open(&self.connection, id, deadline.left()).await.map(|reader| (index, reader))
+        let openings = ids.iter().cloned().enumerate().map(|(index, id)| async move {
+            ObjectReader::open(connection, id, deadline.left()).await.map(|reader| (index, reader))
         });
         let copy = |_, reader: ObjectReader, place| reader.read_whole(place, deadline);
-        let copied = one_after_the_other(&self.connection, openings.collect(), out, copy);
-        self.connection.bounded(Operation::Get, timeout, copied).await
+        let copied = pin!(one_after_the_other(connection, openings.collect(), out, copy));
+        let gather = pin!(connection.bounded(Operation::Get, timeout, copied));
+        call.run(Wait::for_objects("gather", &ids), Repeat::Harmless, gather).await
     }
 
     /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the order of `ids`. Each
@@ -82,15 +89,19 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let ids = checked(ids, self.connection.max_ids())?;
-        let own = ids.get(rank).cloned().ok_or_else(no_such_rank)?;
         let timeout = options.timeout;
-        let both = async {
-            let put = self.put_with(own, bytes, options);
-            let ((), views) = tokio::try_join!(put, views(self, ids, Deadline::after(timeout)))?;
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let ids = checked(ids, connection.max_ids())?;
+        let own = ids.get(rank).cloned().ok_or_else(no_such_rank)?;
+        let both = pin!(async {
+            let put = client.put_with(own, bytes, options);
+            let views = views(&client, connection, ids.clone(), Deadline::after(timeout));
+            let ((), views) = tokio::try_join!(put, views)?;
             Ok(views)
-        };
-        self.connection.bounded(Operation::Get, timeout, both).await
+        });
+        let allgather = pin!(connection.bounded(Operation::Get, timeout, both));
+        call.run(Wait::for_objects("allgather", &ids), Repeat::Harmless, allgather).await
     }
 }
 
@@ -99,12 +110,17 @@ pub(super) fn no_such_rank() -> Error {
     ObjectError::invalid_request("a rank is less than the number of participants").into()
 }
 
-async fn views(client: &Client, ids: Vec<ObjectId>, deadline: Deadline) -> Result<Vec<ObjectView>> {
+async fn views(
+    client: &Client,
+    connection: &Connection,
+    ids: Vec<ObjectId>,
+    deadline: Deadline,
+) -> Result<Vec<ObjectView>> {
     let gets = ids.into_iter().enumerate().map(|(index, id)| async move {
         // The time left is taken when the turn of this get comes.
         client.get(id, deadline.left()).await.map(|view| (index, view))
     });
-    in_order(&client.connection, gets.collect()).await
+    in_order(connection, gets.collect()).await
 }
 
 /// Runs many gets at the same time, and sorts the views by the indices that they tell.

@@ -4,6 +4,7 @@
 //! participant whose store is not one of these or that comes too late, each gets its parts by itself. That gives the same, since each part is
 //! computed for one participant only: so nobody needs to know what the others do. The target, an object without bytes, tells them.
 
+use std::pin::pin;
 use std::sync::Arc;
 
 use hoplite_core::collective::{MAX_STAR_BYTES, is_little};
@@ -14,6 +15,7 @@ use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
 use super::participant::{Joined, Participant};
 use super::reduce::reduce;
+use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
@@ -38,16 +40,27 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let timeout = options.timeout;
-        let all = async {
-            let parts =
-                Parts::prepare(&self.connection, Collective::ReduceScatter, target, sources, rank, options)
-                    .await?;
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let (target, sources) = named(connection, target, sources)?;
+        let all = pin!(async {
+            let parts = Parts::prepare(
+                connection,
+                Collective::ReduceScatter,
+                target.clone(),
+                sources.clone(),
+                rank,
+                options,
+            )
+            .await?;
             // It fits: the source, which is longer, is in the arena, which is mapped.
             let mut out = vec![0; to_index(parts.part_bytes)];
-            parts.reduce_scatter(self, &mut out).await?;
+            parts.reduce_scatter(&client, connection, &mut out).await?;
             Ok(out)
-        };
-        self.connection.bounded(Operation::Reduce, timeout, all).await
+        });
+        let scatter = pin!(connection.bounded(Operation::Reduce, timeout, all));
+        let wait = Wait { operation: "reduce_scatter", id: Some(&target), needs: &sources };
+        call.run(wait, Repeat::Never, scatter).await
     }
 
     /// Reduces the objects of all n participants, and copies one part of the result into the front of each one's `out`:
@@ -80,15 +93,26 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let timeout = options.timeout;
-        let all = async {
-            let parts =
-                Parts::prepare(&self.connection, Collective::ReduceScatter, target, sources, rank, options)
-                    .await?;
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let (target, sources) = named(connection, target, sources)?;
+        let all = pin!(async {
+            let parts = Parts::prepare(
+                connection,
+                Collective::ReduceScatter,
+                target.clone(),
+                sources.clone(),
+                rank,
+                options,
+            )
+            .await?;
             let out = room(out, parts.part_bytes)?;
-            parts.reduce_scatter(self, out).await?;
+            parts.reduce_scatter(&client, connection, out).await?;
             Ok(out.len())
-        };
-        self.connection.bounded(Operation::Reduce, timeout, all).await
+        });
+        let scatter = pin!(connection.bounded(Operation::Reduce, timeout, all));
+        let wait = Wait { operation: "reduce_scatter", id: Some(&target), needs: &sources };
+        call.run(wait, Repeat::Never, scatter).await
     }
 
     /// Copies the objects of all n participants into the front of each one's `out`, one after the other, in the order of `sources`.
@@ -119,16 +143,40 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let options = AllreduceOptions { timeout, ..AllreduceOptions::default() };
-        let all = async {
-            let parts =
-                Parts::prepare(&self.connection, Collective::Allgather, target, sources, rank, options)
-                    .await?;
+        let call = self.begin(timeout).await?;
+        let (client, connection) = (call.client(), &call.connection);
+        let (target, sources) = named(connection, target, sources)?;
+        let all = pin!(async {
+            let parts = Parts::prepare(
+                connection,
+                Collective::Allgather,
+                target.clone(),
+                sources.clone(),
+                rank,
+                options,
+            )
+            .await?;
             let out = room(out, parts.part_bytes.saturating_mul(parts.count()))?;
-            parts.allgather(self, out).await?;
+            parts.allgather(&client, connection, out).await?;
             Ok(out.len())
-        };
-        self.connection.bounded(Operation::Get, timeout, all).await
+        });
+        let gather = pin!(connection.bounded(Operation::Get, timeout, all));
+        let wait = Wait { operation: "allgather_into", id: Some(&target), needs: &sources };
+        call.run(wait, Repeat::Never, gather).await
     }
+}
+
+/// Checks the ids of a collective.
+fn named<I>(
+    connection: &Connection,
+    target: impl AsRef<[u8]>,
+    sources: I,
+) -> Result<(ObjectId, Vec<ObjectId>)>
+where
+    I: IntoIterator<Item: AsRef<[u8]>>,
+{
+    let sources = checked(sources, connection.max_ids())?;
+    Ok((ObjectId::new(target)?, sources))
 }
 
 /// The front of `out` that a result takes.
@@ -145,19 +193,14 @@ struct Parts {
 }
 
 impl Parts {
-    async fn prepare<I>(
+    async fn prepare(
         connection: &Arc<Connection>,
         kind: Collective,
-        target: impl AsRef<[u8]>,
-        sources: I,
+        target: ObjectId,
+        sources: Vec<ObjectId>,
         rank: usize,
         options: AllreduceOptions,
-    ) -> Result<Self>
-    where
-        I: IntoIterator<Item: AsRef<[u8]>>,
-    {
-        let sources = checked(sources, connection.max_ids())?;
-        let target = ObjectId::new(target)?;
+    ) -> Result<Self> {
         let participant = Participant::prepare(connection, kind, target, sources, rank, options).await?;
         let source_bytes = participant.source_bytes();
         if kind == Collective::Allgather {
@@ -203,18 +246,23 @@ impl Parts {
         self.participant.source_bytes().saturating_mul(self.count())
     }
 
-    async fn reduce_scatter(&self, client: &Client, out: &mut [u8]) -> Result<()> {
-        if self.exchanged(client, out).await? {
+    async fn reduce_scatter(
+        &self,
+        client: &Client,
+        connection: &Arc<Connection>,
+        out: &mut [u8],
+    ) -> Result<()> {
+        if self.exchanged(connection, out).await? {
             return Ok(());
         }
         if self.all_bytes() <= MAX_STAR_BYTES {
             return self.reduce_all(client, out).await;
         }
-        self.reduce_own(client, out).await
+        self.reduce_own(client, connection, out).await
     }
 
-    async fn allgather(&self, client: &Client, out: &mut [u8]) -> Result<()> {
-        if self.exchanged(client, out).await? {
+    async fn allgather(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
+        if self.exchanged(connection, out).await? {
             return Ok(());
         }
         let mut room = out;
@@ -237,11 +285,10 @@ impl Parts {
     }
 
     /// Takes part in the exchange, if there is one. Answers whether it has given all that this participant needs.
-    async fn exchanged(&self, client: &Client, out: &mut [u8]) -> Result<bool> {
+    async fn exchanged(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
         if is_little(self.participant.kind(), self.all_bytes()) {
             return Ok(false);
         }
-        let connection = &client.connection;
         self.participant.run(connection, self.join(connection, out)).await
     }
 
@@ -291,7 +338,7 @@ impl Parts {
     }
 
     /// Has this participant's part reduced by the stores, and gets it while it is made.
-    async fn reduce_own(&self, client: &Client, out: &mut [u8]) -> Result<()> {
+    async fn reduce_own(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
         let (request, deadline) = (self.participant.request(), self.participant.deadline());
         let rank = self.participant.rank();
         let target = self.own_target()?;
@@ -308,8 +355,8 @@ impl Parts {
             timeout: deadline.left(),
         };
         tokio::try_join!(
-            reduce(&client.connection, target.clone(), sources, options),
-            get_into(&client.connection, target.clone(), out, deadline.left()),
+            reduce(connection, target.clone(), sources, options),
+            get_into(connection, target.clone(), out, deadline.left()),
         )?;
         // If that does not succeed in time, the part is there all the same.
         let _ = client.delete([target], deadline.left()).await;

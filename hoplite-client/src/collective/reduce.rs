@@ -1,11 +1,13 @@
 //! A reduce of several objects into one.
 
+use std::pin::pin;
 use std::time::Duration;
 
 use hoplite_core::node::{self, Response};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{ObjectId, Operation};
 
+use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::connection::Connection;
 use crate::error::Result;
@@ -61,8 +63,11 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let sources = checked(sources, self.connection.max_ids())?;
-        reduce(&self.connection, ObjectId::new(target)?, sources, options).await
+        let (target, call) = (ObjectId::new(target)?, self.begin(options.timeout).await?);
+        let sources = checked(sources, call.connection.max_ids())?;
+        let reduce = pin!(reduce(&call.connection, target.clone(), sources.clone(), options));
+        let wait = Wait { operation: "reduce", id: Some(&target), needs: &sources };
+        call.run(wait, Repeat::IfUnsent, reduce).await
     }
 }
 

@@ -1,6 +1,7 @@
 //! The open calls of a connection, and the tasks that wait for their answers.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hoplite_core::node::{self, CallId};
@@ -47,6 +48,8 @@ pub(super) struct Calls {
     /// Most calls that may be open: the limit of the store.
     limit: usize,
     state: Mutex<State>,
+    /// Set after `State::lost`, to be read without the lock.
+    is_lost: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -59,7 +62,7 @@ struct State {
 
 impl Calls {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default() }
+        Self { limit, state: Mutex::default(), is_lost: AtomicBool::new(false) }
     }
 
     pub(super) fn limit(&self) -> usize {
@@ -116,10 +119,15 @@ impl Calls {
         let abandoned = {
             let mut state = self.lock();
             state.lost.get_or_insert(loss);
+            self.is_lost.store(true, Ordering::Release);
             std::mem::take(&mut state.open)
         };
         // Dropping the senders wakes the waiters, who then ask for the reason.
         drop(abandoned);
+    }
+
+    pub(super) fn is_lost(&self) -> bool {
+        self.is_lost.load(Ordering::Acquire)
     }
 
     pub(super) fn loss(&self) -> Option<Loss> {

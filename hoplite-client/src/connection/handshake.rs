@@ -33,6 +33,8 @@ pub(crate) struct Greeted {
     pub(crate) cluster: ClusterId,
     /// The size of the largest object that the store can ever hold.
     pub(crate) max_object_bytes: u64,
+    /// What to do when a put finds no room.
+    pub(crate) on_full: Option<fn()>,
     pub(crate) confirmed_from_bytes: u64,
     /// Most calls that may wait for their answers.
     pub(crate) max_calls: usize,
@@ -77,6 +79,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
         node,
         cluster,
         max_object_bytes: hello.max_object_bytes,
+        on_full: options.on_full,
         confirmed_from_bytes: hello.confirmed_from_bytes,
         max_calls: usize::try_from(hello.max_calls).unwrap_or(usize::MAX),
         max_ids: usize::try_from(hello.max_ids).unwrap_or(usize::MAX),

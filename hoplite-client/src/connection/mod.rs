@@ -11,22 +11,23 @@ mod receiver;
 mod recent_puts;
 mod sender;
 
-use std::fmt;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::pin::pin;
-use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::path::{Path, PathBuf};
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use hoplite_core::error::Plane;
 use hoplite_core::node::{self, CallId, CopyId};
 use hoplite_core::{ClusterId, NodeId, Operation};
 use hoplite_proto::local::{Request, Response, encode_request};
 use hoplite_proto::v1;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::sync::{oneshot, watch};
 
 use crate::arena::{Arena, NotWritable};
-use crate::error::{ConnectFailure, Error, Loss, Result};
+use crate::error::{ConnectFailure, Error, Loss, LostCall, Result};
 use crate::trace;
 
 use calls::{Answer, Calls, Delivery, NotOpened, Waiter};
@@ -39,6 +40,9 @@ pub(crate) use recent_puts::{Description, RecentPuts};
 /// How much longer than the store a client waits, in case the store is stopped or overloaded. The store answers timeouts
 /// itself, and knows more about the reason.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
+
+/// How long a check of the socket holds good, in microseconds: no store is started anew so fast. A check is one system call.
+const CHECK_INTERVAL_US: u64 = if cfg!(test) { 0 } else { 1000 };
 
 /// How a reference is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,17 +58,6 @@ pub(crate) enum Role {
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     recent_puts: RecentPuts,
-    on_full: OnceLock<OnFull>,
-}
-
-/// Gives back what the program does not need.
-#[derive(Clone)]
-pub(crate) struct OnFull(Arc<dyn Fn() + Send + Sync>);
-
-impl fmt::Debug for OnFull {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("OnFull")
-    }
 }
 
 /// The part of a connection that the receiving task shares. It does not keep the connection open.
@@ -76,12 +69,17 @@ pub(crate) struct Shared {
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
+    /// What to do when a put finds no room.
+    on_full: Option<fn()>,
     confirmed_from_bytes: u64,
     max_ids: usize,
     arena: Arena,
     calls: Calls,
     sender: Arc<Sender>,
     received_by: ReceivedBy,
+    made_at: Instant,
+    /// The time of the latest check that found the socket open, in microseconds since `made_at`.
+    checked_us: AtomicU64,
 }
 
 /// What receives answers, and so watches the deadlines.
@@ -103,7 +101,7 @@ impl Connection {
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
-        Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default(), on_full: OnceLock::new() }))
+        Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default() }))
     }
 
     /// A connection without a receiving task: the futures that [`Pump::run`] drives receive for themselves.
@@ -113,7 +111,7 @@ impl Connection {
             path: shared.path.clone(),
             kind: ConnectFailure::System { kind: std::io::Error::from(error).kind() },
         })?;
-        Ok((Arc::new(Self { shared, recent_puts: RecentPuts::default(), on_full: OnceLock::new() }), pump))
+        Ok((Arc::new(Self { shared, recent_puts: RecentPuts::default() }), pump))
     }
 
     pub(crate) fn node(&self) -> &NodeId {
@@ -129,23 +127,23 @@ impl Connection {
         self.shared.max_object_bytes
     }
 
+    /// The store's socket, as an absolute path if it can be had.
+    pub(crate) fn path(&self) -> &Path {
+        &self.shared.path
+    }
+
     pub(crate) fn confirmed_from_bytes(&self) -> u64 {
         self.shared.confirmed_from_bytes
     }
 
-    pub(crate) fn set_on_full(&self, give_back: Arc<dyn Fn() + Send + Sync>) {
-        // The first one stays.
-        let _ = self.on_full.set(OnFull(give_back));
-    }
-
     /// Says whether there is something to do when a put finds no room.
     pub(crate) fn has_on_full(&self) -> bool {
-        self.on_full.get().is_some()
+        self.shared.on_full.is_some()
     }
 
     /// Does what is to be done when a put finds no room.
     pub(crate) async fn give_back_unneeded(&self) {
-        let Some(OnFull(give_back)) = self.on_full.get().cloned() else { return };
+        let Some(give_back) = self.shared.on_full else { return };
         match self.shared.received_by {
             // It may take long, and other tasks of the runtime go on.
             ReceivedBy::Task => {
@@ -270,7 +268,7 @@ impl Connection {
 
     /// Waits for `work`, which makes several calls, for `timeout` and some slack in all. Each call has a limit of its own, but
     /// a thread that drives futures without a runtime sees only the limits of the futures that it polls, and a collection of
-    /// futures polls only some of its own.
+    /// futures polls only some of its own. The caller pins `work`: each future that holds another one by value takes twice its size.
     ///
     /// # Cancel safety
     /// That of `work`.
@@ -278,10 +276,10 @@ impl Connection {
         &self,
         operation: Operation,
         timeout: Duration,
-        work: impl Future<Output = Result<T>>,
+        work: Pin<&mut impl Future<Output = Result<T>>>,
     ) -> Result<T> {
         let limit = timeout.saturating_add(TIMEOUT_SLACK);
-        let done = self.within(limit, pin!(work)).await;
+        let done = self.within(limit, work).await;
         done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
     }
 
@@ -317,6 +315,30 @@ impl Connection {
 
     pub(crate) fn lost(&self) -> Error {
         self.shared.lost()
+    }
+
+    /// Returns `true` if the connection is known to be lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        self.shared.calls.is_lost()
+    }
+
+    /// Returns `true` if a new call can be sent: the connection is not lost, and the store has not closed the socket.
+    ///
+    /// Nobody may have received the end of the socket yet: with a blocking client nobody receives between calls, and the
+    /// thread of a runtime may have been busy. Answers that have arrived before the end are still received.
+    pub(crate) fn is_ready(&self) -> bool {
+        if self.is_lost() {
+            return false;
+        }
+        let now_us = u64::try_from(self.shared.made_at.elapsed().as_micros()).unwrap_or(u64::MAX);
+        if now_us.saturating_sub(self.shared.checked_us.load(Ordering::Relaxed)) < CHECK_INTERVAL_US {
+            return true;
+        }
+        if self.shared.has_hung_up() {
+            return false;
+        }
+        self.shared.checked_us.store(now_us, Ordering::Relaxed);
+        true
     }
 
     /// Whether the connection can still be used.
@@ -376,6 +398,7 @@ impl Shared {
             node: greeted.node,
             cluster: greeted.cluster,
             max_object_bytes: greeted.max_object_bytes,
+            on_full: greeted.on_full,
             confirmed_from_bytes: greeted.confirmed_from_bytes,
             max_ids: greeted.max_ids,
             arena: greeted.arena,
@@ -383,6 +406,8 @@ impl Shared {
             sender: Arc::new(Sender::new(Arc::clone(&socket))),
             socket,
             received_by,
+            made_at: Instant::now(),
+            checked_us: AtomicU64::new(0),
         })
     }
 
@@ -395,10 +420,17 @@ impl Shared {
         }
     }
 
+    /// Asks the system if the store has closed its end of the socket.
+    fn has_hung_up(&self) -> bool {
+        let mut fds = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut fds, Some(&at_once)).is_ok() && !fds[0].revents().is_empty()
+    }
+
     fn open(&self, waiter: Waiter) -> Result<CallId> {
         self.check_process()?;
         self.calls.open(waiter).map_err(|failure| match failure {
-            NotOpened::Lost(reason) => Error::ConnectionLost { path: self.path.clone(), reason },
+            NotOpened::Lost(reason) => self.ended(reason),
             NotOpened::TooMany(error) => error.into(),
         })
     }
@@ -409,7 +441,8 @@ impl Shared {
         let sent = self.sender.send(&[request], Priority::Call);
         sent.map(|_| ()).map_err(|failure| {
             self.calls.close(call);
-            self.send_failed(failure)
+            // Its last bytes were not sent, so the store has not performed it.
+            self.send_failed(failure).leaving(LostCall::Repeatable)
         })
     }
 
@@ -496,8 +529,11 @@ impl Shared {
     }
 
     fn lost(&self) -> Error {
-        let reason = self.calls.loss().unwrap_or(Loss::Closed);
-        Error::ConnectionLost { path: self.path.clone(), reason }
+        self.ended(self.calls.loss().unwrap_or(Loss::Closed))
+    }
+
+    fn ended(&self, reason: Loss) -> Error {
+        Error::ConnectionLost { path: self.path.clone(), reason, call: LostCall::Ended }
     }
 }
 

@@ -9,7 +9,9 @@ mod connecting;
 mod exchanges;
 mod forking;
 mod losing;
+mod reconnecting;
 mod round_trips;
+mod waiting;
 
 use std::time::Duration;
 

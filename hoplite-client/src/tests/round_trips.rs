@@ -242,7 +242,7 @@ async fn objects_are_waited_for_located_listed_and_deleted() {
 async fn a_watch_shows_the_latest_state_and_unsubscribes() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    let mut watch = client.watch("a").unwrap();
+    let mut watch = client.watch("a").await.unwrap();
     assert!(watch.next().await.unwrap().unwrap().object.is_none());
     let error = watch.next_within(std::time::Duration::from_millis(20)).await.unwrap_err();
     assert!(matches!(error, Error::Object(ObjectError::Timeout { .. })), "{error}");

@@ -214,7 +214,7 @@ fn await_no_hops(cluster: &Cluster) {
     let watcher = cluster.client(running(cluster)[0]);
     for node in running(cluster) {
         let client = cluster.client(node);
-        let name = client.node().clone();
+        let name = client.node();
         await_that("no other copies", || {
             let objects = watcher.list("", "", 1000).unwrap().objects;
             let locations = objects.iter().flat_map(|object| &object.locations);

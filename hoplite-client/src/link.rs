@@ -1,0 +1,161 @@
+//! The link of a client to its store: the connection in use, and how the next call replaces it after it was lost.
+//!
+//! Only a call that has not been sent yet connects again. So no call is ever performed twice from here.
+
+use std::convert::Infallible;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::connection::{Connection, handshake};
+use crate::error::{ConnectFailure, Error, Result};
+use crate::notice::{Notice, StoreAfterLoss};
+use crate::options::{AfterLoss, ConnectOptions};
+
+/// Pause before the second attempt to connect again: a store that is started anew takes some tens of milliseconds.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+/// Longest pause between two attempts. Each pause doubles the one before.
+const MAX_PAUSE: Duration = Duration::from_millis(500);
+
+/// A connection in use, with what its client needs beside it.
+pub(crate) trait Line: Clone {
+    fn connection(&self) -> &Arc<Connection>;
+}
+
+impl Line for Arc<Connection> {
+    fn connection(&self) -> &Arc<Connection> {
+        self
+    }
+}
+
+/// The state that all clones of a client share.
+#[derive(Debug)]
+pub(crate) struct Link<L> {
+    /// The options with which to connect again.
+    options: ConnectOptions,
+    process: u32,
+    current: Mutex<L>,
+    /// The latest attempt to connect again, if it failed. While it is here, each call tries once.
+    failure: Mutex<Option<Failure>>,
+}
+
+#[derive(Debug)]
+struct Failure {
+    at: Instant,
+    error: Error,
+}
+
+impl<L: Line> Link<L> {
+    pub(crate) fn new(mut options: ConnectOptions, line: L) -> Self {
+        // The program may have gone to another directory by then.
+        options.socket = line.connection().path().to_owned();
+        Self { options, process: std::process::id(), current: Mutex::new(line), failure: Mutex::default() }
+    }
+
+    pub(crate) fn options(&self) -> &ConnectOptions {
+        &self.options
+    }
+
+    /// The connection in use, which may be lost.
+    pub(crate) fn current(&self) -> L {
+        lock(&self.current).clone()
+    }
+
+    /// The connection for a new call; `None` if the caller has to connect again.
+    ///
+    /// # Errors
+    /// [`Error::ForkedChild`].
+    pub(crate) fn ready(&self) -> Result<Option<L>> {
+        // Before the lock: a thread of the parent of a forked child may have held it.
+        self.check_process()?;
+        let current = self.current();
+        let is_ready = self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
+        Ok(is_ready.then_some(current))
+    }
+
+    /// Returns `true` if the connection in use is not known to be lost.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.check_process().is_ok()
+            && lock(&self.failure).is_none()
+            && !self.current().connection().is_lost()
+    }
+
+    pub(crate) fn check_process(&self) -> Result<()> {
+        let current = std::process::id();
+        if current == self.process {
+            Ok(())
+        } else {
+            Err(Error::ForkedChild { connected: self.process, current })
+        }
+    }
+
+    /// Connects again and checks all that connecting checks. Blocks, for at most the timeout of the options and the time of
+    /// one attempt.
+    ///
+    /// # Errors
+    /// That of the last attempt; or of another caller's attempt since `asked_at`, so that a crowd does not try one by one.
+    pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
+        let sleep = |pause| {
+            thread::sleep(pause);
+            Ok::<_, Infallible>(())
+        };
+        match self.greet_with(asked_at, sleep) {
+            Ok(greeted) => greeted,
+        }
+    }
+
+    /// Does the same as [`greet`](Self::greet) and calls `sleep` between attempts.
+    ///
+    /// # Errors
+    /// That of `sleep`.
+    pub(crate) fn greet_with<E>(
+        &self,
+        asked_at: Instant,
+        mut sleep: impl FnMut(Duration) -> Result<(), E>,
+    ) -> Result<Result<handshake::Greeted>, E> {
+        let patience = match &*lock(&self.failure) {
+            Some(failure) if failure.at > asked_at => return Ok(Err(failure.error.clone())),
+            Some(_) => Duration::ZERO,
+            None => self.options.timeout,
+        };
+        let started = Instant::now();
+        let mut pause = FIRST_PAUSE;
+        loop {
+            let error = match handshake::greet(&self.options) {
+                Ok(greeted) => {
+                    *lock(&self.failure) = None;
+                    return Ok(Ok(greeted));
+                }
+                Err(error) => error,
+            };
+            if !may_pass(&error) || started.elapsed() + pause > patience {
+                *lock(&self.failure) = Some(Failure { at: Instant::now(), error: error.clone() });
+                return Ok(Err(error));
+            }
+            sleep(pause)?;
+            pause = (2 * pause).min(MAX_PAUSE);
+        }
+    }
+
+    /// Replaces the connection in use by a new one, and tells the listener.
+    pub(crate) fn replace(&self, line: L) {
+        let connection = Arc::clone(line.connection());
+        let before = std::mem::replace(&mut *lock(&self.current), line);
+        let is_same = connection.arena().is_same(before.connection().arena());
+        (self.options.listener)(&Notice::Reconnected {
+            path: connection.path().to_owned(),
+            node: connection.node().clone(),
+            store: if is_same { StoreAfterLoss::Same } else { StoreAfterLoss::StartedAnew },
+        });
+    }
+}
+
+/// Returns `true` if a store that is about to end or to start may be the reason of the error. A store that ends resets the
+/// connections that it has not accepted, which looks like a process that is no store.
+fn may_pass(error: &Error) -> bool {
+    error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,126 @@
+//! Notices to the user of a client: calls that wait for long, and connections that were made again.
+
+use std::fmt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use hoplite_core::{NodeId, ObjectId};
+
+/// The wait after which a call reports that it waits, unless the options say otherwise: longer than a busy cluster takes, short enough for a person at a
+/// terminal.
+pub const LONG_WAIT: Duration = Duration::from_secs(10);
+
+/// Most ids that a notice names.
+const MAX_NAMED_IDS: usize = 4;
+
+/// A notice to the user of a client. Its text is one line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Notice {
+    /// A call has waited for [`LONG_WAIT`], or what the options say, and goes on waiting. Each call reports it once.
+    LongWait(LongWait),
+    /// A client has connected again, because its connection was lost.
+    Reconnected {
+        /// The store's socket.
+        path: PathBuf,
+        /// The name of the store's node now.
+        node: NodeId,
+        /// Tells whether the store is the one that it was before.
+        store: StoreAfterLoss,
+    },
+}
+
+/// A call that waits for long.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LongWait {
+    /// The name of the call, such as `get` or `all_to_all`.
+    pub operation: &'static str,
+    /// The object that the call is about: the target of a reduce, the name of a barrier, or the first of several.
+    pub id: Option<ObjectId>,
+    /// The time for which the call has waited.
+    pub waited: Duration,
+    /// The objects that the call needs and that are not complete anywhere in the cluster. `None` if the directory did not
+    /// answer in time, or the call waits for no objects.
+    pub missing: Option<Vec<ObjectId>>,
+}
+
+/// The store that a client finds when it connects again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum StoreAfterLoss {
+    /// The store has kept its objects: only the connection was lost.
+    Same,
+    /// The store was started anew. Objects of which no other node has a copy are lost.
+    StartedAnew,
+}
+
+/// Receives the notices of a client, in the thread of a call. It must not block for long.
+pub type Listener = fn(&Notice);
+
+/// Logs a notice as a warning, with `tracing`.
+pub fn log_notice(notice: &Notice) {
+    tracing::warn!(target: "hoplite", "{notice}");
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LongWait(wait) => wait.fmt(f),
+            Self::Reconnected { path, node, store: StoreAfterLoss::Same } => {
+                write!(f, "reconnected to the store of node {node} at {}", path.display())
+            }
+            Self::Reconnected { path, node, store: StoreAfterLoss::StartedAnew } => write!(
+                f,
+                "reconnected to the store of node {node} at {}, which was started anew: objects that only it had are lost",
+                path.display()
+            ),
+        }
+    }
+}
+
+impl fmt::Display for LongWait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.operation)?;
+        if let Some(id) = &self.id {
+            write!(f, " of {id}")?;
+        }
+        write!(f, " has waited {:?} and goes on: ", self.waited)?;
+        match (&self.missing, self.operation) {
+            (Some(missing), _) if missing.is_empty() => f.write_str(
+                "all objects that it needs exist; it waits for their bytes, or for other participants",
+            ),
+            (Some(missing), _) => {
+                f.write_str("missing: ")?;
+                for (index, id) in missing.iter().take(MAX_NAMED_IDS).enumerate() {
+                    write!(f, "{}{id}", if index == 0 { "" } else { ", " })?;
+                }
+                match missing.len().saturating_sub(MAX_NAMED_IDS) {
+                    0 => Ok(()),
+                    more => write!(f, " and {more} more"),
+                }
+            }
+            (None, "put") => f.write_str("for room in the store, or for the directory"),
+            (None, "delete") => f.write_str("for other nodes to drop their copies"),
+            (None, _) => f.write_str("the directory does not answer"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_wait_names_some_of_what_is_missing() {
+        let ids = |count: usize| Some((0..count).map(|k| ObjectId::new(format!("s/{k}")).unwrap()).collect());
+        let text = |operation, missing| {
+            let id = Some(ObjectId::new("x").unwrap());
+            Notice::LongWait(LongWait { operation, id, waited: LONG_WAIT, missing }).to_string()
+        };
+        assert_eq!(text("reduce", ids(2)), "reduce of x has waited 10s and goes on: missing: s/0, s/1");
+        assert!(text("reduce", ids(9)).ends_with("s/2, s/3 and 5 more"));
+        assert!(text("get", ids(0)).ends_with("it waits for their bytes, or for other participants"));
+        assert!(text("put", None).ends_with("for room in the store, or for the directory"));
+        assert!(text("get", None).ends_with("the directory does not answer"));
+    }
+}

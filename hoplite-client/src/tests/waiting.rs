@@ -1,0 +1,73 @@
+//! Calls that wait for long say so, once.
+
+use std::sync::Mutex;
+use std::time::Duration;
+
+use hoplite_core::reduce::ReduceOp;
+
+use super::{FakeStore, LONG};
+use crate::{Client, ConnectOptions, Notice, PutOptions, Result, blocking};
+
+/// The wait after which a call reports here.
+const LONG_WAIT: Duration = Duration::from_millis(50);
+
+/// Runs a call until it has reported, gives it `id` then, and returns the reports.
+async fn reports<T>(
+    store: &FakeStore,
+    notices: &'static Mutex<Vec<String>>,
+    call: impl Future<Output = Result<T>>,
+    ids: &[&str],
+) -> Vec<String> {
+    let give = async {
+        while notices.lock().unwrap().is_empty() {
+            tokio::time::sleep(LONG_WAIT / 10).await;
+        }
+        // Time for a second report, of which there must be none.
+        tokio::time::sleep(2 * LONG_WAIT).await;
+        for id in ids {
+            store.produce(id, b"12345678", 8);
+        }
+    };
+    let (ended, ()) = tokio::join!(call, give);
+    ended.map(drop).unwrap();
+    std::mem::take(&mut *notices.lock().unwrap())
+}
+
+#[tokio::test]
+async fn a_call_that_waits_for_long_names_what_is_missing_once() {
+    static NOTICES: Mutex<Vec<String>> = Mutex::new(Vec::new());
+    let store = FakeStore::start();
+    let listener = |notice: &Notice| NOTICES.lock().unwrap().push(notice.to_string());
+    let options = ConnectOptions {
+        socket: store.socket(),
+        listener,
+        long_wait: LONG_WAIT,
+        ..ConnectOptions::default()
+    };
+    let client = Client::connect_with(options.clone()).await.unwrap();
+    client.put("here", b"12345678").await.unwrap();
+    client.get("here", LONG).await.unwrap();
+    client.get("x", LONG_WAIT).await.unwrap_err();
+    assert!(NOTICES.lock().unwrap().is_empty(), "no call has waited for longer");
+    let waits =
+        |text: &str| vec![text.replace("WAITS", "has waited 50ms and goes on: missing:")];
+    let call = client.get("x", LONG);
+    assert_eq!(reports(&store, &NOTICES, call, &["x"]).await, waits("get of x WAITS x"));
+    let call = client.gather(["here", "y", "z"], LONG);
+    assert_eq!(reports(&store, &NOTICES, call, &["y", "z"]).await, waits("gather of here WAITS y, z"));
+    let call = client.reduce("sum", ["here", "late"], ReduceOp::Sum, LONG);
+    assert_eq!(reports(&store, &NOTICES, call, &["late"]).await, waits("reduce of sum WAITS late"));
+    let put = PutOptions { timeout: LONG, ..PutOptions::default() };
+    let call = client.allgather(["own", "other"], 0, b"x", put);
+    assert_eq!(reports(&store, &NOTICES, call, &["other"]).await, waits("allgather of own WAITS other"));
+    let call = client.barrier("meeting", 3, 1, LONG);
+    assert_eq!(
+        reports(&store, &NOTICES, call, &["meeting"]).await,
+        waits("barrier of meeting WAITS meeting/0, meeting/2"),
+        "not once for each of its steps"
+    );
+    let threads =
+        tokio::task::spawn_blocking(|| blocking::Client::connect_with(options)).await.unwrap().unwrap();
+    let call = async { tokio::task::spawn_blocking(move || threads.get("last", LONG)).await.unwrap() };
+    assert_eq!(reports(&store, &NOTICES, call, &["last"]).await, waits("get of last WAITS last"));
+}
