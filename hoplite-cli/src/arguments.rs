@@ -1,11 +1,16 @@
 //! What the commands share: how to reach a store, and how ids, sizes and durations are written.
 
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
-use hoplite_client::{Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, ObjectId, default_socket_path};
+use hoplite_client::{
+    AfterLoss, Client, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, Notice, ObjectId, default_socket_path,
+    default_timeout, parse_timeout,
+};
+use hoplite_core::text::escape;
 use hoplite_core::{Error as ObjectError, Operation};
 use hoplite_daemon::{NotASize, Size};
 
@@ -15,28 +20,32 @@ pub(crate) struct StoreArguments {
     /// The store's Unix socket [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or /tmp/hoplite-UID/store.sock]
     #[arg(long, global = true, env = "HOPLITE_SOCKET", value_name = "PATH", help_heading = "Store options")]
     socket: Option<PathBuf>,
-    /// How long to wait for objects to appear or to proceed, or for room: 500ms, 10s, 2min; 0 takes what is there now
+    /// How long to wait for objects to appear or to proceed, or for room: 500ms, 10s, 2min, never; 0 takes what is there now
+    /// [env: HOPLITE_TIMEOUT] [default: 5min]
     #[arg(
         long,
         global = true,
-        env = "HOPLITE_TIMEOUT",
         value_name = "DURATION",
-        default_value = "30s",
-        value_parser = parse_duration,
+        value_parser = parse_timeout,
         help_heading = "Store options"
     )]
-    pub(crate) timeout: Duration,
+    timeout: Option<Duration>,
 }
 
 impl StoreArguments {
     /// Connects to the store.
     pub(crate) async fn connect(&self) -> hoplite_client::Result<Client> {
-        Client::connect_with(ConnectOptions {
-            socket: self.socket(),
-            timeout: DEFAULT_CONNECT_TIMEOUT,
-            ..ConnectOptions::default()
-        })
-        .await
+        Client::connect_with(self.connect_options()).await
+    }
+
+    /// Connects to the store, for a command that shows a lost connection and connects again itself.
+    pub(crate) async fn connect_to_watch(&self) -> hoplite_client::Result<Client> {
+        let after_loss = AfterLoss::Fail;
+        Client::connect_with(ConnectOptions { after_loss, ..self.connect_options() }).await
+    }
+
+    fn connect_options(&self) -> ConnectOptions {
+        ConnectOptions { socket: self.socket(), listener: print_notice, ..ConnectOptions::default() }
     }
 
     /// The store's socket.
@@ -45,10 +54,16 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
+    /// How long to wait for objects: the flag, or else the default of all clients. Connecting fails if that is wrong.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or_else(default_timeout)
+    }
+
     /// How long a call may take that waits for no object to appear: with a timeout of zero, the daemons still get the
     /// time that they need to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
-        if self.timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { self.timeout }
+        let timeout = self.timeout();
+        if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
     }
 
     /// What `error` of an operation on `ids` is to the user: a timeout names the objects, the time that was given, and the thing
@@ -62,7 +77,7 @@ impl StoreArguments {
             _ => format!("{} objects", ids.len()),
         };
         let missing = missing.map_or_else(String::new, |missing| format!(": {missing}"));
-        TimedOut { operation, objects, timeout: self.timeout, missing }.into()
+        TimedOut { operation, objects, timeout: self.timeout(), missing }.into()
     }
 }
 
@@ -75,6 +90,11 @@ struct TimedOut {
     timeout: Duration,
     /// The thing that was missing, after a colon; empty if nobody knows.
     missing: String,
+}
+
+/// Prints a notice of the client as a line on standard error.
+fn print_notice(notice: &Notice) {
+    let _ = writeln!(io::stderr(), "hoplite: {}", escape(&notice.to_string()));
 }
 
 /// Parses an object id: the bytes of the argument as they are.
@@ -107,7 +127,7 @@ pub(crate) struct Shape(pub(crate) Vec<u64>);
 
 #[cfg(test)]
 mod tests {
-    use hoplite_client::Missing;
+    use hoplite_client::{DEFAULT_TIMEOUT_TEXT, Missing, TIMEOUT_VARIABLE};
 
     use super::*;
 
@@ -124,7 +144,7 @@ mod tests {
     #[test]
     fn timeouts_name_what_was_waited_for() {
         let explained = |seconds, ids: &[&str]| {
-            let store = StoreArguments { socket: None, timeout: Duration::from_secs(seconds) };
+            let store = StoreArguments { socket: None, timeout: Some(Duration::from_secs(seconds)) };
             let waited = Duration::from_micros(1_000_061);
             let missing = ids
                 .first()
@@ -137,6 +157,18 @@ mod tests {
         let expected = "get of nope timed out after 1s: no store offers object nope";
         assert_eq!(explained(1, &["nope"]), expected);
         assert_eq!(explained(0, &["a", "b"]), "get of 2 objects timed out after 0s");
+    }
+
+    #[test]
+    fn the_help_names_the_default_that_all_clients_have() {
+        #[derive(clap::Parser)]
+        struct Program {
+            #[command(flatten)]
+            _store: StoreArguments,
+        }
+        let help = <Program as clap::CommandFactory>::command().render_help().to_string();
+        let named = format!("[env: {TIMEOUT_VARIABLE}] [default: {DEFAULT_TIMEOUT_TEXT}]");
+        assert!(help.split_whitespace().collect::<Vec<_>>().join(" ").contains(&named), "{help}");
     }
 
     #[test]

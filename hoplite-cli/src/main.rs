@@ -190,7 +190,7 @@ mod tests {
     fn global_options_go_before_or_after_the_command() {
         for line in ["hoplite --timeout 2s --socket /s get x", "hoplite get x --timeout 2s --socket /s"] {
             let arguments = Arguments::try_parse_from(line.split(' ')).unwrap();
-            assert_eq!(arguments.store.timeout.as_secs(), 2, "{line}");
+            assert_eq!(arguments.store.timeout().as_secs(), 2, "{line}");
             assert!(matches!(arguments.command, Command::Get(_)), "{line}");
         }
     }

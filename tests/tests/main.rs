@@ -21,6 +21,7 @@ mod reconnecting;
 mod reduce;
 mod secured;
 mod sockets;
+mod timeouts;
 mod topology;
 mod traces;
 mod versions;

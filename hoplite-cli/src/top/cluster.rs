@@ -51,7 +51,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     pub(super) async fn connect(store: &StoreArguments) -> anyhow::Result<Self> {
-        Ok(Self { store: store.clone(), client: store.connect().await? })
+        Ok(Self { store: store.clone(), client: store.connect_to_watch().await? })
     }
 
     /// Answers questions until nobody asks any more.
@@ -66,7 +66,7 @@ impl Cluster {
                 Err(_) => Err("the store takes too long".to_owned()),
             };
             if answer.is_err()
-                && let Ok(again) = self.store.connect().await
+                && let Ok(again) = self.store.connect_to_watch().await
             {
                 self.client = again;
             }

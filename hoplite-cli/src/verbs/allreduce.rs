@@ -89,7 +89,7 @@ async fn allreduce(
     options: AllreduceOptions,
 ) -> hoplite_client::Result<Vec<u8>> {
     // With a timeout of zero the sources must be somewhere already; then they get the time that it takes.
-    if store.timeout.is_zero() && available(client, sources).await?.len() < sources.len() {
+    if store.timeout().is_zero() && available(client, sources).await?.len() < sources.len() {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }
     client.allreduce(target, sources, rank, options).await

@@ -77,7 +77,7 @@ async fn open(
     id: &ObjectId,
 ) -> hoplite_client::Result<ObjectReader> {
     // With a timeout of zero it must be somewhere already; then it gets the time that it takes to come.
-    if store.timeout.is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
+    if store.timeout().is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
         return Err(ObjectError::timeout(Operation::Get, Duration::ZERO).into());
     }
     client.get_reader(id, store.call_timeout()).await

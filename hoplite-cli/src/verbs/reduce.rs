@@ -119,7 +119,7 @@ async fn reduce(
 ) -> hoplite_client::Result<Vec<ObjectId>> {
     let count = options.num_objects.unwrap_or(sources.len());
     // With a timeout of zero they must be somewhere already; then they get the time that it takes.
-    if store.timeout.is_zero() && available(client, sources).await?.len() < count {
+    if store.timeout().is_zero() && available(client, sources).await?.len() < count {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }
     client.reduce_with(target, sources, options).await

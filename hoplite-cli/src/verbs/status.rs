@@ -43,14 +43,14 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
 
 /// Shows the state for ever. A store that is there at first may go away and come back.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
-    let mut client = store.connect().await?;
+    let mut client = store.connect_to_watch().await?;
     loop {
         let mut text = Vec::new();
         match client.status().await {
             Ok(status) => Report::from(status).print(&mut text)?,
             Err(error) => {
                 writeln!(text, "{error}")?;
-                if let Ok(again) = store.connect().await {
+                if let Ok(again) = store.connect_to_watch().await {
                     client = again;
                 }
             }

@@ -39,10 +39,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
     let ready = unless_interrupted(async {
         let client = store.connect().await?;
-        if store.timeout.is_zero() {
+        if store.timeout().is_zero() {
             return Ok(available(&client, &ids).await?);
         }
-        client.wait(&ids, count, store.timeout).await.map_err(|error| store.explain(error, &ids))
+        client.wait(&ids, count, store.timeout()).await.map_err(|error| store.explain(error, &ids))
     })
     .await?;
     let mut stdout = io::stdout().lock();
@@ -54,7 +54,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         ready.len() >= count,
         "{} of {count} objects were ready within {}",
         ready.len(),
-        humantime::format_duration(store.timeout)
+        humantime::format_duration(store.timeout())
     );
     Ok(())
 }

@@ -7,14 +7,17 @@
 //! * `get ID`: gets a view, and holds it.
 //! * `put ID SIZE`: puts an object of zeros.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
+//! * `reduce-default TARGET SOURCE...`: the same with the default options.
+//! * `reduce-default-async TARGET SOURCE...`: the same through the asynchronous client.
 //! * `allreduce TARGET RANK SOURCE...`: does so as one of several participants.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, Write};
+use std::path::Path;
 
 use anyhow::{Context, bail};
 use hoplite_client::blocking::{Client, ObjectWriter};
-use hoplite_client::{AllreduceOptions, Metadata, ObjectView, PutOptions, ReduceOp};
+use hoplite_client::{AllreduceOptions, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
 use hoplite_tests::PATIENCE;
 
 /// What the process holds until it is killed.
@@ -26,11 +29,11 @@ struct Held {
 
 fn main() -> anyhow::Result<()> {
     let socket = std::env::args_os().nth(1).context("the socket is missing")?;
-    let client = Client::connect(socket)?;
+    let client = Client::connect(&socket)?;
     let mut held = Held::default();
     let mut out = std::io::stdout().lock();
     for line in std::io::stdin().lock().lines() {
-        match perform(&client, &mut held, &line?) {
+        match perform(socket.as_ref(), &client, &mut held, &line?) {
             Ok(()) => writeln!(out, "done")?,
             Err(error) => writeln!(out, "{error:#}")?,
         }
@@ -39,7 +42,7 @@ fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn perform(client: &Client, held: &mut Held, line: &str) -> anyhow::Result<()> {
+fn perform(socket: &Path, client: &Client, held: &mut Held, line: &str) -> anyhow::Result<()> {
     let words: Vec<&str> = line.split(' ').collect();
     match words[..] {
         ["create", id, size] => {
@@ -60,6 +63,16 @@ fn perform(client: &Client, held: &mut Held, line: &str) -> anyhow::Result<()> {
         ["put", id, size] => client.put(id, &vec![0; size.parse()?])?,
         ["reduce", target, ref sources @ ..] => {
             client.reduce(target, sources, ReduceOp::Sum, PATIENCE)?;
+        }
+        ["reduce-default", target, ref sources @ ..] => {
+            client.reduce_with(target, sources, ReduceOptions::default())?;
+        }
+        ["reduce-default-async", target, ref sources @ ..] => {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            runtime.block_on(async {
+                let client = hoplite_client::Client::connect(socket).await?;
+                client.reduce_with(target, sources, ReduceOptions::default()).await
+            })?;
         }
         ["allreduce", target, rank, ref sources @ ..] => {
             client.allreduce(target, sources, rank.parse()?, AllreduceOptions::default())?;
