@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from asyncio import Future
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from hoplite import _native, _serialize
 from hoplite._serialize import Described, Encoded, Framework, Layout
+from hoplite._timeouts import Deadline, TimeLimit
 from hoplite.errors import InvalidRequest, Superseded, TypeMismatch
 from hoplite.ref import Ref, key
 
@@ -30,8 +30,6 @@ Op = Literal["sum", "min", "max", "prod"]
 
 #: How long connecting may take: a store answers within a millisecond.
 CONNECT_TIMEOUT = 5.0
-#: How long a put waits for room or for the directory, and a delete for other nodes.
-DEFAULT_TIMEOUT = 30.0
 #: The variable that says if clients that are not told read values which were stored as pickles.
 ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
 #: How many objects are asked for at once while listing.
@@ -69,7 +67,7 @@ class Calls:
         self.allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
 
     async def put(
-        self, id: Id | None, value: object, timeout: float | None = DEFAULT_TIMEOUT, *, confirm: bool = False
+        self, id: Id | None, value: object, timeout: TimeLimit = "default", *, confirm: bool = False
     ) -> Ref:
         """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
         name = new_id() if id is None else id
@@ -82,7 +80,7 @@ class Calls:
         return made_ref(name, encoded, self._native.cluster)
 
     async def get(
-        self, id: Id, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
+        self, id: Id, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
     ) -> Any:
         """See `hoplite.Client.get`."""
         check_framework(framework)
@@ -94,7 +92,7 @@ class Calls:
             view = await view
         return _serialize.decode(view, copy, framework, self.allow_pickle, text(id))
 
-    async def _get_private(self, id: Id, timeout: float | None, framework: Framework) -> Any:
+    async def _get_private(self, id: Id, timeout: TimeLimit, framework: Framework) -> Any:
         deadline = Deadline(timeout)
         while True:
             reader = await settled(self._native.open(id, deadline.left()))
@@ -105,7 +103,7 @@ class Calls:
                 continue
             return finish()
 
-    async def get_into(self, id: Id, out: object, timeout: float | None = None) -> int:
+    async def get_into(self, id: Id, out: object, timeout: TimeLimit = "default") -> int:
         """See `hoplite.Client.get_into`.
 
         Cancelled, it may go on to write to `out` for a moment, until the piece that is under way is copied.
@@ -123,7 +121,7 @@ class Calls:
         *,
         num_objects: int | None = None,
         deterministic: bool = False,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> list[AnyId]:
         """See `hoplite.Client.reduce`. Cancelled, it ends everywhere."""
         sources = listed(sources)
@@ -135,7 +133,7 @@ class Calls:
     async def gather(
         self,
         ids: Iterable[Id],
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
@@ -150,7 +148,7 @@ class Calls:
         ids: Iterable[Id],
         rank: int,
         value: object,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
@@ -184,7 +182,7 @@ class Calls:
         *,
         out: Any = None,
         deterministic: bool = False,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> Any:
         """See `hoplite.Client.allreduce`."""
         perform = self._native.allreduce_into
@@ -202,7 +200,7 @@ class Calls:
         *,
         out: Any = None,
         deterministic: bool = False,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> Any:
         """See `hoplite.Client.reduce_scatter`."""
         perform = self._native.reduce_scatter_into
@@ -212,7 +210,7 @@ class Calls:
 
     async def _reduced(
         self,
-        perform: Callable[[Id, list[Id], int, Any, Op, bool, float | None], Any],
+        perform: Callable[[Id, list[Id], int, Any, Op, bool, TimeLimit], Any],
         result_of: Callable[[Id, Described, int], Described],
         target: Id,
         sources: Iterable[Id],
@@ -221,7 +219,7 @@ class Calls:
         op: Op,
         out: Any,
         deterministic: bool,
-        timeout: float | None,
+        timeout: TimeLimit,
     ) -> Any:
         """Puts the value, and has `perform` fill `out`, or an array for what `result_of` makes of the own source."""
         sources = listed(sources)
@@ -256,7 +254,7 @@ class Calls:
         out: object,
         value: object = None,
         *,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> int:
         """See `hoplite.Client.allgather_into`."""
         sources = listed(sources)
@@ -281,7 +279,7 @@ class Calls:
         )
 
     async def delete_allreduce(
-        self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
+        self, target: Id, sources: Iterable[Id], timeout: TimeLimit = "default"
     ) -> None:
         """See `hoplite.Client.delete_allreduce`."""
         await settled(self._native.delete([*listed(sources), target], timeout))
@@ -292,7 +290,7 @@ class Calls:
         values: Sequence[object],
         rank: int,
         *,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
@@ -305,17 +303,17 @@ class Calls:
         views = await settled(self._native.all_to_all(name, pieces, rank, dtype, shape, user, timeout))
         return self._decoded([name] * len(views), views, copy, framework)
 
-    async def barrier(self, name: Id, size: int, rank: int, timeout: float | None = None) -> None:
+    async def barrier(self, name: Id, size: int, rank: int, timeout: TimeLimit = "default") -> None:
         """See `hoplite.Client.barrier`."""
         check_rank(rank, size)
         await settled(self._native.barrier(name, size, rank, timeout))
 
-    async def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
+    async def delete(self, ids: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
         """See `hoplite.Client.delete`."""
         return await settled(self._native.delete(several(ids), timeout))
 
     async def wait(
-        self, ids: Iterable[AnyId], num: int | None = None, timeout: float | None = None
+        self, ids: Iterable[AnyId], num: int | None = None, timeout: TimeLimit = "default"
     ) -> tuple[list[AnyId], list[AnyId]]:
         """See `hoplite.Client.wait`."""
         ids = listed(ids)
@@ -348,7 +346,7 @@ class Calls:
 
 
 async def fill(
-    native: _native.Client | _native.AsyncClient, id: Id, room: Any, wanted: Layout, timeout: float | None
+    native: _native.Client | _native.AsyncClient, id: Id, room: Any, wanted: Layout, timeout: TimeLimit
 ) -> int:
     """Copies an object into `room` while it arrives, if it is what is wanted, and returns its size."""
     deadline = Deadline(timeout)
@@ -360,20 +358,6 @@ async def fill(
         except Superseded:
             continue
         return reader.nbytes
-
-
-class Deadline:
-    """What is left of a timeout."""
-
-    __slots__ = ("_ends",)
-
-    def __init__(self, timeout: float | None) -> None:
-        if timeout is not None and not timeout >= 0:
-            raise ValueError("a timeout is a number of seconds from 0 up, or None")
-        self._ends = None if timeout is None else time.monotonic() + float(timeout)
-
-    def left(self) -> float | None:
-        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
 
 
 def program_name() -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from hoplite import _native
 from hoplite._calls import (
     CONNECT_TIMEOUT,
-    DEFAULT_TIMEOUT,
     AnyId,
     Calls,
     Id,
@@ -21,6 +20,7 @@ from hoplite._calls import (
     run,
 )
 from hoplite._serialize import Framework
+from hoplite._timeouts import TimeLimit
 from hoplite.ref import Ref
 
 if TYPE_CHECKING:
@@ -36,9 +36,17 @@ class Client:
     can be interrupted by Ctrl-C. A client belongs to the process that made it: in a forked child its methods raise
     `ForkedChild`. It cannot be pickled; pass `Ref`s instead, and call `hoplite.init()` where they arrive.
 
-    An id is a `str` (which stands for its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A timeout is in seconds; `None` waits
-    for ever. Any method may raise `ConnectionLost` and `ForkedChild`, and `TypeError` before anything is sent. A `Ref` names
-    its cluster: one of another cluster is refused with `ClusterMismatch`.
+    An id is a `str` (which stands for its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A `Ref` names its cluster: one of
+    another cluster is refused with `ClusterMismatch`.
+
+    A timeout is in seconds; `None` waits for ever. By default it is what `$HOPLITE_TIMEOUT` said when the process first
+    connected (`30s`, `5min`, a number of seconds, or `never`), or else 5 minutes. A call that has waited for 10 s logs one
+    warning with the logger `hoplite`, which says what is missing.
+
+    If the store was started anew, the next call connects to it. A call in flight when the connection breaks raises
+    `ConnectionLost`, whose `retryable` says if it may be made again. If no store comes back within the timeout of connecting
+    (5 s), the call raises `ConnectFailed`, and so do later ones, at once, until there is a store again. Any method may raise
+    these and `ForkedChild`, and `TypeError` before anything is sent.
     """
 
     __slots__ = ("__weakref__", "_calls", "_for_owners", "_native", "_process", "_socket")
@@ -53,7 +61,7 @@ class Client:
         """Connects; see `hoplite.connect`."""
         allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
         socket = _native.default_socket_path() if socket is None else socket
-        self._native = _native.connect(socket, timeout, program_name())
+        self._native = _native.connect(socket, timeout, program_name(), True)
         self._calls = Calls(self._native, allow_pickle)
         self._socket = os.fspath(socket)
         self._process = self._native.process
@@ -81,11 +89,14 @@ class Client:
 
     @property
     def usable(self) -> bool:
-        """Whether it is of this process, not closed, and has not found its connection lost."""
+        """True if it is of this process and not closed, and its connection is not known to be lost.
+
+        A call of one that has lost its connection connects again, if it can.
+        """
         return self._native.usable
 
     def put(
-        self, id: Id | None, value: object, timeout: float | None = DEFAULT_TIMEOUT, *, confirm: bool = False
+        self, id: Id | None, value: object, timeout: TimeLimit = "default", *, confirm: bool = False
     ) -> Ref:
         """Stores a value under `id`, and returns a handle of it. To put the same value again is no error.
 
@@ -111,7 +122,7 @@ class Client:
         return Ref(id, cluster=self.cluster, client=self)
 
     def get(
-        self, id: Id, timeout: float | None = None, copy: bool | None = None, framework: Framework = None
+        self, id: Id, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
     ) -> Any:
         """Waits for the object, fetches it if need be, and returns it as what it was put.
 
@@ -131,7 +142,7 @@ class Client:
         """
         return run(self._calls.get(id, timeout, copy, framework))
 
-    def get_into(self, id: Id, out: object, timeout: float | None = None) -> int:
+    def get_into(self, id: Id, out: object, timeout: TimeLimit = "default") -> int:
         """Copies the object into `out` while it arrives, and returns its size in bytes.
 
         Args:
@@ -151,7 +162,7 @@ class Client:
         *,
         num_objects: int | None = None,
         deterministic: bool = False,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> list[AnyId]:
         """Reduces equally shaped arrays element by element into the new object `target`.
 
@@ -178,7 +189,7 @@ class Client:
     def gather(
         self,
         ids: Iterable[Id],
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
@@ -194,7 +205,7 @@ class Client:
         ids: Iterable[Id],
         rank: int,
         value: object,
-        timeout: float | None = DEFAULT_TIMEOUT,
+        timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
@@ -218,7 +229,7 @@ class Client:
         *,
         out: Any = None,
         deterministic: bool = False,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> Any:
         """Reduces the arrays of all participants, and returns the result to each of them, as a private array.
 
@@ -251,7 +262,7 @@ class Client:
         *,
         out: Any = None,
         deterministic: bool = False,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> Any:
         """Reduces the arrays of all participants, and returns one part of the result to each of them, as a private array.
 
@@ -278,7 +289,7 @@ class Client:
         out: object,
         value: object = None,
         *,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> int:
         """Copies the arrays of all participants, of one shape, into `out` while they arrive. Returns their size in bytes.
 
@@ -296,9 +307,7 @@ class Client:
         """
         return run(self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout))
 
-    def delete_allreduce(
-        self, target: Id, sources: Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT
-    ) -> None:
+    def delete_allreduce(self, target: Id, sources: Iterable[Id], timeout: TimeLimit = "default") -> None:
         """Deletes what an allreduce, reduce_scatter or allgather_into has left: its sources and its target."""
         run(self._calls.delete_allreduce(target, sources, timeout))
 
@@ -308,7 +317,7 @@ class Client:
         values: Sequence[object],
         rank: int,
         *,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
@@ -332,7 +341,7 @@ class Client:
             self._calls.all_to_all(name, values, rank, timeout=timeout, copy=copy, framework=framework)
         )
 
-    def barrier(self, name: Id, size: int, rank: int, timeout: float | None = None) -> None:
+    def barrier(self, name: Id, size: int, rank: int, timeout: TimeLimit = "default") -> None:
         """Waits until `size` participants have called this with the same `name`, each with its own `rank`.
 
         Args:
@@ -344,7 +353,7 @@ class Client:
         """
         run(self._calls.barrier(name, size, rank, timeout))
 
-    def delete(self, ids: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
+    def delete(self, ids: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
         """Removes every copy of one object, or of several, and returns how many of them there were.
 
         Arrays that were got stay readable.
@@ -355,7 +364,7 @@ class Client:
         return run(self._calls.delete(ids, timeout))
 
     def wait(
-        self, ids: Iterable[AnyId], num: int | None = None, timeout: float | None = None
+        self, ids: Iterable[AnyId], num: int | None = None, timeout: TimeLimit = "default"
     ) -> tuple[list[AnyId], list[AnyId]]:
         """Waits until `num` of the objects (None: all) are available somewhere in the cluster.
 

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import fcntl
 import json
+import logging
 import os
 import secrets
 import shutil
@@ -29,11 +30,13 @@ _START_TIMEOUT = 30.0
 #: How long it may take to end before it is killed.
 _STOP_TIMEOUT = 5.0
 _PREFIX = "hoplite-private-"
+_logger = logging.getLogger("hoplite")
 
 
 def init(
     socket: str | os.PathLike[str] | None = None,
     *,
+    address: str | os.PathLike[str] | None = None,
     memory: str | int | None = None,
     start: bool = True,
     allow_pickle: bool | None = None,
@@ -42,13 +45,15 @@ def init(
 
     The store is the one that listens at `socket`, else at `$HOPLITE_SOCKET`, else where `hoplite-store` listens by
     default. If none listens there, and neither was given, a private store is started, of a cluster of its own. It ends with
-    this process, however that ends; the processes that this one starts find it too.
+    this process, however that ends; the processes that this one starts find it too. A warning of the logger `hoplite`
+    reports the start.
 
     If the client was closed, has lost its connection, or is that of the process that this one was forked from, this makes
     another one.
 
     Args:
-        socket: the store to connect to.
+        socket: the store to connect to. With it, no store is ever started.
+        address: another name of `socket`.
         memory: the size of the memory of a private store, in bytes or as in "2GiB"; None for 30% of what there is. It takes
             only what is used of it.
         start: whether to start a private store if there is no other.
@@ -57,6 +62,10 @@ def init(
         ConnectFailed: if there is no store, or if this process is connected to another one than is asked for, or with
             another `allow_pickle`.
     """
+    if address is not None:
+        if socket is not None and os.fspath(socket) != os.fspath(address):
+            raise TypeError("socket and address are two names of one argument, and differ")
+        socket = address
     with _state.lock:
         if _state.client is None or not _state.client.usable:
             socket = _state.socket if socket is None else socket
@@ -138,7 +147,14 @@ def _connect(
         is_absent = error.reason in ("NoSuchSocket", "NotListening")
         if not start or not is_absent or socket is not None or os.environ.get(SOCKET_VARIABLE):
             raise
+        sought = error.path
     _state.store = PrivateStore(memory)
+    _logger.warning(
+        "no store listens at %s: started a private store at %s, of a cluster of its own, "
+        "for this process and those that it starts",
+        sought,
+        _state.store.socket,
+    )
     return Client(_state.store.socket, allow_pickle=allow_pickle)
 
 

@@ -90,16 +90,17 @@ async def connect(
 ) -> Client:
     """Connects to the store of this node; see `hoplite.connect`."""
     allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
-    return Client(await _native.connect_async(socket, timeout, program_name()), allow_pickle)
+    return Client(await _native.connect_async(socket, timeout, program_name(), True), allow_pickle)
 
 
 async def init(
     socket: str | os.PathLike[str] | None = None,
     *,
+    address: str | os.PathLike[str] | None = None,
     memory: str | int | None = None,
     start: bool = True,
     allow_pickle: bool | None = None,
 ) -> Client:
     """Connects to the store that `hoplite.init` with the same arguments connects to, or starts. A new client each time."""
-    client = await asyncio.to_thread(_node.init, socket, memory=memory, start=start)
+    client = await asyncio.to_thread(_node.init, socket, address=address, memory=memory, start=start)
     return await connect(client.socket, allow_pickle=allow_pickle)

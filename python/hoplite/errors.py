@@ -269,7 +269,12 @@ class ConnectFailed(HopliteError, ConnectionError):
 
 
 class ConnectionLost(HopliteError, ConnectionError):
-    """The connection to the store broke. Arrays stay readable; everything else needs a new client."""
+    """The connection to the store broke while the call was in flight.
+
+    Arrays stay readable. The next call connects again. `retryable` is True if the same call may be made again: it only
+    reads, or a second time changes nothing more, as with a put. It is False if the store may have performed it, as with
+    a delete, a reduce or a collective.
+    """
 
     path: str
     reason: str

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from hoplite import _native
 from hoplite._serialize import Framework
+from hoplite._timeouts import TimeLimit
 from hoplite.errors import ClusterMismatch
 
 if TYPE_CHECKING:
@@ -98,11 +99,13 @@ class Ref:
     def __hoplite_cluster__(self) -> str | None:
         return self.cluster
 
-    def get(self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None) -> Any:
+    def get(
+        self, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
+    ) -> Any:
         """Gets the object; see `Client.get`."""
         return self.client.get(self, timeout, copy, framework)
 
-    def delete(self, timeout: float | None = 30.0) -> None:
+    def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it is still there."""
         self.disown()
         self.client.delete([self], timeout=timeout)

@@ -5,15 +5,17 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_client::{ClusterId, Confirmation, Dtype, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder};
+use hoplite_client::{
+    ClusterId, Confirmation, Dtype, FOREVER, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder, default_timeout,
+};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
 
 use crate::errors::{cluster_mismatch, exception};
 
-/// For ever, as far as a store is concerned: it cuts what is longer.
-const FOREVER: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+/// The timeout of a caller who leaves it to the environment: `HOPLITE_TIMEOUT`.
+const DEFAULT: &str = "default";
 
 /// The attribute by which a handle says which object it stands for.
 const HANDLE_ID: &str = "__hoplite_id__";
@@ -125,7 +127,7 @@ impl<'py> FromPyObject<'_, 'py> for Ids {
     }
 }
 
-/// A time limit: seconds, or `None` for ever.
+/// A time limit: seconds, `None` for ever, or `"default"`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeout(pub(crate) Duration);
 
@@ -136,9 +138,15 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
         if value.is_none() {
             return Ok(Self(FOREVER));
         }
+        let wrong = || {
+            PyValueError::new_err("a timeout is a number of seconds from 0 up, None for ever, or \"default\"")
+        };
+        if let Ok(text) = value.cast::<PyString>() {
+            return if text.to_cow()? == DEFAULT { Ok(Self(default_timeout())) } else { Err(wrong()) };
+        }
         let seconds: f64 = value.extract()?;
         if seconds.is_nan() || seconds < 0.0 {
-            return Err(PyValueError::new_err("a timeout is a number of seconds from 0 up, or None"));
+            return Err(wrong());
         }
         Ok(Self(Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER).min(FOREVER)))
     }

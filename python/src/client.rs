@@ -6,15 +6,14 @@ mod methods;
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
 use futures::FutureExt;
 use hoplite_client::{
-    ClusterId, ConnectOptions, Error, NodeId, ObjectId, Result, blocking, default_socket_path,
+    AfterLoss, ClusterId, ConnectOptions, Error, NodeId, ObjectId, Result, blocking, default_socket_path,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
@@ -24,6 +23,7 @@ use crate::arguments::Timeout;
 use crate::buffers::Keep;
 use crate::errors::{exception, exception_about, internal};
 use crate::mailbox::{Canceller, Mailbox};
+use crate::notices;
 use crate::runtime;
 use crate::trace;
 
@@ -35,13 +35,12 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Client {
     process: u32,
+    /// The name of the node when it was connected.
     node: NodeId,
     cluster: ClusterId,
-    confirmed_from_bytes: u64,
     max_object_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<blocking::Client>>,
-    is_lost: Arc<AtomicBool>,
 }
 
 /// A connection to the store of this node, for event loops of asyncio.
@@ -49,13 +48,12 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct AsyncClient {
     process: u32,
+    /// The name of the node when it was connected.
     node: NodeId,
     cluster: ClusterId,
-    confirmed_from_bytes: u64,
     max_object_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<hoplite_client::Client>>,
-    is_lost: Arc<AtomicBool>,
 }
 
 impl Client {
@@ -82,7 +80,7 @@ impl Client {
             }))
         });
         match driven {
-            Ok(Ok(outcome)) => answer(py, outcome, about.as_ref(), &self.is_lost),
+            Ok(Ok(outcome)) => answer(py, outcome, about.as_ref()),
             Ok(Err(raised)) => Err(raised),
             Err(panic) => Err(internal(py, &*panic)),
         }
@@ -130,7 +128,7 @@ impl AsyncClient {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let client = usable(py, self.process, &self.client)?;
-        spawn(py, about, keep, Arc::clone(&self.is_lost), async move { work(client).await })
+        spawn(py, about, keep, async move { work(client).await })
     }
 }
 
@@ -139,7 +137,6 @@ fn spawn<T: Answer>(
     py: Python<'_>,
     about: Option<ObjectId>,
     keep: Vec<Keep>,
-    is_lost: Arc<AtomicBool>,
     work: impl Future<Output = Result<T>> + Send + 'static,
 ) -> PyResult<Py<PyAny>> {
     let work = trace::within(trace::current(py)?, work);
@@ -153,7 +150,7 @@ fn spawn<T: Answer>(
             Box::new(move |py| {
                 drop(keep);
                 match done {
-                    Ok(outcome) => answer(py, outcome, about.as_ref(), &is_lost),
+                    Ok(outcome) => answer(py, outcome, about.as_ref()),
                     Err(panic) => Err(internal(py, &*panic)),
                 }
             }),
@@ -169,20 +166,10 @@ trait Answer: for<'py> IntoPyObject<'py> + Send + 'static {}
 
 impl<T: for<'py> IntoPyObject<'py> + Send + 'static> Answer for T {}
 
-fn answer<T: Answer>(
-    py: Python<'_>,
-    outcome: Result<T>,
-    about: Option<&ObjectId>,
-    is_lost: &AtomicBool,
-) -> PyResult<Py<PyAny>> {
+fn answer<T: Answer>(py: Python<'_>, outcome: Result<T>, about: Option<&ObjectId>) -> PyResult<Py<PyAny>> {
     match outcome {
         Ok(value) => value.into_py_any(py),
-        Err(error) => {
-            if matches!(error, Error::ConnectionLost { .. }) {
-                is_lost.store(true, Ordering::Relaxed);
-            }
-            Err(exception_about(py, &error, about))
-        }
+        Err(error) => Err(exception_about(py, &error, about)),
     }
 }
 
@@ -197,21 +184,33 @@ fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) ->
     client.clone().ok_or_else(|| PyValueError::new_err("the client is closed"))
 }
 
-fn connect_options(socket: Option<PathBuf>, timeout: Timeout, program: String) -> ConnectOptions {
-    let socket = socket.unwrap_or_else(default_socket_path);
-    let on_full = Some(collect_garbage as fn());
-    ConnectOptions { socket, timeout: timeout.0, program, on_full, ..ConnectOptions::default() }
+fn connect_options(
+    socket: Option<PathBuf>,
+    timeout: Timeout,
+    program: String,
+    reconnect: bool,
+) -> ConnectOptions {
+    ConnectOptions {
+        socket: socket.unwrap_or_else(default_socket_path),
+        timeout: timeout.0,
+        program,
+        after_loss: if reconnect { AfterLoss::Reconnect } else { AfterLoss::Fail },
+        listener: notices::log,
+        on_full: Some(collect_garbage),
+        ..ConnectOptions::default()
+    }
 }
 
-/// Connects to the store that listens at `socket`.
+/// Connects to the store that listens at `socket`. With `reconnect`, a call after the connection was lost connects again.
 #[pyfunction]
 pub(crate) fn connect(
     py: Python<'_>,
     socket: Option<PathBuf>,
     timeout: Timeout,
     program: String,
+    reconnect: bool,
 ) -> PyResult<Client> {
-    let options = connect_options(socket, timeout, program);
+    let options = connect_options(socket, timeout, program, reconnect);
     let client = py
         .detach(|| while_looking(move || blocking::Client::connect_with(options)))?
         .map_err(|error| exception_about(py, &error, None))?;
@@ -219,10 +218,8 @@ pub(crate) fn connect(
         process: std::process::id(),
         node: client.node(),
         cluster: client.cluster(),
-        confirmed_from_bytes: client.confirmed_from_bytes(),
         max_object_bytes: client.max_object_bytes(),
         client: RwLock::new(Some(client)),
-        is_lost: Arc::default(),
     })
 }
 
@@ -251,27 +248,24 @@ fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// Connects to the store that listens at `socket`, for event loops.
+/// Does the same as [`connect`] for event loops.
 #[pyfunction]
 pub(crate) fn connect_async(
     py: Python<'_>,
     socket: Option<PathBuf>,
     timeout: Timeout,
     program: String,
+    reconnect: bool,
 ) -> PyResult<Py<PyAny>> {
-    let options = connect_options(socket, timeout, program);
-    let is_lost = Arc::default();
-    let also_lost = Arc::clone(&is_lost);
-    spawn(py, None, Vec::new(), also_lost, async move {
+    let options = connect_options(socket, timeout, program, reconnect);
+    spawn(py, None, Vec::new(), async move {
         let client = hoplite_client::Client::connect_with(options).await?;
-            Ok(AsyncClient {
+        Ok(AsyncClient {
             process: std::process::id(),
             node: client.node(),
             cluster: client.cluster(),
-            confirmed_from_bytes: client.confirmed_from_bytes(),
             max_object_bytes: client.max_object_bytes(),
             client: RwLock::new(Some(client)),
-            is_lost,
         })
     })
 }

@@ -8,6 +8,7 @@
 //! * `view`: the memory of an object as a buffer of Python, and an object that is read while it arrives.
 //! * `buffers`: memory of Python that bytes are copied from and to. With `view`, all unsafe code of this crate.
 //! * `arguments` and `report`: from Python and to Python.
+//! * `notices`: the logger that hears of long waits and of new connections.
 //! * `trace`: in which trace calls are made.
 //! * `mailbox` and `runtime`: how the results of tasks reach an event loop.
 //! * `errors`: the one place that makes exceptions.
@@ -17,6 +18,7 @@ mod buffers;
 mod client;
 mod errors;
 mod mailbox;
+mod notices;
 mod operations;
 mod report;
 mod runtime;
@@ -52,6 +54,13 @@ mod native {
     #[pyfunction]
     fn default_socket_path() -> std::ffi::OsString {
         hoplite_client::default_socket_path().into_os_string()
+    }
+
+    /// The timeout of calls whose caller names none, in seconds; `None` if it is for ever.
+    #[pyfunction]
+    fn default_timeout() -> Option<f64> {
+        let timeout = hoplite_client::default_timeout();
+        (timeout < hoplite_client::FOREVER).then(|| timeout.as_secs_f64())
     }
 
     /// Checks what an allreduce is asked for, before anything is put for it.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures::try_join;
 use hoplite_client::{
-    AllreduceOptions, ByteRange, Client, Error, ObjectId, ObjectReader, ObjectWriter, PutOptions,
+    AllreduceOptions, ByteRange, Client, Error, LostCall, ObjectId, ObjectReader, ObjectWriter, PutOptions,
     ReduceOptions, Result,
 };
 
@@ -23,12 +23,15 @@ pub(crate) async fn put(client: Client, id: ObjectId, pieces: Vec<Input>, option
     if let [piece] = &pieces[..] {
         return client.put_with(&id, piece.bytes(), options).await;
     }
-    let size_bytes = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
-    let mut writer = client.create(&id, size_bytes, options).await?;
-    for piece in &pieces {
-        write(&mut writer, piece.bytes()).await?;
-    }
-    writer.seal().await
+    let put = async {
+        let size_bytes = pieces.iter().map(|piece| piece.bytes().len() as u64).sum();
+        let mut writer = client.create(&id, size_bytes, options).await?;
+        for piece in &pieces {
+            write(&mut writer, piece.bytes()).await?;
+        }
+        writer.seal().await
+    };
+    put.await.map_err(|error| error.leaving(LostCall::Repeatable))
 }
 
 async fn write(writer: &mut ObjectWriter, bytes: &[u8]) -> Result<()> {
@@ -62,7 +65,9 @@ pub(crate) async fn read(mut reader: ObjectReader, mut out: Output, timeout: Dur
         });
     }
     while !room.is_empty() {
-        let length = reader.read(room, deadline.saturating_duration_since(Instant::now())).await?;
+        let read = reader.read(room, deadline.saturating_duration_since(Instant::now())).await;
+        // The callers of this open the object and read all of it in one call, which they can make again.
+        let length = read.map_err(|error| error.leaving(LostCall::Repeatable))?;
         room = &mut room[length..];
         tokio::task::yield_now().await;
     }

@@ -85,6 +85,18 @@ class Cluster:
     def store(self, node: int) -> Daemon:
         return self.daemons[1 + node]
 
+    def start_again(self, node: int) -> None:
+        """Starts a store whose process has ended."""
+        store = self.store(node)
+        # Without the name of the program, and without what is added to every one.
+        arguments = list(store.process.args)[1:-2]  # type: ignore[arg-type]
+        self.daemons[1 + node] = Daemon(store.log, "hoplite-store", *map(str, arguments))
+
+    def restart(self, node: int) -> None:
+        """Kills a store and starts it again."""
+        self.store(node).kill()
+        self.start_again(node)
+
     def _socket(self, node: int) -> str:
         return str(self._path / f"{node}.sock")
 
@@ -99,6 +111,12 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
     while not condition():
         assert time.monotonic() < ends, f"in vain: {what}"
         time.sleep(0.005)
+
+
+def complaints(errors: str) -> str:
+    """What a program has said on standard error, but for the report that it started a private store."""
+    lines = errors.splitlines(keepends=True)
+    return "".join(line for line in lines if not line.startswith("no store listens at "))
 
 
 def used_bytes(client: hoplite.Client) -> int:

@@ -127,7 +127,8 @@ os.register_at_fork(after_in_child=_forget)
 
 
 async def _connect(socket: str, program: str) -> _native.AsyncClient:
-    return await _native.connect_async(socket, CONNECT_TIMEOUT, program)
+    # What a group has put is all of one life of the store: a group ends when its store does.
+    return await _native.connect_async(socket, CONNECT_TIMEOUT, program, False)
 
 
 async def _ask(client: _native.AsyncClient) -> None:

@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, NamedTuple
 
-from hoplite._calls import DEFAULT_TIMEOUT
 from hoplite._group.channels import Channels
 from hoplite._group.ledger import Ledger
 from hoplite._group.link import Link
@@ -489,7 +488,7 @@ class Group:
         ids = [*self._ledger.everything(), *self._unneeded]
         # A directory that has just started holds deletes of what it does not know, such as a result that never came.
         there = await self._client.wait(ids, len(ids), 0.0)
-        await self._client.delete([ids[index] for index in there], DEFAULT_TIMEOUT)
+        await self._client.delete([ids[index] for index in there], "default")
         return await self._left()
 
     async def _left(self) -> set[int]:
@@ -502,7 +501,7 @@ class Group:
         after: bytes | None = b""
         while after is not None:
             page, after = await self._client.list(prefix.encode(), after, PAGE)
-            await self._client.delete([about["id"] for about in page], DEFAULT_TIMEOUT)
+            await self._client.delete([about["id"] for about in page], "default")
 
     async def _abandon(self, reason: str) -> None:
         if self._runner is not None or self._messages:
@@ -534,7 +533,7 @@ class Group:
             while self._unneeded:
                 ids, self._unneeded = self._unneeded, []
                 self._unneeded_bytes = 0
-                await self._client.delete(ids, DEFAULT_TIMEOUT)
+                await self._client.delete(ids, "default")
         except _GONE:
             # They stay until the last rank leaves.
             pass

@@ -26,8 +26,10 @@ def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
 async def _perform(call: Callable[[hoplite.aio.Client], Awaitable[T]], socket: str) -> T:
     try:
         return await call(await _connected(socket))
-    except hoplite.ConnectionLost:
+    except (hoplite.ConnectFailed, hoplite.ConnectionLost) as error:
         # As in `_connection.twice`.
+        if not error.retryable:
+            raise
         return await call(await _connected(socket))
 
 

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """The client of a store, made when it is needed, and made anew when its connection is lost."""
+    """The client of a store, made when it is needed, and made anew when its store did not come back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -62,11 +62,19 @@ def is_absent(error: ConnectFailed) -> bool:
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
-    """Performs `act`, once more if the store has ended since it was last used: that is noticed only then.
+    """Performs `act`, once more if the store has ended and nothing was done, or may be done twice.
 
-    For what may be done twice, which is all that a client does: objects do not change.
+    The second time, `client` may have started a store that is missing.
+
+    Raises:
+        ConnectionLost: if the store ended in a call that it may have performed, such as a delete.
     """
     try:
         return act(client())
-    except ConnectionLost:
+    except ConnectFailed:
+        # Before anything was sent.
+        return act(client())
+    except ConnectionLost as error:
+        if not error.retryable:
+            raise
         return act(client())

@@ -10,8 +10,9 @@ import ray
 
 import hoplite
 from hoplite import Client, ConnectFailed
-from hoplite._calls import DEFAULT_TIMEOUT, Id, Op
+from hoplite._calls import Id, Op
 from hoplite._serialize import Framework
+from hoplite._timeouts import TimeLimit
 from hoplite.ray import _leases, _nodes
 from hoplite.ray._connection import is_absent, own, twice
 from hoplite.ray._place import here
@@ -31,11 +32,13 @@ class Ref(hoplite.Ref):
         """The client of this process."""
         return client()
 
-    def get(self, timeout: float | None = None, copy: bool | None = None, framework: Framework = None) -> Any:
+    def get(
+        self, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
+    ) -> Any:
         """Gets the object; see `hoplite.Client.get`."""
         return twice(client, lambda client: client.get(self, timeout, copy, framework))
 
-    def delete(self, timeout: float | None = DEFAULT_TIMEOUT) -> None:
+    def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it is still there."""
         self.disown()
         twice(client, lambda client: client.delete(self, timeout))
@@ -89,7 +92,7 @@ def new_ref() -> Ref:
     return Ref(f"{here().job_prefix(ray.get_runtime_context().get_job_id())}{uuid.uuid4().hex}")
 
 
-def put(value: object, ref: Ref | None = None, timeout: float | None = DEFAULT_TIMEOUT) -> Ref:
+def put(value: object, ref: Ref | None = None, timeout: TimeLimit = "default") -> Ref:
     """Puts a value into the store of this node, and returns a handle that can be passed to tasks and actors.
 
     Args:
@@ -105,10 +108,10 @@ def put(value: object, ref: Ref | None = None, timeout: float | None = DEFAULT_T
 
 
 @overload
-def get(refs: Id, timeout: float | None = None, copy: bool | None = None) -> Any: ...
+def get(refs: Id, timeout: TimeLimit = "default", copy: bool | None = None) -> Any: ...
 @overload
-def get(refs: Iterable[Id], timeout: float | None = None, copy: bool | None = None) -> list[Any]: ...
-def get(refs: Any, timeout: float | None = None, copy: bool | None = None) -> Any:
+def get(refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None) -> list[Any]: ...
+def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> Any:
     """Gets the object of a handle, or a list of those of several, wherever in the cluster they are.
 
     If many tasks get one object, those that have a part of it already serve the others.
@@ -127,7 +130,7 @@ def get(refs: Any, timeout: float | None = None, copy: bool | None = None) -> An
 
 
 def wait(
-    refs: Iterable[hoplite.Ref], num: int | None = None, timeout: float | None = None
+    refs: Iterable[hoplite.Ref], num: int | None = None, timeout: TimeLimit = "default"
 ) -> tuple[list[hoplite.Ref], list[hoplite.Ref]]:
     """Waits until `num` of the objects (None: all) are there; see `hoplite.Client.wait`."""
     handles = _handles(refs)
@@ -140,7 +143,7 @@ def reduce(
     *,
     num_objects: int | None = None,
     target: Ref | None = None,
-    timeout: float | None = None,
+    timeout: TimeLimit = "default",
 ) -> tuple[Ref, list[hoplite.Ref]]:
     """Reduces equally shaped arrays into a new object, in the stores and while they arrive; see `hoplite.Client.reduce`.
 
@@ -158,7 +161,7 @@ def reduce(
     return made, reduced
 
 
-def delete(refs: Id | Iterable[Id], timeout: float | None = DEFAULT_TIMEOUT) -> int:
+def delete(refs: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
     """Deletes the objects, and returns how many there were. Arrays that were got stay readable."""
     handles = _handles(refs)
     return twice(client, lambda client: client.delete(handles, timeout))

@@ -33,6 +33,7 @@ from ray.util.collective.types import (
     SendOptions,
 )
 
+from hoplite import _native
 from hoplite._calls import Op
 from hoplite._group import link as links
 from hoplite._group import schedules
@@ -44,9 +45,11 @@ from hoplite.ray import _objects
 from hoplite.ray._connection import twice
 from hoplite.ray._rendezvous import clean_up, meet
 
-#: How long a call waits for the other members, in seconds, and where to say something else.
+#: The environment variable that says how long a call waits for the other members, in seconds; without it, the default of all
+#: calls holds, of which `HOPLITE_TIMEOUT` says another.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
-DEFAULT_TIMEOUT = 300.0
+#: As long as for ever, for deadlines that are numbers: 30 days.
+_FOREVER = 30 * 86400.0
 
 _OPS: dict[ReduceOp, Op] = {
     ReduceOp.SUM: "sum",
@@ -60,19 +63,28 @@ class GroupEnded(HopliteError, RuntimeError):
     """A collective cannot be performed, since the group has ended: the message says why."""
 
 
+def _timeout() -> float:
+    own = os.environ.get(TIMEOUT_VARIABLE)
+    if own:
+        return float(own)
+    default = _native.default_timeout()
+    return _FOREVER if default is None else default
+
+
 class HopliteGroup(BaseGroup):
     """A member of a collective group.
 
     All members call the same collectives in the same order. A call waits for the members that it needs something of, at most
-    as long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds; then it raises `hoplite.Timeout`, and the group has ended for
-    all members. So it has if a call is interrupted, by Ctrl-C or `ray.cancel`. A send or receive that fails does not end it:
-    the next one between these members takes its place. What a collective raises once something was sent is also a
+    as long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds, or else as long as every call (`$HOPLITE_TIMEOUT`, 5 minutes).
+    Then it raises `hoplite.Timeout`, and the group has ended for all members. So it has if a call is interrupted, by Ctrl-C
+    or `ray.cancel`, or if the store of a member ends. A send or receive that fails does not end it: the next one between
+    these members takes its place. What a collective raises once something was sent is also a
     `RuntimeError`, as users of Ray expect.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
-        self._timeout = float(os.environ.get(TIMEOUT_VARIABLE, DEFAULT_TIMEOUT))
+        self._timeout = _timeout()
         # What a member puts is deleted if it is killed.
         lease = _objects.lease()
         # If the store was started anew since it was last used, that is noticed here.

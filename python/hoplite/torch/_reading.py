@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import torch
 
 import hoplite
-from hoplite._calls import Deadline
+from hoplite._timeouts import Deadline, TimeLimit
 from hoplite.errors import HopliteError
 from hoplite.torch._opened import opened
 from hoplite.torch._state import (
@@ -54,7 +54,7 @@ def get_state_dict(
     newer_than: Version | None = None,
     strict: bool = True,
     client: hoplite.Client | None = None,
-    timeout: float | None = None,
+    timeout: TimeLimit = "default",
 ) -> Weights:
     """Gets a version of a state dict: all of it, or nothing.
 
@@ -69,7 +69,7 @@ def get_state_dict(
         strict: with `into`, whether the version has to have just the same tensors, and all other values of it; else the
             tensors that both have are filled.
         client: of the store that they come through, which needs room for all of it; None for that of `hoplite.init`.
-        timeout: how long to wait for it, in seconds; None for ever.
+        timeout: how long to wait for it, in seconds; None for ever; by default as every call of `hoplite.Client`.
     Returns:
         What the version is called, and the state dict: with the tensors of `into` or with new ones, in the host's memory.
     Raises:

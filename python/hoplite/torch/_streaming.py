@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hoplite
-from hoplite._calls import Deadline
 from hoplite._serialize import rebuild_tensor
+from hoplite._timeouts import Deadline, TimeLimit
 from hoplite.torch._opened import opened
 from hoplite.torch._reading import check_filled
 from hoplite.torch._state import Path, copy_overlap, dtype_of, named
@@ -44,7 +44,7 @@ class stream_state_dict:
         newer_than: Version | None = None,
         copy: bool = True,
         client: hoplite.Client | None = None,
-        timeout: float | None = None,
+        timeout: TimeLimit = "default",
     ) -> None:
         self._about = name
         self._copy = copy

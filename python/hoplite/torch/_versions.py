@@ -29,7 +29,8 @@ from urllib.parse import quote
 import numpy as np
 
 from hoplite import _native
-from hoplite._calls import PAGE, Deadline
+from hoplite._calls import PAGE
+from hoplite._timeouts import Deadline
 from hoplite.errors import AlreadyExists, Deleted, HopliteError, InvalidMetadata, ObjectLost, Timeout
 from hoplite.torch import _pages
 from hoplite.torch._state import Entry, Page, starts

@@ -35,9 +35,9 @@ from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, W
 from torch.futures import Future
 
 import hoplite
-from hoplite._calls import Deadline
 from hoplite._group import link as links
 from hoplite._serialize import check_pickle
+from hoplite._timeouts import Deadline
 from hoplite.errors import Timeout
 from hoplite.torch._opened import opened
 from hoplite.torch._state import Entry, bytes_of, copy_overlap, dtype_of

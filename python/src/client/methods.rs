@@ -1,8 +1,7 @@
 //! The methods that both classes have. Those that wait take a timeout in seconds, `None` for ever.
 
 use std::future::Future;
-use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{PoisonError, RwLock};
 
 use hoplite_client::{AllreduceOptions, ObjectId, ReduceOptions, Result};
 use pyo3::exceptions::PyValueError;
@@ -34,10 +33,15 @@ macro_rules! methods {
 
         #[pymethods]
         impl $class {
-            /// The name of the node.
+            /// The name of the node. It may be another one after the store was started anew.
             #[getter]
-            fn node(&self) -> &str {
-                self.node.as_str()
+            fn node(&self) -> String {
+                // Not in a forked child: what the client locks may have been locked for ever by the fork.
+                let current = match self.process == std::process::id() {
+                    true => self.client.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|client| client.node()),
+                    false => None,
+                };
+                current.unwrap_or_else(|| self.node.clone()).as_str().to_owned()
             }
 
             /// The name of the cluster of the store.
@@ -54,8 +58,8 @@ macro_rules! methods {
 
             /// Objects below this many bytes are put without waiting for the directory, unless `confirm` says so.
             #[getter]
-            fn confirmed_from_bytes(&self) -> u64 {
-                self.confirmed_from_bytes
+            fn confirmed_from_bytes(&self, py: Python<'_>) -> PyResult<u64> {
+                Ok(usable(py, self.process, &self.client)?.confirmed_from_bytes())
             }
 
             /// The process that connected.
@@ -64,20 +68,25 @@ macro_rules! methods {
                 self.process
             }
 
-            /// Whether it is open, of this process, and no call has found the connection lost.
+            /// Returns `true` if it is open, of this process, and its connection is not known to be lost.
             #[getter]
             fn usable(&self) -> bool {
-                let is_open = self.client.read().unwrap_or_else(PoisonError::into_inner).is_some();
-                is_open && self.process == std::process::id() && !self.is_lost.load(Ordering::Relaxed)
+                // In this order: see `node`.
+                self.process == std::process::id()
+                    && self
+                        .client
+                        .read()
+                        .unwrap_or_else(PoisonError::into_inner)
+                        .as_ref()
+                        .is_some_and(|client| client.is_connected())
             }
 
             /// Another client over the same connection, which stays open as long as one of them is.
             fn share(&self, py: Python<'_>) -> PyResult<Self> {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
                 let (node, cluster) = (self.node.clone(), self.cluster.clone());
-                let (is_lost, max_object_bytes) = (Arc::clone(&self.is_lost), self.max_object_bytes);
-                let (process, confirmed_from_bytes) = (self.process, self.confirmed_from_bytes);
-                Ok(Self { process, node, cluster, confirmed_from_bytes, max_object_bytes, client, is_lost })
+                let (process, max_object_bytes) = (self.process, self.max_object_bytes);
+                Ok(Self { process, node, cluster, max_object_bytes, client })
             }
 
             /// Ends the connection, once nothing of it is in use any more.

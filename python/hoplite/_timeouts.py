@@ -1,0 +1,27 @@
+"""Timeouts as callers give them: seconds, None for ever, or the default that all languages share."""
+
+from __future__ import annotations
+
+import time
+from typing import Literal
+
+from hoplite import _native
+
+#: A timeout in seconds. None waits for ever; "default" is what `$HOPLITE_TIMEOUT` says, or else 5 minutes.
+TimeLimit = float | Literal["default"] | None
+
+
+class Deadline:
+    """The end of a timeout."""
+
+    __slots__ = ("_ends",)
+
+    def __init__(self, timeout: TimeLimit) -> None:
+        seconds = _native.default_timeout() if timeout == "default" else timeout
+        if isinstance(seconds, str) or (seconds is not None and not seconds >= 0):
+            raise ValueError('a timeout is a number of seconds from 0 up, None for ever, or "default"')
+        self._ends = None if seconds is None else time.monotonic() + float(seconds)
+
+    def left(self) -> float | None:
+        """The seconds that are left; None if there is no end."""
+        return None if self._ends is None else max(0.0, self._ends - time.monotonic())
