@@ -33,6 +33,8 @@ os.environ["TMPDIR"] = str(TEMPORARY)
 tempfile.tempdir = None
 # Ray is to tell nobody of the tests, and to ask nobody outside of this machine.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+# Its workers have a low priority otherwise: on a machine that is busy they need minutes to import torch.
+os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
 # Whoever starts the tests in the background may ignore Ctrl-C, and all that they start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
