@@ -363,9 +363,10 @@ impl Client {
     /// `Unavailable` if no shard answers, and those that every call has: see [`Client`].
     #[doc(hidden)]
     pub async fn directory_status(&self) -> Result<hoplite_proto::v1::StatusReply> {
-        match self.report(Inspection::Cluster).await? {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        match call.report("status", None, Inspection::Cluster).await? {
             local::Response::Cluster(status) => Ok(*status),
-            _ => Err(self.connection.unexpected()),
+            _ => Err(call.connection.unexpected()),
         }
     }
 

@@ -18,7 +18,7 @@ const MAX_NAME_BYTES: usize = 253;
 /// The names that the settings of this process allow; empty before they are read.
 static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
 
-/// What is set about names.
+/// The settings about host names.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct HostSettings {
     /// The host names under which browsers and Prometheus may reach --metrics and --dashboard

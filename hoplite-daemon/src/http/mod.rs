@@ -39,7 +39,7 @@ use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
 
 /// What is asked for, with its body; `None` if that is longer than [`MAX_BODY_BYTES`] or does not come.
 pub type HttpRequest = Request<Option<Bytes>>;
-/// Where a request comes from; each has this among its extensions.
+/// The address that a request comes from; each request has it among its extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpPeer(pub SocketAddr);
 
@@ -159,7 +159,7 @@ where
     }
 }
 
-/// How and from where somebody has connected.
+/// The kind and the origin of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     address: SocketAddr,

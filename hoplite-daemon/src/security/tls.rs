@@ -31,14 +31,14 @@ use super::file::{self, FileError};
 
 /// How often the files are looked at, at most.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long files that could not be used are left alone if none of them changes.
+/// Time after which files that could not be used are tried again if none of them changes.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
-/// How often the log says that the certificate in use has expired, at most.
+/// Time between two lines of the log that say that the certificate in use has expired.
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
 /// The longest file: a bundle of all authorities of the world has a quarter of that.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// What is spoken inside of TLS. A peer that wants to speak something else is refused in the
+/// The protocol inside of TLS. A peer that wants to speak another one is refused in the
 /// handshake.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
@@ -227,23 +227,23 @@ struct State {
     configs: Arc<Configs>,
     /// The stamps that the files had when they were read last, with or without success.
     stamps: [Stamp; 3],
-    /// When the files were looked at last.
+    /// The time of the last look at the files.
     checked: Instant,
-    /// Why the files cannot be used, while they cannot.
+    /// The reason why the files cannot be used, while they cannot.
     failure: Option<Failure>,
-    /// What the certificate of this daemon must be for, if that is known.
+    /// The name or address that the certificate of this daemon must be for, if it is known.
     reached_at: Option<ServerName<'static>>,
-    /// When the log said last that the certificate in use has expired.
+    /// The time of the last line of the log that says that the certificate in use has expired.
     expiry_logged: Option<Instant>,
 }
 
 /// Files that cannot be used.
 struct Failure {
-    /// When they are tried again, changed or not.
+    /// The time at which the files are tried again, changed or not.
     retry_at: Instant,
     /// The error.
     error: String,
-    /// How often in a row it was this one.
+    /// The number of failures in a row with this error.
     times: u64,
 }
 
@@ -270,7 +270,7 @@ impl Tls {
         Self::read_by(Arc::new(DefaultTimeProvider), files, name)
     }
 
-    /// As [`read`](Self::read), with the time of day from `clock`.
+    /// Does the same as [`read`](Self::read), with the time of day from `clock`.
     fn read_by(clock: Arc<dyn TimeProvider>, files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         let name = name.map(server_name).transpose()?;
         let stamps = files.stamps();
@@ -645,7 +645,7 @@ mod tests {
     use crate::{Authority, Issued};
 
     const HOUR: u64 = 3600;
-    /// When these tests take place.
+    /// The time at which these tests take place.
     const NOON: u64 = 1_800_000_000;
 
     /// The time of day, in seconds.
@@ -755,7 +755,7 @@ mod tests {
         meet(client.client(Protocol::Data), server.server(Protocol::Data)).map(drop)
     }
 
-    /// What is in use after so many seconds.
+    /// Returns the certificate that is in use after so many seconds.
     fn own_after(tls: &Tls, seconds: u64) -> CertificateDer<'static> {
         tls.current_at(Instant::now() + Duration::from_secs(seconds)).own.clone()
     }

@@ -26,7 +26,7 @@ const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
 /// The cookie of a known browser. All shards of a host know it, since they have one token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// What is signed in it, in front of a random number.
+/// The text that is signed in it, in front of a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 /// Length of the secret of a login.
 const SECRET_BYTES: usize = 32;
@@ -45,12 +45,12 @@ pub(super) struct Door {
     throttle: Mutex<Throttle>,
 }
 
-/// What becomes of a login.
+/// The outcome of a login.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// It succeeds, and these cookies are to be set.
     In(Vec<String>),
-    /// That is not the token.
+    /// It fails: the secret is not the token.
     Wrong,
     /// The token was not looked at: there were too many wrong ones, and the next one may come after
     /// so long.

@@ -19,16 +19,16 @@ const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
 /// Most sources that are told apart; the others share one debt.
 const MAX_SOURCES: usize = 1024;
 
-/// How fast tokens may be tried.
+/// A limit on wrong tokens.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
-    /// How many at once.
+    /// The number of wrong tokens at once.
     burst: u32,
-    /// After how long there is credit for one more.
+    /// Time after which there is credit for one more.
     interval: Duration,
 }
 
-/// Where a login comes from: an address, or of IPv6 the network that one customer gets.
+/// The origin of a login: an address, or of IPv6 the network that one customer gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Source(IpAddr);
 
@@ -44,16 +44,16 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// What was tried lately.
+/// The wrong tokens of late.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     all: Debt,
     sources: BTreeMap<Source, Debt>,
-    /// That of the sources for which there was no room.
+    /// The debt of all sources for which there was no room.
     others: Debt,
 }
 
-/// When wrong tokens are paid off; `None` if there were none.
+/// The time at which wrong tokens are paid off; `None` if there were none.
 #[derive(Debug, Clone, Copy, Default)]
 struct Debt(Option<Instant>);
 
@@ -62,7 +62,7 @@ impl Debt {
         self.0.is_none_or(|paid_at| paid_at <= now)
     }
 
-    /// How long it is until there is credit for one more; zero if there is.
+    /// Returns the time until there is credit for one more; zero if there is.
     fn wait(self, now: Instant, rate: Rate) -> Duration {
         let debt = self.0.map_or(Duration::ZERO, |paid_at| paid_at.saturating_duration_since(now));
         (debt + rate.interval).saturating_sub(rate.interval * rate.burst)
@@ -75,7 +75,7 @@ impl Debt {
 }
 
 impl Throttle {
-    /// How long `source` must wait before its next token is looked at; zero if not at all.
+    /// Returns the time until the next token of `source` is looked at; zero if it is now.
     pub(super) fn wait(&self, source: Source, now: Instant) -> Duration {
         let own = match self.sources.get(&source) {
             Some(debt) => *debt,
@@ -108,7 +108,7 @@ mod tests {
         IpAddr::from(number.to_be_bytes()).into()
     }
 
-    /// How many of `tries` tokens, one each `pause`, are looked at.
+    /// Counts which of `tries` tokens, one each `pause`, are looked at.
     fn looked_at(throttle: &mut Throttle, who: impl Fn(u32) -> Source, tries: u32, pause: Duration) -> u32 {
         let begun = Instant::now();
         let mut looked_at = 0;

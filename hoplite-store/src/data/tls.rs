@@ -30,9 +30,9 @@ const FIRST_BYTES: usize = 2 << 10;
 /// The longest that this buffer becomes. The longest message of a handshake is a certificate, with
 /// those between it and the authority: a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// How long a peer that was refused may take to close the connection after it was told why.
+/// Time for a peer that was refused to close the connection after it was told why.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// How much of a peer that was refused is read until then.
+/// Most bytes of a peer that was refused that are read until then.
 const MAX_REFUSED_BYTES: u64 = 256 << 10;
 /// How many records are taken from the socket at once. Each connection has so much memory for each direction.
 const INCOMING_RECORDS: usize = 8;
@@ -474,7 +474,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
 }
 
-/// Why a connection of TLS failed, with an explanation if what rustls says needs one.
+/// The failure of a connection of TLS, with an explanation if what rustls says needs one.
 #[derive(Debug)]
 struct TlsFailure(rustls::Error);
 

@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     /// An address that a daemon is to listen on: is it free?
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
-    /// What a store on this host is to tell others: is its certificate for that?
+    /// The address that a store on this host is to tell others: is its certificate for that?
     #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
     #[command(flatten)]

@@ -212,7 +212,8 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     assert!(!works(&old_peer).await);
 }
 
-/// How a client with `config` fares with a store: its own error, and that of the store.
+/// Connects a client with `config` to a store. Returns the error of the client, and that of the
+/// store.
 async fn visit(
     certificates: &Certificates,
     config: ClientConfig,
