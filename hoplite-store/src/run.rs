@@ -133,7 +133,7 @@ impl DataPlace {
         }
         if let Some(tls) = &config.credentials.tls {
             check_certificate(tls, told)
-                .map_err(|source| StoreError::Certificate { address: told, source })?;
+                .map_err(|source| StoreError::Certificate { address: told, source: source.into() })?;
         }
         Ok(Self { listener, address, advertised })
     }

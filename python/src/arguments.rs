@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_client::{
-    ClusterId, Confirmation, Dtype, FOREVER, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder, default_timeout,
+    ClusterId, Confirmation, Dtype, FOREVER, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder,
+    default_timeout,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

@@ -168,9 +168,10 @@ fn a_store_without_peers_opens_no_port() {
         .collect();
     for table in ["/proc/net/tcp", "/proc/net/tcp6", "/proc/net/udp", "/proc/net/udp6"] {
         let table = std::fs::read_to_string(table).unwrap_or_default();
-        let own = table.lines().filter_map(|line| line.split_whitespace().nth(9)).find(|inode| {
-            inodes.iter().any(|own| own == inode)
-        });
+        let own = table
+            .lines()
+            .filter_map(|line| line.split_whitespace().nth(9))
+            .find(|inode| inodes.iter().any(|own| own == inode));
         assert_eq!(own, None, "{table}");
     }
     let client = hoplite_client::blocking::Client::connect(&socket).unwrap();

@@ -49,8 +49,7 @@ async fn a_call_that_waits_for_long_names_what_is_missing_once() {
     client.get("here", LONG).await.unwrap();
     client.get("x", LONG_WAIT).await.unwrap_err();
     assert!(NOTICES.lock().unwrap().is_empty(), "no call has waited for longer");
-    let waits =
-        |text: &str| vec![text.replace("WAITS", "has waited 50ms and goes on: missing:")];
+    let waits = |text: &str| vec![text.replace("WAITS", "has waited 50ms and goes on: missing:")];
     let call = client.get("x", LONG);
     assert_eq!(reports(&store, &NOTICES, call, &["x"]).await, waits("get of x WAITS x"));
     let call = client.gather(["here", "y", "z"], LONG);

@@ -207,13 +207,7 @@ const fn no_writer() -> Error {
 }
 
 impl Connection {
-    fn new(
-        plane: Arc<LocalPlane>,
-        seat: OwnedSemaphorePermit,
-        user: u32,
-        role: Role,
-        name: String,
-    ) -> Self {
+    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit, user: u32, role: Role, name: String) -> Self {
         let (client, answers) = plane.engine.client_connected(name);
         Self {
             share: plane.shares.of(user),
