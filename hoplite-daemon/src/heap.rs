@@ -7,47 +7,41 @@ use hoplite_shm::{give_back_free_pages, kept_bytes};
 
 /// How often the memory is looked at.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// How long until the next look, at most, after looks that were of no use.
-const MAX_INTERVAL: Duration = Duration::from_secs(60);
 /// A daemon with less private memory is left alone.
 const SMALL_BYTES: u64 = 32 << 20;
 /// So much may be kept, and a quarter of what is resident: it is used again soon.
 const KEPT_BYTES: u64 = 16 << 20;
 
+/// Free memory that pays the effort to return it.
+const WORTHWHILE_BYTES: u64 = 8 << 20;
+
 /// Looks at the memory of this process for ever, and returns what is free.
 pub(crate) async fn return_memory() {
-    let mut interval = INTERVAL;
+    // Free pieces that are smaller than a page cannot be returned; so much was left last time.
+    let mut left_bytes = 0;
     loop {
-        tokio::time::sleep(interval).await;
-        let looked = tokio::task::spawn_blocking(look).await;
-        interval = match looked {
-            Ok(Look::Useless) => (interval * 2).min(MAX_INTERVAL),
-            Ok(Look::Little | Look::Returned) => INTERVAL,
+        tokio::time::sleep(INTERVAL).await;
+        match tokio::task::spawn_blocking(move || look(left_bytes)).await {
+            Ok(left) => left_bytes = left,
             Err(_) => return,
-        };
+        }
     }
 }
 
-/// What came of a look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Look {
-    /// Little is kept.
-    Little,
-    /// Memory was returned.
-    Returned,
-    /// Much is kept, in pieces smaller than a page.
-    Useless,
-}
-
-fn look() -> Look {
+/// Returns free memory to the system if much more than `left_bytes` is kept. Answers how much is kept afterwards.
+fn look(left_bytes: u64) -> u64 {
     let before = private_bytes();
-    if before < SMALL_BYTES || kept_bytes(before) < KEPT_BYTES.max(before / 4) {
-        return Look::Little;
+    if before < SMALL_BYTES {
+        return 0;
+    }
+    let kept = kept_bytes(before);
+    if kept < KEPT_BYTES.max(before / 4) || kept < left_bytes + WORTHWHILE_BYTES {
+        return kept.min(left_bytes);
     }
     give_back_free_pages();
-    let returned_bytes = before.saturating_sub(private_bytes());
-    tracing::debug!(before, returned_bytes, "returned memory to the system");
-    if returned_bytes > KEPT_BYTES / 2 { Look::Returned } else { Look::Useless }
+    let after = private_bytes();
+    tracing::debug!(before, after, "returned memory to the system");
+    kept_bytes(after)
 }
 
 /// The memory of this process that is resident and its own.
@@ -76,7 +70,7 @@ mod tests {
         });
         assert!(kept_bytes(private_bytes()) > 100 << 20);
         let before = private_bytes();
-        assert_eq!(look(), Look::Returned);
+        look(0);
         assert!(before - private_bytes() > 64 << 20);
         drop(pieces);
     }
