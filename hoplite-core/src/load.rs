@@ -15,6 +15,10 @@ pub const MAX_REPORTED: usize = 16;
 pub const MAX_LINKS: usize = 32;
 /// Longest description of a plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
+/// Most troubles of a store that it tells of.
+pub const MAX_TROUBLES: usize = 16;
+/// Longest description of a trouble, in bytes.
+pub const MAX_TROUBLE_BYTES: usize = 256;
 /// The shortest time between two reports of a store.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
 /// For how long a store reports at most before it must be asked again.
@@ -57,6 +61,8 @@ pub struct Load {
     pub reduces: Vec<ReduceLoad>,
     /// Links to other stores, at most [`MAX_LINKS`], those that carry least first.
     pub links: Vec<LinkLoad>,
+    /// What goes wrong at it, in words, at most [`MAX_TROUBLES`]: a full store, peers that refuse it, long waits.
+    pub troubles: Vec<String>,
 }
 
 /// An object on its way to a store.

@@ -323,11 +323,14 @@ function events(main) {
 function health(main) {
   const here = make("section", { "aria-label": "This shard" });
   const shards = make("section", { "aria-label": "All shards" });
-  replace(main, heading("Health"), shards, here,
+  const troubles = make("section", { "aria-label": "Troubles" });
+  replace(main, heading("Health"), troubles, shards, here,
     make("p", { class: "note" }, "This page shows what one shard knows. With up to two shards each of them knows every object; with more, each knows its part."));
   return {
     show: (_, overview) => {
       const port = location.port;
+      const wrong = overview.troubles.map((trouble) => [make("span", { class: "mono" }, trouble.node), trouble.text]);
+      replace(troubles, table("Full stores, refused peers and calls that wait for more than 10 s, as the stores tell", [["Store", ""], ["", "text"]], wrong, "No store tells of a trouble."));
       const rows = overview.shards.map((shard) => {
         const host = shard.name.slice(0, shard.name.lastIndexOf(":"));
         const state = overview.telling === 0 ? make("span", { class: "quiet" }, "no data") : shard.sessions === overview.telling ? make("span", { class: "tag good" }, "all stores") : make("span", { class: "tag bad" }, shard.sessions === 0 ? "no store" : "some stores");

@@ -1,9 +1,10 @@
 //! What a store tells those who watch the cluster: of itself, and of what is under way here.
 
 use super::collecting::Collectives;
-use super::{CopyId, Node, ReduceRecord};
+use super::{CopyId, LongWait, Node, PeerFault, ReduceRecord, ShardFault, Troubles};
 use crate::id::ObjectId;
-use crate::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, ReduceLoad};
+use crate::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad};
+use crate::text::escape;
 use crate::time::Time;
 
 impl Node {
@@ -22,8 +23,28 @@ impl Node {
             pulls: status.pulls as u64,
             hops: status.hops as u64,
             reduces: reduces.collect(),
+            troubles: self.trouble_lines(now),
             ..Load::default()
         }
+    }
+
+    /// What goes wrong here, in words, the most important first.
+    fn trouble_lines(&self, now: Time) -> Vec<String> {
+        let Troubles { full_waiters, long_waits, waits, shards, peers } = self.troubles(now);
+        let full = (full_waiters > 0)
+            .then(|| format!("the store is full: {full_waiters} calls or transfers wait for room"));
+        let shards = shards.iter().map(|ShardFault { shard, fault }| {
+            let name = escape(self.ctx.config().shards.name(*shard));
+            format!("directory shard {name}: {}", fault.error)
+        });
+        let peers = peers.iter().map(|PeerFault { node, fault }| format!("store {node}: {}", fault.error));
+        let count = (long_waits > 0).then(|| format!("{long_waits} calls wait for more than 10 s"));
+        let waits = waits.iter().map(|LongWait { operation, waited, missing }| {
+            let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
+            format!("a {operation} has waited for {} s{missing}", waited.as_secs())
+        });
+        let lines = full.into_iter().chain(shards).chain(peers).chain(count).chain(waits);
+        lines.take(MAX_TROUBLES).map(|line| cut(line, MAX_TROUBLE_BYTES)).collect()
     }
 
     /// The copies that are being pulled now, at most [`MAX_REPORTED`].

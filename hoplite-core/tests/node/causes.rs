@@ -139,6 +139,8 @@ fn long_waits_are_shown_with_their_cause() {
     let wait = &troubles.waits[0];
     assert_eq!((troubles.long_waits, wait.operation), (1, Operation::Get));
     assert_eq!(wait.missing, Some(Missing::Object { id: id("x") }));
+    let told = ["1 calls wait for more than 10 s", "a get has waited for 10 s: no store offers object x"];
+    assert_eq!(h.load().troubles, told);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::extent::HEADER_BYTES;
+use hoplite_core::load::Load;
 use hoplite_core::node::*;
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
@@ -554,6 +555,10 @@ impl Harness {
     }
 
     // The state.
+
+    pub(crate) fn load(&self) -> Load {
+        self.node.load(self.now)
+    }
 
     pub(crate) fn troubles(&self) -> Troubles {
         self.node.troubles(self.now)

@@ -106,7 +106,18 @@ struct Overview {
     pulls: u64,
     reduces: usize,
     shards: Vec<ShardHealth>,
+    /// What goes wrong at stores, as they tell.
+    troubles: Vec<Trouble>,
 }
+
+#[derive(Serialize)]
+struct Trouble {
+    node: String,
+    text: String,
+}
+
+/// Most troubles that the page shows.
+const MAX_SHOWN_TROUBLES: usize = 64;
 
 #[derive(Serialize)]
 struct ShardHealth {
@@ -132,7 +143,13 @@ impl Overview {
             .into_iter()
             .enumerate()
             .map(|(index, name)| ShardHealth { name, sessions: sessions(index) });
+        let troubles = loads.iter().flat_map(|(node, load)| {
+            let trouble = |text: &String| Trouble { node: node.to_string(), text: text.clone() };
+            load.troubles.iter().map(trouble).collect::<Vec<_>>()
+        });
+        let troubles = troubles.take(MAX_SHOWN_TROUBLES).collect();
         Self {
+            troubles,
             cluster: sights.cluster.to_string(),
             version: env!("CARGO_PKG_VERSION"),
             uptime_ms: millis(sights.shard.uptime()),

@@ -4,8 +4,12 @@ use std::time::Duration;
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
-use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, MAX_PLAN_BYTES, MAX_REPORTED, ReduceLoad, TransferLoad};
+use hoplite_core::load::{
+    LinkLoad, Load, MAX_LINKS, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad,
+    TransferLoad,
+};
 use hoplite_core::placement::MAX_SHARDS;
+use hoplite_core::text::is_plain;
 
 use crate::bounds::{check_count, decode_timeout, encode_id};
 use crate::v1;
@@ -35,6 +39,7 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         transfers: load.transfers.iter().map(encode_transfer).collect(),
         reduces: load.reduces.into_iter().map(encode_reduce).collect(),
         links: load.links.iter().map(encode_link).collect(),
+        troubles: load.troubles,
     }
 }
 
@@ -47,6 +52,10 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("transfers in a report", report.transfers.len(), MAX_REPORTED)?;
     check_count("reduces in a report", report.reduces.len(), MAX_REPORTED)?;
     check_count("links in a report", report.links.len(), MAX_LINKS)?;
+    check_count("troubles in a report", report.troubles.len(), MAX_TROUBLES)?;
+    if !report.troubles.iter().all(|trouble| trouble.len() <= MAX_TROUBLE_BYTES && is_plain(trouble)) {
+        return Err(Error::malformed(Plane::Control, "a trouble that is too long, or cannot be shown"));
+    }
     Ok(Load {
         capacity_bytes: report.capacity_bytes,
         free_bytes: report.free_bytes,
@@ -65,6 +74,7 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
         transfers: report.transfers.iter().map(decode_transfer).collect::<Result<_>>()?,
         reduces: report.reduces.into_iter().map(decode_reduce).collect::<Result<_>>()?,
         links: report.links.iter().map(decode_link).collect::<Result<_>>()?,
+        troubles: report.troubles,
     })
 }
 
@@ -147,6 +157,10 @@ mod tests {
             transfers: vec![transfer; lists],
             reduces: vec![reduce; lists],
             links: vec![link; lists * MAX_LINKS / MAX_REPORTED],
+            troubles: vec![
+                "x".repeat(lists * MAX_TROUBLE_BYTES / MAX_REPORTED);
+                lists * MAX_TROUBLES / MAX_REPORTED
+            ],
             ..Load::default()
         }
     }
@@ -169,9 +183,15 @@ mod tests {
         plan.reduces[0].plan.push('x');
         let mut op = most.clone();
         op.reduces[0].op = "x".repeat(MAX_OP_BYTES + 1);
+        let mut troubles = most.clone();
+        troubles.troubles.push(String::new());
+        let mut long = most.clone();
+        long.troubles[0].push('x');
+        let mut control = most.clone();
+        control.troubles[0] = "\x1b".to_owned();
         let mut id = most;
         id.transfers[0].id = vec![0; 256].into();
-        for wrong in [transfers, reduces, links, peer, shards, plan, op, id] {
+        for wrong in [transfers, reduces, links, peer, shards, plan, op, troubles, long, control, id] {
             assert!(decode_load(wrong).is_err());
         }
     }
