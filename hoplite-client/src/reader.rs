@@ -9,7 +9,7 @@ use hoplite_proto::local::{Request, Response};
 
 use crate::connection::{Connection, Role};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, LostCall, Result};
 use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
@@ -221,7 +221,9 @@ impl ObjectReader {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
         let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
-        match connection.call(request, Operation::Get, timeout).await? {
+        // Whatever was sent: a reader ends with its connection.
+        let answer = connection.call(request, Operation::Get, timeout).await;
+        match answer.map_err(|error| error.leaving(LostCall::Ended))? {
             Response::Node(node::Response::Progress { valid_bytes }) if valid_bytes > beyond_bytes => {
                 self.bytes.confirm(valid_bytes);
                 Ok(())

@@ -11,7 +11,7 @@ use hoplite_proto::local::Request;
 
 use crate::connection::{Connection, Role};
 use crate::deadline::Deadline;
-use crate::error::{Error, Result};
+use crate::error::{Error, LostCall, Result};
 use crate::options::{Confirmation, PutOptions};
 use crate::reference::Reference;
 use crate::view::ObjectView;
@@ -166,7 +166,8 @@ impl ObjectWriter {
     /// If it is cancelled, the object may or may not be sealed.
     pub async fn seal(self) -> Result<()> {
         let timeout = self.options.timeout;
-        self.seal_within(timeout).await
+        // Whatever was sent: a writer ends with its connection.
+        self.seal_within(timeout).await.map_err(|error| error.leaving(LostCall::Ended))
     }
 
     pub(crate) async fn seal_within(self, timeout: Duration) -> Result<()> {

@@ -139,15 +139,13 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
         if value.is_none() {
             return Ok(Self(FOREVER));
         }
-        let wrong = || {
-            PyValueError::new_err("a timeout is a number of seconds from 0 up, None for ever, or \"default\"")
-        };
-        if let Ok(text) = value.cast::<PyString>() {
-            return if text.to_cow()? == DEFAULT { Ok(Self(default_timeout())) } else { Err(wrong()) };
+        if value.cast::<PyString>().is_ok_and(|text| text.to_cow().is_ok_and(|text| text == DEFAULT)) {
+            return Ok(Self(default_timeout()));
         }
         let seconds: f64 = value.extract()?;
         if seconds.is_nan() || seconds < 0.0 {
-            return Err(wrong());
+            let said = "a timeout is a number of seconds from 0 up, None for ever, or \"default\"";
+            return Err(PyValueError::new_err(said));
         }
         Ok(Self(Duration::try_from_secs_f64(seconds).unwrap_or(FOREVER).min(FOREVER)))
     }

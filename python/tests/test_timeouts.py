@@ -84,11 +84,13 @@ except hoplite.InvalidRequest as error:
 
 
 def test_timeouts_that_are_none(client: hoplite.Client) -> None:
-    for wrong in ("soon", "", -1.0, float("nan")):
-        with pytest.raises(ValueError, match='"default"'):
-            client.get("never", wrong)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match='"default"'):
-            client.get("never", wrong, copy=True)  # type: ignore[arg-type]
+    for copy in (None, True):
+        for number in (-1.0, float("nan")):
+            with pytest.raises(ValueError, match='"default"'):
+                client.get("never", number, copy)
+        for text in ("soon", "", "1"):
+            with pytest.raises(TypeError):
+                client.get("never", text, copy)  # type: ignore[arg-type]
 
 
 class Records(logging.Handler):

@@ -41,6 +41,8 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
         let error = threads.get(&only_here, PATIENCE).unwrap_err();
         assert!(matches!(error, Error::Object(ObjectError::ObjectLost { .. })), "{error}");
         assert!(threads.get(&copied, PATIENCE).unwrap()[..] == contents[..]);
+        // Into memory that nobody reads any more.
+        writer.write(b"5678").unwrap();
         let error = writer.seal().unwrap_err();
         assert!(matches!(error, Error::ConnectionLost { call: LostCall::Ended, .. }), "{error}");
     }
@@ -95,6 +97,5 @@ fn a_call_in_flight_says_if_it_may_be_made_again() {
     // Nothing is made again by itself.
     cluster.restart_store(0);
     threads.put("late", b"1").unwrap();
-    assert!(!threads.contains("meeting/1").unwrap());
     assert!(!runtime.block_on(tasks.contains("sum")).unwrap());
 }
