@@ -78,7 +78,7 @@ pub(crate) fn decode(missing: v1::Missing, plane: Plane) -> Option<Missing> {
     check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;
     check_count("named stores of a cause", missing.nodes.len(), MAX_NAMED).ok()?;
     check_count("named ranks of a cause", missing.ranks.len(), MAX_NAMED).ok()?;
-    let ids = missing.ids.iter().map(|id| ObjectId::new(id));
+    let ids = missing.ids.iter().map(ObjectId::new);
     let ids: Vec<ObjectId> = ids.collect::<Result<_>>().ok()?;
     let nodes = missing.nodes.iter().map(|node| NodeId::new(node));
     let nodes: Vec<NodeId> = nodes.collect::<Result<_>>().ok()?;

@@ -60,7 +60,7 @@ mod native {
     #[pyfunction]
     fn default_timeout() -> Option<f64> {
         let timeout = hoplite_client::default_timeout();
-        (timeout < hoplite_client::FOREVER).then(|| timeout.as_secs_f64())
+        (timeout < hoplite_client::FOREVER).then_some(timeout.as_secs_f64())
     }
 
     /// Checks what an allreduce is asked for, before anything is put for it.

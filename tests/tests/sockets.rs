@@ -1,5 +1,6 @@
 //! Where the local socket is: at places of other users, under long paths, and removed while the
 //! store runs.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};

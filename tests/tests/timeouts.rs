@@ -1,5 +1,6 @@
 //! One default of timeouts, through both clients in Rust and the command line. `python/tests/test_timeouts.py` has the same for
 //! Python.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::Path;

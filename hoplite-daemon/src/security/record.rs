@@ -44,14 +44,14 @@ impl From<Damaged> for io::Error {
 /// How the records of one direction show that they are unchanged.
 enum Check {
     Checksum,
-    Seal(LessSafeKey),
+    Seal(Box<LessSafeKey>),
 }
 
 impl Check {
     fn new(key: Option<[u8; KEY_BYTES]>) -> Self {
         key.map_or(Self::Checksum, |key| {
             let key = UnboundKey::new(&AES_128_GCM, &key).expect("a key of this cipher has 16 bytes");
-            Self::Seal(LessSafeKey::new(key))
+            Self::Seal(Box::new(LessSafeKey::new(key)))
         })
     }
 

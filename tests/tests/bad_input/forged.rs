@@ -1,4 +1,5 @@
 //! A client that writes nonsense into the headers of objects, which every client may write to.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs::{self, File};
 use std::io::Read;

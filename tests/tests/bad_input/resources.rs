@@ -161,7 +161,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
     // They take no answer, so that more can come than are served.
-    let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned(), ..Default::default() };
+    let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned() };
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {
             let mut client = RawClient::connect(&socket);

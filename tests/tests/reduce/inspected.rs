@@ -115,7 +115,7 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
                         panic!("{error}")
                     };
                     let Missing::Participants { participants } = &**missing else { panic!("{error}") };
-                    assert_eq!(participants.first, [absent.clone()], "{error}");
+                    assert_eq!(participants.first, std::slice::from_ref(&absent), "{error}");
                 }
             }
         });
