@@ -250,9 +250,10 @@ fn no_port_of_http_answers_under_the_name_of_another_site() {
     let (closed, _place) = with_token();
     refuses_foreign_hosts(address(&closed), "/login");
     let arguments = ["--dashboard", "0", "--metrics", "0", "--http-hosts", "shard.example,Other.Example"];
-    let shard_arguments = arguments.map(str::to_owned).to_vec();
-    let store_arguments = ["--metrics", "0"].map(str::to_owned).to_vec();
-    let open = Cluster::start(Plan { nodes: 1, shard_arguments, store_arguments, ..Plan::default() });
+    let mut plan = Plan { nodes: 1, ..Plan::open() };
+    plan.shard_arguments.extend(arguments.map(str::to_owned));
+    plan.store_arguments.extend(["--metrics", "0"].map(str::to_owned));
+    let open = Cluster::start(plan);
     let [shard, store] =
         [&open.shards[0], &open.stores[0]].map(|daemon| daemon.as_ref().unwrap().addresses());
     for (address, path) in [

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::io;
 
+use hoplite_core::checksum::crc32c;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::{ClusterId, NodeId};
 use hoplite_proto::directory::{BypassKey, MAX_OPENING_BYTES, Preface};
@@ -12,7 +13,7 @@ use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::challenge::{self, HelloFields, Hellos, NONCE_BYTES, Prover};
-use super::record::{KEY_BYTES, Opener, Sealer};
+use super::record::{Damaged, KEY_BYTES, Opener, Sealer};
 use super::token::{Purpose, Token};
 
 /// Who connects to a shard.
@@ -219,10 +220,10 @@ fn records(secret: Option<[u8; 2 * KEY_BYTES]>, side: Prover) -> (Sealer, Opener
 
 async fn write<S: AsyncWrite + Unpin>(stream: &mut S, body: Body) -> io::Result<()> {
     let message = v1::Opening { body: Some(body) };
-    let length = u32::try_from(message.encoded_len()).map_err(|_| io::ErrorKind::InvalidData)?;
-    let mut bytes = length.to_le_bytes().to_vec();
-    message.encode(&mut bytes).map_err(|_| io::ErrorKind::InvalidData)?;
-    stream.write_all(&bytes).await?;
+    let message = message.encode_to_vec();
+    let length = u32::try_from(message.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    let frame = [&length.to_le_bytes()[..], &message, &crc32c(&message).to_le_bytes()].concat();
+    stream.write_all(&frame).await?;
     stream.flush().await
 }
 
@@ -234,6 +235,10 @@ async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
+    if stream.read_u32_le().await? != crc32c(&bytes) {
+        // Nobody refuses anybody: the next attempt may arrive whole.
+        return Err(io::Error::new(io::ErrorKind::InvalidData, Damaged).into());
+    }
     let message = v1::Opening::decode(bytes.as_slice());
     match message.map_err(|_| malformed("a message of an opening cannot be decoded"))?.body {
         Some(Body::Refusal(refusal)) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
@@ -326,6 +331,21 @@ mod tests {
             assert!(matches!(near, OpeningError::Refused(_)), "{near:?}");
             assert!(near.to_string().ends_with(expected), "{near}");
             assert!(matches!(far.unwrap_err(), OpeningError::Refuses(_)));
+        }
+    }
+
+    #[tokio::test]
+    async fn a_changed_byte_is_no_refusal() {
+        let (mut near, mut far) = duplex(1 << 16);
+        write(&mut near, Body::Hello(Hello { cluster: "c".to_owned(), ..Hello::default() })).await.unwrap();
+        let mut bytes = [0; 4 + 3 + 2 + 4];
+        let length = far.read(&mut bytes).await.unwrap();
+        for bit in 4 * 8..length * 8 {
+            let (mut near, mut far) = duplex(1 << 16);
+            let mut changed = bytes[..length].to_vec();
+            changed[bit / 8] ^= 1 << (bit % 8);
+            near.write_all(&changed).await.unwrap();
+            assert!(matches!(read(&mut far).await, Err(OpeningError::Io(_))), "bit {bit}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! The first bytes of a connection to a shard.
 //!
-//! A program of Hoplite sends a [`Preface`], then both sides exchange `Opening` messages, each after its length in four
-//! bytes, little-endian:
+//! A program of Hoplite sends a [`Preface`], then both sides exchange `Opening` messages, each between its length and its
+//! CRC-32C, of four bytes each, little-endian:
 //!
 //! 1. The side that connects sends its hello, and the shard answers with its own, or with a refusal.
 //! 2. If both have a token, the side that connects sends its proof, and the shard answers with its own, or with a

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs::{self, File};
-use std::io::Read;
 use std::os::unix::fs::FileExt;
 
 use hoplite_tests::cluster::Cluster;
@@ -28,8 +27,9 @@ impl Arena {
 
     /// Overwrites the header of the object that begins with `bytes`.
     fn forge(&self, bytes: &[u8], header: [u8; HEADER_BYTES as usize]) {
-        let mut all = Vec::new();
-        (&self.0).read_to_end(&mut all).unwrap();
+        let length = self.0.metadata().unwrap().len();
+        let mut all = vec![0; usize::try_from(length).unwrap()];
+        self.0.read_exact_at(&mut all, 0).unwrap();
         let starts = (HEADER_BYTES as usize..all.len()).step_by(HEADER_BYTES as usize);
         let found: Vec<usize> = starts.filter(|start| all[*start..].starts_with(bytes)).collect();
         assert_eq!(found.len(), 1, "copies of the object in the arena");

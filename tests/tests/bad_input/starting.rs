@@ -35,7 +35,7 @@ fn a_place_where_no_socket_can_be_is_named() {
         (file.as_path(), "not a socket"),
         (&file.join("store.sock"), "Not a directory"),
         (missing, "No such file"),
-        (&long, "path"),
+        (&long, "File name too long"),
     ] {
         let line = reason(&mut store(socket));
         assert!(line.contains(&socket.display().to_string()) && line.contains(why), "{line}");
