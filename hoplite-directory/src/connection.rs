@@ -2,7 +2,7 @@
 //!
 //! A connection is half open until its peer has finished the handshake of TLS, if there is one, and has shown that it is
 //! a member of the cluster. Members are programs of Hoplite that open the connection as
-//! [`opening`](hoplite_daemon::opening) says; without a token, also clients of plain gRPC. With a token, a client of
+//! [`opening`] says; without a token, also clients of plain gRPC. With a token, a client of
 //! plain gRPC is a visitor, who may ask for health and nothing else, on a connection that ends soon.
 
 use std::fmt;
