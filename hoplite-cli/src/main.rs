@@ -25,8 +25,9 @@ mod progress;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use hoplite_core::text::escape;
+use hoplite_daemon::settings::without_empty_variables;
 
 use arguments::StoreArguments;
 use verbs::{
@@ -102,7 +103,8 @@ fn main() -> ExitCode {
     hoplite_shm::ignore_file_size_signal();
     // Daemons that this program starts inherit the limit.
     hoplite_daemon::raise_descriptor_limit();
-    let arguments = Arguments::parse();
+    let matches = without_empty_variables(Arguments::command()).get_matches();
+    let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&error.into()),
@@ -177,7 +179,6 @@ fn one_line(error: &anyhow::Error) -> String {
 #[cfg(test)]
 mod tests {
     use anyhow::Context;
-    use clap::CommandFactory;
 
     use super::*;
 

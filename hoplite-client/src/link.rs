@@ -121,7 +121,7 @@ impl<L: Line> Link<L> {
         let started = Instant::now();
         let mut pause = FIRST_PAUSE;
         loop {
-            let error = match handshake::greet(&self.options) {
+            let error = match handshake::greet(&self.options).and_then(|greeted| self.same_cluster(greeted)) {
                 Ok(greeted) => {
                     *lock(&self.failure) = None;
                     return Ok(Ok(greeted));
@@ -134,6 +134,18 @@ impl<L: Line> Link<L> {
             }
             sleep(pause)?;
             pause = (2 * pause).min(MAX_PAUSE);
+        }
+    }
+
+    /// Refuses a store of another cluster than that of the connection in use: ids and handles mean other objects there.
+    fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
+        let current = self.current();
+        match current.connection().cluster().check_same(greeted.cluster.as_str()) {
+            Ok(()) => Ok(greeted),
+            Err(error) => {
+                let kind = ConnectFailure::Refused(error);
+                Err(Error::Connect { path: self.options.socket.clone(), kind })
+            }
         }
     }
 

@@ -90,16 +90,19 @@ pub(crate) fn read<S: Args>(
     Ok((process, parsed(&matches), parsed(&matches)))
 }
 
-/// Has each argument whose environment variable is empty take no notice of it: an empty variable counts as unset.
+/// Has the arguments of `command` and of its subcommands take no notice of environment variables that are empty: an empty
+/// variable counts as unset.
 pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |argument: &clap::Arg| {
         argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty())
     };
     let ids: Vec<_> =
         command.get_arguments().filter(|argument| is_empty(argument)).map(|a| a.get_id().clone()).collect();
-    ids.into_iter().fold(command, |command, id| {
+    let command = ids.into_iter().fold(command, |command, id| {
         command.mut_arg(id, |argument| argument.env(clap::builder::Resettable::Reset))
-    })
+    });
+    let names: Vec<_> = command.get_subcommands().map(|verb| verb.get_name().to_owned()).collect();
+    names.into_iter().fold(command, |command, name| command.mut_subcommand(name, without_empty_variables))
 }
 
 /// One row of a table in Markdown for each setting: its flag, its variable, and what it is.

@@ -28,7 +28,7 @@ if not (Path(hoplite.__file__).parent / "_bin").is_dir():
 for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
     os.environ.pop(name, None)
 # For the temporary files of the tests and of all that they start: Dask and torch leave some behind.
-TEMPORARY = Path(tempfile.mkdtemp(prefix="t-"))
+TEMPORARY = Path(tempfile.mkdtemp(prefix="t"))
 os.environ["TMPDIR"] = str(TEMPORARY)
 tempfile.tempdir = None
 # Ray is to tell nobody of the tests, and to ask nobody outside of this machine.

@@ -184,7 +184,7 @@ fn a_secret_that_cannot_be_made_says_what_to_set() {
     let mut command = hoplite_daemon::launch::shard("127.0.0.1:0");
     command.env("XDG_CONFIG_HOME", "/proc/nowhere");
     let (code, text) = run_to_end(&mut command);
-    assert_eq!(code, 1, "{text}");
+    assert_eq!(code, 2, "{text}");
     assert!(text.contains("XDG_CONFIG_HOME") && text.contains("--token-file"), "{text}");
 }
 

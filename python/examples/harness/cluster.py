@@ -105,7 +105,7 @@ def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
     """Ray's own way to have several nodes on one machine, each with an object store; they move data over TCP."""
     from ray.cluster_utils import Cluster
 
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as directory:
         # Else it would pass for the Ray cluster of this machine, in place of one that runs here already.
         os.environ["RAY_TMPDIR"] = directory
         others = args.nodes - 1

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from hoplite import Client, ConnectFailed, ConnectionLost, connect
+from hoplite import Client, ClusterMismatch, ConnectFailed, ConnectionLost, connect
 
 T = TypeVar("T")
 
@@ -73,6 +73,10 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
         return act(client())
     except ConnectFailed:
         # Before anything was sent.
+        return act(client())
+    except ClusterMismatch:
+        # Before anything was sent: the connection may be to a store that has ended, and whose place another one has taken.
+        _own.close()
         return act(client())
     except ConnectionLost as error:
         if not error.retryable:

@@ -13,5 +13,5 @@ from example_runs import Place
 @pytest.fixture
 def place() -> Iterator[Place]:
     # Not pytest's: Ray's sockets lie deep in it, and the path of a socket has at most 107 bytes.
-    with tempfile.TemporaryDirectory(prefix="ex-") as directory:
+    with tempfile.TemporaryDirectory(prefix="e") as directory:
         yield Place(Path(directory))

@@ -16,7 +16,7 @@ NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": Fal
 
 
 def main() -> int:
-    with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as directory:
         os.environ["RAY_TMPDIR"] = directory
         nodes = Cluster(initialize_head=True, head_node_args=NODE)
         try:

@@ -608,7 +608,7 @@ fn locations(input: &mut Unstructured<'_>, world: &World, id: ObjectId) -> Resul
 
 fn failure(input: &mut Unstructured<'_>, id: ObjectId) -> Result<Error> {
     let errors = [
-        Error::Timeout { operation: Operation::Get, waited: Duration::from_secs(1) },
+        Error::timeout(Operation::Get, Duration::from_secs(1)),
         Error::ObjectLost { id: id.clone() },
         Error::Deleted { id },
         Error::ShuttingDown,
