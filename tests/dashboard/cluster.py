@@ -66,8 +66,11 @@ class Process:
 
 @contextmanager
 def directory_process(*arguments: object) -> Iterator[tuple[Process, dict[str, Any]]]:
-    """A shard with a dashboard; yields it and its addresses."""
-    where = ("--listen", "127.0.0.1:0", "--dashboard", "0", "--print-addresses")
+    """A shard with a dashboard; yields it and its addresses.
+
+    It asks nobody for a token, unless one is named.
+    """
+    where = ("--listen", "127.0.0.1:0", "--dashboard", "0", "--print-addresses", "--insecure")
     with Process("hoplite-directory", *where, *arguments) as process:
         addresses = json.loads(process.line())
         assert process.line() == "ready"
@@ -95,7 +98,7 @@ def store(shard: str, place: Path, name: str, *arguments: object) -> Iterator[Pa
     """A store of 64 MiB; yields its socket."""
     socket = place / f"{name}.sock"
     settings = ("--directory", shard, "--socket", socket, "--node-id", name, "--memory", "64MiB", "--no-prefault")
-    with Process("hoplite-store", *settings, "--print-addresses", *arguments) as process:
+    with Process("hoplite-store", *settings, "--insecure", "--print-addresses", *arguments) as process:
         process.line()
         assert process.line() == "ready"
         yield socket
