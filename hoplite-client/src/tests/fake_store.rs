@@ -222,11 +222,12 @@ impl Shared {
                 Ok(length) => received.extend_from_slice(&chunk[..length]),
             }
         }
-        if !self.greet(&mut stream) {
-            return;
-        }
         let client = {
+            // Before the client hears that it is connected, so that nobody misses it afterwards.
             let mut state = self.state.lock().unwrap();
+            if !self.greet(&mut stream) {
+                return;
+            }
             state.clients.push(stream.try_clone().unwrap());
             self.changed.notify_all();
             state.clients.len() - 1
