@@ -192,7 +192,7 @@ impl Levels {
                  the handshake of TLS failed.",
             ),
             refused_calls: metrics
-                .counter("hoplite_directory_refused_calls_total", "Calls without the token of the cluster."),
+                .counter("hoplite_directory_refused_calls_total", "Connections and calls without the token of the cluster."),
             refused_logins: metrics
                 .counter("hoplite_directory_refused_logins_total", "Wrong tokens at the dashboard."),
         }
