@@ -79,6 +79,7 @@ lint: ## Formatting, lints, the licences and sources of dependencies, and what p
 	$(PYTHON) -m unittest discover -s tests/lint
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 	$(PYTHON) tests/lint/pages.py
+	$(PYTHON) tests/lint/levels.py
 
 # Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.
 test-unit: tested ## Unit, property, simulation, conformance and process tests.

@@ -54,12 +54,12 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
-    /// How long to wait for objects: the flag, or else the default of all clients. Connecting fails if that is wrong.
+    /// Returns the time to wait for objects: the flag, or else the default of all clients. Connecting fails if that is wrong.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// How long a call may take that waits for no object to appear: with a timeout of zero, the daemons still get the
+    /// Returns the time that a call may take that waits for no object to appear: with a timeout of zero, the daemons still get the
     /// time that they need to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
@@ -81,7 +81,7 @@ impl StoreArguments {
     }
 }
 
-/// The time that the user gave is over.
+/// The time that the user has given is over.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} of {objects} timed out after {}{missing}", humantime::format_duration(*timeout))]
 struct TimedOut {

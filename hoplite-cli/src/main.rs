@@ -107,7 +107,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
-        Err(error) => return failed(&error.into()),
+        Err(error) => return failed(error.into()),
     };
     let outcome = runtime.block_on(run(arguments));
     // Not a drop, which would wait for reads that nobody can end, such as one of a terminal.
@@ -115,7 +115,7 @@ fn main() -> ExitCode {
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_closed_output(&error) => ExitCode::SUCCESS,
-        Err(error) => failed(&error),
+        Err(error) => failed(error),
     }
 }
 
@@ -144,7 +144,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Whether the reader of the output has closed it, as in `hoplite get x | head`.
+/// Returns `true` if the reader of the output has closed it, as in `hoplite get x | head`.
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -152,12 +152,15 @@ fn is_closed_output(error: &anyhow::Error) -> bool {
         .any(|error| error.kind() == io::ErrorKind::BrokenPipe)
 }
 
-fn failed(error: &anyhow::Error) -> ExitCode {
-    if let Some(usage) = error.downcast_ref::<clap::Error>() {
-        let _ = usage.print();
-        return ExitCode::from(USAGE);
-    }
-    let _ = writeln!(io::stderr(), "hoplite: {}", one_line(error));
+fn failed(error: anyhow::Error) -> ExitCode {
+    let error = match error.downcast::<clap::Error>() {
+        Ok(usage) => {
+            let _ = usage.format(&mut Arguments::command()).print();
+            return ExitCode::from(USAGE);
+        }
+        Err(error) => error,
+    };
+    let _ = writeln!(io::stderr(), "hoplite: {}", one_line(&error));
     ExitCode::FAILURE
 }
 

@@ -14,12 +14,20 @@ use hoplite_proto::local::{Request, Response};
 use tokio::sync;
 use tokio::task::spawn_blocking;
 
-use crate::client::{Client, REPORT_TIMEOUT};
 use crate::connection::Connection;
+use crate::deadline::Deadline;
 use crate::error::{Error, Loss, LostCall, Result};
 use crate::link::Link;
+use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
+
+/// The time that the calls wait that ask for what a daemon knows now: `Client::list`, `Client::describe` and
+/// `Client::status`. They wait for no object, so this only bounds a daemon that is stopped.
+pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Most ids in one request for what is missing. The store bounds the ids in one request, and the ids in all open calls of a
+/// client together.
+const MAX_ASKED_IDS: usize = 1024;
 
 /// The way in which a client gets the connection for a call.
 #[derive(Debug, Clone)]
@@ -177,11 +185,6 @@ impl Begun {
         Ok(Self { connection, timeout, user })
     }
 
-    /// A client for the calls of which this one consists. All of them go over its connection.
-    pub(crate) fn client(&self) -> Client {
-        Client { access: Access::Inner(Arc::clone(&self.connection)) }
-    }
-
     /// Asks for what a daemon knows now.
     pub(crate) async fn report(
         &self,
@@ -234,17 +237,15 @@ impl Begun {
         work.await
     }
 
-    /// The objects of `needs` that are complete nowhere; `None` if there are no needs, or no answer.
+    /// Returns the objects of `needs` that are complete nowhere; `None` if there are no needs, or the store cannot tell.
     async fn missing(&self, needs: &[ObjectId]) -> Option<Vec<ObjectId>> {
         if needs.is_empty() {
             return None;
         }
-        let request =
-            node::Request::Wait { ids: needs.to_vec(), count: needs.len(), timeout: Duration::ZERO };
-        let answer = self.connection.call_node(request, Operation::Wait, Duration::ZERO).await.ok()?;
-        let node::Response::Ready { indices } = answer else { return None };
-        let is_there = |index: &usize| indices.binary_search(index).is_ok();
-        let missing = (0..needs.len()).filter(|index| !is_there(index));
-        Some(missing.map(|index| needs[index].clone()).collect())
+        let parts: Vec<&[ObjectId]> =
+            needs.chunks(self.connection.max_ids().clamp(1, MAX_ASKED_IDS)).collect();
+        let ready = many::look(&self.connection, &parts, Deadline::after(Duration::ZERO)).await.ok()?;
+        let is_missing = |index: &usize| ready.binary_search(index).is_err();
+        Some((0..needs.len()).filter(is_missing).map(|index| needs[index].clone()).collect())
     }
 }

@@ -355,7 +355,7 @@ impl ObjectWriter {
         self.writer.write(bytes)
     }
 
-    /// How many bytes were written so far.
+    /// Returns the number of bytes that were written so far.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
@@ -382,7 +382,7 @@ impl ObjectReader {
         self.reader.size_bytes()
     }
 
-    /// How many bytes were read so far.
+    /// Returns the number of bytes that were read so far.
     pub fn position_bytes(&self) -> u64 {
         self.reader.position_bytes()
     }

@@ -1,6 +1,4 @@
 //! The asynchronous client.
-//!
-//! A get passes six files; this is number 1. Next: `hoplite-store/src/local/connection.rs`.
 
 use std::path::Path;
 use std::pin::pin;
@@ -17,7 +15,7 @@ use hoplite_proto::local::{self, Request};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::begun::{Access, Begun, Lasting, Repeat, Wait};
+use crate::begun::{Access, Begun, Lasting, REPORT_TIMEOUT, Repeat, Wait};
 use crate::connection::{Connection, handshake};
 use crate::error::{ConnectFailure, Error, Result};
 use crate::location_watch::LocationWatch;
@@ -29,10 +27,7 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
-/// How long the calls wait that ask for what a daemon knows now: [`Client::list`], [`Client::describe`] and
-/// [`Client::status`]. They wait for no object, so this only bounds a daemon that is stopped.
-pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long a probe may take: as long as a store takes part in one.
+/// The time that a probe may take: as long as a store takes part in one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 /// How often the store is asked how far a probe is.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
@@ -63,6 +58,13 @@ pub struct Page {
     pub objects: Vec<Locations>,
     /// The id to list after for the next page; `None` if this is the last one.
     pub next: Option<ObjectId>,
+}
+
+impl Begun {
+    /// A client for the calls of which this one consists. All of them go over its connection.
+    pub(crate) fn client(&self) -> Client {
+        Client { access: Access::Inner(Arc::clone(&self.connection)) }
+    }
 }
 
 impl Client {
@@ -177,10 +179,11 @@ impl Client {
     /// `StoreFull` if there is no room for a copy, `ObjectTooLarge` if there never will be.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
-        let request = node::Request::Get { id: id.clone(), until: Until::Complete, timeout };
+        let request = node::Request::Get { id: id.clone(), until: Until::Contents, timeout };
         let get = pin!(async {
             match call.connection.call_node(request, Operation::Get, timeout).await? {
                 Response::Object(view) => ObjectView::open(&call.connection, view),
+                Response::Contents { view, bytes } => Ok(ObjectView::copied(view, &bytes)),
                 _ => Err(call.connection.unexpected()),
             }
         });
@@ -414,7 +417,7 @@ pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize)
         .into_iter()
         .take(maximum.saturating_add(1))
         .map(ObjectId::new)
-        .collect::<hoplite_core::Result<_>>()?;
+        .collect::<std::result::Result<_, _>>()?;
     if ids.len() > maximum {
         return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
     }

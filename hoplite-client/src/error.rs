@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
+use hoplite_core::id::IdError;
 use hoplite_core::{ObjectId, Operation};
 use hoplite_proto::socket_place::{DAEMON_USER_VARIABLE, Distrust};
 
@@ -61,7 +62,7 @@ pub enum Error {
     SizeMismatch {
         /// The announced size.
         size_bytes: u64,
-        /// How many bytes were written, or were to be written.
+        /// The number of bytes that were written, or were to be written.
         written_bytes: u64,
     },
     /// Some participants of a collective did not do their part in time.
@@ -95,7 +96,7 @@ impl fmt::Display for Ranks<'_> {
     }
 }
 
-/// Why no connection could be made.
+/// The reason for which no connection could be made.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
@@ -136,7 +137,10 @@ pub enum ConnectFailure {
         /// The timeout.
         waited: Duration,
     },
-    /// The process that listens closed the connection or sent something else than the greeting of a store.
+    /// The process that listens closed the connection before its greeting: it stops, or is no store.
+    #[error("the process that listens there closed the connection before its greeting: does it stop?")]
+    ClosedEarly,
+    /// The process that listens sent something else than the greeting of a store.
     #[error("the process that listens there is not a hoplite-store")]
     NotAStore,
     /// The store refused the connection, or speaks another version.
@@ -157,7 +161,7 @@ pub enum ConnectFailure {
     },
 }
 
-/// Why a connection broke.
+/// The reason for which a connection broke.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -220,6 +224,12 @@ pub enum ErrorCode {
     RanksMissing,
 }
 
+impl From<IdError> for Error {
+    fn from(error: IdError) -> Self {
+        Self::Object(error.into())
+    }
+}
+
 impl Error {
     pub(crate) const fn timeout(operation: Operation, waited: Duration) -> Self {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
@@ -262,7 +272,10 @@ impl Error {
             }
             Self::Connect { kind, .. } => matches!(
                 kind,
-                ConnectFailure::NoSuchSocket | ConnectFailure::NotListening | ConnectFailure::TimedOut { .. }
+                ConnectFailure::NoSuchSocket
+                    | ConnectFailure::NotListening
+                    | ConnectFailure::ClosedEarly
+                    | ConnectFailure::TimedOut { .. }
             ),
             _ => false,
         }

@@ -96,7 +96,7 @@ mod tests;
 
 pub use client::{Client, Page};
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};
-pub use hoplite_core::missing::Missing;
+pub use hoplite_core::error::Missing;
 pub use hoplite_core::node::{ByteRange, LongWait as WaitingCall, ReduceOrder};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};

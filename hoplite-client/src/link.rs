@@ -143,7 +143,7 @@ impl<L: Line> Link<L> {
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
             Ok(()) => Ok(greeted),
             Err(error) => {
-                let kind = ConnectFailure::Refused(error);
+                let kind = ConnectFailure::Refused(error.into());
                 Err(Error::Connect { path: self.options.socket.clone(), kind })
             }
         }

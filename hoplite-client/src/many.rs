@@ -74,8 +74,12 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for all objects of all parts, and returns the indices of those that are available at the deadline.
-async fn look(connection: &Connection, parts: &[&[ObjectId]], deadline: Deadline) -> Result<Vec<usize>> {
+/// Waits for all objects of all parts, and returns the indices of those that are available at the deadline, in order.
+pub(crate) async fn look(
+    connection: &Connection,
+    parts: &[&[ObjectId]],
+    deadline: Deadline,
+) -> Result<Vec<usize>> {
     let (mut ready, mut first) = (Vec::new(), 0);
     for part in parts {
         let found = wait_part(connection, part.to_vec(), part.len(), deadline.left()).await?;

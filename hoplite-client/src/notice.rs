@@ -39,8 +39,8 @@ pub struct LongWait {
     pub id: Option<ObjectId>,
     /// The time for which the call has waited.
     pub waited: Duration,
-    /// The objects that the call needs and that are not complete anywhere in the cluster. `None` if the directory did not
-    /// answer in time, or the call waits for no objects.
+    /// The objects that the call needs and that are not complete anywhere in the cluster. `None` if the store could not tell,
+    /// or the call waits for no objects.
     pub missing: Option<Vec<ObjectId>>,
 }
 
@@ -101,7 +101,7 @@ impl fmt::Display for LongWait {
             }
             (None, "put") => f.write_str("for room in the store, or for the directory"),
             (None, "delete") => f.write_str("for other nodes to drop their copies"),
-            (None, _) => f.write_str("the directory does not answer"),
+            (None, _) => f.write_str("for an answer of the store or of the directory"),
         }
     }
 }
@@ -121,6 +121,6 @@ mod tests {
         assert!(text("reduce", ids(9)).ends_with("s/2, s/3 and 5 more"));
         assert!(text("get", ids(0)).ends_with("it waits for their bytes, or for other participants"));
         assert!(text("put", None).ends_with("for room in the store, or for the directory"));
-        assert!(text("get", None).ends_with("the directory does not answer"));
+        assert!(text("get", None).ends_with("for an answer of the store or of the directory"));
     }
 }

@@ -12,7 +12,7 @@ use hoplite_proto::socket_place::daemon_user_of_environment;
 use crate::notice::{LONG_WAIT, Listener, log_notice};
 use crate::timeout::default_timeout;
 
-/// How long connecting may take, unless the caller says otherwise. A store answers within a millisecond; one that does
+/// The time that connecting may take, unless the caller says otherwise. A store answers within a millisecond; one that does
 /// not within seconds is stopped or swamped.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -21,7 +21,7 @@ pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 pub struct ConnectOptions {
     /// The store's socket; by default that of [`default_socket_path`].
     pub socket: PathBuf,
-    /// How long to wait for the store to accept and to answer, and for a store that has gone to come back; by default
+    /// The time to wait for the store to accept and to answer, and for a store that has gone to come back; by default
     /// [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
     /// The name of this program in the store's log; by default that of the executable.
@@ -77,7 +77,7 @@ impl Default for ConnectOptions {
 pub struct PutOptions {
     /// Element type, shape and the application's own few bytes; plain bytes by default.
     pub metadata: Metadata,
-    /// How long to wait for room, for another writer of the same id, and for the directory, all together; by default
+    /// The time to wait for room, for another writer of the same id, and for the directory, all together; by default
     /// [`default_timeout`].
     pub timeout: Duration,
     /// What the store and the directory have done when a put succeeds.
@@ -114,7 +114,7 @@ pub struct ReduceOptions {
     /// The part of each source that is reduced; both ends are at whole elements. `None`, the default, means all of it. With a
     /// range, the target is as long as the range, and has the type of the sources but not their shape.
     pub range: Option<ByteRange>,
-    /// How long the whole may take, with the time until the sources are there; by default [`default_timeout`].
+    /// The time that the whole may take, with the time until the sources are there; by default [`default_timeout`].
     pub timeout: Duration,
 }
 
@@ -138,7 +138,7 @@ pub struct AllreduceOptions {
     /// In which order the sources are combined; by default as they become ready. In any case all participants get the
     /// same bits.
     pub order: ReduceOrder,
-    /// How long the whole may take, with the time until all participants are there; by default
+    /// The time that the whole may take, with the time until all participants are there; by default
     /// [`default_timeout`].
     pub timeout: Duration,
 }

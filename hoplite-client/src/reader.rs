@@ -14,7 +14,7 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// How many bytes must arrive before a task that copies a whole object is woken: at 1 GB/s it wakes a thousand times per
+/// The number of bytes that must arrive before a task that copies a whole object is woken: at 1 GB/s it wakes a thousand times per
 /// second, and not for each block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
@@ -120,7 +120,7 @@ impl ObjectReader {
         self.size_bytes
     }
 
-    /// How many bytes the caller has read so far.
+    /// Returns the number of bytes that the caller has read so far.
     pub fn position_bytes(&self) -> u64 {
         self.position_bytes
     }

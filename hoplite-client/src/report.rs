@@ -10,21 +10,22 @@ use hoplite_core::topology::blocks::Blocks;
 use hoplite_core::topology::{Link, Matrix};
 use hoplite_core::{ObjectId, Result};
 use hoplite_proto::directory::decode_locations;
-use hoplite_proto::missing::{decode_fault, decode_wait};
+use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// All that is known of one object: by that of its shards which knows most of it, and by the store of this node.
+/// One object, as the best informed of its shards and the store of this node know it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The address of the shard.
     pub shard: String,
     /// The object, and where its copies are.
     pub locations: Locations,
-    /// The latest grants, oldest first: which node was told to pull the object from which.
+    /// The latest grants, oldest first.
     pub grants: Vec<Grant>,
-    /// How many nodes wait for a location.
+    /// The number of nodes that wait for a location.
     pub waiting_receivers: u32,
-    /// How the object is reduced, or was, if this store coordinates that, or is one of those that make it together, and remembers.
+    /// The reduce or the collective that makes the object, or made it. `None` if this store neither coordinates it nor is a member, or has
+    /// forgotten it.
     pub reduce: Option<ReduceRecord>,
 }
 
@@ -35,57 +36,58 @@ pub struct Grant {
     pub receiver: String,
     /// The name of the node that serves.
     pub sender: String,
-    /// Why the shard chose this sender.
+    /// The reason for which the shard chose this sender.
     pub reason: String,
-    /// When, counted from the start of the shard.
+    /// The time of the grant, counted from the start of the shard.
     pub at: Duration,
-    /// How the pull ended; `None` while it runs.
+    /// The outcome of the pull; `None` while it runs.
     pub outcome: Option<String>,
 }
 
-/// How a reduce was planned, and how it went.
+/// The plan of a reduce or a collective, and its progress.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
     /// The operation, such as `sum`.
     pub op: String,
-    /// How many sources were reduced.
+    /// The number of sources that were reduced.
     pub reduced: u64,
-    /// How many sources the call named.
+    /// The number of sources that the call named.
     pub sources: u64,
-    /// How many nodes combined something, beside the receiver.
+    /// The number of nodes that combined something, beside the receiver.
     pub hops: u64,
-    /// The schedule that was chosen, and why.
+    /// The schedule, and the reason for it.
     pub plan: String,
-    /// What the plan took one stream between two nodes to get; zero if another store has planned it.
+    /// The rate of one stream between two nodes, as the plan assumed it; zero if another store made the plan.
     pub bytes_per_second: u64,
-    /// What the plan took a byte to need from one node to another.
+    /// The latency between two nodes, as the plan assumed it.
     pub latency: Duration,
-    /// How long the reduce took, from the call to the last byte.
+    /// The time from the call to the last byte, or until now.
     pub elapsed: Duration,
-    /// How often something failed and was mended.
+    /// The number of failures that were repaired.
     pub mendings: u32,
-    /// How often the target was begun anew.
+    /// The number of times that the target was begun anew.
     pub restarts: u32,
-    /// Whether it still goes on.
+    /// `true` while it runs.
     pub is_running: bool,
-    /// How far this store is, if it is one of those that make the target together.
+    /// The progress of this store, if it is a member.
     pub position: Option<MemberPosition>,
-    /// How far all of these are, in their order, while that goes on. Those who cannot be asked have no bytes, and their stage says so.
+    /// The progress of all members while they run, in the order of the schedule. A member that cannot be asked has no bytes, and its stage
+    /// says so.
     pub positions: Vec<MemberPosition>,
 }
 
-/// How far one of the stores is that make the target of a collective together.
+/// The progress of one member of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPosition {
-    /// Which of them it is, in the order of the schedule, from 0.
+    /// The number of the member, in the order of the schedule, from 0.
     pub member: u32,
-    /// How many members there are.
+    /// The number of members.
     pub members: u32,
-    /// What it does, or how it ended.
+    /// The stage of its work, or its outcome.
     pub stage: String,
-    /// How many bytes of what is made are final there.
+    /// The number of final bytes that it has.
     pub final_bytes: u64,
-    /// The size of what is made.
+    /// The number of bytes that it is to have.
     pub size_bytes: u64,
     /// The node, if it is one of [all](ReduceRecord::positions).
     pub node: String,
@@ -100,21 +102,21 @@ pub struct NodeStatus {
     pub cluster: String,
     /// The version of the store.
     pub version: String,
-    /// Where other stores reach it.
+    /// The address at which other stores reach it.
     pub data_address: String,
-    /// How long the store has run.
+    /// The time since the store started.
     pub uptime: Duration,
     /// The size of the arena.
     pub capacity_bytes: u64,
-    /// How much of the arena is free.
+    /// Bytes of the arena that are free.
     pub free_bytes: u64,
-    /// How much of the arena is taken by copies that stay until they are deleted.
+    /// Bytes of copies that stay until they are deleted.
     pub pinned_bytes: u64,
-    /// How much of the arena is taken by copies that go when room is needed.
+    /// Bytes of copies that go when the store needs room.
     pub evictable_bytes: u64,
-    /// How much of the arena is set aside for targets of reduces that have not begun to grow.
+    /// Bytes that are reserved for targets of reduces that have not begun to grow.
     pub reserved_bytes: u64,
-    /// How much of the arena has been touched, so that first puts are fast.
+    /// Bytes of the arena whose pages are touched, so that first puts are fast.
     pub prefaulted_bytes: u64,
     /// Copies of objects, complete and partial.
     pub copies: u64,
@@ -144,13 +146,13 @@ pub struct NodeStatus {
     pub put_conflicts: u64,
     /// The shards of the directory, in the order of the configuration.
     pub shards: Vec<ShardStatus>,
-    /// The links to other stores, as transfers to them have shown them; those that carry least first.
+    /// The links to other stores, estimated from transfers, the slowest first.
     pub links: Vec<PeerLink>,
-    /// What goes wrong at the store now.
+    /// The troubles of the store now.
     pub troubles: Troubles,
 }
 
-/// What goes wrong at a store now.
+/// The troubles of a store at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
     /// The number of calls and transfers that wait for room.
@@ -172,12 +174,12 @@ pub struct PeerFault {
     pub name: String,
     /// The last failure.
     pub error: hoplite_core::Error,
-    /// How long ago the attempts began to fail.
+    /// The time since the attempts began to fail.
     pub since: Duration,
 }
 
 impl Troubles {
-    /// One line for each, for people.
+    /// Returns one line for each trouble, for people.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.waiting_for_room > 0 {
@@ -224,27 +226,27 @@ impl From<v1::Troubles> for Troubles {
 pub struct PeerLink {
     /// The name of the other node.
     pub node: String,
-    /// What it is estimated to do now.
+    /// Its estimated latency and rate.
     pub link: Link,
-    /// Whether it carries much less than most of the links of this store, or takes much longer.
+    /// `true` if its rate is much lower, or its latency much higher, than that of most links of this store.
     pub is_slow: bool,
 }
 
-/// How many nodes say by the same labels where they are.
+/// The nodes that name their places with the same label keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceKeys {
-    /// The keys of these labels, outermost first; none if they say nothing of it.
+    /// The keys, outermost first; empty for nodes without such labels.
     pub keys: Vec<String>,
-    /// How many nodes.
+    /// The number of these nodes.
     pub nodes: u32,
 }
 
 /// A shard of the directory, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardStatus {
-    /// Where it listens.
+    /// The address at which it listens.
     pub address: String,
-    /// Whether the store has a session with it. If it cannot be asked, the numbers below are zero.
+    /// `true` if the store has a session with it. The numbers below are zero if the shard cannot be asked.
     pub connected: bool,
     /// Objects that it knows.
     pub objects: u64,
@@ -254,57 +256,56 @@ pub struct ShardStatus {
     pub nodes: u32,
     /// Queries that wait for a location.
     pub waiting_queries: u64,
-    /// By which labels the connected nodes say where they are. If there are several, nodes that stand side by side may share no
-    /// group.
+    /// The label keys with which connected nodes name their places. If nodes use different keys, neighbours may share no group.
     pub place_keys: Vec<PlaceKeys>,
     /// The version of measured places that it uses; zero if there are none.
     pub places_version: u64,
-    /// What an uplink carries by them, in thousandths of what a host's link does; zero if it was not measured, or if no
-    /// node is where was measured.
+    /// The measured rate of an uplink, in thousandths of that of a host's link; zero if it was not measured, or applies to no node.
     pub uplink_permille: u32,
 }
 
-/// The links between nodes, as a probe has found them.
+/// The result of a probe: the links between nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// The links between the nodes that were there until the end.
+    /// The links between the nodes that took part until the end of the probe.
     pub matrix: Matrix,
-    /// Nodes that are not in the matrix, and why.
+    /// The nodes that are not in the matrix, each with the reason.
     pub lost: Vec<(String, String)>,
-    /// Pairs of indices of nodes that have not reached each other. They are given the worst round trip that either has.
+    /// Pairs of nodes that did not reach each other, by their indices. Each gets the worst round trip of its two nodes.
     pub guessed: Vec<(u32, u32)>,
-    /// How many pairs of more than 2,000 nodes were not to be measured: they have the link of others between the blocks of the matrix.
+    /// The number of pairs that were not measured, because there are more than 2,000 nodes. They have the link of other pairs of the same two
+    /// groups.
     pub estimated: u64,
-    /// How many pairs were measured over TCP, since no datagram came back.
+    /// The number of pairs that were measured over TCP, because no datagram came back.
     pub by_tcp: u32,
     /// Round trips of all pairs together.
     pub echoes: u64,
-    /// How many more had no reply in time.
+    /// The number of round trips without a reply in time, beside these.
     pub lost_echoes: u64,
     /// Bytes that were sent to measure bandwidth.
     pub train_bytes: u64,
-    /// How long the probe took.
+    /// The time that the probe took.
     pub elapsed: Duration,
-    /// What the directory and the stores use of it, if they were to.
+    /// The part that the directory and the stores use; `None` if the probe was not applied.
     pub applied: Option<AppliedPlaces>,
 }
 
-/// What was taken from a probe: in which groups the nodes are that have no labels, and what the uplinks of groups carry.
+/// The places and rates that the directory took from a probe: groups of nodes, and what their uplinks carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// The highest counts.
+    /// The version; the highest one counts.
     pub version: u64,
-    /// How many groups there are, of the innermost ones.
+    /// The number of innermost groups.
     pub groups: u32,
-    /// What an uplink carries, in thousandths of what a host's link does; `None` if there are no groups.
+    /// The rate of an uplink, in thousandths of that of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
-    /// How many shards of the directory have taken it.
+    /// The number of shards of the directory that have taken it.
     pub shards: u32,
-    /// How many there are.
+    /// The number of all shards.
     pub all_shards: u32,
-    /// How many nodes are in their measured groups. If there are none, what uplinks carry is not used.
+    /// The number of nodes in measured groups. Without any, the rates of uplinks are not used.
     pub nodes: u32,
-    /// How many of those that were measured stay where their labels say.
+    /// The number of measured nodes that stay in the groups of their labels.
     pub labelled_nodes: u32,
 }
 

@@ -11,9 +11,9 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Objects of at most so many bytes are copied out of the store: a page. To keep a reference to a smaller object costs the
-/// store and the client about as much as its bytes, and a store bounds the references of a client.
-pub(crate) const MAX_COPIED_BYTES: usize = 4 << 10;
+/// Size of the largest object that is copied out of the store. A store bounds the references of a client, and a reference costs
+/// about as much memory as the bytes of a small object.
+pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 /// Where a copy begins in memory: at a multiple of a cache line, as objects in the store do.
 const ALIGNMENT: usize = 64;
 
@@ -21,8 +21,8 @@ const ALIGNMENT: usize = 64;
 ///
 /// Nothing is copied, except objects of at most 4 KiB: a view of such an object is private memory and holds no reference.
 /// Otherwise the store does not reuse the memory while the view exists, even if the object is deleted meanwhile.
-/// A view stays readable when the connection is lost. It keeps the connection open. It may be used and dropped on any
-/// thread, inside or outside of a runtime; to drop it never blocks.
+/// A view of more than 4 KiB keeps its connection open. Every view stays readable when the connection is lost, and may be
+/// used and dropped on any thread, inside or outside of a runtime. Dropping it never blocks.
 pub struct ObjectView {
     contents: Contents,
     put: PutId,
@@ -83,6 +83,12 @@ impl ObjectView {
             Contents::Stored { bytes, reference: Arc::new(reference) }
         };
         Self { contents, put, metadata, range }
+    }
+
+    /// Makes a view of the bytes in a store's answer. Copies them.
+    pub(crate) fn copied(view: node::ObjectView, bytes: &[u8]) -> Self {
+        let contents = Contents::copied(bytes);
+        Self { contents, put: view.put, metadata: view.metadata, range: 0..bytes.len() }
     }
 
     /// A view of a part, as an object with this metadata; `None` if there is none.

@@ -16,7 +16,7 @@ use crate::options::{Confirmation, PutOptions};
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
-/// How many bytes are copied or compared before other tasks get a turn. Large enough that a copy in pieces runs at the speed
+/// The number of bytes that are copied or compared before other tasks get a turn. Large enough that a copy in pieces runs at the speed
 /// of one large `memcpy`; 0.4 ms at 10 GB/s.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
@@ -90,7 +90,7 @@ impl ObjectWriter {
         self.size_bytes
     }
 
-    /// How many bytes the caller has written so far.
+    /// Returns the number of bytes that the caller has written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }

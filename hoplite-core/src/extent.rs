@@ -8,7 +8,7 @@
 pub struct Extent {
     /// Where it starts, in bytes from the start of the arena.
     pub offset_bytes: u64,
-    /// How long it is.
+    /// Its length.
     pub length_bytes: u64,
 }
 

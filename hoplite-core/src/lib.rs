@@ -4,54 +4,42 @@
 //! There are no sockets, clocks, tasks, locks, log lines or random numbers in this crate, so the same code runs in the
 //! daemons, under property tests and in the deterministic simulation.
 //!
-//! * [`shard`]: one shard of the directory, which knows where the copies of objects are and who may pull from whom.
-//! * [`node`]: one store's object table: copies, references, eviction, pulls, publications.
-//! * [`plan`]: the orderings that both consult, such as sender selection.
-//! * [`collective`]: collectives that several stores perform together.
-//! * [`reduce`]: the operations of a reduce and their kernels.
-//! * [`topology`]: what links cost, and which order of ranks makes collectives cheap on them.
-//! * [`stall`]: when a transfer has stalled.
-//! * [`placement`]: which shards are responsible for an id.
-//! * [`session`]: how a store keeps its sessions with the shards.
-//! * [`batch`]: which messages of a session share a frame.
-//! * [`load`]: what a store tells those who watch the cluster.
-//! * [`fault`]: failures that repeat: which are news for the log, and which are shown.
-//! * [`peer`]: how long one store waits for another.
-//! * [`missing`]: the thing that a call waited for when its time ran out.
-//! * [`text`]: what of a text disturbs a terminal.
-//! * [`trace`]: to which trace a call belongs.
+//! Modules import modules of lower levels only. From the lowest to the highest:
+//!
+//! 1. [`vocabulary`]: names, errors, limits, times, places, links, requests, and the messages of stores and shards.
+//! 2. [`extent`]: the allocator of the arena. [`reduce`]: the kernels of reduces. [`topology`]: the cost of links, and groups of
+//!    close nodes. [`transfer`]: the rules of connections between daemons.
+//! 3. [`plan`]: the choice of senders, chains, schedules and block sizes.
+//! 4. [`shard`]: a directory shard, which knows where the copies of objects are and who may pull from whom.
+//! 5. [`collective`]: collectives that several stores perform together.
+//! 6. [`node`]: a store's copies, references, eviction, transfers and publications.
 #![forbid(unsafe_code)]
 
-pub mod block;
-pub mod checksum;
-pub mod error;
+pub mod vocabulary;
+
 pub mod extent;
-pub mod id;
-pub mod limits;
-pub mod metadata;
-pub mod missing;
 pub mod reduce;
-pub mod text;
-pub mod time;
-pub mod trace;
-
-pub mod placement;
-pub mod plan;
 pub mod topology;
+pub mod transfer;
 
-pub mod batch;
-pub mod collective;
-pub mod fault;
-pub mod load;
-pub mod node;
-pub mod peer;
-pub mod session;
+pub mod plan;
+
 pub mod shard;
-pub mod stall;
+
+pub mod collective;
+
+pub mod node;
+
+pub use transfer::{batch, peer, session, stall};
+pub use vocabulary::{
+    block, checksum, dtype, error, fault, id, limits, link, load, metadata, missing, placement, text, time,
+    trace,
+};
 
 pub use error::{Error, ErrorCode, Operation, Result};
 pub use id::{ClusterId, NodeId, ObjectId, PutId};
 pub use limits::Limits;
-pub use metadata::{Dtype, Metadata};
+pub use metadata::Metadata;
 pub use time::Time;
 pub use trace::TraceContext;
+pub use vocabulary::dtype::Dtype;

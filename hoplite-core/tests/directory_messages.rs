@@ -6,16 +6,17 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId};
+use hoplite_core::dtype::Dtype;
 use hoplite_core::id::{Incarnation, NodeId, ObjectId};
 use hoplite_core::limits::Limits;
-use hoplite_core::metadata::{Dtype, Metadata};
+use hoplite_core::link::Uplink;
+use hoplite_core::metadata::Metadata;
 use hoplite_core::node::{
     self, CallId, ClientId, CombineId, CombineOutcome, CopyId, Node, NodeConfig, PullId, Reduce, ReduceOrder,
     Request, Response, ServeId, Until,
 };
 use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::plan::collective::{Collective, SchedulePreference};
-use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ToShard};
 use hoplite_core::time::Time;

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use crate::descriptors::descriptor_limit;
 use crate::repeated::Repeated;
 
-/// How long to wait after a failed accept: usually no file descriptors are left, and trying at once is no use.
+/// The time to wait after a failed accept: usually no file descriptors are left, and trying at once is no use.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// One descriptor in so many is kept for accepted work: transfers to and from other stores, sessions, files.

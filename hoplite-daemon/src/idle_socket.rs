@@ -10,7 +10,7 @@ use rustix::net::sockopt::{
 
 /// After so long without a word the system asks whether the other side is there: more often than firewalls forget a connection.
 const PROBED_AFTER: Duration = Duration::from_secs(30);
-/// How long it asks, and how long what was sent may go without an acknowledgement. A peer that only does not read for now is not
+/// The time that it asks, and how long what was sent may go without an acknowledgement. A peer that only does not read for now is not
 /// taken for dead; that it is, the pings of those who talk here tell sooner.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 

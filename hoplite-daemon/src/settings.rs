@@ -47,7 +47,7 @@ pub(crate) struct CommonSettings {
     pub(crate) traces: TraceSettings,
 }
 
-/// Why settings were not understood.
+/// The reason for which settings were not understood.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {

@@ -27,9 +27,9 @@ pub use opentelemetry::trace::SpanKind;
 /// Most spans of a daemon that are open at once; further ones are not recorded. As many as all calls that some clients may have
 /// open, and a few megabytes.
 const MAX_OPEN_SPANS: usize = 16_384;
-/// How long the end of a daemon waits for the collector to take the last spans.
+/// The time that the end of a daemon waits for the collector to take the last spans.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the collector may take to accept a connection, for a batch of spans, and for a ping: spans that come meanwhile wait, or
+/// The time that the collector may take to accept a connection, for a batch of spans, and for a ping: spans that come meanwhile wait, or
 /// are dropped.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The variables of OpenTelemetry that name an endpoint, the one for traces first.

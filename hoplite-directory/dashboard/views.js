@@ -3,7 +3,7 @@ import { count, duration, fine, make, memory, part, rate, replace, size, table, 
 import { trees } from "./tree.js";
 
 const ROWS = 100;
-const TROUBLES = new Set(["refused", "transfer-failed", "stranger", "object-lost", "disconnected"]);
+const TROUBLES = new Set(["refused", "transfer-failed", "stranger", "object-lost", "disconnected", "trouble"]);
 
 const heading = (text, ...more) => make("div", { class: "heading" }, make("h1", {}, text), ...more);
 const field = (label, control) => make("label", { class: "field" }, make("span", {}, label), control);

@@ -10,7 +10,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -19,9 +19,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_daemon::opening::{self, OpeningError};
-use hoplite_daemon::{
-    Acceptor, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, is_notable,
-};
+use hoplite_daemon::{Acceptor, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token};
 use hoplite_proto::directory::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
@@ -35,6 +33,7 @@ use tonic::transport::server::Connected;
 
 use crate::direct::{Direct, DirectConnections};
 use crate::events::Events;
+use crate::strangers::Strangers;
 
 /// Most connections at once: two per store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
@@ -64,27 +63,6 @@ impl fmt::Display for Peer {
             Some(address) => write!(f, "{address}"),
             None => f.write_str("this process"),
         }
-    }
-}
-
-/// Counts of refusals.
-#[derive(Debug, Default)]
-pub(crate) struct Strangers {
-    /// Connections that ended half open, because they took too long, were too many, or spoke another protocol.
-    pub(crate) connections: AtomicU64,
-    /// Connections and calls without the right token.
-    pub(crate) calls: AtomicU64,
-    /// Wrong tokens at the dashboard.
-    pub(crate) logins: AtomicU64,
-}
-
-impl Strangers {
-    /// Counts a peer that is refused for its token, and reports it.
-    pub(crate) fn refused(&self, events: &Events, peer: Peer, reason: &str) {
-        if is_notable(&self.calls) {
-            tracing::warn!(%peer, reason, "refused a peer of the control plane");
-        }
-        events.push_stranger(format!("refused {peer}: {reason}"));
     }
 }
 
@@ -151,7 +129,7 @@ enum Admitted {
     Direct(Direct),
 }
 
-/// Why a connection is refused.
+/// The reason for which a connection is refused.
 enum Refused {
     /// The peer lacks the right token, or is of another cluster or version.
     Rejected(Error),
@@ -214,21 +192,21 @@ impl Gate {
                 // If gRPC is served no more, the connection is closed.
                 match admitted {
                     Ok(Admitted::Member(wire)) => {
-                        let end = Box::pin(abort.cancelled_owned());
-                        let _ = members.send(Incoming { wire, peer, end, _held: held }).await;
+                        let incoming = Incoming::new(wire, peer, abort.cancelled_owned(), held);
+                        let _ = members.send(incoming).await;
                     }
                     Ok(Admitted::Visitor(wire)) => {
                         let place = visits.enter();
                         let strangers = Arc::clone(&gate.strangers);
-                        let end = Box::pin(async move {
+                        let end = async move {
                             tokio::select! {
                                 () = abort.cancelled() => return,
                                 () = place.lost() => {}
                                 () = sleep(VISIT_TIMEOUT) => {}
                             }
                             strangers.connections.fetch_add(1, Ordering::Relaxed);
-                        });
-                        let _ = visitors.send(Incoming { wire, peer, end, _held: held }).await;
+                        };
+                        let _ = visitors.send(Incoming::new(wire, peer, end, held)).await;
                     }
                     Ok(Admitted::Direct(direct)) => {
                         if !gate.direct.adopt(direct, abort, (held.task, held.permit)) {
@@ -347,17 +325,31 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
 pub(crate) struct Incoming {
     wire: Box<dyn Wire>,
     peer: Peer,
-    end: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// Completes when the connection is to end; `None` once it has completed.
+    end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _held: Held,
 }
 
 impl Incoming {
-    /// HTTP/2 always waits for input, so a check on reading also ends a connection that only writes.
+    fn new(
+        wire: Box<dyn Wire>,
+        peer: Peer,
+        end: impl Future<Output = ()> + Send + 'static,
+        held: Held,
+    ) -> Self {
+        Self { wire, peer, end: Some(Box::pin(end)), _held: held }
+    }
+
+    /// Returns an error once the connection is to end. Reads and writes both check, because HTTP/2 stops reading from a peer
+    /// that does not read its answers.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        match self.end.as_mut().poll(cx) {
-            Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
-            Poll::Pending => Ok(()),
+        if let Some(end) = &mut self.end {
+            if end.as_mut().poll(cx).is_pending() {
+                return Ok(());
+            }
+            self.end = None;
         }
+        Err(io::ErrorKind::ConnectionAborted.into())
     }
 }
 
@@ -375,14 +367,17 @@ impl AsyncRead for Incoming {
 
 impl AsyncWrite for Incoming {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.check(cx)?;
         Pin::new(&mut self.wire).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         Pin::new(&mut self.wire).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.check(cx)?;
         Pin::new(&mut self.wire).poll_shutdown(cx)
     }
 }

@@ -23,10 +23,10 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use crate::owner::{SessionId, ShardHandle};
+use crate::said::decode;
 use crate::send_queue::SendQueue;
-use crate::session::decode;
 
-/// How long the store may take to accept what was queued when its session ended.
+/// The time that the store may take to accept what was queued when its session ended.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The sessions that may have a direct connection.

@@ -25,6 +25,8 @@ pub(crate) enum EventKind {
     Refused,
     /// A transfer has failed, and is tried again.
     TransferFailed,
+    /// A store has a trouble: it is full, a peer refuses it, or calls wait for long.
+    Trouble,
     /// Somebody was refused who is not known to be a store.
     Stranger,
 }

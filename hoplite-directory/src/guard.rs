@@ -7,8 +7,9 @@ use hoplite_proto::status::to_status;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
 
-use crate::connection::{Peer, Strangers};
+use crate::connection::Peer;
 use crate::events::Events;
+use crate::strangers::Strangers;
 
 const REASON: &str = "the directory has a token, and the connection has shown none";
 

@@ -5,10 +5,11 @@
 //! * `server`: what runs, and how it stops; start here.
 //! * `connection`: below gRPC: lets connections in, and ends them; `guard`: refuses the calls of visitors.
 //! * `service`: the calls.
-//! * `session`: one session with a store: hello, then messages in; `direct`: the same messages past gRPC.
+//! * `session`: one session with a store: hello, then messages in; `direct`: the same messages over a direct connection.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `send_queue`: messages out.
-//! * `metrics`: what Prometheus is told; `dashboard`: what people see; `events`: what has happened lately; `watch`: how the
+//! * `said`: what a store says in one frame; `strangers`: peers that are refused.
+//! * `metrics` and `levels`: what Prometheus is told; `dashboard`: what people see; `events`: what has happened lately; `watch`: how the
 //!   stores are.
 //! * `inspections`: what tools see.
 #![forbid(unsafe_code)]
@@ -18,6 +19,7 @@ mod server;
 mod connection;
 mod direct;
 mod guard;
+mod said;
 mod service;
 mod session;
 mod watch;
@@ -26,8 +28,10 @@ mod owner;
 
 mod dashboard;
 mod events;
+mod levels;
 mod metrics;
 mod send_queue;
+mod strangers;
 mod traces;
 
 mod inspections;

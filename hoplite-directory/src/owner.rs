@@ -5,7 +5,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::Time;
-use hoplite_core::TraceContext;
 use hoplite_core::batch::{Full, MAX_QUEUED_ANSWERS};
 use hoplite_core::error::{Error, Result};
 use hoplite_core::id::{Incarnation, NodeId};
@@ -21,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::events::{EventKind, Events};
 use crate::metrics::{SessionEnd, ShardMetrics};
+use crate::said::Said;
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
@@ -42,15 +42,12 @@ enum Command {
     Inspect(Inspection),
 }
 
-/// A message of a store, and the span that has caused it, if its trace is recorded.
-pub(crate) type Said = (ToShard, Option<TraceContext>);
-
 /// What became of measured places.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
-    /// Whether they are the ones that count.
+    /// `true` if they are the ones that count.
     pub(crate) counts: bool,
-    /// How many nodes are where was measured.
+    /// The number of nodes that are where was measured.
     pub(crate) nodes: usize,
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct SendQueue {
 struct State {
     queue: AnswerQueue,
     route: Route,
-    /// Whether a ping past gRPC is to be answered.
+    /// `true` if a ping of the direct connection is to be answered.
     is_pinged: bool,
     /// Why the session ends, until the store was told.
     error: Option<Error>,
@@ -69,14 +69,14 @@ impl SendQueue {
         Ok(())
     }
 
-    /// From now on messages go past gRPC, whose stream says so.
+    /// Sends messages over the direct connection from now on. The stream of gRPC says so.
     pub(crate) fn divert(&self) {
         self.lock().route = Route::Diverted;
         self.stream.notify_one();
         self.bypass.notify_one();
     }
 
-    /// Answers a ping past gRPC, with messages if there are any.
+    /// Answers a ping of the direct connection, with messages if there are any.
     pub(crate) fn pinged(&self) {
         self.lock().is_pinged = true;
         self.bypass.notify_one();
@@ -159,7 +159,7 @@ impl SendQueue {
         }
     }
 
-    /// The next frame past gRPC, once there is one; `None` at the end of the session, whose reason gRPC says.
+    /// Waits for the next frame of the direct connection. Returns `None` at the end of the session; gRPC carries the reason.
     pub(crate) async fn next_of_bypass(&self) -> Option<ShardMessages> {
         loop {
             let is_closed = self.closed.is_cancelled();

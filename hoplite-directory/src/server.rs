@@ -9,7 +9,7 @@ use hoplite_core::limits::Limits;
 use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::{Credentials, EventLoop, Tracer};
+use hoplite_daemon::{Credentials, EventLoop, Tls, Tracer};
 use hoplite_proto::bounds::{MAX_BATCH_BYTES, MAX_SHARD_FRAME_BYTES};
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
@@ -18,27 +18,29 @@ use tokio_util::task::TaskTracker;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::Server;
 
-use crate::connection::{self, Gate, Listener, Strangers};
+use crate::connection::{self, Gate, Listener};
 use crate::dashboard::{self, Sights};
 use crate::direct::DirectConnections;
 use crate::events::Events;
 use crate::guard::Guard;
-use crate::metrics::{self, ShardMetrics};
+use crate::levels;
+use crate::metrics::ShardMetrics;
 use crate::owner::ShardOwner;
 use crate::service::DirectoryService;
 use crate::session::Host;
+use crate::strangers::Strangers;
 use crate::watch::Loads;
 
 /// The cluster that daemons belong to unless they are told otherwise.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
 
-/// How long connections may take to end by themselves after the sessions were ended.
+/// The time that connections may take to end by themselves after the sessions were ended.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 /// Flow control: what a store may send before it must wait for the shard, in one session and in one connection.
 const WINDOW_BYTES: u32 = 4 << 20;
 /// Most calls that are open on one connection: its session, and those of tools.
 const MAX_STREAMS: u32 = 128;
-/// How long a call that is not a session may take.
+/// The time that a call that is not a session may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of a message and of the headers of a visitor, who may only ask for health.
 const VISITOR_BYTES: u32 = 4 << 10;
@@ -46,7 +48,7 @@ const VISITOR_BYTES: u32 = 4 << 10;
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
 /// Most calls that are open on one connection of a visitor.
 const MAX_VISITOR_STREAMS: u32 = 4;
-/// How long a call of a visitor may take.
+/// The time that a call of a visitor may take.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a shard is told at its start.
@@ -84,7 +86,7 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// Why a shard stopped that was not told to.
+/// The reason for which a shard stopped that was not told to.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
@@ -97,6 +99,18 @@ pub enum DirectoryError {
     /// The task that owns the shard ended: a bug.
     #[error("the shard stopped by itself")]
     ShardEnded,
+}
+
+/// Warns if the certificate of this shard is not for the address at which it listens. That is no error, because stores may reach
+/// the shard under a name or through a proxy.
+fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
+    let Ok(address) = listener.local_addr() else { return };
+    if address.ip().is_unspecified() {
+        return;
+    }
+    if let Err(error) = tls.check_named(&address.ip().to_canonical().to_string()) {
+        tracing::warn!(%address, %error, "stores that connect to this shard by its address refuse it");
+    }
 }
 
 /// Serves one shard on `listeners` until `shutdown`, after which all sessions are ended; counts in `metrics` what it does.
@@ -120,13 +134,17 @@ pub async fn run(
     let _abort_on_drop = abort.clone().drop_guard();
 
     let Listeners { control: listener, dashboard } = listeners.into();
+    if let (Listener::Tcp(listener), Some(tls)) = (&listener, &config.credentials.tls) {
+        warn_of_other_names(tls, listener);
+    }
     let is_tcp = matches!(listener, Listener::Tcp(_));
-    let (events, loads, strangers) = (Events::new(), Loads::new(), Arc::<Strangers>::default());
+    let (events, strangers) = (Events::new(), Arc::<Strangers>::default());
+    let loads = Loads::new(events.clone());
     let (owner, shard) =
         ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
     let owner = owner.traced(config.tracer.clone());
     if let Some(metrics) = &metrics {
-        metrics::look(metrics, shard.clone(), strangers.clone());
+        levels::look(metrics, shard.clone(), strangers.clone());
     }
     let mut owner = event_loop.spawn(owner.run(stop.clone()));
 
@@ -144,7 +162,7 @@ pub async fn run(
     }
 
     let direct = DirectConnections::new(shard.clone(), event_loop.clone());
-    // Bytes past gRPC do not go through TLS.
+    // A direct connection does not go through TLS.
     let is_direct = config.credentials.tls.is_none() || !is_tcp;
     let offered = is_direct.then(|| direct.clone());
     let host = Host { shard, cluster: config.cluster.clone(), loads, direct: offered, stop: stop.clone() };

@@ -71,7 +71,7 @@ impl Directory for DirectoryService {
         &self,
         request: Request<DescribeRequest>,
     ) -> Result<Response<ObjectDescription>, Status> {
-        let id = ObjectId::new(&request.into_inner().id).map_err(|error| to_status(&error))?;
+        let id = ObjectId::new(&request.into_inner().id).map_err(|error| to_status(&error.into()))?;
         let look = self.host.shard.inspect(move |shard| shard.describe(&id));
         let description = look.await.map_err(|error| to_status(&error))?;
         Ok(Response::new(inspections::description(&description)))

@@ -5,9 +5,8 @@ use std::sync::Arc;
 use hoplite_core::error::{Error, Operation, Plane, Result};
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
-use hoplite_proto::directory::{BypassKey, decode_hello, decode_store_batch};
+use hoplite_proto::directory::{BypassKey, decode_hello};
 use hoplite_proto::status::from_status;
-use hoplite_proto::trace;
 use hoplite_proto::v1::StoreMessages;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
@@ -15,7 +14,8 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 
 use crate::direct::DirectConnections;
-use crate::owner::{Said, SessionId, ShardHandle};
+use crate::owner::{SessionId, ShardHandle};
+use crate::said::decode;
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
 
@@ -28,7 +28,7 @@ pub(crate) struct Host {
     pub(crate) cluster: ClusterId,
     /// How the stores are.
     pub(crate) loads: Loads,
-    /// How sessions get past gRPC, if they may.
+    /// The direct connections of sessions, if they are allowed.
     pub(crate) direct: Option<DirectConnections>,
     /// Says that the daemon stops.
     pub(crate) stop: CancellationToken,
@@ -36,7 +36,7 @@ pub(crate) struct Host {
 
 /// Serves what arrives in one session.
 ///
-/// `opened` is given the queue once the store is accepted, and how to get past gRPC, or the reason why not. The session is closed in any case,
+/// `opened` is given the queue once the store is accepted, and its direct connection if it has one, or else the reason. The session is closed in any case,
 /// also when the call that opened it is gone by then.
 pub(crate) async fn serve(
     host: Host,
@@ -106,13 +106,4 @@ async fn read(
         let Some(batch) = batch else { return Ok(()) };
         shard.say(session, decode(batch)?).await?;
     }
-}
-
-/// What a store said in one frame.
-///
-/// # Errors
-/// What of it makes no sense.
-pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<Said>> {
-    let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
-    Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())
 }

@@ -2,7 +2,8 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use hoplite_core::{ClusterId, Error};
+use hoplite_core::ClusterId;
+use hoplite_core::id::IdError;
 use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{NotLoopback, Security, SecurityError, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, DirectoryConfig};
@@ -46,11 +47,11 @@ pub(crate) struct DaemonConfig {
     pub(crate) directory: DirectoryConfig,
 }
 
-/// Why settings cannot be followed.
+/// The reason for which settings cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error("the cluster's name cannot be used")]
-    Cluster(#[source] Error),
+    Cluster(#[source] IdError),
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
     #[error(transparent)]

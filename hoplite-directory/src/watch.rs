@@ -1,6 +1,6 @@
 //! How the stores are, as they tell while somebody looks at the cluster.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Status, Streaming};
 
+use crate::events::{EventKind, Events};
+
 /// Most stores that are remembered: as many as a shard knows.
 const MAX_LOADS: usize = 1 << 16;
 
@@ -35,6 +37,7 @@ struct Shared {
     state: Mutex<State>,
     started: Instant,
     orders: watch::Sender<Option<WatchOrder>>,
+    events: Events,
 }
 
 #[derive(Debug, Default)]
@@ -45,12 +48,13 @@ struct State {
 }
 
 impl Loads {
-    /// Nobody has told anything.
-    pub(crate) fn new() -> Self {
+    /// Nobody has told anything. A trouble that a store tells of becomes one of the `events`.
+    pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
             started: Instant::now(),
             orders: watch::Sender::new(None),
+            events,
         }))
     }
 
@@ -153,10 +157,12 @@ impl ReportingStore {
     async fn read(&self, mut reports: Streaming<LoadReport>) -> Result<()> {
         while let Some(report) = reports.message().await.map_err(|status| from_status(&status))? {
             let load = Arc::new(decode_load(report)?);
-            if let Some((number, told)) = self.loads.lock().loads.get_mut(&self.node)
-                && *number == self.number
-            {
-                *told = Some(load);
+            let before = match self.loads.lock().loads.get_mut(&self.node) {
+                Some((number, told)) if *number == self.number => told.replace(Arc::clone(&load)),
+                _ => continue,
+            };
+            for trouble in new_troubles(before.as_deref(), &load) {
+                self.loads.0.events.push(EventKind::Trouble, &self.node, trouble);
             }
         }
         Ok(())
@@ -170,6 +176,15 @@ impl Drop for ReportingStore {
             state.loads.remove(&self.node);
         }
     }
+}
+
+/// Returns the troubles that a store did not tell of before. Only the numbers in a trouble may have changed meanwhile.
+fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
+    let without_numbers =
+        |trouble: &str| trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();
+    let known: BTreeSet<String> =
+        before.into_iter().flat_map(|load| &load.troubles).map(|trouble| without_numbers(trouble)).collect();
+    now.troubles.iter().map(String::as_str).filter(move |trouble| !known.contains(&without_numbers(trouble)))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -75,7 +75,7 @@ impl Server {
         Direct { stream: Checked::new(stream, opened.records), received: BytesMut::new() }
     }
 
-    /// A session past gRPC.
+    /// A session over a direct connection.
     async fn diverted(&self, node: &str) -> (Session, Direct) {
         let mut session = self.session(node).await;
         let bypass = self.connect(session.key).await;

@@ -180,7 +180,7 @@ async fn what_was_overheard_opens_no_connection() {
 }
 
 #[tokio::test]
-async fn a_process_at_the_address_of_a_shard_learns_nothing_and_is_not_believed() {
+async fn a_process_at_the_address_of_a_shard_is_not_believed() {
     let credentials = token(b"a secret of the tests");
     let rogue = Server::start(token(b"a secret of the rogue")).await;
     let status = rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();

@@ -5,17 +5,14 @@ use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use hoplite_core::extent::Extent;
 use memmap2::Advice;
 use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::backing::Backing;
-use crate::buffer::Buffer;
 use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
-use crate::span::Span;
 
 /// How much is faulted in before the caller is asked again whether to go on. At 2 s per GiB (first touch on a virtual
 /// machine) this is 60 ms.
@@ -26,7 +23,7 @@ const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// The shared memory of a store.
 ///
-/// It never grows or shrinks. It stays mapped until the last [`Buffer`] is dropped too.
+/// It never grows or shrinks. It stays mapped until the last [`Buffer`](crate::Buffer) is dropped too.
 #[derive(Debug)]
 pub struct Arena {
     region: Region,
@@ -128,16 +125,6 @@ impl Arena {
         Ok(())
     }
 
-    /// The buffer of an object of `size_bytes` in `extent`. Its header is left as it is; see [`Buffer::initialise`].
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfArena`] if `extent` is misaligned, out of bounds or too short.
-    pub fn buffer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Buffer> {
-        let span = Span::new(extent, size_bytes, self.capacity_bytes())?;
-        Ok(Buffer::new(Arc::clone(self), span))
-    }
-
     pub(crate) fn region(&self) -> &Region {
         &self.region
     }
@@ -203,6 +190,7 @@ fn no_memory_or(source: io::Error, operation: &'static str, backing: Backing, ne
 #[cfg(test)]
 mod tests {
     use super::*;
+    use hoplite_core::extent::Extent;
 
     fn resident_bytes(arena: &Arena) -> u64 {
         let status = rustix::fs::fstat(&arena.writable).unwrap();

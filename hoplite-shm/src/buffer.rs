@@ -7,13 +7,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use hoplite_core::checksum::Checksum;
+use hoplite_core::extent::Extent;
 
 use crate::arena::Arena;
+use crate::error;
 use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// How many bytes [`Buffer::for_each_chunk`] copies out of the arena at a time.
+/// The number of bytes that [`Buffer::for_each_chunk`] copies out of the arena at a time.
 ///
 /// The price of the copy, for CRC-32C: 1 GiB that is not cached takes 44 ms (a slice without the copy: 34 ms), 1 MiB that
 /// is cached takes 39 us (a slice: 18 us). Larger chunks leave the first-level cache. `examples/memory_bandwidth.rs`,
@@ -31,6 +33,18 @@ const CHUNK_BYTES: usize = 4 << 10;
 pub struct Buffer {
     arena: Arc<Arena>,
     span: Span,
+}
+
+impl Arena {
+    /// The buffer of an object of `size_bytes` in `extent`. Its header is left as it is; see [`Buffer::initialise`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or too short.
+    pub fn buffer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> error::Result<Buffer> {
+        let span = Span::new(extent, size_bytes, self.capacity_bytes())?;
+        Ok(Buffer::new(Arc::clone(self), span))
+    }
 }
 
 impl Buffer {

@@ -8,7 +8,7 @@ use hoplite_core::extent::Extent;
 /// The result of an operation on shared memory.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation on shared memory failed.
+/// The reason for which an operation on shared memory failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -17,7 +17,7 @@ pub enum Error {
     NotEnoughMemory {
         /// The capacity asked for.
         needed_bytes: u64,
-        /// How many bytes the machine or the file system has.
+        /// The number of bytes that the machine or the file system has.
         available_bytes: u64,
     },
     /// Fewer huge pages are reserved than the arena needs.
@@ -118,7 +118,7 @@ pub enum Error {
     /// The caller wanted to write more bytes than the object has.
     #[error("{length_bytes} bytes were to be written where {remaining_bytes} remain of the object")]
     PastEnd {
-        /// How many bytes were to be written.
+        /// The number of bytes that were to be written.
         length_bytes: u64,
         /// How many bytes of the object were still to be written.
         remaining_bytes: u64,
@@ -126,7 +126,7 @@ pub enum Error {
     /// A writer was finished before all of the object was written.
     #[error("{written_bytes} of {size_bytes} bytes were written")]
     Unfinished {
-        /// How many bytes were written.
+        /// The number of bytes that were written.
         written_bytes: u64,
         /// The size of the object.
         size_bytes: u64,

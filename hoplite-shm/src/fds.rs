@@ -9,7 +9,7 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// How many descriptors one message may carry. A store sends two; the rest is for later versions.
+/// The number of descriptors that one message may carry. A store sends two; the rest is for later versions.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));

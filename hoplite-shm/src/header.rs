@@ -70,7 +70,7 @@ impl<'a> HeaderHandle<'a> {
         self.0.progress.publish(valid_bytes);
     }
 
-    /// Whether the store has asked for progress since the last call.
+    /// Returns `true` if the store has asked for progress since the last call.
     pub(crate) fn take_wanted(self) -> bool {
         self.0.progress.take_wanted()
     }

@@ -11,10 +11,8 @@ use memmap2::Advice;
 
 use crate::error::{Error, Result};
 use crate::limits::address_space_limit_bytes;
-use crate::reader::Reader;
 use crate::region::{Access, Region};
 use crate::span::Span;
-use crate::writer::Writer;
 
 /// The unit in which page tables are filled ahead of use. A call per 1, 4, 16 or 64 MiB is no faster.
 const PIECE_BYTES: usize = 2 << 20;
@@ -87,31 +85,7 @@ impl Mapping {
         self.region.len() as u64
     }
 
-    /// Reads the object of `size_bytes` in `extent`.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::OutOfArena`] if the mapping has no such extent. The store has named the extent; the
-    /// header in it proves nothing.
-    pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
-        Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
-    }
-
-    /// Writes the object of `size_bytes` in `extent`, which the store has just created for this client.
-    ///
-    /// There must be only one writer of an object.
-    ///
-    /// # Errors
-    ///
-    /// As [`reader`](Self::reader), and [`Error::ReadOnly`] if the mapping is.
-    pub fn writer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Writer> {
-        if self.region.access() == Access::ReadOnly {
-            return Err(Error::ReadOnly);
-        }
-        Ok(Writer::new(Arc::clone(self), self.find(extent, size_bytes)?))
-    }
-
-    fn find(&self, extent: Extent, size_bytes: u64) -> Result<Span> {
+    pub(crate) fn find(&self, extent: Extent, size_bytes: u64) -> Result<Span> {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 

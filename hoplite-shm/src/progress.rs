@@ -73,7 +73,7 @@ impl Progress {
         self.valid_bytes.fetch_max(valid_bytes, Ordering::Release);
     }
 
-    /// Whether the store has asked for progress since the last call. W2 of the doorbell.
+    /// Returns `true` if the store has asked for progress since the last call. W2 of the doorbell.
     pub(crate) fn take_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
         // The load alone is enough in the common case, and leaves the cache line shared.

@@ -3,6 +3,8 @@
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
+use hoplite_core::extent::Extent;
+
 use crate::error::{Error, Result};
 use crate::header::HeaderView;
 use crate::mapping::Mapping;
@@ -23,6 +25,18 @@ pub struct Reader {
     /// The number of leading bytes that the store has called valid. The header may show more, or,
     /// if another client has damaged it, less.
     confirmed_bytes: u64,
+}
+
+impl Mapping {
+    /// Reads the object of `size_bytes` in `extent`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::OutOfArena`] if the mapping has no such extent. The store has named the extent; the
+    /// header in it proves nothing.
+    pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
+        Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
+    }
 }
 
 impl Reader {

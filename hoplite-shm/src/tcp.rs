@@ -4,7 +4,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use hoplite_core::plan::blocks::Delivery;
+use hoplite_core::link::Delivery;
 
 /// Where `tcpi_delivery_rate_app_limited` is in the kernel's struct, which libc has as a gap: behind seven bytes. Its bit is the lowest.
 const FLAGS_OFFSET: usize = 7;

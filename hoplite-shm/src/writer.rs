@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use hoplite_core::block::publishable_unsealed;
+use hoplite_core::extent::Extent;
 
 use crate::error::{Error, Result};
 use crate::header::HeaderHandle;
 use crate::mapping::Mapping;
 use crate::progress::State;
 use crate::reader::Reader;
+use crate::region::Access;
 use crate::span::Span;
 
 /// How much is copied between two publications. At 15 GB/s that is 70 us, so that a receiver on another node starts
@@ -44,6 +46,22 @@ pub struct Writer {
     published_bytes: u64,
 }
 
+impl Mapping {
+    /// Writes the object of `size_bytes` in `extent`, which the store has just created for this client.
+    ///
+    /// There must be only one writer of an object.
+    ///
+    /// # Errors
+    ///
+    /// As [`reader`](Self::reader), and [`Error::ReadOnly`] if the mapping is.
+    pub fn writer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Writer> {
+        if self.region().access() == Access::ReadOnly {
+            return Err(Error::ReadOnly);
+        }
+        Ok(Writer::new(Arc::clone(self), self.find(extent, size_bytes)?))
+    }
+}
+
 impl Writer {
     pub(crate) fn new(mapping: Arc<Mapping>, span: Span) -> Self {
         Self { mapping, span, written_bytes: 0, published_bytes: 0 }
@@ -54,7 +72,7 @@ impl Writer {
         self.span.size_bytes()
     }
 
-    /// How many bytes the caller has written so far.
+    /// Returns the number of bytes that the caller has written so far.
     pub fn written_bytes(&self) -> u64 {
         self.written_bytes
     }

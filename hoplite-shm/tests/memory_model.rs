@@ -15,7 +15,7 @@ mod atomic {
 #[path = "../src/progress.rs"]
 pub mod progress;
 
-/// How many bytes the object of a model has.
+/// The number of bytes that the object of a model has.
 const BYTES: usize = 2;
 
 /// An object: what loom sees of its header, and its bytes, each zero until it is written.

@@ -3,17 +3,23 @@
 //! A host that gets another address loses its sessions, and tells the shards the new one with the next. While the name cannot be
 //! looked up, it tells the one that it found last.
 
-use hoplite_daemon::warn_repeated;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hoplite_daemon::{Tls, TlsError, warn_repeated};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-/// How long a name server may take.
+/// The time that a name server may take.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Demands that other stores accept the certificate of this one at `address`. They demand one for
+/// its IP address, or for the name of all daemons.
+pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), TlsError> {
+    tls.check_reached_at(&address.ip().to_canonical().to_string())
+}
 
 /// What the shards are told. Clones know the same.
 #[derive(Debug, Clone)]

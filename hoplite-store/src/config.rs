@@ -83,7 +83,7 @@ pub struct ClientRules {
 pub struct LinkSettings {
     /// What one stream between two nodes gets.
     pub bytes_per_second: Option<u64>,
-    /// How long a byte takes from one node to another.
+    /// The time that a byte takes from one node to another.
     pub latency: Option<Duration>,
 }
 

@@ -200,7 +200,7 @@ impl LiveCopy {
         }
     }
 
-    /// How many bytes are valid; if that is old news, the worker that writes the copy will ring when there are more.
+    /// Returns the number of bytes that are valid; if that is old news, the worker that writes the copy will ring when there are more.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {

@@ -1,4 +1,4 @@
-//! The connection that carries the messages of a session past gRPC, at the store's end.
+//! The direct connection, which carries the messages of a session instead of gRPC, at the store's end.
 
 use std::io;
 
@@ -88,10 +88,9 @@ impl Reader {
             framing::make_room(&mut self.raw);
             match self.stream.read_buf(&mut self.raw).await {
                 Ok(0) | Err(_) => return Ok(None),
-                Ok(_) => self
-                    .opener
-                    .open(&mut self.raw, &mut self.received)
-                    .map_err(|_| Error::malformed(Plane::Control, "a record was changed on its way"))?,
+                Ok(_) => self.opener.open(&mut self.raw, &mut self.received).map_err(|_| {
+                    Error::unavailable("the directory shard (a record was changed on its way)")
+                })?,
             }
         }
     }
@@ -188,7 +187,11 @@ mod tests {
         shard.writer.sealer.seal(&[0; 4], &mut records);
         records[5] ^= 1;
         shard.writer.stream.write_all_buf(&mut records).await.unwrap();
-        assert!(matches!(store.reader.next().await, Err(Error::Malformed { .. })));
+        let error = store.reader.next().await.unwrap_err();
+        assert!(
+            matches!(error, Error::Unavailable { .. }) && error.to_string().contains("changed"),
+            "{error}"
+        );
     }
 
     #[tokio::test]

@@ -3,8 +3,6 @@
 //! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`), in order, under one short lock: nothing
 //! in here waits. What takes time is done in `tasks`. Everything else in the store (local plane, data plane, sessions, alarm) turns
 //! what happens into events; what other stores ask for comes in through `hosts`.
-//!
-//! A get passes six files; this is number 3. Next: `hoplite-core/src/node/gets.rs`.
 
 mod effects;
 mod hosts;
@@ -292,7 +290,7 @@ impl Engine {
         parts.join(", ")
     }
 
-    /// How many clients are connected.
+    /// Returns the number of clients that are connected.
     pub(crate) fn clients(&self) -> usize {
         self.clients.len()
     }
@@ -423,7 +421,7 @@ impl Engine {
         (self.lock().node.troubles(now), now)
     }
 
-    /// How long the store has been running.
+    /// Returns the time that the store has been running.
     pub(crate) fn uptime(&self) -> Duration {
         self.origin.elapsed()
     }
@@ -460,9 +458,9 @@ impl Engine {
 
 #[cfg(test)]
 mod tests {
+    use hoplite_core::dtype::Dtype;
     use hoplite_core::id::{ClusterId, NodeId, PutId};
     use hoplite_core::limits::Limits;
-    use hoplite_core::metadata::Dtype;
     use hoplite_core::node::{Hop, HopFailure, HopInput, NodeConfig};
     use hoplite_core::placement::ShardMap;
     use hoplite_core::plan::collective::SchedulePreference;

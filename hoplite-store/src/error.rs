@@ -8,7 +8,7 @@ use hoplite_core::placement::MAX_SHARDS;
 
 use crate::local::SocketError;
 
-/// Why a store cannot run.
+/// The reason for which a store cannot run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {

@@ -93,7 +93,7 @@ pub(crate) struct Observer {
     open_calls: IntGauge,
     active_serves: IntGauge,
 
-    /// When the present event came.
+    /// The time at which the present event came.
     now: Instant,
     /// How many came before it.
     events: u64,
@@ -398,7 +398,7 @@ impl Observer {
                 }
             }
             Ok(response) => {
-                if let Response::Object(view) = response
+                if let Response::Object(view) | Response::Contents { view, .. } = response
                     && WITH_BYTES.contains(&operation)
                 {
                     self.bytes.with_label_values(&[operation]).inc_by(view.size_bytes);

@@ -15,7 +15,7 @@ use tokio::time::{Instant, sleep_until};
 use tonic::Status;
 
 use crate::engine::Engine;
-use crate::session::ShardLink;
+use crate::shard_link::ShardLink;
 
 /// Most reports that wait to be sent: a shard that does not read gets no more.
 const MAX_QUEUED: usize = 2;

@@ -17,17 +17,17 @@ use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
 use hoplite_daemon::metrics::Metrics;
 use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, EventLoop, HalfOpen, Route, Tls, TlsError};
+use hoplite_daemon::{Credentials, EventLoop, HalfOpen, Route};
 use hoplite_proto::framing::max_request_bytes;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
-use crate::advertised::Advertised;
+use crate::advertised::{Advertised, check_certificate};
 use crate::config::{Prefault, StoreConfig};
 use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
 use crate::embedded::{DirectoryFailure, EmbeddedDirectory, start_directory};
@@ -37,13 +37,14 @@ use crate::local::{self, LocalListener, LocalPlane, Shares, SocketAccess};
 use crate::metrics::{self, Observer};
 use crate::prefault::prefault;
 use crate::report::LoadReports;
-use crate::session::{Session, SessionState, ShardLink};
+use crate::session::{Session, SessionState};
+use crate::shard_link::ShardLink;
 use crate::traces::Traces;
 
-/// How long the end of the daemon may take after it was asked for.
+/// The time that the end of the daemon may take after it was asked for.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long the shards may take to hear that this store leaves.
+/// The time that the shards may take to hear that this store leaves.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Where a store that has started is reached.
@@ -156,12 +157,6 @@ impl Places {
     }
 }
 
-/// Demands that other stores accept the certificate of this one at `address`. They demand one for
-/// its IP address, or for the name of all daemons.
-pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), TlsError> {
-    tls.check_reached_at(&address.ip().to_canonical().to_string())
-}
-
 fn socket_access(config: &StoreConfig) -> SocketAccess {
     let StoreConfig { socket_mode: mode, socket_owner: owner, socket_group: group, .. } = *config;
     SocketAccess { mode, owner, group, clients: config.clients.clone() }
@@ -258,9 +253,12 @@ impl Running {
         let plane = Arc::new(LocalPlane {
             engine: Arc::clone(&engine),
             access: socket_access(&config),
-            seats: Arc::new(Semaphore::new(config.limits.max_clients.min(Semaphore::MAX_PERMITS))),
             half_open: HalfOpen::new(local::MAX_HALF_OPEN),
-            shares: Shares::new(max_request_bytes(&config.limits)),
+            shares: Shares::new(
+                config.limits.max_clients,
+                max_request_bytes(&config.limits),
+                config.limits.max_ids_per_request,
+            ),
             limits: config.limits,
             node: config.node,
             cluster: config.cluster,

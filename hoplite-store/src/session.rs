@@ -1,7 +1,7 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
 //! lost.
 //!
-//! It is opened over gRPC, whose pings tell whether the shard lives. If the shard offers it, the messages go past gRPC.
+//! It is opened over gRPC, whose pings tell whether the shard lives. If the shard offers it, the messages have a direct connection.
 
 use std::future::pending;
 use std::io;
@@ -11,34 +11,28 @@ use std::sync::Arc;
 use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::node::Event;
-use hoplite_core::session::{
-    Attempts, BYPASS_PINGS, BYPASS_TIMEOUT, BypassTries, CONNECT_TIMEOUT, Next, OPEN_TIMEOUT, STORE_PINGS,
-};
+use hoplite_core::session::{Attempts, BYPASS_PINGS, BYPASS_TIMEOUT, BypassTries, Next, OPEN_TIMEOUT};
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, Route, cause};
-use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
+use hoplite_daemon::{Credentials, cause};
 use hoplite_proto::directory::{BypassKey, check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::trace;
-use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessage, StoreMessages};
 use tokio::sync::{oneshot, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-use crate::advertised::Advertised;
+use crate::advertised::{Advertised, check_certificate};
 use crate::direct::{DirectConnection, PING};
 use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
-use crate::run::check_certificate;
+use crate::shard_link::ShardLink;
 
 /// After so many frames in a row, what waits to be written has its turn.
 const FRAMES_PER_TURN: usize = 16;
@@ -54,53 +48,6 @@ pub(crate) enum SessionState {
     Up,
     /// The shard refuses this store, and no further try is made.
     GivenUp(Error),
-}
-
-/// One shard, as a store reaches it.
-#[derive(Debug, Clone)]
-pub(crate) struct ShardLink {
-    /// The address as configured.
-    pub(crate) address: String,
-    channel: Channel,
-    credentials: Credentials,
-    caller: Caller,
-    route: Route,
-}
-
-impl ShardLink {
-    /// A link of `caller` to the shard at `address`; `None` if that is not of the form `HOST:PORT`. Connects when it is first
-    /// used.
-    pub(crate) fn new(
-        address: &str,
-        credentials: &Credentials,
-        caller: Caller,
-        route: Route,
-    ) -> Option<Self> {
-        let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
-        // Without a port, that of HTTP would be meant.
-        endpoint.uri().port()?;
-        let endpoint = endpoint
-            .connect_timeout(CONNECT_TIMEOUT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(STORE_PINGS.interval)
-            .keep_alive_timeout(STORE_PINGS.timeout)
-            .keep_alive_while_idle(true)
-            .initial_stream_window_size(4 << 20)
-            .initial_connection_window_size(16 << 20);
-        let channel = credentials.channel(&endpoint, caller.clone(), route.clone());
-        Some(Self { address: address.to_owned(), channel, credentials: credentials.clone(), caller, route })
-    }
-
-    /// A client for calls to the shard.
-    pub(crate) fn client(&self) -> DirectoryClient<Channel> {
-        DirectoryClient::new(self.channel.clone()).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
-    }
-
-    /// Connects once more, for the messages of the session that `key` names.
-    async fn open_direct(&self, key: BypassKey) -> io::Result<DirectConnection> {
-        let token = self.credentials.token.as_ref();
-        DirectConnection::open(&self.address, &self.route, token, &self.caller, key).await
-    }
 }
 
 /// The conversation of this store with one shard.
@@ -233,7 +180,7 @@ impl Session {
         };
         if let Ok(Heard::Nothing) = ended {
             self.bypass_tries.failed(self.now());
-            return Err(Error::unavailable("the directory shard past gRPC").into());
+            return Err(Error::unavailable("the direct connection to the directory shard").into());
         }
         if is_past_grpc {
             self.bypass_tries.ended(begun, self.now());
@@ -241,7 +188,7 @@ impl Session {
         Ok(ended.map(drop)?)
     }
 
-    /// Has the messages go past gRPC; `None` if the shard cannot be reached for that. What the shard says before is added to
+    /// Opens the direct connection. Returns `None` if the shard cannot be reached for that. What the shard says before is added to
     /// `early`.
     async fn divert(
         &mut self,
@@ -252,7 +199,7 @@ impl Session {
         let mut bypass = match self.link.open_direct(key).await {
             Ok(bypass) => bypass,
             Err(error) => {
-                tracing::debug!(shard = self.link.address, %error, "cannot connect past gRPC");
+                tracing::debug!(shard = self.link.address, %error, "cannot open a direct connection");
                 self.bypass_tries.failed(self.now());
                 return Ok(None);
             }
@@ -264,15 +211,18 @@ impl Session {
             {
                 if next.bypassed {
                     let answer = bypass.reader.next().await?;
-                    early.push(answer.ok_or(Error::unavailable("the directory shard past gRPC"))?);
+                    early.push(
+                        answer.ok_or(Error::unavailable("the direct connection to the directory shard"))?,
+                    );
                     return Ok(());
                 }
                 early.push(next);
             }
-            Err(Error::unavailable("the directory shard past gRPC"))
+            Err(Error::unavailable("the direct connection to the directory shard"))
         };
         let turned = timeout(BYPASS_TIMEOUT, turning).await;
-        let turned = turned.unwrap_or(Err(Error::unavailable("the directory shard past gRPC")));
+        let turned =
+            turned.unwrap_or(Err(Error::unavailable("the direct connection to the directory shard")));
         if turned.is_err() {
             self.bypass_tries.failed(self.now());
         }
@@ -286,7 +236,7 @@ impl Session {
         Ok(())
     }
 
-    /// Talks past gRPC until that ends; gRPC says why, unless the shard is silent here.
+    /// Talks over the direct connection until that ends; gRPC says why, unless the shard is silent here.
     async fn talk_past_grpc(
         &self,
         DirectConnection { mut reader, mut writer }: DirectConnection,
@@ -330,7 +280,7 @@ impl Session {
                     return Ok(Heard::Nothing);
                 }
                 let waited = timeout(BYPASS_TIMEOUT, &mut reason).await;
-                waited.map_err(|_| Error::unavailable("the directory shard past gRPC"))?
+                waited.map_err(|_| Error::unavailable("the direct connection to the directory shard"))?
             }
             said = &mut reason => said,
             _ = writing => Ok(None),
@@ -367,7 +317,7 @@ const fn is_refusal(error: &Error) -> bool {
     )
 }
 
-/// Why the shard is listened to no more.
+/// The reason for which the shard is listened to no more.
 enum Heard {
     /// The session has ended.
     End,
@@ -387,7 +337,7 @@ impl Failure {
         if self.is_tls { metrics::TLS.to_owned() } else { label_of(self.error.code()) }
     }
 
-    /// Why a session did not come about.
+    /// Returns the reason for which a session did not come about.
     fn of_opening(credentials: &Credentials, status: Status) -> Self {
         // This side did not accept what the other one has shown, or the other one said nonsense. That the other one does not
         // accept this side ends the connection later, without this being said.

@@ -5,9 +5,10 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use hoplite_core::id::IdError;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::topology::place::contradiction;
-use hoplite_core::{ClusterId, Error, Limits, NodeId};
+use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_daemon::http::HttpAddress;
 use hoplite_daemon::{
     Group, MemoryLimits, NotASize, NotLoopback, Security, SecurityError, Size, TimeSpan, User,
@@ -180,11 +181,11 @@ impl FromStr for HugePages {
     }
 }
 
-/// Why settings cannot be followed.
+/// The reason for which settings cannot be followed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error(transparent)]
-    Name(#[from] Error),
+    Name(#[from] IdError),
     #[error(transparent)]
     NotLoopback(#[from] NotLoopback),
     #[error(transparent)]

@@ -64,7 +64,7 @@ struct Work {
 struct Ask {
     work: Work,
     shard: usize,
-    /// Whether it is answered again and again.
+    /// `true` if it is answered again and again.
     is_subscription: bool,
 }
 
@@ -159,7 +159,9 @@ impl Traces {
                 let mut span = self.calls.remove(&(*client, *call))?;
                 match response {
                     Ok(Response::Created(view)) => drop(self.writes.insert(view.copy, span)),
-                    Ok(Response::Object(view)) => span.set("hoplite.size_bytes", number(view.size_bytes)),
+                    Ok(Response::Object(view) | Response::Contents { view, .. }) => {
+                        span.set("hoplite.size_bytes", number(view.size_bytes))
+                    }
                     Ok(_) => {}
                     Err(error) => span.fail(error.to_string()),
                 }

@@ -5,18 +5,20 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::collective::{Agreement, Failure, Member, Plan, Report};
+use hoplite_core::dtype::Dtype;
+use hoplite_core::error::Missing;
 use hoplite_core::error::{Error, MetadataError, Operation, Plane};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
-use hoplite_core::metadata::{Dtype, Metadata};
-use hoplite_core::missing::{Absent, MAX_NAMED, Missing, Named};
+use hoplite_core::link::Uplink;
+use hoplite_core::metadata::Metadata;
+use hoplite_core::missing::{Absent, MAX_NAMED, Named};
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
     ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::{Collective, Schedule};
-use hoplite_core::plan::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
@@ -413,7 +415,7 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         (copy(), timeout()).prop_map(|(copy, timeout)| node::Request::Seal { copy, timeout }),
         copy().prop_map(|copy| node::Request::SealUnconfirmed { copy }),
         copy().prop_map(|copy| node::Request::Abort { copy }),
-        (id(), select(vec![Until::Started, Until::Complete]), timeout())
+        (id(), select(vec![Until::Started, Until::Complete, Until::Contents]), timeout())
             .prop_map(|(id, until, timeout)| node::Request::Get { id, until, timeout }),
         (copy(), any::<u64>(), timeout()).prop_map(|(copy, beyond_bytes, timeout)| node::Request::Follow {
             copy,
@@ -526,6 +528,12 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         view().prop_map(node::Response::Created),
         view().prop_map(node::Response::Existing),
         view().prop_map(node::Response::Object),
+        (view(), any::<u8>()).prop_map(|(view, byte)| {
+            // The extent has room for more.
+            let size_bytes = view.size_bytes.min(100);
+            let view = node::ObjectView { size_bytes, metadata: Metadata::default(), ..view };
+            node::Response::Contents { view, bytes: vec![byte; usize::try_from(size_bytes).unwrap()].into() }
+        }),
         Just(node::Response::Sealed),
         any::<usize>().prop_map(|count| node::Response::Deleted { count }),
         indices.prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),

@@ -86,7 +86,7 @@ pub(crate) fn encode_optional_node(node: Option<&NodeId>) -> String {
 }
 
 pub(crate) fn decode_optional_node(text: &str) -> Result<Option<NodeId>> {
-    if text.is_empty() { Ok(None) } else { NodeId::new(text).map(Some) }
+    if text.is_empty() { Ok(None) } else { Ok(Some(NodeId::new(text)?)) }
 }
 
 /// Refuses more than `maximum` things.

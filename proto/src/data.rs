@@ -12,9 +12,9 @@ pub use session::{
 
 use std::ops::Range;
 
+use hoplite_core::dtype::Dtype;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{Hop, HopFailure, HopInput, MAX_HOP_INPUTS};
 use hoplite_core::shard::PullOutcome;
 
@@ -36,7 +36,7 @@ pub struct Pull {
     pub size_bytes: u64,
     /// Which of its bytes.
     pub range: Range<u64>,
-    /// Whether it is the output of a hop, which may not have begun yet.
+    /// `true` if it is the output of a hop, which may not have begun yet.
     pub awaits_hop: bool,
 }
 
@@ -184,7 +184,7 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
     }
 }
 
-/// Why a hop of so many `inputs` ended that was not released.
+/// Returns the reason for which a hop of so many `inputs` ended that was not released.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is no end of such a hop.

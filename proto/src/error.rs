@@ -3,13 +3,16 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use hoplite_core::error::{Error, ErrorCode, MetadataError, Operation, Plane};
+use hoplite_core::error::{Error, ErrorCode, MetadataError, Missing, Operation, Plane};
 use hoplite_core::id::{NodeId, ObjectId};
+use hoplite_core::missing::{Absent, MAX_NAMED, Named};
+use hoplite_core::placement::MAX_SHARD_NAME_BYTES;
 use hoplite_core::text::escape;
 
-use crate::bounds::{MAX_TEXT_BYTES, encode_id};
+use crate::bounds::{MAX_TEXT_BYTES, check_count, encode_id};
 use crate::metadata::{decode_dtype, encode_dtype};
-use crate::{missing, v1};
+use crate::v1;
+use crate::v1::MissingKind;
 
 /// The kind of a [`MetadataError`], in the field `c`. Zero if only the text is known.
 mod metadata_kind {
@@ -54,7 +57,7 @@ pub fn encode(error: &Error) -> v1::Error {
             code,
             a: encode_operation(*operation),
             b: u64::try_from(waited.as_micros()).unwrap_or(u64::MAX),
-            missing: missing.as_deref().map(|missing| Box::new(missing::encode(missing))),
+            missing: missing.as_deref().map(|missing| Box::new(encode_missing(missing))),
             ..Default::default()
         },
         Error::LimitExceeded { what, maximum } => {
@@ -117,7 +120,7 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             holders: text.clone(),
         }),
         code if code == ErrorCode::Timeout as u32 => decode_operation(error.a).map(|operation| {
-            let missing = error.missing.and_then(|missing| missing::decode(*missing, plane)).map(Box::new);
+            let missing = error.missing.and_then(|missing| decode_missing(*missing, plane)).map(Box::new);
             Error::Timeout { operation, waited: Duration::from_micros(error.b), missing }
         }),
         code if code == ErrorCode::ObjectLost as u32 => object().map(|id| Error::ObjectLost { id }),
@@ -262,6 +265,112 @@ fn decode_plane(number: u64) -> Option<Plane> {
     }
 }
 
+/// The wire form of `missing`.
+pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
+    match missing {
+        Missing::Object { id } => of_ids(MissingKind::Object, [id]),
+        Missing::Sources { sources } => {
+            v1::Missing { count: sources.count, ..of_ids(MissingKind::Sources, &sources.first) }
+        }
+        Missing::Participants { participants } => {
+            let ids = participants.first.iter().map(|absent| &absent.source);
+            let ranks = participants.first.iter().map(|absent| absent.rank).collect();
+            v1::Missing { ranks, count: participants.count, ..of_ids(MissingKind::Participants, ids) }
+        }
+        Missing::Coordinator { target } => of_ids(MissingKind::Coordinator, [target]),
+        Missing::Stores { nodes } => {
+            v1::Missing { count: nodes.count, ..of_nodes(MissingKind::Stores, &nodes.first) }
+        }
+        Missing::Room { needed_bytes, free_bytes, capacity_bytes } => v1::Missing {
+            kind: MissingKind::Room.into(),
+            needed_bytes: *needed_bytes,
+            free_bytes: *free_bytes,
+            capacity_bytes: *capacity_bytes,
+            ..Default::default()
+        },
+        Missing::Seal { id } => of_ids(MissingKind::Seal, [id]),
+        Missing::Bytes { id, from } => {
+            v1::Missing { ids: vec![encode_id(id)], ..of_nodes(MissingKind::Bytes, [from]) }
+        }
+        Missing::Peer { node, reason } => {
+            v1::Missing { reason: encode_reason(reason), ..of_nodes(MissingKind::Peer, [node]) }
+        }
+        Missing::Shard { address, reason } => v1::Missing {
+            kind: MissingKind::Shard.into(),
+            address: address.clone(),
+            reason: encode_reason(reason),
+            ..Default::default()
+        },
+        Missing::Answer { address } => {
+            v1::Missing { kind: MissingKind::Answer.into(), address: address.clone(), ..Default::default() }
+        }
+        // A kind that has no form here is not told.
+        _ => v1::Missing::default(),
+    }
+}
+
+fn of_ids<'a>(kind: MissingKind, ids: impl IntoIterator<Item = &'a ObjectId>) -> v1::Missing {
+    let ids = ids.into_iter().map(encode_id).collect();
+    v1::Missing { kind: kind.into(), ids, ..Default::default() }
+}
+
+fn of_nodes<'a>(kind: MissingKind, nodes: impl IntoIterator<Item = &'a NodeId>) -> v1::Missing {
+    let nodes = nodes.into_iter().map(|node| node.as_str().to_owned()).collect();
+    v1::Missing { kind: kind.into(), nodes, ..Default::default() }
+}
+
+/// The wire form of a reason: without a cause of its own, so that no message nests for ever.
+fn encode_reason(reason: &Error) -> Option<Box<v1::Error>> {
+    Some(Box::new(v1::Error { missing: None, ..encode(reason) }))
+}
+
+/// The cause that a peer has sent. `None` for a kind that this version does not know, and for one that breaks a limit: the timeout
+/// itself counts all the same.
+pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missing> {
+    let kind = MissingKind::try_from(missing.kind).ok()?;
+    check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;
+    check_count("named stores of a cause", missing.nodes.len(), MAX_NAMED).ok()?;
+    check_count("named ranks of a cause", missing.ranks.len(), MAX_NAMED).ok()?;
+    let ids = missing.ids.iter().map(ObjectId::new);
+    let ids: Vec<ObjectId> = ids.collect::<Result<_, _>>().ok()?;
+    let nodes = missing.nodes.iter().map(|node| NodeId::new(node));
+    let nodes: Vec<NodeId> = nodes.collect::<Result<_, _>>().ok()?;
+    let count = missing.count;
+    let id = || ids.first().cloned();
+    let node = || nodes.first().cloned();
+    let address = || (missing.address.len() <= MAX_SHARD_NAME_BYTES).then(|| missing.address.clone());
+    let reason = |reason: Option<Box<v1::Error>>| {
+        let reason = v1::Error { missing: None, ..*reason? };
+        Some(Box::new(decode(reason, plane)))
+    };
+    Some(match kind {
+        MissingKind::Unspecified => return None,
+        MissingKind::Object => Missing::Object { id: id()? },
+        MissingKind::Sources => Missing::Sources { sources: named(ids, count) },
+        MissingKind::Participants => {
+            let participants = missing.ranks.iter().zip(ids);
+            let participants = participants.map(|(rank, source)| Absent { rank: *rank, source });
+            Missing::Participants { participants: named(participants.collect(), count) }
+        }
+        MissingKind::Coordinator => Missing::Coordinator { target: id()? },
+        MissingKind::Stores => Missing::Stores { nodes: named(nodes, count) },
+        MissingKind::Room => Missing::Room {
+            needed_bytes: missing.needed_bytes,
+            free_bytes: missing.free_bytes,
+            capacity_bytes: missing.capacity_bytes,
+        },
+        MissingKind::Seal => Missing::Seal { id: id()? },
+        MissingKind::Bytes => Missing::Bytes { id: id()?, from: node()? },
+        MissingKind::Peer => Missing::Peer { node: node()?, reason: reason(missing.reason)? },
+        MissingKind::Shard => Missing::Shard { address: address()?, reason: reason(missing.reason)? },
+        MissingKind::Answer => Missing::Answer { address: address()? },
+    })
+}
+
+fn named<T>(first: Vec<T>, count: u64) -> Named<T> {
+    Named { count: count.max(first.len() as u64), first }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -338,5 +447,41 @@ mod tests {
             let decoded = decode(v1::Error { code, id: id.into(), text, a, b, c, ..Default::default() }, Plane::Local);
             prop_assert!(!decoded.to_string().is_empty());
         }
+    }
+
+    #[test]
+    fn a_cause_that_breaks_a_limit_or_is_not_known_is_left_out() {
+        let id = bytes::Bytes::from_static(b"x");
+        let many = v1::Missing {
+            kind: MissingKind::Sources.into(),
+            ids: vec![id.clone(); MAX_NAMED + 1],
+            ..Default::default()
+        };
+        let unknown = v1::Missing { kind: 99, ids: vec![id], ..Default::default() };
+        let empty = v1::Missing { kind: MissingKind::Object.into(), ..Default::default() };
+        let long = v1::Missing {
+            kind: MissingKind::Answer.into(),
+            address: "a".repeat(MAX_SHARD_NAME_BYTES + 1),
+            ..Default::default()
+        };
+        for missing in [many, unknown, empty, long] {
+            assert_eq!(decode_missing(missing.clone(), Plane::Local), None, "{missing:?}");
+        }
+    }
+
+    #[test]
+    fn causes_do_not_nest() {
+        let node = NodeId::new("n").unwrap();
+        let mut missing = Missing::Object { id: ObjectId::new("x").unwrap() };
+        for _ in 0..50 {
+            let (operation, waited) = (hoplite_core::Operation::Get, Duration::ZERO);
+            let reason = Error::Timeout { operation, waited, missing: Some(Box::new(missing)) };
+            missing = Missing::Peer { node: node.clone(), reason: Box::new(reason) };
+        }
+        let reason = Box::new(Error::timeout(hoplite_core::Operation::Get, Duration::ZERO));
+        assert_eq!(
+            decode_missing(encode_missing(&missing), Plane::Local),
+            Some(Missing::Peer { node, reason })
+        );
     }
 }

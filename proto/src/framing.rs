@@ -1,4 +1,4 @@
-//! The framing of the local plane, and of sessions past gRPC: each message is preceded by its length, four bytes, little-endian.
+//! The framing of the local plane, and of direct connections: each message is preceded by its length, four bytes, little-endian.
 //!
 //! Works on plain buffers, so that the daemons, the blocking and the asynchronous client share it.
 

@@ -4,7 +4,7 @@
 //! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
 //! * [`data`]: the data plane, between stores; [`data::frame`] is how its messages and bytes are delimited.
 //! * [`dashboard`]: what the dashboard's page asks for.
-//! * [`error`], [`missing`] and [`metadata`]: what all planes share; `status`: an error as the status of a gRPC call.
+//! * [`error`] and [`metadata`]: what all planes share; [`trouble`]: the troubles of a store; `status`: an error as the status of a gRPC call.
 //! * [`trace`]: to which trace a message belongs.
 //! * [`socket_path`]: where the local socket is by default; [`socket_place`]: who could replace it,
 //!   and how it is reached.
@@ -36,10 +36,10 @@ pub mod local;
 
 pub mod error;
 pub mod metadata;
-pub mod missing;
 #[cfg(feature = "grpc")]
 pub mod status;
 pub mod trace;
+pub mod trouble;
 
 pub mod bounds;
 pub mod framing;

@@ -1,8 +1,9 @@
 //! Metadata of objects on the wire.
 
 use bytes::Bytes;
+use hoplite_core::dtype::Dtype;
 use hoplite_core::error::{MetadataError, Plane, Result};
-use hoplite_core::metadata::{Dtype, MAX_DIMENSIONS, Metadata};
+use hoplite_core::metadata::{MAX_DIMENSIONS, Metadata};
 
 use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1;

@@ -255,9 +255,10 @@ class ConnectFailed(HopliteError, ConnectionError):
     """There is no store to connect to.
 
     Attributes:
-        reason: `"NoSuchSocket"`, `"NotListening"`, `"NotASocket"`, `"PermissionDenied"`, `"PathTooLong"`, `"TimedOut"`,
-            `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`. `"UntrustedPlace"` if another user could replace the socket,
-            `"UntrustedDaemon"` if the store runs as a user who is neither this one, nor root, nor `HOPLITE_DAEMON_USER`.
+        reason: `"NoSuchSocket"`, `"NotListening"`, `"ClosedEarly"`, `"NotASocket"`, `"PermissionDenied"`,
+            `"PathTooLong"`, `"TimedOut"`, `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`.
+            `"UntrustedPlace"` if another user could replace the socket. `"UntrustedDaemon"` if the store runs as a user who
+            is neither this one, nor root, nor `HOPLITE_DAEMON_USER`.
         untrusted: the directory, link or socket that makes the place untrusted; else None.
         owner: the user id that it belongs to, or as which the untrusted daemon runs; else None.
     """

@@ -9,6 +9,7 @@ use hoplite_client::{
     ClusterId, Confirmation, Dtype, FOREVER, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder,
     default_timeout,
 };
+use hoplite_core::id::IdError;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyString};
@@ -76,7 +77,7 @@ fn cluster_of(handle: &Borrowed<'_, '_, PyAny>) -> PyResult<Option<String>> {
 }
 
 /// The id that `value` spells; `None` if it is neither `str` nor `bytes`.
-fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<hoplite_core::Result<ObjectId>>> {
+fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdError>>> {
     if let Ok(text) = value.cast::<PyString>() {
         Some(text.to_cow().map(|text| ObjectId::new(text.as_bytes())))
     } else if let Ok(bytes) = value.cast::<PyBytes>() {
@@ -178,7 +179,8 @@ pub(crate) fn put_options(
     timeout: Timeout,
     confirm: bool,
 ) -> PyResult<PutOptions> {
-    let dtype = Dtype::from_str(dtype).map_err(|error| exception(py, &error.into()))?;
+    let dtype =
+        Dtype::from_str(dtype).map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
     let confirm = if confirm { Confirmation::Confirmed } else { Confirmation::BySize };
     let user = Bytes::copy_from_slice(user);
     Ok(PutOptions { metadata: Metadata { dtype, shape, user, agreement: None }, timeout: timeout.0, confirm })

@@ -285,6 +285,7 @@ fn connect_reason(kind: &ConnectFailure) -> &'static str {
         ConnectFailure::NoSuchSocket => "NoSuchSocket",
         ConnectFailure::NotASocket => "NotASocket",
         ConnectFailure::NotListening => "NotListening",
+        ConnectFailure::ClosedEarly => "ClosedEarly",
         ConnectFailure::PermissionDenied { .. } => "PermissionDenied",
         ConnectFailure::UntrustedPlace(_) => "UntrustedPlace",
         ConnectFailure::UntrustedDaemon { .. } => "UntrustedDaemon",

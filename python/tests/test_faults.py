@@ -12,7 +12,7 @@ import pytest
 
 import hoplite
 import hoplite.aio
-from stores import PATIENCE, Cluster
+from stores import PATIENCE, Cluster, await_that
 
 
 def test_arrays_stay_readable_when_the_store_dies(node: Cluster) -> None:
@@ -40,7 +40,7 @@ def test_arrays_stay_readable_when_the_store_dies(node: Cluster) -> None:
 
 
 def test_whoever_waits_hears_of_the_death_of_the_store(node: Cluster) -> None:
-    client = node.connect()
+    client, watcher = node.connect(), node.connect()
     raised: list[BaseException] = []
 
     def work(number: int) -> None:
@@ -49,10 +49,18 @@ def test_whoever_waits_hears_of_the_death_of_the_store(node: Cluster) -> None:
         except hoplite.ConnectionLost as error:
             raised.append(error)
 
+    def is_waited_for(id: str) -> bool:
+        # `stat` tells of objects only, and there is none.
+        return bool(watcher._native.describe(id)["waiting_receivers"])
+
     async def main() -> None:
         other = await hoplite.aio.connect(node.sockets[0])
-        waits = [asyncio.ensure_future(other.get(f"never there {number}")) for number in range(4)]
-        await asyncio.sleep(0)
+        waits = [asyncio.ensure_future(other.get(f"nor here {number}")) for number in range(4)]
+        ids = [f"{name} {number}" for name in ("never there", "nor here") for number in range(4)]
+        # A call that was not sent before the store dies fails to connect instead.
+        await asyncio.to_thread(
+            await_that, "gets that wait at the store", lambda: all(map(is_waited_for, ids))
+        )
         await asyncio.to_thread(node.store(0).kill)
         for outcome in await asyncio.gather(*waits, return_exceptions=True):
             assert isinstance(outcome, hoplite.ConnectionLost)

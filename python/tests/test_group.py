@@ -39,5 +39,31 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
             assert list(client.list("g/")) == []
 
 
+def test_all_ranks_are_told_whose_store_is_full(tmp_path: Path) -> None:
+    with Cluster(tmp_path, nodes=3, memory="64MiB") as cluster, cluster.connect(1) as client:
+        # What was put stays until it is deleted, so that there is no room for the source of rank 1.
+        client.put("kept", np.zeros(50 << 20, np.uint8))
+        members = [
+            Group(links.acquire(cluster.sockets[rank], "test"), ["g/"] * 3, "g", rank, _failed)
+            for rank in range(3)
+        ]
+        buffer = Buffer(np.zeros(16 << 20, np.uint8), "u8", (16 << 20,))
+        all_failed: list[Future[Exception | None]] = [Future() for _ in members]
+        for member, failed in zip(members, all_failed, strict=True):
+            member.submit(
+                Operation(
+                    "allreduce",
+                    lambda round: schedules.allreduce(round, buffer, "sum"),
+                    failed.set_result,
+                    2.0,
+                )
+            )
+        for failed in all_failed:
+            assert "store is full" in str(failed.result(PATIENCE))
+        for member in members:
+            member.close()
+        client.delete("kept")
+
+
 def _failed(message: str, cause: BaseException | None) -> Exception:
     return RuntimeError(message)

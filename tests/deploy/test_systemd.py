@@ -23,7 +23,8 @@ exec ${NETWORK:+nsenter --net="$NETWORK"} unshare --cgroup $OWN_NETWORK --uts --
 """
 BOOT = """
 mount --bind "$BINARIES" /mnt/bin && mount -t tmpfs none /run && mount --bind "$PLACE/etc" /etc &&
-mount --bind "$PLACE/units" /usr/lib/systemd/system && mount -t cgroup2 none /sys/fs/cgroup && ip link set lo up &&
+mount --bind "$PLACE/units" /usr/lib/systemd/system && mount -t cgroup2 none /sys/fs/cgroup && mount -t tmpfs none /tmp &&
+mount -t tmpfs none /var/tmp && ip link set lo up &&
 ip address add "$ADDRESS/32" dev lo && exec env -i container=other PATH="$PATH" "$SYSTEMD" --system --unit=hoplite.target --log-target=console --show-status=false
 """
 # Again and again, until the last process is gone. Where this may not mount, nothing was made.

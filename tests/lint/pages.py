@@ -1,4 +1,8 @@
-"""Checks what pages name: files and functions in ARCHITECTURE.md, the constants of limits, and files to which any page links."""
+"""Checks what pages name: files and functions, the constants of limits, and files to which any page links.
+
+Files and functions are checked in ARCHITECTURE.md and in the pages for developers. A walk in ARCHITECTURE.md leads from file to file:
+what its arrow names must be in the file of its step and in that of the next one.
+"""
 
 import re
 import subprocess
@@ -17,15 +21,23 @@ PLACED = (re.compile(rf"(?P<file>{SOURCE}) (?P<item>{ITEM})"), re.compile(rf"(?P
 CONSTANT = re.compile(r"`((?:\w+::)+)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 
 
+# A step of a walk, with the name through which it leads to the next one.
+STEP = re.compile(r"^\d+\. `([\w./-]+)`(?:[^\n]|\n {3})*", re.MULTILINE)
+ARROW = re.compile(r"→ `(\w+)`$")
+
+
 def main() -> int:
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
     files = [f"/{file}" for file in listed.split("\0") if file and (ROOT / file).exists()]
-    architecture = (ROOT / "ARCHITECTURE.md").read_text()
-    named = sorted(set(NAMED.findall(architecture)))
-    wrong = [f"ARCHITECTURE.md names {place}, which is not there" for place in named if not is_there(place, files)]
-    items = sorted(items_named(architecture))
-    wrong += [f"ARCHITECTURE.md names {item} in {file}, which has none" for file, item in items if not has(file, item, files)]
+    wrong, named, items = [], 0, 0
+    for page in ["ARCHITECTURE.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/dev/*.md")))]:
+        text = (ROOT / page).read_text()
+        places, parts = sorted(set(NAMED.findall(text))), sorted(items_named(text))
+        wrong += [f"{page} names {place}, which is not there" for place in places if not is_there(place, files)]
+        wrong += [f"{page} names {item} in {file}, which has none" for file, item in parts if not has(file, item, files)]
+        named, items = named + len(places), items + len(parts)
+    wrong += lost_on_the_walk((ROOT / "ARCHITECTURE.md").read_text(), files)
     pages = [Path(file.removeprefix("/")) for file in files if file.endswith(".md")]
     defined = constants(files)
     for page in pages:
@@ -39,9 +51,22 @@ def main() -> int:
     for line in wrong:
         print(line, file=sys.stderr)
     if not wrong:
-        print(f"ARCHITECTURE.md names {len(named)} files and directories and {len(items)} items of them,")
+        print(f"ARCHITECTURE.md and the pages for developers name {named} files and directories and {items} items of them,")
         print(f"{len(pages)} pages link to others or name constants: all are there")
     return 1 if wrong else 0
+
+
+def lost_on_the_walk(text: str, files: list[str]) -> list[str]:
+    """The steps of a walk that do not lead to the next one."""
+    steps = [(match[1], ARROW.search(match[0])) for match in STEP.finditer(text)]
+    wrong = []
+    for (file, arrow), (following, _) in zip(steps, steps[1:], strict=False):
+        if arrow is None:
+            wrong.append(f"ARCHITECTURE.md: the step in {file} has no arrow to the one in {following}")
+        else:
+            missing = [place for place in (file, following) if not has(place, arrow[1], files)]
+            wrong += [f"ARCHITECTURE.md: the walk names {arrow[1]}, which is not in {place}" for place in missing]
+    return wrong or ([] if len(steps) > 1 else ["ARCHITECTURE.md has no walk"])
 
 
 def items_named(text: str) -> set[tuple[str, str]]:

@@ -36,7 +36,7 @@ pub struct Daemon {
     child: Child,
     name: String,
     log: Arc<Mutex<String>>,
-    /// What it printed when it was ready.
+    /// The line that it printed when it was ready.
     pub first_line: String,
 }
 
@@ -85,7 +85,7 @@ impl Daemon {
         Self { child, name: name.to_owned(), log, first_line: String::new() }
     }
 
-    /// Where it is reached, as it said.
+    /// Returns the addresses that it printed.
     ///
     /// # Panics
     /// If it is not a daemon that prints its addresses.
@@ -93,9 +93,17 @@ impl Daemon {
         serde_json::from_str(&self.first_line).expect("a daemon prints JSON")
     }
 
-    /// What it has logged so far.
+    /// Returns its log so far. A line may arrive after the answer to a request: see [`Self::await_log`].
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until its log has `text`.
+    ///
+    /// # Panics
+    /// If it takes too long.
+    pub fn await_log(&self, text: &str) {
+        await_that(&format!("{text:?} in the log of {}", self.name), || self.log().contains(text));
     }
 
     /// Its process id.
@@ -116,7 +124,7 @@ impl Daemon {
         let _ = self.child.wait();
     }
 
-    /// Whether it still runs.
+    /// Returns `true` while it runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -234,12 +242,12 @@ impl Drop for Worker {
     }
 }
 
-/// How a cluster is made.
+/// The parameters of a cluster.
 #[derive(Debug, Clone)]
 pub struct Plan {
-    /// How many stores.
+    /// The number of stores.
     pub nodes: usize,
-    /// How many shards of the directory, each a process of its own.
+    /// The number of shards of the directory. Each is a process.
     pub shards: usize,
     /// The arena of each store.
     pub memory: String,
@@ -249,7 +257,7 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     /// More arguments for each shard.
     pub shard_arguments: Vec<String>,
-    /// Where the stores tell others to reach them, if that is not where they listen; as many as there are stores.
+    /// The addresses at which other stores reach each store, if they differ from those where it listens.
     pub advertised: Vec<String>,
 }
 
@@ -430,7 +438,7 @@ impl Cluster {
         }
     }
 
-    /// Who pulls `id` from whom, as the directory knows; nodes that pull from nobody are left out.
+    /// Returns the sender of each node that pulls `id`, as the directory knows it.
     ///
     /// # Panics
     /// If store number `node`, which is asked, does not answer.

@@ -32,7 +32,7 @@ struct Shared {
 struct State {
     /// Where each store listens.
     stores: BTreeMap<usize, SocketAddr>,
-    /// How many bytes have passed, of all connections.
+    /// The number of bytes that have passed, of all connections.
     passed: BTreeMap<Way, u64>,
     /// How many may pass; all, if nothing is said.
     limits: BTreeMap<Way, u64>,

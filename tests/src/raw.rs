@@ -193,7 +193,7 @@ pub enum Kind {
 /// How long the header of a frame is.
 pub(crate) const HEADER_BYTES: usize = 28;
 
-/// How long the payload is of the frame that begins with this header.
+/// Returns the length of the payload of the frame that begins with this header.
 pub(crate) fn payload_length(header: &[u8]) -> usize {
     let length = (&header[8..12]).get_u32_le();
     usize::try_from(length).expect("a length fits")

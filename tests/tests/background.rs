@@ -147,7 +147,7 @@ fn a_store_whose_process_cannot_be_noted_is_stopped() {
     let mut start = home.command();
     start.args(["start", "--memory", "16MiB"]);
     let words = std::iter::once(start.get_program()).chain(start.get_args());
-    let script = "mount -t tmpfs -o size=64k full \"$PLACE\" || exit 77
+    let script = "mount -t tmpfs -o size=64k,mode=700 full \"$PLACE\" || exit 77
         dd if=/dev/zero of=\"$PLACE/ballast\" bs=4k 2> /dev/null
         \"$@\"; code=$?; ls \"$PLACE\"; exit $code";
     let mut command = Command::new("unshare");

@@ -1,8 +1,9 @@
-//! Sessions past gRPC, through a relay that treats those connections in its own way.
+//! Direct connections of sessions, through a relay that delays, breaks and changes them.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use hoplite_daemon::launch;
 use hoplite_proto::directory::Preface;
 use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that};
+use hoplite_tests::contents::{bytes, seed};
 
-/// What becomes of a connection past gRPC.
+/// The treatment of a direct connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Passes,
@@ -38,7 +40,13 @@ const SOME_BYTES: u64 = 300;
 struct Relay {
     address: SocketAddr,
     fate: Fate,
-    /// The connections past gRPC, at the store's end.
+    /// Decides which bits flip.
+    seed: u64,
+    /// The number of connections so far.
+    connections: AtomicU64,
+    /// The number of bits that were flipped.
+    flips: AtomicU64,
+    /// The direct connections, at the store's end.
     bypasses: Mutex<Vec<TcpStream>>,
 }
 
@@ -46,7 +54,9 @@ impl Relay {
     fn start(shard: SocketAddr, fate: Fate) -> Arc<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let relay = Arc::new(Self { address, fate, bypasses: Mutex::default() });
+        let seed = if fate == Fate::Flips { seed() } else { 0 };
+        let (connections, flips) = (AtomicU64::default(), AtomicU64::default());
+        let relay = Arc::new(Self { address, fate, seed, connections, flips, bypasses: Mutex::default() });
         let shared = Arc::clone(&relay);
         // Ends with the process of the tests.
         thread::spawn(move || {
@@ -58,7 +68,7 @@ impl Relay {
         relay
     }
 
-    fn relay(&self, store: TcpStream, shard: SocketAddr) {
+    fn relay(self: &Arc<Self>, store: TcpStream, shard: SocketAddr) {
         let mut first = [0];
         if store.peek(&mut first).is_err() {
             return;
@@ -75,6 +85,7 @@ impl Relay {
         }
         let fate = if is_direct || self.fate == Fate::Flips { self.fate } else { Fate::Passes };
         let Ok(shard) = TcpStream::connect(shard) else { return };
+        let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let ways = [(store.try_clone(), shard.try_clone(), true), (Ok(shard), Ok(store), false)];
         for (from, to, is_from_store) in ways {
             let (from, mut to) = (from.unwrap(), to.unwrap());
@@ -87,7 +98,10 @@ impl Relay {
                 _ => u64::MAX,
             };
             if fate == Fate::Flips {
-                thread::spawn(move || pass_with_flips(from, to));
+                // Each direction of each connection has its own bits flipped.
+                let random = bytes(self.seed ^ (2 * number + u64::from(is_from_store)), 1 << 16);
+                let relay = Arc::clone(self);
+                thread::spawn(move || relay.pass_with_flips(from, to, &random));
                 continue;
             }
             thread::spawn(move || {
@@ -102,34 +116,31 @@ impl Relay {
         }
     }
 
-    /// Breaks the connections past gRPC; answers how many there were.
+    /// Passes on what comes, and flips a bit in about every fiftieth part.
+    fn pass_with_flips(&self, mut from: TcpStream, mut to: TcpStream, random: &[u8]) {
+        let mut part = vec![0; 16 << 10];
+        let mut words =
+            random.chunks_exact(8).cycle().map(|word| u64::from_le_bytes(word.try_into().unwrap()));
+        let mut random =
+            |limit: usize| usize::try_from((words.next().unwrap() >> 16) % limit as u64).unwrap();
+        while let Ok(length @ 1..) = from.read(&mut part) {
+            if random(50) == 0 {
+                part[random(length)] ^= 1 << random(8);
+                self.flips.fetch_add(1, Ordering::Relaxed);
+            }
+            if to.write_all(&part[..length]).is_err() {
+                break;
+            }
+        }
+        let _ = to.shutdown(Shutdown::Both);
+    }
+
+    /// Breaks the direct connections. Returns how many there were.
     fn cut(&self) -> usize {
         let cut: Vec<TcpStream> = self.bypasses.lock().unwrap().drain(..).collect();
         cut.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
         cut.len()
     }
-}
-
-/// Passes on what comes, and flips a bit in about every tenth part.
-fn pass_with_flips(mut from: TcpStream, mut to: TcpStream) {
-    let mut part = vec![0; 16 << 10];
-    let mut state = u64::from(from.peer_addr().map_or(1, |address| address.port())) | 1;
-    let mut random = |limit: usize| {
-        // Xorshift: what it flips depends on the ports alone.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        usize::try_from(state % limit as u64).unwrap()
-    };
-    while let Ok(length @ 1..) = from.read(&mut part) {
-        if random(10) == 0 {
-            part[random(length)] ^= 1 << random(8);
-        }
-        if to.write_all(&part[..length]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
 }
 
 /// A shard, and two stores that reach it through a relay.
@@ -175,7 +186,7 @@ impl Relayed {
         self.cluster.client(node)
     }
 
-    /// Whether each store said last that its messages go past gRPC.
+    /// Returns `true` for each store that uses its direct connection, by the last line of its log about that.
     fn is_past_grpc(&self) -> Vec<bool> {
         let last = |store: &Daemon| {
             let log = store.log();
@@ -230,7 +241,8 @@ fn flipped_bits_change_no_object() {
             got += 1;
         }
     }
-    assert!(got > 20, "most of the time it works: {got}");
+    let flips = relayed.relay.flips.load(Ordering::Relaxed);
+    assert!(got > 100 && flips > 0, "most of the time it works: {got} got, {flips} bits flipped");
 }
 
 #[test]

@@ -594,7 +594,7 @@ fn arguments_of(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap()
 }
 
-/// Whether the process has a handler for `signal`.
+/// Returns `true` if the process has a handler for `signal`.
 fn catches(pid: u32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -602,7 +602,7 @@ fn catches(pid: u32, signal: Signal) -> bool {
     caught & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// Whether the process runs; one that has ended and was not waited for does not.
+/// Returns `true` if the process runs; one that has ended and was not waited for does not.
 fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))

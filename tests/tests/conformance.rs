@@ -12,7 +12,7 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 
-/// How long what should fail is tried.
+/// The time that what should fail is tried.
 const SHORT: Duration = Duration::from_millis(200);
 
 /// What is asked of a store. Ids are strings, so that every interface can say them.

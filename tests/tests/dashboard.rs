@@ -5,6 +5,7 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use hoplite_tests::PATIENCE;
@@ -133,8 +134,9 @@ fn without_the_token_nobody_is_told_anything() {
     }
     let events = json(&get(address, "/api/events", &cookie)).to_string();
     assert!(events.contains("wrong token at the dashboard") && !events.contains(TOKEN), "{events}");
-    let log = cluster.shards[0].as_ref().unwrap().log();
-    assert!(log.contains("wrong token") && !log.contains(TOKEN), "{log}");
+    let shard = cluster.shards[0].as_ref().unwrap();
+    shard.await_log("wrong token");
+    assert!(!shard.log().contains(TOKEN), "{}", shard.log());
     assert_eq!(status(&post(address, "/logout", &cookie, "")), 303);
     assert_eq!(status(&get(address, "/api/overview", &cookie)), 401);
 }
@@ -188,6 +190,30 @@ fn it_tells_what_is_there_and_changes_nothing() {
             format!("{method} /api/objects HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\n\r\n");
         assert!(matches!(status(&exchange(address, request.as_bytes())), 400 | 405), "{method}");
     }
+}
+
+#[test]
+fn a_full_store_is_an_event() {
+    let cluster = cluster(&[]);
+    let address = address(&cluster);
+    let client = cluster.client(0);
+    client.put("kept", &bytes(4, 50 << 20)).unwrap();
+    let events = || -> Vec<String> {
+        // Stores tell how they are while somebody looks.
+        get(address, "/api/overview", "");
+        let events = json(&get(address, "/api/events", ""))["events"].take();
+        let troubles = events.as_array().unwrap().iter().filter(|event| event["kind"] == "trouble");
+        troubles.map(|event| format!("{}: {}", event["node"], event["text"])).collect()
+    };
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| cluster.client(0).put("waits", &bytes(5, 32 << 20)));
+        await_that("the event", || {
+            events().iter().any(|event| event.starts_with("\"node-0\"") && event.contains("store is full"))
+        });
+        client.delete(&["kept"], PATIENCE).unwrap();
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(events().iter().filter(|event| event.contains("store is full")).count(), 1, "{:?}", events());
 }
 
 #[test]

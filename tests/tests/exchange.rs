@@ -13,7 +13,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::{bytes, seed};
 use hoplite_tests::links::Links;
 
-/// How long to wait for those who never come: long enough for all the others, who are there.
+/// The time to wait for those who never come: long enough for all the others, who are there.
 const IN_VAIN: Duration = Duration::from_secs(2);
 /// Nothing, what is in the directory, and what is not.
 const SIZES: [usize; 5] = [0, 1, 1000, 70_001, 300_001];

@@ -29,6 +29,8 @@ fn stores_that_say_their_places_by_different_keys_are_told_of() {
     let doctor = hoplite(&["doctor"]);
     assert!(doctor.contains(&format!("doubtful  node-0 runs, but {says}")), "{doctor}");
     // Once for each set of keys beside another one: at the first rack, at the zone, and not at the second rack.
-    let log = cluster.shards[0].as_ref().unwrap().log();
-    assert_eq!(log.matches("stores say by different keys where they are").count(), 2, "{log}");
+    let shard = cluster.shards[0].as_ref().unwrap();
+    let told = || shard.log().matches("stores say by different keys where they are").count();
+    await_that("both lines in the log", || told() >= 2);
+    assert_eq!(told(), 2, "{}", shard.log());
 }

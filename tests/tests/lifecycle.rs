@@ -12,10 +12,10 @@ use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-/// How long the processor time of idle daemons is measured at once.
+/// The time that the processor time of idle daemons is measured at once.
 const MEASURED: Duration = Duration::from_secs(2);
 
-/// Whether this is what a call is answered when its store goes away.
+/// Returns `true` if this is what a call is answered when its store goes away.
 fn is_parting(error: &Error) -> bool {
     matches!(
         error,

@@ -9,7 +9,7 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-/// How long what should fail is tried.
+/// The time that what should fail is tried.
 const SHORT: Duration = Duration::from_millis(150);
 const MIB: usize = 1 << 20;
 
@@ -47,6 +47,49 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
     assert!(client.get("object-1", PATIENCE).unwrap()[..] == contents(1)[..]);
     assert_eq!(client.status().unwrap().evictions, 2);
     cluster.assert_serves();
+}
+
+#[test]
+fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
+    let cluster = cluster(2, "64MiB", &[]);
+    let (origin, other) = (cluster.client(0), cluster.client(1));
+    origin.put("there", &bytes(1, 3 * MIB)).unwrap();
+    let waits: Vec<Client> = (0..2).map(|_| cluster.client(1)).collect();
+    let ids = |wait: usize| (0..1 << 16).map(move |number| format!("none/{wait}/{number}"));
+    let is_refused = |error: &Error| error.to_string().contains("ids of a user's open requests");
+    // Refused while the call below has ids of its own.
+    let wait = |wait: usize, client: &Client| loop {
+        match client.wait(ids(wait), 1, PATIENCE) {
+            Err(error) if is_refused(&error) => {}
+            outcome => break outcome,
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = waits
+            .iter()
+            .enumerate()
+            .map(|(number, client)| {
+                scope.spawn({
+                    let wait = &wait;
+                    move || wait(number, client)
+                })
+            })
+            .collect();
+        await_that("calls that have all ids of the user", || {
+            other.wait(["a", "b"], 1, SHORT).is_err_and(|error| is_refused(&error))
+        });
+        // Calls of single objects go on, and so does the node.
+        assert!(other.get("there", PATIENCE).unwrap()[..] == bytes(1, 3 * MIB)[..]);
+        assert!(matches!(refusal(other.get("nowhere", SHORT)), ObjectError::Timeout { .. }));
+        other.put("made", b"here").unwrap();
+        other.delete(["made"], PATIENCE).unwrap();
+        origin.put("none/0/0", b"x").unwrap();
+        origin.put("none/1/0", b"x").unwrap();
+        for thread in threads {
+            assert_eq!(thread.join().unwrap().unwrap(), [0]);
+        }
+    });
+    await_that("room for ids", || other.wait(["a", "b"], 1, SHORT).is_ok());
 }
 
 #[test]

@@ -9,6 +9,7 @@ mod configuration;
 mod conformance;
 mod dashboard;
 mod doctor;
+mod examples;
 mod exchange;
 mod faults;
 mod labels;

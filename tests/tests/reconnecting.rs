@@ -10,7 +10,7 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
 
-/// How long what should succeed may take.
+/// The time that what should succeed may take.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]

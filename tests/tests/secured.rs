@@ -8,10 +8,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use hoplite_core::Error as ObjectError;
-use hoplite_core::missing::Missing;
+use hoplite_core::error::Missing;
 use hoplite_daemon::{Authority, Issued};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_tests::PATIENCE;
@@ -142,8 +143,7 @@ fn the_default_is_closed_to_other_users() {
     let (code, text) = run_to_end(&mut other);
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("another token"), "{text}");
-    let log = cluster.stores[0].as_ref().unwrap().log();
-    assert!(log.contains("programs with the secret of this user"), "{log}");
+    cluster.store(0).await_log("programs with the secret of this user");
     cluster.assert_serves();
 }
 
@@ -234,7 +234,7 @@ fn a_store_says_so_if_only_one_side_speaks_tls() {
         let plan = Plan { nodes: 0, shards: 1, shard_arguments: of_shard, ..Plan::default() };
         let cluster = Cluster::start(plan);
         let mut store = Daemon::spawn("lonely", cluster.store_command(0).args(of_store));
-        await_that(says, || store.log().contains(says));
+        store.await_log(says);
         store.kill();
     }
 }
@@ -345,6 +345,12 @@ fn install([cert, key, ca]: &[PathBuf; 3], issued: &Issued, authority: &Authorit
     }
 }
 
+/// Returns the arguments of a daemon that has the certificate in `files`, and metrics.
+fn with_certificate([cert, key, ca]: &[PathBuf; 3]) -> Vec<String> {
+    let flags = arguments(&[("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)]);
+    [flags, ["--metrics", "0"].map(str::to_owned).to_vec()].concat()
+}
+
 #[test]
 fn certificates_are_replaced_while_sessions_run() {
     let place = tempfile::tempdir().unwrap();
@@ -354,14 +360,11 @@ fn certificates_are_replaced_while_sessions_run() {
     let issue = |days| authority.issue(&["127.0.0.1".to_owned()], now - day..now + days * day).unwrap();
     let files = ["cert.pem", "key.pem", "ca.pem"].map(|file| place.path().join(file));
     install(&files, &issue(10), &authority, 0o600);
-    let [cert, key, ca] = &files;
-    let flags = arguments(&[("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)]);
-    let arguments = [flags, ["--metrics", "0"].map(str::to_owned).to_vec()].concat();
     let mut cluster = Cluster::start(Plan {
         nodes: 2,
         shards: 1,
-        store_arguments: arguments.clone(),
-        shard_arguments: arguments,
+        store_arguments: with_certificate(&files),
+        shard_arguments: with_certificate(&files),
         ..Plan::default()
     });
     cluster.assert_serves();
@@ -381,13 +384,76 @@ fn certificates_are_replaced_while_sessions_run() {
         daemons(&cluster, &|daemon| expiry(daemon) == old && daemon.log().contains("chmod 600"))
     });
     cluster.assert_serves();
-    fs::set_permissions(key, fs::Permissions::from_mode(0o600)).unwrap();
+    fs::set_permissions(&files[1], fs::Permissions::from_mode(0o600)).unwrap();
     await_that("each daemon takes the new certificate over", || {
         daemons(&cluster, &|daemon| expiry(daemon) > old + 9 * day.as_secs())
     });
     cluster.assert_serves();
-    assert!(daemons(&cluster, &|daemon| daemon.log().contains("took over new certificates")));
+    cluster.stores.iter().chain(&cluster.shards).flatten().for_each(|daemon| {
+        daemon.await_log("took over new certificates");
+    });
     assert!(!daemons(&cluster, &|daemon| daemon.log().contains("lost the directory shard")));
+}
+
+#[test]
+fn a_certificate_that_expires_while_a_store_runs_is_named() {
+    let place = tempfile::tempdir().unwrap();
+    let start = SystemTime::now();
+    let day = Duration::from_secs(24 * 3600);
+    let authority = Authority::new(start - day..start + 100 * day).unwrap();
+    let issue = |until| authority.issue(&["127.0.0.1".to_owned()], start - day..until).unwrap();
+    let files = |name: &str| {
+        let folder = place.path().join(name);
+        fs::create_dir(&folder).unwrap();
+        ["cert.pem", "key.pem", "ca.pem"].map(|file| folder.join(file))
+    };
+    let (of_store, of_shard) = (files("store"), files("shard"));
+    for files in [&of_store, &of_shard] {
+        install(files, &issue(start + 10 * day), &authority, 0o600);
+    }
+    let mut cluster = Cluster::start(Plan {
+        nodes: 1,
+        shards: 1,
+        store_arguments: with_certificate(&of_store),
+        shard_arguments: with_certificate(&of_shard),
+        ..Plan::default()
+    });
+    // A daemon reads the files when its metrics are read. It takes no certificate over that has expired by then, so each
+    // attempt has twice the lifetime.
+    let takes_over = |store: &Daemon| {
+        get(store.addresses().metrics.unwrap(), "/metrics");
+        store.log().contains("took over new certificates")
+    };
+    let expires = (3..).find_map(|exponent| {
+        let lifetime = Duration::from_secs(1 << exponent);
+        let expires = SystemTime::now() + lifetime;
+        install(&of_store, &issue(expires), &authority, 0o600);
+        while SystemTime::now() < expires {
+            if takes_over(cluster.store(0)) {
+                return Some(expires);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        None
+    });
+    let expires = expires.unwrap();
+    await_that("the end of the certificate", || SystemTime::now() > expires + Duration::from_secs(1));
+
+    cluster.kill_shard(0);
+    cluster.restart_shard(0);
+    let client = cluster.client(0);
+    let says = "the peer does not accept the certificate of this daemon: it has expired";
+    await_that("the cause in the status", || {
+        let shards = client.status().unwrap().troubles.shards;
+        shards.iter().any(|shard| shard.error.to_string().contains(says))
+    });
+    let error = refusal(client.get("none", Duration::from_millis(100)));
+    let ObjectError::Timeout { missing: Some(missing), .. } = &error else { panic!("{error}") };
+    assert!(matches!(**missing, Missing::Shard { .. }) && missing.to_string().contains(says), "{error}");
+    cluster.store(0).await_log(says);
+    install(&of_store, &issue(start + 10 * day), &authority, 0o600);
+    cluster.await_sessions(0);
+    cluster.assert_serves();
 }
 
 #[test]
@@ -414,6 +480,11 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("is not for 127.0.0.1") && text.contains("--tls-name"), "{text}");
     }
+    // A shard may be reached under a name, so that it only warns.
+    let shard = Cluster::start(Plan { nodes: 0, shard_arguments: arguments(&named), ..Plan::default() });
+    let log = shard.shards[0].as_ref().unwrap();
+    log.await_log("stores that connect to this shard by its address refuse it");
+    assert!(log.log().contains("is not for 127.0.0.1"), "{}", log.log());
     let of_authority = [("--tls-cert", &*ca), ("--tls-key", &ca_key), ("--tls-ca", &ca)];
     for (daemon, more) in [("hoplite-store", &store[..]), ("hoplite-directory", &[])] {
         let (code, text) = start(daemon, &of_authority, more);
@@ -429,8 +500,9 @@ fn a_byte_order_mark_in_front_of_a_token_is_worth_a_warning() {
     write_private(&token, "\u{feff}a secret of the tests\n");
     let shard_arguments = arguments(&[("--token-file", &token)]);
     let cluster = Cluster::start(Plan { nodes: 0, shard_arguments, ..Plan::default() });
-    let log = cluster.shards[0].as_ref().unwrap().log();
-    assert!(log.contains("begins with a byte-order mark") && !log.contains("secret"), "{log}");
+    let shard = cluster.shards[0].as_ref().unwrap();
+    shard.await_log("begins with a byte-order mark");
+    assert!(!shard.log().contains("secret"), "{}", shard.log());
 }
 
 /// Runs the command line as another user.

@@ -15,7 +15,7 @@ use hoplite_tests::cluster::{Cluster, Daemon, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-/// How long what should succeed may take.
+/// The time that what should succeed may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// User ids that no machine gives to anybody.
@@ -202,8 +202,7 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     assert!(writer.get("after", PATIENCE).unwrap()[..] == large[..]);
     await_that("a socket again", || Client::connect(&socket).is_ok());
     assert!(Client::connect(&socket).unwrap().get("after", PATIENCE).unwrap()[..] == large[..]);
-    let log = cluster.store(0).log();
-    assert!(log.contains("the socket's file was removed, and is made again"), "{log}");
+    cluster.store(0).await_log("the socket's file was removed, and is made again");
     // Whoever starts another store there finds this one.
     let (code, text) = run_to_end(&mut cluster.store_command(0));
     assert_eq!(code, 1, "{text}");

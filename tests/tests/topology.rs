@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 
 use hoplite_core::topology::random::Random;
-use hoplite_core::topology::{Link, Links, Matrix, Model, cost};
+use hoplite_core::topology::{Link, Links, Matrix};
 use hoplite_tests::cluster::program;
+use hoplite_topology::{Model, cost};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 

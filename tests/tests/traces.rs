@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, TraceContext, enter_trace};
 use hoplite_tests::PATIENCE;
-use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
+use hoplite_tests::cluster::{Cluster, Daemon, Plan, program};
 use hoplite_tests::contents::bytes;
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
     TraceService, TraceServiceServer,
@@ -360,7 +360,7 @@ fn nobody_waits_for_a_collector_that_is_away() {
     }
     assert_eq!(second.get("1999", PATIENCE).unwrap()[..], bytes(1999, 100));
     let store = cluster.stores[0].as_ref().unwrap();
-    await_that("the log to say so", || store.log().contains("traces cannot be exported"));
+    store.await_log("traces cannot be exported");
     assert_eq!(store.log().matches("traces cannot be exported").count(), 1, "said once, not for each batch");
     drop((first, second));
     end(&mut cluster);
@@ -414,7 +414,7 @@ fn traces_can_be_switched_off_by_the_variable_of_opentelemetry() {
     drop(client);
     assert_eq!(daemon.terminate(), 0);
     assert!(collector.spans().is_empty());
-    assert!(daemon.log().contains("OTEL_SDK_DISABLED"), "{}", daemon.log());
+    daemon.await_log("OTEL_SDK_DISABLED");
 }
 
 #[test]

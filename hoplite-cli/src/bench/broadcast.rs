@@ -15,7 +15,7 @@ use crate::output;
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Receivers that do not arrive together arrive one after the other, this part of a single transfer apart.
 const STAGGER: f64 = 0.5;
-/// How long the receivers may take to get ready before they start at the same moment.
+/// The time that the receivers may take to get ready before they start at the same moment.
 const START_DELAY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, clap::Args)]

@@ -29,7 +29,7 @@ use super::processor;
 use super::report::{Figure, Report};
 use crate::cluster::Cluster;
 
-/// How long anything may take that is waited for.
+/// The time that anything may take that is waited for.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Fewer than a shard lets share one connection.
 const SESSIONS_PER_CONNECTION: usize = 100;
@@ -42,16 +42,16 @@ const TARGET_OPERATIONS: f64 = 100_000.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How many objects are asked for in turn
+    /// The number of objects that are asked for in turn
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     objects: u32,
-    /// How many stores have these objects; each has a copy of one more, which is then asked for by itself
+    /// The number of stores that have these objects; each has a copy of one more, which is then asked for by itself
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     copies: u32,
-    /// How many stores ask, each for one object at a time
+    /// The number of stores that ask, each for one object at a time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
     receivers: u32,
-    /// How many gets are timed, of the many objects and of the one
+    /// The number of gets that are timed, of the many objects and of the one
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     gets: u32,
 }

@@ -16,7 +16,7 @@ use crate::output;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The small measurements alternate in so many rounds, the first of which is not counted.
 const ROUNDS: u32 = 11;
-/// How long nobody makes a call before a cold one.
+/// The time that nobody makes a call before a cold one.
 const IDLE: Duration = Duration::from_millis(20);
 /// A view is taken so many times.
 const VIEWS: u32 = 1000;
@@ -81,8 +81,9 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
                 for id in &ids {
                     let started = Instant::now();
                     let view = client.get(id, TIMEOUT)?;
-                    gets.push(started.elapsed());
                     ensure!(*view == *bytes, "the store returned other bytes");
+                    drop(view);
+                    gets.push(started.elapsed());
                 }
             }
             client.delete(&ids, TIMEOUT)?;

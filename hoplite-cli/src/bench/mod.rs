@@ -69,7 +69,7 @@ enum Benchmark {
     Kernels(kernels::Arguments),
     /// What one shard of the directory does on one core, and the memory that it takes per object
     Shard(shard::Arguments),
-    /// How many gets one shard of the directory serves over gRPC, beside the same without any network
+    /// The number of gets that one shard of the directory serves over gRPC, beside the same without any network
     Directory(directory::Arguments),
 }
 
@@ -109,7 +109,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many nodes are needed, and how much memory.
+/// The number of nodes that are needed, and how much memory.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     nodes: u32,

@@ -1,13 +1,12 @@
 //! `hoplite bench reduce`: an array on each of several nodes becomes one, on one of them or on all.
 
+mod arrays;
 mod round;
 
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use hoplite_client::blocking::Client;
-use hoplite_client::{Dtype, ReduceOp};
-use hoplite_core::reduce::combine;
 
 use super::floor::TcpPipe;
 use super::report::{Measurement, Report, Traffic, median};
@@ -15,19 +14,15 @@ use super::{Room, SPARE_BYTES};
 use crate::arguments::parse_size;
 use crate::cluster::Cluster;
 use crate::output;
+use arrays::Arrays;
 use round::{Round, Sample, Taken};
-
-/// Elements are integers below this, so that all sums are exact, in any order.
-const ELEMENTS_BELOW: u32 = 1000;
-/// By how many elements the array of a node is ahead of that of the node before it.
-const ELEMENTS_APART: usize = 1024;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// The size of each array
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     size: u64,
-    /// How many nodes have one each; several numbers for several measurements
+    /// The number of nodes that have one each; several numbers for several measurements
     #[arg(
         long,
         value_name = "N,...",
@@ -42,7 +37,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// How many nodes are needed at most, and how much memory: on each the own array, what it combines for others, the
+    /// Returns the number of nodes that are needed at most, and how much memory: on each the own array, what it combines for others, the
     /// target, and copies of parts of them; on the first one also all the others' arrays.
     pub(super) fn room(&self) -> Room {
         let nodes = self.nodes.iter().copied().max().unwrap_or(2);
@@ -106,52 +101,9 @@ fn summarise(report: &mut Report, nodes: u32, size_bytes: u64, samples: &[Sample
     report.add(stream);
 }
 
-/// The arrays of all nodes: windows of one buffer, so that they differ but take little memory.
-struct Arrays {
-    elements: Vec<u8>,
-    size_bytes: usize,
-}
-
-impl Arrays {
-    fn new(size_bytes: usize, nodes: usize) -> Self {
-        let length = size_bytes / 4 + nodes * ELEMENTS_APART;
-        let elements = (0..ELEMENTS_BELOW).cycle().take(length);
-        Self { elements: elements.flat_map(|element| (element as f32).to_le_bytes()).collect(), size_bytes }
-    }
-
-    fn of(&self, node: usize) -> &[u8] {
-        let start = node * ELEMENTS_APART * 4;
-        &self.elements[start..start + self.size_bytes]
-    }
-
-    /// What a reduce of the first `nodes` must give.
-    fn sum(&self, nodes: usize) -> Vec<u8> {
-        let mut sum = self.of(0).to_vec();
-        (1..nodes).for_each(|node| add(&mut sum, self.of(node)));
-        sum
-    }
-}
-
-fn add(sum: &mut [u8], array: &[u8]) {
-    combine(ReduceOp::Sum, Dtype::F32, sum, array);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn arrays_differ_and_their_sums_are_exact() {
-        let arrays = Arrays::new(8000, 64);
-        assert_ne!(arrays.of(0), arrays.of(1));
-        assert_eq!(arrays.of(63).len(), 8000);
-        let sum = arrays.sum(2);
-        let element =
-            |bytes: &[u8], index: usize| f32::from_le_bytes(bytes[index * 4..][..4].try_into().unwrap());
-        assert_eq!(element(&sum, 7), element(arrays.of(0), 7) + element(arrays.of(1), 7));
-        let largest = 64.0 * ELEMENTS_BELOW as f32;
-        assert_eq!(largest + 1.0 - largest, 1.0);
-    }
 
     #[test]
     fn the_first_node_has_room_for_all_arrays() {

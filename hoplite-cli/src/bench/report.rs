@@ -40,7 +40,7 @@ pub(super) struct Measurement {
     p99_s: Option<f64>,
     minimum_s: f64,
     maximum_s: f64,
-    /// How many bytes were moved, and how fast in the median.
+    /// The number of bytes that were moved, and how fast in the median.
     bytes: Option<u64>,
     gb_per_s: Option<f64>,
     /// Processor time of all processes that took part; the median.

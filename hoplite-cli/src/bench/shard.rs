@@ -18,7 +18,7 @@ use super::report::{Figure, Measurement, Report};
 
 /// Messages that are made before the clock starts, and then timed together.
 const BATCH: u64 = 10_000;
-/// How long a query would wait; none has to.
+/// The time that a query would wait; none has to.
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// The target, in messages of gets to one shard on one core in a second.
 const TARGET_OPERATIONS: f64 = 100_000.0;
@@ -27,10 +27,10 @@ const TARGET_BYTES: f64 = (1_u64 << 30) as f64 / 1e6;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How many objects the shard knows
+    /// The number of objects that the shard knows
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(BATCH..=1_000_000))]
     objects: u64,
-    /// How many stores are connected
+    /// The number of stores that are connected
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=60_000))]
     nodes: u32,
     /// How many batches of each kind of operation are timed
@@ -45,7 +45,7 @@ pub(crate) struct Arguments {
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// How many messages there were: the time of the shard goes on by a microsecond with each.
+    /// The number of messages that there were: the time of the shard goes on by a microsecond with each.
     said: u64,
     effects: Vec<Effect>,
 }

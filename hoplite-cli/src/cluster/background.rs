@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::own_directory;
 
 /// The name of the process, as the kernel shows it.
 const PROGRAM: &str = "hoplite-store";
-/// How long a killed process may take to be gone.
+/// The time that a killed process may take to be gone.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The place of a store in the background.
@@ -58,7 +58,12 @@ impl Background {
         own_directory::make(self.directory())?;
         let path = self.pid_file();
         let cannot = || format!("cannot use {}", path.display());
-        let open = File::options().create(true).append(true).mode(0o644).open(&path);
+        let open = File::options()
+            .create(true)
+            .append(true)
+            .mode(0o644)
+            .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
+            .open(&path);
         let pid_file = open.with_context(cannot)?;
         flock(&pid_file, FlockOperation::NonBlockingLockExclusive)
             .with_context(|| format!("another start of a store is under way at {}", self.socket.display()))?;

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 /// How many lines of the log of a daemon that has died are told: enough for an error and what led to it.
 const LAST_LINES: usize = 3;
-/// How long a daemon may take to end in order, before it is killed.
+/// The time that a daemon may take to end in order, before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A process that was started, and that is killed when this is dropped before it has ended.

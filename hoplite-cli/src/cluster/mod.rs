@@ -27,7 +27,7 @@ pub(crate) use daemon::{Daemon, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
-/// How long a cluster may take to come up. Sixteen stores on two busy cores take a few seconds.
+/// The time that a cluster may take to come up. Sixteen stores on two busy cores take a few seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The memory of a store unless said otherwise: little, since all of them are on one machine.

@@ -2,7 +2,6 @@
 //! replace.
 
 use std::fs::{self, DirBuilder};
-use std::io;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::Path;
 
@@ -38,12 +37,19 @@ pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
     if found.is_symlink() {
         bail!("{} is a symbolic link: name the directory itself", directory.display());
     }
-    ensure!(found.is_dir(), io::Error::from(io::ErrorKind::NotADirectory));
+    ensure!(found.is_dir(), "{} is not a directory", directory.display());
     ensure!(
         found.uid() == geteuid().as_raw(),
         "{} belongs to user {}: use a directory of your own, or run this as that user",
         directory.display(),
         found.uid()
+    );
+    // Also a sticky one: others cannot remove files there, but they can put their own first.
+    ensure!(
+        found.mode() & 0o022 == 0,
+        "other users may write to {} (mode {:o}): chmod 700 it, or use another directory",
+        directory.display(),
+        found.mode() & 0o7777
     );
     check_directory(directory, &TrustedUsers::from_environment()).with_context(|| cannot_use(directory))
 }
@@ -75,6 +81,14 @@ mod tests {
         assert!(!path("nowhere").exists());
         fs::set_permissions(path("a"), fs::Permissions::from_mode(0o777)).unwrap();
         assert!(refusal("a/b").contains("other users may write to"), "{}", refusal("a/b"));
+        for shared in [0o1777, 0o770, 0o720] {
+            assert_eq!(make(&path("shared")).unwrap(), Existence::Made);
+            fs::set_permissions(path("shared"), fs::Permissions::from_mode(shared)).unwrap();
+            assert!(refusal("shared").contains("other users may write to"), "{}", refusal("shared"));
+            fs::remove_dir(path("shared")).unwrap();
+        }
+        fs::write(path("file"), "").unwrap();
+        assert!(refusal("file").contains("file is not a directory"), "{}", refusal("file"));
         if geteuid().is_root() {
             chown(path("a/b"), Some(12345), None).unwrap();
             assert!(refusal("a/b").contains("belongs to user 12345"), "{}", refusal("a/b"));

@@ -61,7 +61,7 @@ pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How many bytes each node has received so far.
+/// Returns the number of bytes that each node has received so far.
 async fn received(clients: &[Client]) -> anyhow::Result<Vec<u64>> {
     let mut received = Vec::new();
     for client in clients {

@@ -26,7 +26,7 @@ use crate::arguments::{StoreArguments, parse_duration};
 
 /// Asking more often than this would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(250);
-/// How long the thread that reads keys waits for one before it looks whether it is still needed.
+/// The time that the thread that reads keys waits for one before it looks whether it is still needed.
 const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 /// Most keys that wait while the screen is drawn.
 const MAX_KEYS: usize = 64;

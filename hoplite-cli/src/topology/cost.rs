@@ -3,10 +3,11 @@
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use hoplite_core::topology::{Links, Model, cost};
+use hoplite_core::topology::Links;
+use hoplite_topology::{Model, cost, files};
 use serde::Serialize;
 
-use super::{duration, input};
+use super::duration;
 use crate::arguments::parse_size;
 use crate::output;
 
@@ -35,8 +36,8 @@ struct Cost {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let matrix = input::matrix(&arguments.matrix)?;
-    let order = input::order(&arguments.order, matrix.len())?;
+    let matrix = files::matrix(&arguments.matrix)?;
+    let order = files::order(&arguments.order, matrix.len())?;
     let cost_ps = cost::cost(Links::new(&matrix, arguments.size)?, &arguments.model, &order)?;
     let mut stdout = io::stdout().lock();
     if arguments.json {

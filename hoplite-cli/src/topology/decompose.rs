@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use hoplite_core::topology::decompose;
+use hoplite_topology::decompose;
 use serde::Serialize;
 
 use super::{Levels, parse_levels, parse_number, seconds};
@@ -11,7 +11,7 @@ use crate::output::{self, Alignment, Table};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// How many ranks there are
+    /// The number of ranks there are
     #[arg(long, value_name = "P")]
     ranks: u64,
     /// The levels of the network, innermost first: nodes of each, such as 4x16

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use hoplite_core::topology::hdrm::{self, Halves};
 use serde::{Deserialize, Serialize};
 
-use super::input;
 use crate::output;
+use hoplite_topology::files;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -56,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut stdout = io::stdout().lock();
     let system = arguments.hosts_per_switch.zip(arguments.switches);
     if let Some(path) = &arguments.check {
-        let Mapping { upper, lower } = input::json(path)?;
+        let Mapping { upper, lower } = files::json(path)?;
         let halves = [upper, lower];
         if let Some((hosts_per_switch, switches)) = system {
             check_system(&halves, hosts_per_switch, switches)?;

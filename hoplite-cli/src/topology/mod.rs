@@ -1,10 +1,9 @@
 //! `hoplite topology`: what links cost, which order of ranks is cheap, and what collectives take. It works on files and needs no
 //! store, but for `probe`, which asks one to measure the links, and `show` without a matrix.
 //!
-//! * [`input`]: matrices (JSON, CSV of round trips, Slurm's `topology.conf`) and orders.
 //! * One module per verb; [`formats`] has the outputs of `order` for other programs.
-//! * [`solver`]: an external solver that `order` may ask.
-//! * [`svg`]: drawings of `show` and `simulate`.
+//!
+//! The work is done in `hoplite-topology`.
 
 mod cost;
 mod decompose;
@@ -15,9 +14,6 @@ mod show;
 mod simulate;
 
 mod formats;
-mod input;
-mod solver;
-mod svg;
 
 use clap::Subcommand;
 

@@ -4,13 +4,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use hoplite_core::topology::smt::Answer;
-use hoplite_core::topology::solve::{Search, Status, WHOLE};
-use hoplite_core::topology::{Links, Model, cost};
+use hoplite_core::topology::Links;
+use hoplite_topology::smt::Answer;
+use hoplite_topology::solve::{Search, Status, WHOLE};
+use hoplite_topology::{Model, cost, files, solver};
 use serde::Serialize;
 
 use super::formats::{self, Format};
-use super::{input, solver};
 use crate::arguments::{parse_duration, parse_size};
 use crate::output;
 
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
     /// Bytes at each node
     #[arg(long, value_parser = parse_size)]
     size: u64,
-    /// How long to search; less if the best order is proved to be one
+    /// The time to search; less if the best order is proved to be one
     #[arg(long, value_name = "DURATION", default_value = "5", value_parser = parse_duration)]
     seconds: Duration,
     /// Another search for another number
@@ -53,7 +53,7 @@ struct Order {
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let matrix = input::matrix(&arguments.matrix)?;
+    let matrix = files::matrix(&arguments.matrix)?;
     let links = Links::new(&matrix, arguments.size)?;
     let identity: Vec<u32> = (0..matrix.len() as u32).collect();
     let before_ps = cost::cost(links, &arguments.model, &identity)?;

@@ -242,7 +242,7 @@ mod tests {
         let path = directory.path().join("m.json");
         let report = report();
         fs::write(&path, serde_json::to_string(&Document::of(&report)).unwrap()).unwrap();
-        assert_eq!(super::super::input::matrix(&path).unwrap(), report.matrix);
+        assert_eq!(hoplite_topology::files::matrix(&path).unwrap(), report.matrix);
     }
 
     #[test]

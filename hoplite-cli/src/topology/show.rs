@@ -8,11 +8,12 @@ use anyhow::Context;
 use hoplite_client::PeerLink;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::place::MAX_LEVELS;
-use hoplite_core::topology::slow::{SlowPair, slow_pairs};
 use hoplite_core::topology::{Links, Matrix};
+use hoplite_topology::slow::{SlowPair, slow_pairs};
+use hoplite_topology::{files, svg};
 use serde::Serialize;
 
-use super::{duration, input, svg};
+use super::duration;
 use crate::arguments::{StoreArguments, parse_size};
 use crate::output::{self, Alignment, Table};
 
@@ -89,11 +90,11 @@ async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Re
 }
 
 fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
-    let matrix = input::matrix(path)?;
+    let matrix = files::matrix(path)?;
     let links = Links::new(&matrix, arguments.size)?;
     let dendrogram = Dendrogram::new(links);
     let order = match &arguments.order {
-        Some(file) => input::order(file, matrix.len())?,
+        Some(file) => files::order(file, matrix.len())?,
         None => dendrogram.leaves_by_ends(links),
     };
     matrix.check_order(&order)?;

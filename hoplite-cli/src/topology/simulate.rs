@@ -6,25 +6,26 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Context;
 use clap::ValueEnum;
-use hoplite_core::topology::fabric::collective::{
+use hoplite_core::topology::random::Random;
+use hoplite_topology::fabric::collective::{
     self, Algorithm, BYTES_PER_SECOND, LATENCY_S, Outcome, SimulationError, allreduce,
 };
-use hoplite_core::topology::fabric::measured::MeasuredNetwork;
-use hoplite_core::topology::fabric::network::{Network, Routing};
-use hoplite_core::topology::random::Random;
+use hoplite_topology::fabric::measured::MeasuredNetwork;
+use hoplite_topology::fabric::network::{Network, Routing};
 use serde::Serialize;
 
-use super::svg::{self, Curve};
-use super::{Levels, input, parse_levels, parse_number, seconds};
+use super::{Levels, parse_levels, parse_number, seconds};
 use crate::arguments::parse_size;
 use crate::output::{self, Alignment, Table};
+use hoplite_topology::files;
+use hoplite_topology::svg::{self, Curve};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// bigraph, fat-tree, torus, or a matrix file
     #[arg(long, value_name = "FABRIC|FILE")]
     fabric: PathBuf,
-    /// How many nodes there are [default with a file: those of the file]
+    /// The number of nodes [default with a file: those of the file]
     #[arg(long)]
     nodes: Option<u32>,
     /// How the allreduce is done
@@ -206,7 +207,7 @@ fn network(arguments: &Arguments, nodes: Option<u32>) -> anyhow::Result<Network>
         "fat-tree" => Network::fat_tree(needed()?, arguments.routing)?,
         "torus" => Network::torus(needed()?)?,
         _ => {
-            let input::Fabric { matrix, groups, uplinks } = input::fabric(&arguments.fabric)?;
+            let files::Fabric { matrix, groups, uplinks } = files::fabric(&arguments.fabric)?;
             let uplinks = arguments.uplinks.as_deref().or(uplinks.as_deref());
             let network = MeasuredNetwork::shared(matrix, groups.as_deref(), uplinks);
             let network = Network::Measured(network.with_context(|| arguments.fabric.display().to_string())?);
@@ -253,7 +254,7 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
                 Random::new(seed).shuffle(&mut order);
                 Ok(order)
             }
-            None => input::order(Path::new(text), hosts as usize),
+            None => Ok(files::order(Path::new(text), hosts as usize)?),
         },
     }
 }

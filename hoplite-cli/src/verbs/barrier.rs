@@ -2,7 +2,6 @@
 
 use std::slice;
 
-use clap::CommandFactory;
 use clap::error::ErrorKind;
 use hoplite_client::ObjectId;
 
@@ -49,7 +48,7 @@ pub(super) fn check_rank(rank: usize, participants: usize) -> Result<(), clap::E
         return Ok(());
     }
     let message = format!("there is no rank {rank} among {participants}: they count from 0");
-    Err(crate::Arguments::command().error(ErrorKind::ValueValidation, message))
+    Err(clap::Error::raw(ErrorKind::ValueValidation, message))
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::slice;
 use std::time::Duration;
 
-use clap::CommandFactory;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::error::ErrorKind;
 use hoplite_client::{Client, ObjectId, ReduceOp, ReduceOptions, ReduceOrder};
@@ -81,7 +80,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         && count > sources.len()
     {
         let message = format!("cannot reduce {count} of {} objects", sources.len());
-        return Err(crate::Arguments::command().error(ErrorKind::ValueValidation, message).into());
+        return Err(clap::Error::raw(ErrorKind::ValueValidation, message).into());
     }
     let options = ReduceOptions {
         op,

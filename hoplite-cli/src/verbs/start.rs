@@ -24,6 +24,7 @@ const EXAMPLES: &str = "Examples:
   hoplite start --address 10.0.0.1:7401 --host 10.0.0.2  another node of it
   hoplite start -- --token-file /etc/hoplite/token       with more flags of hoplite-store
   hoplite start --head -- --dashboard 7402 --metrics 9740
+  hoplite start --head -- --directory-listen 127.0.0.1:0  the directory at another port than 7401
   hoplite stop                                           ends it
 
 On other than loopback addresses the store wants to authenticate those who connect: see `hoplite-store --help`. Its environment
@@ -50,7 +51,7 @@ pub(crate) struct Arguments {
     /// The name of this node in the cluster [default: host name and process id]
     #[arg(long, value_name = "NAME")]
     node_id: Option<String>,
-    /// How long the store may take to be ready: to find its directory, and to touch its memory
+    /// The time that the store may take to be ready: to find its directory, and to touch its memory
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     wait: Duration,
     /// More flags of hoplite-store
@@ -59,15 +60,20 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Whether nobody on another machine can reach the store.
+    /// Returns `true` if nobody on another machine can reach the store.
     fn is_alone(&self) -> bool {
-        let is_said = |flag: &OsString| {
-            let flag = flag.to_string_lossy();
-            ["--listen", "--advertise"].iter().any(|name| flag.starts_with(name))
-        };
         self.host.is_loopback()
-            && !self.store.iter().any(is_said)
+            && !self.has("--listen")
+            && !self.has("--advertise")
             && std::env::var_os("HOPLITE_ADVERTISE").is_none()
+    }
+
+    /// Returns `true` if the flags for hoplite-store contain `name`.
+    fn has(&self, name: &str) -> bool {
+        self.store.iter().any(|flag| {
+            let flag = flag.to_string_lossy();
+            flag.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('='))
+        })
     }
 
     fn command(&self, background: &Background) -> Command {
@@ -75,14 +81,16 @@ impl Arguments {
         let any_or = |port| if self.host.is_loopback() { 0 } else { port };
         command.arg("--print-addresses");
         // A store for this machine alone needs no port.
-        if self.head || self.address.is_some() || self.port.is_some() || !self.host.is_loopback() {
+        let has_peers =
+            self.head || self.address.is_some() || self.port.is_some() || !self.host.is_loopback();
+        if has_peers && !self.has("--listen") {
             let data = SocketAddr::new(self.host, self.port.unwrap_or_else(|| any_or(DATA_PORT)));
             command.arg("--listen").arg(data.to_string());
         }
         command.arg("--socket").arg(background.socket());
         if let Some(address) = &self.address {
             command.arg("--directory").arg(address);
-        } else if self.head {
+        } else if self.head && !self.has("--directory-listen") {
             let directory = SocketAddr::new(self.host, DIRECTORY_PORT);
             command.arg("--directory-listen").arg(directory.to_string());
         }
@@ -99,7 +107,7 @@ impl Arguments {
     }
 }
 
-/// Whether no shard that is named is on loopback, as far as that is known.
+/// Returns `true` if no shard that is named is on loopback, as far as that is known.
 fn serves_others(shards: &str) -> bool {
     let serves_others = |shard: &str| {
         let found = shard.to_socket_addrs();
@@ -225,6 +233,10 @@ mod tests {
         assert_eq!(
             flags("start --address a:1,b:2 --host ::1 --port 5 --node-id n -- --insecure"),
             format!("--print-addresses --listen [::1]:5 {socket} --directory a:1,b:2 --node-id n --insecure")
+        );
+        assert_eq!(
+            flags("start --head -- --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"),
+            format!("--print-addresses {socket} --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0")
         );
         assert!(Line::try_parse_from(["start", "--head", "--address", "a:1"]).is_err());
     }

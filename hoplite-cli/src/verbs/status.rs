@@ -124,7 +124,7 @@ struct Shard {
     uplink_permille: u32,
 }
 
-/// How many nodes say by the same labels where they are.
+/// The number of nodes that say by the same labels where they are.
 #[derive(Debug, Serialize)]
 pub(super) struct PlaceKeys {
     keys: Vec<String>,

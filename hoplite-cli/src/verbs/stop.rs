@@ -13,7 +13,7 @@ pub(crate) struct Arguments {
     /// Kill the store if it does not end by itself
     #[arg(long)]
     force: bool,
-    /// How long it may take: it tells its clients and the directory, which takes ten seconds at most
+    /// The time that it may take: it tells its clients and the directory, which takes ten seconds at most
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     wait: Duration,
 }

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use anyhow::ensure;
-use clap::CommandFactory;
+use anyhow::bail;
 use clap::error::ErrorKind;
 use hoplite_client::{Client, ObjectId};
 
@@ -15,6 +14,9 @@ const EXAMPLES: &str = "Examples:
   hoplite --timeout 1min wait a b c --num 2                any two
 
 Prints the ids that are ready, one per line, even if they are fewer than asked for (exit code 1).";
+
+/// Most ids that the error names.
+const MAX_NAMED: usize = 8;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -35,7 +37,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     };
     if count > ids.len() {
         let message = format!("cannot wait for {count} of {} objects", ids.len());
-        return Err(crate::Arguments::command().error(ErrorKind::ValueValidation, message).into());
+        return Err(clap::Error::raw(ErrorKind::ValueValidation, message).into());
     }
     let ready = unless_interrupted(async {
         let client = store.connect().await?;
@@ -50,12 +52,18 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         writeln!(stdout, "{}", id.readable())?;
     }
     stdout.flush()?;
-    ensure!(
-        ready.len() >= count,
-        "{} of {count} objects were ready within {}",
-        ready.len(),
-        humantime::format_duration(store.timeout())
-    );
+    if ready.len() < count {
+        let missing = ids.iter().enumerate().filter(|(index, _)| !ready.contains(index));
+        let missing: Vec<_> = missing.map(|(_, id)| id.readable().to_string()).collect();
+        let more = missing.len().saturating_sub(MAX_NAMED);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        bail!(
+            "{} of {count} objects were ready within {}; not ready: {}{more}",
+            ready.len(),
+            humantime::format_duration(store.timeout()),
+            missing[..missing.len().min(MAX_NAMED)].join(", ")
+        );
+    }
     Ok(())
 }
 

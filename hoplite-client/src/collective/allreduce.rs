@@ -21,7 +21,7 @@ use crate::reader::to_index;
 
 /// How soon the result of small sources is there in general: 16 participants on two cores need 7 ms for 32 KiB (docs/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// How long a source may take to be looked at when something is wrong. If it is not there any more, the error stands.
+/// The time that a source may take to be looked at when something is wrong. If it is not there any more, the error stands.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
@@ -141,7 +141,7 @@ enum Out<'a> {
 }
 
 impl Out<'_> {
-    /// Whether so many bytes have room.
+    /// Checks that so many bytes have room.
     fn check_room(&self, needed_bytes: u64) -> Result<()> {
         match self {
             Self::Given(given) if (given.len() as u64) < needed_bytes => {

@@ -194,7 +194,7 @@ pub(super) fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl S
     stream::iter(all).buffer_unordered(in_flight(connection))
 }
 
-/// How many gets run at once: a quarter of the calls that the store allows this client. While so many copy, as many may wait
+/// Returns the number of gets that run at once: a quarter of the calls that the store allows this client. While so many copy, as many may wait
 /// for their object.
 pub(super) fn in_flight(connection: &Connection) -> usize {
     (connection.max_calls() / 4).clamp(1, MAX_IN_FLIGHT)

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use futures::future::{Either, select};
 use hoplite_core::collective::Agreement;
-use hoplite_core::metadata::Dtype;
+use hoplite_core::dtype::Dtype;
 use hoplite_core::node::{self, ByteRange, Reduce, Response};
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
@@ -202,7 +202,7 @@ impl Participant {
         }
     }
 
-    /// Whether an error says that the target has ended before its time, or that another collective has made it.
+    /// Returns `true` if an error says that the target has ended before its time, or that another collective has made it.
     fn is_end(&self, error: &Error) -> bool {
         match error {
             Error::Object(

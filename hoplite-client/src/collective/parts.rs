@@ -241,7 +241,7 @@ impl Parts {
         ByteRange { offset_bytes: rank as u64 * self.part_bytes, length_bytes: self.part_bytes }
     }
 
-    /// How long all sources are together.
+    /// Returns the length of all sources together.
     fn all_bytes(&self) -> u64 {
         self.participant.source_bytes().saturating_mul(self.count())
     }

@@ -26,7 +26,7 @@ pub(super) enum Waiter {
     Latest(watch::Sender<News>),
 }
 
-/// Why a call was not opened.
+/// The reason for which a call was not opened.
 #[derive(Debug)]
 pub(super) enum NotOpened {
     Lost(Loss),

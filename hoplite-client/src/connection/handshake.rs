@@ -200,11 +200,13 @@ fn receive_hello(
         }
         limit_wait(socket, deadline)?;
         match hoplite_shm::fds::receive(socket.as_fd(), &mut chunk, &mut fds) {
+            Ok(0) if received.is_empty() => return Err(ConnectFailure::ClosedEarly),
             Ok(0) => return Err(ConnectFailure::NotAStore),
             Ok(length) => received.extend_from_slice(&chunk[..length]),
             Err(error) => {
                 return Err(match error.kind() {
                     io::ErrorKind::WouldBlock => passed(deadline),
+                    io::ErrorKind::ConnectionReset if received.is_empty() => ConnectFailure::ClosedEarly,
                     io::ErrorKind::ConnectionReset | io::ErrorKind::InvalidData => ConnectFailure::NotAStore,
                     kind => ConnectFailure::System { kind },
                 });

@@ -41,7 +41,7 @@ pub(crate) use recent_puts::{Description, RecentPuts};
 /// itself, and knows more about the reason.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// How long a check of the socket holds good, in microseconds: no store is started anew so fast. A check is one system call.
+/// The time that a check of the socket holds good, in microseconds: no store is started anew so fast. A check is one system call.
 const CHECK_INTERVAL_US: u64 = 1000;
 
 /// How a reference is given back.
@@ -343,7 +343,7 @@ impl Connection {
         true
     }
 
-    /// Whether the connection can still be used.
+    /// Checks that the connection can still be used.
     pub(crate) fn check_usable(&self) -> Result<()> {
         self.shared.check_process()?;
         if self.shared.calls.loss().is_some() { Err(self.shared.lost()) } else { Ok(()) }

@@ -27,16 +27,16 @@ use super::receiver::deliver;
 use super::sender::system;
 use crate::error::Loss;
 
-/// How long a leader that expects a quick answer looks for it, between the turns of others on its core, before it sleeps. To wake a
+/// The time that a leader that expects a quick answer looks for it, between the turns of others on its core, before it sleeps. To wake a
 /// thread on a core that sleeps takes tens of microseconds, more than the store needs for an answer.
 const LOOK: Duration = Duration::from_micros(50);
-/// How long a quick answer takes at most from when it is asked for, with the waking of the store and that of the leader.
+/// The time that a quick answer takes at most from when it is asked for, with the waking of the store and that of the leader.
 const QUICK: Duration = Duration::from_micros(80);
 /// After so many quick answers in a row, the next one is expected to be quick. Not after one: who puts, and then gets what another
 /// node has yet to put, would look in vain each time.
 const QUICK_IN_A_ROW: u32 = 2;
 
-/// How many bytes are read from the socket at once. Answers are short, apart from listings.
+/// The number of bytes that are read from the socket at once. Answers are short, apart from listings.
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
@@ -183,7 +183,7 @@ struct Pace {
 }
 
 impl Pace {
-    /// How long to look for the next answer before sleeping.
+    /// Returns the time to look for the next answer before sleeping.
     fn looks_for(&self) -> Duration {
         let is_quick = self.quick_in_a_row.load(Ordering::Relaxed) >= QUICK_IN_A_ROW;
         if is_quick { LOOK } else { Duration::ZERO }

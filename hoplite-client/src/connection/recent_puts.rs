@@ -4,13 +4,13 @@ use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
 
 use hoplite_core::ObjectId;
-use hoplite_core::metadata::Dtype;
+use hoplite_core::dtype::Dtype;
 use lru::LruCache;
 
-/// How many puts are remembered: far more than a program makes before it uses the first one of them in a collective.
+/// The number of puts that are remembered: far more than a program makes before it uses the first one of them in a collective.
 const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// How many bytes an object has, and the type of its elements.
+/// The number of bytes that an object has, and the type of its elements.
 pub(crate) type Description = (u64, Dtype);
 
 /// The objects that were put last, so that the store need not be asked what they are like.

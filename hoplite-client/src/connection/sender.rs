@@ -31,7 +31,7 @@ pub(super) enum Priority {
     GiveBack,
 }
 
-/// Why the requests were not queued.
+/// The reason for which the requests were not queued.
 #[derive(Debug)]
 pub(super) enum SendFailure {
     Lost(Loss),

@@ -58,7 +58,6 @@ async fn greetings_that_are_not_of_a_store() {
     let hello = |hello: v1::ServerHello| Greeting::Hello(Box::new(hello));
     let node = || "fake".to_owned();
     let greetings = [
-        Greeting::Raw(Vec::new()),
         Greeting::Raw(vec![0; 8]),
         Greeting::Raw(vec![255; 8]),
         Greeting::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
@@ -75,6 +74,9 @@ async fn greetings_that_are_not_of_a_store() {
         // Two empty messages are an empty greeting of version 0, and one too many.
         assert!(matches!(kind, ConnectFailure::NotAStore), "{greeting:?}: {kind:?}");
     }
+    let store = FakeStore::greeting(Greeting::Raw(Vec::new()));
+    let kind = failure(store.socket()).await;
+    assert!(matches!(kind, ConnectFailure::ClosedEarly), "{kind:?}");
     let store =
         FakeStore::greeting(hello(v1::ServerHello { version: 9, node: node(), ..Default::default() }));
     let kind = failure(store.socket()).await;

@@ -57,7 +57,7 @@ pub(super) struct State {
     /// While set, nothing that is read is handled, and hardly anything is read.
     pub(super) paused: bool,
     pub(super) ended_clients: usize,
-    /// Whether deletes, which are done, take longer than anybody waits.
+    /// `true` if deletes, which are done, take longer than anybody waits.
     pub(super) deletes_are_late: bool,
 }
 
@@ -289,7 +289,7 @@ impl Shared {
 }
 
 impl State {
-    /// How many references clients hold, all together.
+    /// Returns the number of references that clients hold, all together.
     pub(super) fn references(&self) -> i64 {
         self.copies.values().map(|copy| copy.references).sum()
     }
@@ -451,6 +451,15 @@ impl State {
                 match found {
                     Some(copy) => {
                         let copy = self.copies.get_mut(&copy).unwrap();
+                        if *until == Until::Contents && copy.view.size_bytes <= node::MAX_CONTENTS_BYTES {
+                            let mut bytes = vec![0; copy.view.size_bytes as usize];
+                            copy.buffer.read(0, &mut bytes);
+                            let view = copy.view.clone();
+                            return Some(Ok(Response::Node(node::Response::Contents {
+                                view,
+                                bytes: bytes.into(),
+                            })));
+                        }
                         copy.references += 1;
                         Ok(Response::Node(node::Response::Object(copy.view.clone())))
                     }

@@ -21,7 +21,8 @@ fn is_lost(error: &Error) -> bool {
 async fn a_cancelled_call_gives_its_late_reference_back() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    client.put("a", b"x").await.unwrap();
+    // Too large to be answered with its bytes, so that the answer carries a reference.
+    client.put("a", &[7; 5000]).await.unwrap();
     store.until("the put is done", |state| state.references() == 0).await;
     store.hold_answers();
     {
@@ -47,7 +48,8 @@ async fn a_cancelled_call_gives_its_late_reference_back() {
 async fn an_answer_that_was_delivered_but_never_looked_at_is_given_back() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    client.put("a", b"x").await.unwrap();
+    // Too large to be answered with its bytes, so that the answer carries a reference.
+    client.put("a", &[7; 5000]).await.unwrap();
     store.until("the put is done", |state| state.references() == 0).await;
     let mut get = Box::pin(client.get("a", LONG));
     assert!(futures::poll!(&mut get).is_pending());

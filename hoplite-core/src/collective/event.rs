@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::{EnlistmentId, MembershipId, Plan, Report, Word};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::node::{CombineId, CopyId};
+use crate::vocabulary::local::{CombineId, CopyId};
 
 /// What happened in a session of a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,13 +8,13 @@ use bytes::Bytes;
 use super::{Agreement, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::node::{Reduce, ReduceOrder};
 use crate::plan::collective::{Collective, MAX_MEMBERS, SlowLinks};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Location, LocationState, Locations, Retention};
 use crate::time::Time;
 use crate::topology::place::Path;
 use crate::topology::reported::Reports;
+use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
 /// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
 /// receives at once, so that any schedule of steps only adds latency.
@@ -22,10 +22,10 @@ pub const MAX_STAR_BYTES: u64 = 64 << 10;
 /// Collectives of parts whose sources have no more bytes together are done by the participants alone, which get all sources. These are
 /// n(n-1) gets, so that a session pays off sooner: measured on 4, 8 and 16 hosts.
 const MAX_GOT_BYTES: u64 = 8 << 10;
-/// How long to wait at least for those who are late: some wake-ups and round trips of the directory.
+/// The time to wait at least for those who are late: some wake-ups and round trips of the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Whether no session is made of sources that have so many bytes together.
+/// Returns `true` if no session is made of sources that have so many bytes together.
 pub const fn is_little(kind: Collective, all_bytes: u64) -> bool {
     let most = match kind {
         Collective::Allreduce => MAX_STAR_BYTES,
@@ -34,6 +34,12 @@ pub const fn is_little(kind: Collective, all_bytes: u64) -> bool {
         Collective::AllToAll => 0,
     };
     all_bytes <= most
+}
+
+/// Returns `true` if a session is likely, where each source has so many bytes: others take the general path for sure.
+pub fn promises_session(agreement: &Agreement, source_bytes: u64) -> bool {
+    let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
+    agreement.order == ReduceOrder::Any && agreement.participants > 1 && !is_little(agreement.kind, all_bytes)
 }
 
 /// A member of a session to be.
@@ -209,7 +215,7 @@ impl Gathering {
         }
     }
 
-    /// Whether the parts that the ranks of a member get from others are few enough to be named.
+    /// Returns `true` if the parts that the ranks of a member get from others are few enough to be named.
     fn has_few_pairs(&self, seated: &Seated) -> bool {
         seated.ranks.len() * self.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
     }
@@ -265,7 +271,7 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// How long those who want parts wait for those who are late, after the first source is known: as long as the part of one member takes
+/// Returns the time that those who want parts wait for those who are late, after the first source is known: as long as the part of one member takes
 /// on its link. So waiting in vain costs at most 1/n of what is done instead. An allreduce waits until all have come: a reduce and a
 /// broadcast move twice its size over the link of the last one once it is there, a session 2(n-1)/n times. So does an all-to-all: the
 /// last one gets all that is for it over its own link, whatever the others have done before.

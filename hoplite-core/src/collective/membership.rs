@@ -1,15 +1,15 @@
 //! A member's view of a session.
 
 use super::Plan;
-use crate::node::{CombineId, CopyId};
 use crate::time::Time;
+use crate::vocabulary::local::{CombineId, CopyId};
 
 /// How far a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
     /// There is no room for the target yet, and until then there has to be.
     AwaitingRoom {
-        /// When to give up.
+        /// The time to give up.
         deadline: Time,
     },
     /// It gives and takes, in this copy.
@@ -38,13 +38,13 @@ pub struct Membership {
     stage: MemberStage,
     combine: Option<CombineId>,
     is_committed: bool,
-    /// How many participants were referred to its copy.
+    /// The number of participants that were referred to its copy.
     answered: usize,
     /// It has its parts, and waits so long for participants of its node that have not called yet before it says so.
     awaits_calls_until: Option<Time>,
-    /// Why it has failed, if it is the one that has.
+    /// The reason for which it has failed, if it is the one that has.
     failure: Option<String>,
-    /// When it had all bytes, or it was clear that it would not get them.
+    /// The time at which it had all bytes, or it was clear that it would not get them.
     ended_at: Option<Time>,
 }
 
@@ -65,12 +65,12 @@ impl Membership {
         }
     }
 
-    /// When the store was asked.
+    /// Returns the time at which the store was asked.
     pub const fn asked_at(&self) -> Time {
         self.asked_at
     }
 
-    /// When it had all bytes, or it was clear that it would not get them.
+    /// Returns the time at which it had all bytes, or it was clear that it would not get them.
     pub const fn ended_at(&self) -> Option<Time> {
         self.ended_at
     }
@@ -80,7 +80,7 @@ impl Membership {
         self.failure = Some(reason);
     }
 
-    /// Why it has failed, if it is the one that has.
+    /// Returns the reason for which it has failed, if it is the one that has.
     pub fn failure(&self) -> Option<&str> {
         self.failure.as_deref()
     }
@@ -128,7 +128,7 @@ impl Membership {
         self.answered += 1;
     }
 
-    /// Whether all participants of its node whose parts it has were referred to them. Nobody else needs to be.
+    /// Returns `true` if all participants of its node whose parts it has were referred to them. Nobody else needs to be.
     pub fn has_answered_all(&self) -> bool {
         self.plan.ranks.get(self.plan.index).is_none_or(|ranks| self.answered >= ranks.len())
     }
@@ -149,7 +149,7 @@ impl Membership {
         self.settle()
     }
 
-    /// Whether the coordinator has said so.
+    /// Returns `true` if the coordinator has said so.
     pub const fn is_committed(&self) -> bool {
         self.is_committed
     }

@@ -1,22 +1,18 @@
 //! What coordinator and members say to each other.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
-use super::is_little;
 use crate::block::BLOCK_BYTES;
-use crate::error::{Error, Result};
+use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::node::{Reduce, ReduceOrder};
-use crate::placement::mix;
 use crate::plan::collective::{
     Collective, MAX_MEMBERS, Program, Schedule, program_of_pairs, program_of_parts,
 };
-use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
+use crate::vocabulary::agreement::Agreement;
 
 /// Most sources of one member, which combines them by itself: with the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
@@ -36,87 +32,6 @@ pub enum MembershipId {
     Here(EnlistmentId),
     /// Another store does. The number is chosen by the shell.
     Elsewhere(u64),
-}
-
-/// What all participants of a collective have to agree about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Agreement {
-    /// The collective.
-    pub kind: Collective,
-    /// The operation; of an allgather or an all-to-all it says nothing.
-    pub op: ReduceOp,
-    /// The order of the operands.
-    pub order: ReduceOrder,
-    /// How many participants there are.
-    pub participants: u32,
-    /// A digest of the ids of the sources, in the order of the ranks. It finds mistakes, not forgeries.
-    pub sources: u64,
-}
-
-impl Agreement {
-    /// What a participant that asks for this has agreed to.
-    pub fn of(kind: Collective, request: &Reduce) -> Self {
-        let mut digest = 0;
-        for id in &request.sources {
-            digest = mix(digest ^ id.as_bytes().len() as u64);
-            for chunk in id.as_bytes().chunks(8) {
-                let mut word = [0; 8];
-                word[..chunk.len()].copy_from_slice(chunk);
-                digest = mix(digest ^ u64::from_le_bytes(word));
-            }
-        }
-        let participants = u32::try_from(request.sources.len()).unwrap_or(u32::MAX);
-        Self { kind, op: request.op, order: request.order, participants, sources: digest }
-    }
-
-    /// Whether a session is likely, where each source has so many bytes: others take the general path for sure.
-    pub fn promises_session(&self, source_bytes: u64) -> bool {
-        let all_bytes = source_bytes.saturating_mul(u64::from(self.participants));
-        self.order == ReduceOrder::Any && self.participants > 1 && !is_little(self.kind, all_bytes)
-    }
-
-    /// Checks that an object that is there is what a participant asks for.
-    ///
-    /// # Errors
-    /// [`Error::TypeMismatch`]: another collective made it, which is named, or none.
-    pub fn check_target(&self, target: &ObjectId, metadata: &Metadata) -> Result<()> {
-        match &metadata.agreement {
-            Some(coordinator) => self.check(target, coordinator),
-            None => {
-                let reason = format!("a participant asks for {self}, but no collective made what is there");
-                Err(Error::TypeMismatch { id: target.clone(), reason: reason.into() })
-            }
-        }
-    }
-
-    /// Checks that a participant and the coordinator mean the same.
-    ///
-    /// # Errors
-    /// [`Error::TypeMismatch`], which names both sides.
-    pub fn check(&self, target: &ObjectId, coordinator: &Self) -> Result<()> {
-        if self == coordinator {
-            return Ok(());
-        }
-        let same = if self.sources == coordinator.sources { "" } else { ", of other sources" };
-        let reason = format!("a participant asks for {self}, rank 0 for {coordinator}{same}");
-        Err(Error::TypeMismatch { id: target.clone(), reason: reason.into() })
-    }
-}
-
-impl fmt::Display for Agreement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let order = match self.order {
-            ReduceOrder::Any => "any order",
-            ReduceOrder::Fixed => "fixed order",
-        };
-        let Self { kind, op, participants, .. } = self;
-        match kind {
-            Collective::Allreduce => write!(f, "{op} of {participants} sources in {order}"),
-            Collective::ReduceScatter => write!(f, "parts of the {op} of {participants} sources in {order}"),
-            Collective::Allgather => write!(f, "all of {participants} sources"),
-            Collective::AllToAll => write!(f, "its parts of {participants} sources"),
-        }
-    }
 }
 
 /// A member, as the others see it.
@@ -143,7 +58,7 @@ pub struct Plan {
     pub metadata: Metadata,
     /// What the program is made from.
     pub schedule: Schedule,
-    /// How long frames are.
+    /// The length of a frame.
     pub frame_bytes: u64,
     /// All members, in the order of the schedule.
     pub members: Vec<Member>,
@@ -153,9 +68,9 @@ pub struct Plan {
     pub ranks: Vec<Vec<usize>>,
     /// The member's own sources, in the order of their ranks: 1 to [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
-    /// How long to wait for room.
+    /// The time to wait for room.
     pub timeout: Duration,
-    /// Why it was planned so, for people: at most [`MAX_ACCOUNT_BYTES`].
+    /// The reason for which it was planned so, for people: at most [`MAX_ACCOUNT_BYTES`].
     pub account: String,
 }
 
@@ -182,7 +97,7 @@ impl Plan {
         program_of_parts(self.agreement.kind, self.index, &parts)
     }
 
-    /// Whether the members exchange parts, and do not make one object.
+    /// Returns `true` if the members exchange parts, and do not make one object.
     pub const fn is_of_parts(&self) -> bool {
         self.agreement.kind.is_of_parts()
     }
@@ -213,7 +128,7 @@ impl Plan {
         }
     }
 
-    /// Whether the member's own sources are combined into its copy before anything else. Others are only given.
+    /// Returns `true` if the member's own sources are combined into its copy before anything else. Others are only given.
     pub fn is_folded(&self) -> bool {
         self.sources.len() > 1 && self.agreement.kind.is_combined()
     }
@@ -249,7 +164,7 @@ impl Plan {
         }
     }
 
-    /// How many bytes the member gets that gets most: by that all of them choose how they exchange.
+    /// Returns the number of bytes that the member gets that gets most: by that all of them choose how they exchange.
     pub fn most_bytes(&self) -> u64 {
         let ranks = if self.agreement.kind == Collective::AllToAll {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
@@ -281,7 +196,7 @@ pub enum Report {
     Failed(Failure),
 }
 
-/// Why a member failed.
+/// The reason for which a member failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Failure {
     /// The node cannot be reached, or has been silent for too long.

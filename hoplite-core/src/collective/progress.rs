@@ -39,12 +39,12 @@ pub struct Block {
     pub range: Range<u64>,
     /// Where the first of them is in the stream.
     pub position_bytes: u64,
-    /// How many bytes the step has done when this block is done.
+    /// The number of bytes that the step has done when this block is done.
     done_bytes: u64,
 }
 
 impl Block {
-    /// How many bytes it has.
+    /// Returns the number of bytes that it has.
     pub const fn length_bytes(&self) -> u64 {
         length(&self.range)
     }
@@ -69,7 +69,7 @@ pub enum Reading {
     },
 }
 
-/// Why a block is not what the stream goes on with.
+/// The reason for which a block is not what the stream goes on with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadBlock {
     /// Bytes are missing before it, or it was there already.
@@ -115,7 +115,7 @@ impl Stream {
         steps.iter().map(|(_, step)| length(step.range())).sum::<u64>() - self.done_bytes
     }
 
-    /// Whether all are.
+    /// Returns `true` if all are.
     pub const fn is_over(&self) -> bool {
         self.current == self.steps.len()
     }
@@ -312,12 +312,12 @@ impl Progress {
         final_bytes
     }
 
-    /// Whether all own sources are combined, if they are.
+    /// Returns `true` if all own sources are combined, if they are.
     pub fn is_folded(&self) -> bool {
         self.fold.as_ref().is_none_or(|fold| fold.done_bytes == fold.size_bytes)
     }
 
-    /// Whether the member has all bytes: it has taken and combined all.
+    /// Returns `true` if the member has all bytes: it has taken and combined all.
     pub fn is_filled(&self) -> bool {
         let mut steps = self.program.steps().iter().enumerate();
         self.is_folded() && steps.all(|(index, step)| !step.is_take() || self.is_done(index))

@@ -8,10 +8,10 @@ use crate::time::Time;
 const MAX_RESUMES: u32 = 3;
 /// See [`MAX_RESUMES`].
 const PERIOD: Duration = Duration::from_secs(1);
-/// How long to wait before that: a peer that was asked while it began to give has begun by then.
+/// The time to wait before that: a peer that was asked while it began to give has begun by then.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Why a stream ended before all was taken.
+/// The reason for which a stream ended before all was taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
     /// The connection broke, or could not be made.
@@ -30,7 +30,7 @@ pub struct Resumes {
     count: u32,
     since: Time,
     taken_bytes: u64,
-    /// When the peer was asked last.
+    /// The time at which the peer was asked last.
     asked: Time,
 }
 

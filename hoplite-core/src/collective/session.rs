@@ -72,7 +72,7 @@ impl CollectiveSession {
         self.decision
     }
 
-    /// Whether there is nobody left to be heard or told.
+    /// Returns `true` if there is nobody left to be heard or told.
     pub fn is_over(&self) -> bool {
         let is_exchanging = |seat: &Seat| seat.state == SeatState::Exchanging;
         self.decision == Decision::GivenUp || !self.seats.iter().any(is_exchanging)

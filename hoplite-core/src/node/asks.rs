@@ -17,7 +17,7 @@ pub(super) struct Ask {
     pub(super) purpose: Purpose,
 }
 
-/// Why a question was asked.
+/// The reason for which a question was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// To fetch the object.
@@ -63,13 +63,13 @@ impl Asks {
         if self.open.get(&request)?.shard == Some(shard) { self.open.remove(&request) } else { None }
     }
 
-    /// Why a question was asked that sits at this shard, and goes on.
+    /// Returns the reason for which a question was asked that sits at this shard, and goes on.
     pub(super) fn purpose_at(&self, shard: usize, request: RequestId) -> Option<Purpose> {
         let (at, ask) = self.sitting(request)?;
         (at == shard).then(|| ask.purpose.clone())
     }
 
-    /// Whether a question sits at this shard that is answered again and again.
+    /// Returns `true` if a question sits at this shard that is answered again and again.
     pub(super) fn is_subscription_at(&self, shard: usize, request: RequestId) -> bool {
         let purpose = self.purpose_at(shard, request);
         purpose.is_some_and(|purpose| !matches!(purpose, Purpose::Fetch | Purpose::Delete(_)))

@@ -157,7 +157,7 @@ impl WaitCall {
         }
     }
 
-    /// Whether enough are available, or the directory has said what it knows and that is enough.
+    /// Returns `true` if enough are available, or the directory has said what it knows and that is enough.
     pub(super) fn is_over(&self) -> bool {
         self.ready.len() >= self.count || self.unanswered.as_ref().is_some_and(BTreeSet::is_empty)
     }
@@ -234,7 +234,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// Whether a client may open one more call.
+    /// Checks that a client may open one more call.
     pub(super) fn check_limit(&self, limits: &Limits, client: ClientId) -> Result<()> {
         let limit = limits.max_requests_per_client;
         if self.clients.get(&client).is_some_and(|holder| holder.calls >= limit) {
@@ -243,7 +243,12 @@ impl Calls {
         Ok(())
     }
 
-    /// Whether a client may ask for so many ids, given those that its open calls still wait for.
+    /// Counts the open calls of a client.
+    pub(super) fn open_calls(&self, client: ClientId) -> usize {
+        self.clients.get(&client).map_or(0, |holder| holder.calls)
+    }
+
+    /// Checks that a client may ask for so many ids, given those that its open calls still wait for.
     pub(super) fn check_ids(&self, limits: &Limits, client: ClientId, ids: &[ObjectId]) -> Result<()> {
         let limit = limits.max_ids_per_request;
         let open: usize = self.of_client(client).map(|(_, open)| open.call.open_ids()).sum();
@@ -253,7 +258,7 @@ impl Calls {
         Ok(())
     }
 
-    /// Whether a put that has to wait may leave so many bytes here.
+    /// Checks that a put that has to wait may leave so many bytes here.
     pub(super) fn check_room_for_bytes(&self, bytes: usize) -> Result<()> {
         if self.handed_over_bytes + bytes <= MAX_WAITING_PUT_BYTES {
             return Ok(());
@@ -357,7 +362,7 @@ impl Calls {
         self.waiters.entry(id.clone()).or_default().push(key);
     }
 
-    /// Whether somebody waits for a change of `id`.
+    /// Returns `true` if somebody waits for a change of `id`.
     pub(super) fn is_awaited(&self, id: &ObjectId) -> bool {
         self.waiters.contains_key(id)
     }
@@ -406,7 +411,7 @@ impl Calls {
         }
     }
 
-    /// Whether `client` holds a reference to this copy.
+    /// Returns `true` if `client` holds a reference to this copy.
     pub(super) fn refers(&self, client: ClientId, copy: CopyId) -> bool {
         self.clients.get(&client).is_some_and(|holder| holder.references.contains_key(&copy))
     }

@@ -1,8 +1,8 @@
-//! Collectives as a part of the node: what is coordinated here, and what this store has a part in.
+//! Collectives as a part of the node: those that this store coordinates, and those in which it is a member.
 //!
-//! Each file below has fields of its own: the sources are looked for (`gathering`), stores make the target together (`session`),
-//! or it is made otherwise (`fallback`); this store is a member (`member`), participants wait here (`join`), and are told if there will be
-//! no target (`audience`).
+//! [`collective`](crate::collective) describes them from the first to the last step. Each file below owns its fields: `gathering`
+//! follows the sources, `session` coordinates the members, `fallback` takes the general path, `member` is this store's part, `join`
+//! admits participants, `audience` tells participants that a collective has failed, and `inspect` describes them all to tools.
 
 mod audience;
 mod fallback;
@@ -106,12 +106,12 @@ impl Collectives {
         self.sessions.get(put).map(Coordinated::unfinished_stores)
     }
 
-    /// Whether a target is being made here that does not stand yet.
+    /// Returns `true` if a target is being made here that does not stand yet.
     pub(super) fn contains(&self, target: &ObjectId) -> bool {
         self.gatherings.contains(target) || self.sessions.open_for(target).is_some()
     }
 
-    /// Whether this store has been a member of the attempt that makes `put`, and has nothing to give any more.
+    /// Returns `true` if this store has been a member of the attempt that makes `put`, and has nothing to give any more.
     pub(super) fn has_ended(&self, put: PutId) -> bool {
         self.memberships.has_ended(put)
     }

@@ -7,8 +7,8 @@ use super::hop::HopOwner;
 use super::table::Table;
 use super::{CombineId, CombineInput, CopyId, Effect, HopInput};
 use crate::collective::{CollectiveEffect, MembershipId, Plan};
+use crate::dtype::Dtype;
 use crate::id::ObjectId;
-use crate::metadata::Dtype;
 use crate::reduce::ReduceOp;
 
 /// What a combination is for.
@@ -37,7 +37,7 @@ pub(super) struct Combined {
     pub(super) user: CombineUser,
     /// How many bytes of its copy are valid.
     pub(super) valid_bytes: u64,
-    /// Whether the copy is still wanted.
+    /// `true` if the copy is still wanted.
     pub(super) is_live: bool,
     /// The copies that it has read. The caller lets go of them.
     pub(super) held: Vec<CopyId>,
@@ -100,7 +100,7 @@ impl Combinations {
         combine
     }
 
-    /// Whether a combination has not ended.
+    /// Returns `true` if a combination has not ended.
     pub(super) fn contains(&self, combine: CombineId) -> bool {
         self.running.contains_key(&combine)
     }

@@ -142,12 +142,12 @@ impl Context {
         self.is_shutting_down = true;
     }
 
-    /// Whether a complete object of this size is also kept in its shard.
+    /// Returns `true` if a complete object of this size is also kept in its shard.
     pub(super) fn is_inline(&self, size_bytes: u64) -> bool {
         size_bytes < self.config.limits.inline_below_bytes
     }
 
-    /// Whether an object of this size is small: complete soon after it was begun, so that it is published only then.
+    /// Returns `true` if an object of this size is small: complete soon after it was begun, so that it is published only then.
     pub(super) fn is_small(&self, size_bytes: u64) -> bool {
         self.is_inline(size_bytes) || size_bytes < self.config.limits.confirmed_from_bytes
     }
@@ -216,7 +216,7 @@ impl Context {
         self.shards_up[shard] = is_up;
     }
 
-    /// Whether a shard is connected; no, if there is no such shard.
+    /// Returns `true` if a shard is connected; `false` if there is no such shard.
     pub(super) fn is_up(&self, shard: usize) -> bool {
         self.shards_up.get(shard).is_some_and(|is_up| *is_up)
     }
@@ -247,9 +247,9 @@ impl Context {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::Uplink;
     use crate::placement::ShardMap;
     use crate::plan::collective::SchedulePreference;
-    use crate::plan::link::Uplink;
 
     #[test]
     fn of_two_places_the_newer_counts_whichever_shard_says_it_last() {

@@ -3,9 +3,9 @@
 use super::context::Context;
 use super::{Fault, ShardFault};
 use crate::error::Error;
+use crate::error::Missing;
 use crate::fault::PeerFaults;
 use crate::id::{NodeId, ObjectId};
-use crate::missing::Missing;
 use crate::placement::REPLICAS;
 use crate::time::Time;
 
@@ -56,13 +56,13 @@ impl Faults {
         self.peers.recent(now)
     }
 
-    /// Why a store cannot be asked, if that is so.
+    /// Returns the reason for which a store cannot be asked, if that is so.
     pub(super) fn peer(&self, ctx: &Context, node: &NodeId) -> Option<Missing> {
         let fault = self.peers.of(ctx.now(), node)?;
         Some(Missing::Peer { node: node.clone(), reason: Box::new(fault.error.clone()) })
     }
 
-    /// Why no shard can be asked about an object, if that is so.
+    /// Returns the reason for which no shard can be asked about an object, if that is so.
     pub(super) fn directory(&self, ctx: &Context, id: &ObjectId) -> Option<Missing> {
         if ctx.first_shard(id).is_some() {
             return None;

@@ -89,7 +89,7 @@ impl Fetches {
         }
     }
 
-    /// Whether that was so since the fetch of `id` began.
+    /// Returns `true` if that was so since the fetch of `id` began.
     pub(super) fn has_declined(&self, id: &ObjectId) -> bool {
         self.by_id.get(id).is_some_and(|fetch| fetch.has_declined)
     }
@@ -145,7 +145,7 @@ impl Fetches {
     }
 }
 
-/// How long to wait before the next attempt after `failures` in a row: doubling, up to a limit.
+/// Returns the time to wait before the next attempt after `failures` in a row: doubling, up to a limit.
 pub(super) fn back_off(failures: u32) -> Duration {
     FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(2).min(10)).min(MAX_BACK_OFF)
 }

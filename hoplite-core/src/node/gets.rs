@@ -1,6 +1,4 @@
 //! Gets: answered by a copy that is here, or by fetching the object from one sender after another.
-//!
-//! A get passes six files; this is number 4. Next: `hoplite-core/src/shard/query.rs`.
 
 use std::time::Duration;
 
@@ -9,12 +7,16 @@ use bytes::Bytes;
 use super::calls::{Call, CallKey};
 use super::fetch::FetchStep;
 use super::table::{ActivePull, LocalCopy, Phase, SpaceWaiter};
-use super::{CopyId, Effect, Node, PullId, Response, ServeId, Until};
+use super::{CopyId, Effect, MAX_CONTENTS_BYTES, Node, PullId, Response, ServeId, Until};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::shard::{Grant, PullOutcome, UnpublishReason};
+
+/// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the
+/// client reads its answers.
+const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Node {
     pub(super) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
@@ -62,7 +64,12 @@ impl Node {
             return None;
         }
         // On the general path nobody has compared that before.
-        let checked = join.map_or(Ok(()), |agreement| agreement.check_target(id, &local.metadata));
+        let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
+        let is_small = until == Until::Contents && local.size_bytes <= MAX_CONTENTS_BYTES;
+        if is_small && self.calls.open_calls(key.client) <= MAX_CALLS_FOR_CONTENTS {
+            self.copies.touch(copy);
+            return Some(Ok(Response::Contents { view: self.copies.view(copy), bytes: Bytes::new() }));
+        }
         Some(checked.and_then(|()| self.refer(key.client, copy).map(Response::Object)))
     }
 
@@ -148,7 +155,7 @@ impl Node {
         self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
 
-    /// Whether the directory was asked for a sender and has not answered: it may have sent somebody here by now.
+    /// Returns `true` if the directory was asked for a sender and has not answered: it may have sent somebody here by now.
     fn is_asking(&self, id: &ObjectId) -> bool {
         matches!(self.fetches.step(id), Some(FetchStep::Asking(_)))
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::{ClientId, Node};
 
-/// How many references are looked at: all that one client may hold by default. It bounds the time that a full store spends
+/// The number of references that are looked at: all that one client may hold by default. It bounds the time that a full store spends
 /// on an explanation.
 const MAX_LOOKED_AT: usize = 1 << 16;
 

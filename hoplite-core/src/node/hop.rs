@@ -151,7 +151,7 @@ impl Hostings {
     /// There was no room for the output of a hop in time.
     pub(super) fn expired(&mut self, ctx: &mut Context, table: &mut Table, owner: HopOwner) {
         let Some(hosting) = self.by_owner.get(&owner) else { return };
-        let error = table.store_full(hosting.hop.size_bytes);
+        let error = table.store_full(ctx.node(), hosting.hop.size_bytes);
         self.fail(ctx, table, owner, HopFailure::Refused(error));
     }
 

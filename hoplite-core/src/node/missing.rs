@@ -8,8 +8,9 @@ use super::reduce::Lack;
 use super::table::{LocalCopy, SpaceWaiter};
 use super::{CopyId, LongWait, Node, PeerFault, Troubles};
 use crate::error::Error;
+use crate::error::Missing;
 use crate::id::{NodeId, ObjectId};
-use crate::missing::{Absent, Missing, Named};
+use crate::missing::{Absent, Named};
 use crate::shard::RequestId;
 use crate::time::Time;
 

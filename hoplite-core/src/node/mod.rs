@@ -102,7 +102,7 @@ pub struct NodeStatus {
     pub pinned_bytes: u64,
     /// How much could be evicted at once.
     pub evictable_bytes: u64,
-    /// How many copies there are.
+    /// The number of copies.
     pub copies: usize,
     /// How many pulls are under way.
     pub pulls: usize,
@@ -110,13 +110,13 @@ pub struct NodeStatus {
     pub reserved_bytes: u64,
     /// How many reduces this store coordinates.
     pub reductions: usize,
-    /// How many hops it performs, for itself or others, failed ones included that were not released yet.
+    /// The number of hops that it performs, for itself or others, failed ones included that were not released yet.
     pub hops: usize,
-    /// How many copies were evicted so far.
+    /// The number of copies that were evicted so far.
     pub evictions: u64,
-    /// How many puts met another put of the same id, so far.
+    /// The number of puts that met another put of the same id, so far.
     pub put_conflicts: u64,
-    /// How many hops are performed for its reduces, here or elsewhere.
+    /// The number of hops that are performed for its reduces, here or elsewhere.
     pub directed_hops: usize,
     /// How many combinations are under way.
     pub combinations: usize,
@@ -221,7 +221,7 @@ impl Node {
         self.ctx.take_effects(effects);
     }
 
-    /// When [`Event::Tick`] is due, at the latest.
+    /// Returns the time at which [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
         self.ctx.next_deadline()
     }

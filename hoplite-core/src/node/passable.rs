@@ -27,7 +27,7 @@ pub const fn passable(
     }
 }
 
-/// Whether it is news to somebody who knows of `offset_bytes` that `passable_bytes` of those before `end_bytes` may be passed on.
+/// Returns `true` if it is news to somebody who knows of `offset_bytes` that `passable_bytes` of those before `end_bytes` may be passed on.
 /// All of them always are, but that an object without bytes is complete must be known.
 pub const fn is_news(is_complete: bool, passable_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
     let is_all = passable_bytes == end_bytes && (passable_bytes > 0 || is_complete);

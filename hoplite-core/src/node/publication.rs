@@ -26,7 +26,7 @@ pub(super) struct Publication {
     sealer: Option<CallKey>,
     /// The shards that were told of the copy in their present session.
     known_at: Vec<usize>,
-    /// When to publish it again, because a shard disagreed; and how often that was needed.
+    /// The time to publish it again, because a shard disagreed; and how often that was needed.
     republish_at: Option<Time>,
     disputes: u32,
     /// The deciding shard has accepted it since it was last published because of a dispute.
@@ -52,7 +52,7 @@ impl Publication {
         self.accepted_by.retain(|other| *other != shard);
     }
 
-    /// Whether shards know this put, and no other of its id.
+    /// Returns `true` if shards know this put, and no other of its id.
     pub(super) fn is_only_known_put(&self) -> bool {
         !self.known_at.is_empty() && self.rival.is_none()
     }
@@ -82,7 +82,7 @@ impl Publication {
         self.sealer.take()
     }
 
-    /// Whether a shard has accepted the put in its present session.
+    /// Returns `true` if a shard has accepted the put in its present session.
     pub(super) fn is_accepted_by(&self, shard: usize) -> bool {
         self.accepted_by.contains(&shard)
     }
@@ -123,12 +123,12 @@ impl Publication {
         self.republish_at
     }
 
-    /// Whether shards have disagreed about it.
+    /// Returns `true` if shards have disagreed about it.
     pub(super) const fn is_disputed(&self) -> bool {
         self.disputes > 0
     }
 
-    /// Whether a put that is in its way is a remainder: it has lost at the shard that decides, or is gone there, and has not
+    /// Returns `true` if a put that is in its way is a remainder: it has lost at the shard that decides, or is gone there, and has not
     /// been withdrawn.
     pub(super) const fn has_outlasted_rivals(&self) -> bool {
         self.is_confirmed && self.disputes >= DISPUTES

@@ -1,4 +1,22 @@
-//! Puts: create, seal, abort, and what happens when the directory already knows another put of the id.
+//! Puts: create, seal, abort, and conflicts with another put of the same id.
+//!
+//! A put of up to 8 KiB carries its bytes in its request. The node makes the copy, fills it and seals it at once. A larger put, and
+//! every writer, takes these steps:
+//!
+//! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete copy of equal size and
+//!    metadata, the put refers to it, and the client compares the bytes. A copy that differs fails the call with `AlreadyExists`;
+//!    for a copy that is not complete yet, the call waits.
+//! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts copies that are unpinned and
+//!    unreferenced, the least recently used first, unless even all of them would make too little room. If no copy can be evicted, the call waits for room.
+//! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It publishes small objects, below
+//!    64 KiB by default, only when they are complete.
+//! 4. The client copies the bytes into the arena and advances the progress in the header of the extent. A task of the store that
+//!    waits for bytes sets a flag in the header; the client then rings a doorbell on the socket.
+//! 5. The client seals the object. The node completes the copy and publishes it again, with its bytes if it is inline.
+//!
+//! The seal of a large object is answered when the directory has accepted it. The seal of a small object does not wait for the
+//! directory, so its put costs one round trip on the socket, unless the client asks for a confirmed put. A seal that waits while no
+//! shard is connected ends with `Timeout`.
 
 use std::time::Duration;
 
@@ -297,7 +315,7 @@ impl Node {
         self.wake(&id);
     }
 
-    /// Whether the shard that decides about a copy now has accepted its put.
+    /// Returns `true` if the shard that decides about a copy now has accepted its put.
     fn is_accepted(&self, copy: CopyId) -> bool {
         let local = &self.copies[&copy];
         let decisive = self.ctx.first_shard(&local.id);

@@ -7,13 +7,13 @@ use super::calls::{Call, CallKey, Contents, CreateCall, DeleteCall, WaitCall, Wa
 use super::context::Notice;
 use super::table::SpaceWaiter;
 use super::{ClientId, CopyId, Effect, Inspection, Node, Request, Response};
+use crate::error::Missing;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
-use crate::missing::Missing;
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::{Locations, RequestId};
 
-/// How long a call may take: a timeout of zero stands for one answer of the directory.
+/// Returns the time that a call may take: a timeout of zero stands for one answer of the directory.
 const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
@@ -56,7 +56,7 @@ impl Node {
         }
     }
 
-    /// Whether a request may become a call. What gives something back may always.
+    /// Checks that a request may become a call. What gives something back may always.
     fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
         if !request.is_answered() {
             return Ok(());
@@ -294,7 +294,7 @@ impl Node {
 }
 
 impl Request {
-    /// Whether a client waits for an answer.
+    /// Returns `true` if a client waits for an answer.
     const fn is_answered(&self) -> bool {
         !matches!(
             self,

@@ -1,4 +1,22 @@
-//! The conversation with the shards: questions are sent, and what they say goes to the one whom it concerns.
+//! The directory shards of this store: queries to them, their answers, and what happens when one is lost.
+//!
+//! # Failures and who notices them
+//!
+//! * **A sender dies or sends damaged bytes.** The pull ends. The receiver returns the slot with the outcome, asks again, names the
+//!   sender to avoid, and resumes at its offset (`gets.rs`). Repeated failures back off up to a second.
+//! * **A sender freezes.** A sender without bytes sends keepalives; five seconds of silence end the pull.
+//! * **A transfer stalls although its sender lives.** The producer of an object makes signs of life that relays pass on. A receiver
+//!   that gets neither a byte nor a new sign for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
+//! * **Two stores are sent to each other.** The store that is asked by its own sender leaves it and serves it (`gets.rs`).
+//! * **A client dies.** Its connection closes. The node ends its calls, releases its references and aborts what it had not sealed
+//!   (`requests.rs`).
+//! * **A store dies.** Its shards notice when its connection closes, or after six seconds without an answer to a ping. They grant its
+//!   copies no more, and after another second count them as lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy
+//!   of a pinned object is promoted. If a shard has the bytes of an inline object, another store keeps them (`shard/orphans.rs`).
+//!   Otherwise gets fail with `ObjectLost`.
+//! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries to the next shard of each id, and
+//!   publishes its copies at the shard that is second now (`publish.rs`). A shard that comes back is refilled in the same way. Until
+//!   then it holds deletes of ids that it does not know (`shard/delete.rs`).
 
 use std::time::Duration;
 
@@ -10,7 +28,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
 use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants};
 
-/// How long a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
+/// The time that a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
 /// again when that has passed.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -6,6 +6,7 @@
 use std::time::Duration;
 
 use crate::block::BLOCK_BYTES;
+use crate::link::Delivery;
 use crate::time::Time;
 
 /// What a block is meant to take: about what the scheduler of a busy host adds anyway.
@@ -23,22 +24,7 @@ const WINDOW: Duration = Duration::from_millis(10);
 /// A transfer that is younger than this counts as this old, so that its first bytes show no rate.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// What the peer of a connection has acknowledged of what this side sent. Measured by the kernel from acknowledgements, so
-/// bytes that only filled a buffer do not count.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Delivery {
-    /// All bytes so far.
-    pub acknowledged_bytes: u64,
-    /// How fast it was lately. While there was less to send than the link would carry, that is the most that was seen, which
-    /// may have been a burst.
-    pub bytes_per_second: u64,
-    /// Whether there was less to send when the rate was measured.
-    pub is_application_limited: bool,
-    /// The shortest round trip of the last minutes, in microseconds.
-    pub round_trip_us: u32,
-}
-
-/// How many bytes a connection of this rate carries in [`BLOCK_TIME`], within the limits of a block.
+/// Returns the number of bytes that a connection of this rate carries in [`BLOCK_TIME`], within the limits of a block.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes = u128::from(bytes_per_second) * BLOCK_TIME.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)

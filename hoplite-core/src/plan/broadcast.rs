@@ -1,22 +1,35 @@
-//! Sender selection for broadcast: who serves a receiver.
+//! Sender selection for broadcast: which location serves a receiver.
 //!
-//! A broadcast is nothing but many `Get`s of one object, so there is no tree to plan ahead: each receiver is attached to
-//! one location at the moment it asks, or at the moment a slot becomes free. With one slot per location, receivers that
-//! arrive together make a chain, in which every node sends and receives the object once; with receivers that arrive one after
-//! another, it makes a tree, because complete locations are preferred. How long a chain gets is decided in
-//! [`chain`](super::chain).
+//! A broadcast is many `Get`s of one object. No tree is planned ahead. A shard attaches each receiver to one location when the
+//! receiver asks, or when a slot becomes free:
 //!
-//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The topology term and the treatment of senders
-//! that failed are ours.
+//! 1. The first receiver is granted the only slot of the origin.
+//! 2. A grant makes the receiver's copy a location at once, so the second receiver is granted the first one, and so on. Receivers
+//!    that arrive together form a chain, in which every node sends and receives the object once. [`chain`](super::chain) decides how
+//!    fast it grows.
+//! 3. The shard looks through the receiver's groups from the innermost outwards, and in each group [`choose_sender`] takes the best
+//!    copy with a free slot. It takes senders that the receiver avoids last, before them those over slow links, and otherwise
+//!    complete copies before partial ones. Among partial copies it takes the one that has bytes first; among equals, the one whose last grant is
+//!    the oldest. A copy that descends from the receiver is never taken. So receivers that arrive one after another form a tree.
+//! 4. With labels, copies in the receiver's own group come first. If all of them are busy, the receiver waits a little for one, and
+//!    a receiver of another group that has just begun gives way (`shard/vicinity.rs`). An object whose transfer takes so long
+//!    that waiting pays off enters each rack once (`plan/vicinity.rs`).
+//! 5. A relay forwards a frame as soon as it has verified the frame's checksum, so a hop delays by one frame.
+//! 6. The shard answers gets of an inline object with its bytes, in one round trip.
+//!
+//! Each grant carries its reason, which `hoplite stat` shows.
+//!
+//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The topology term and the treatment of senders that
+//! failed are ours.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
 
 use crate::id::NodeId;
-use crate::shard::{GrantReason, LocationState};
 use crate::time::Time;
+use crate::vocabulary::directory::{GrantReason, LocationState};
 
-/// How long a receiver waits, and closer ones overtake it, rather than that it takes a sender that is far or has failed it.
+/// The time that a receiver waits, and closer ones overtake it, rather than that it takes a sender that is far or has failed it.
 ///
 /// 50 ms is what 64 MiB takes at 10 Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
@@ -28,13 +41,13 @@ pub struct Candidate<'a> {
     pub node: &'a NodeId,
     /// How much of the object it has.
     pub state: LocationState,
-    /// When a copy that is not complete has bytes to pass on; of no matter for one that is.
+    /// The time at which a copy that is not complete has bytes to pass on; of no matter for one that is.
     pub bytes_at: Time,
     /// The number of this location's latest grant, zero if it never had one. Numbers grow with each grant.
     pub last_grant: u64,
-    /// Whether the receiver asked for another sender, if there is one.
+    /// `true` if the receiver asked for another sender, if there is one.
     pub avoided: bool,
-    /// Whether its bytes would reach the receiver over a slow link.
+    /// `true` if its bytes would reach the receiver over a slow link.
     pub is_slow: bool,
 }
 
@@ -43,7 +56,7 @@ pub struct Candidate<'a> {
 pub struct SenderChoice {
     /// The index of the sender among the candidates.
     pub index: usize,
-    /// Why this sender was chosen.
+    /// The reason for which this sender was chosen.
     pub reason: GrantReason,
 }
 
@@ -88,7 +101,7 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     Some(SenderChoice { index, reason })
 }
 
-/// Whether `node` pulls from `root`, directly or through others, or is `root` itself, given the senders of each node.
+/// Returns `true` if `node` pulls from `root`, directly or through others, or is `root` itself, given the senders of each node.
 ///
 /// A grant from such a node to `root` would close a cycle in which nobody ever gets a new byte. O(m log m) for m nodes
 /// between `node` and the end of its chain.

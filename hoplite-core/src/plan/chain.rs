@@ -64,7 +64,7 @@ impl HopTime {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
 
-    /// When a copy has bytes to pass on that is pulled, from `now` on, from one that has some at `sender_has`.
+    /// Returns the time at which a copy has bytes to pass on that is pulled, from `now` on, from one that has some at `sender_has`.
     pub fn bytes_at(&self, now: Time, sender_has: Time) -> Time {
         now.max(sender_has) + self.hop()
     }
@@ -75,7 +75,7 @@ impl HopTime {
         self.hop() * hops.min(LEAD_HOPS)
     }
 
-    /// Whether somebody may be sent now to a copy that has bytes at `bytes_at`, while there are `transfers` of the object, which
+    /// Returns `true` if somebody may be sent now to a copy that has bytes at `bytes_at`, while there are `transfers` of the object, which
     /// has this size.
     pub fn may_extend(&self, now: Time, bytes_at: Time, transfers: usize, size_bytes: u64) -> bool {
         transfers < unpaced(size_bytes) || bytes_at <= now + self.lead(size_bytes)

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use super::blocks::longest_block_bytes;
+use crate::link::Uplink;
 use crate::time::Time;
-use crate::topology::place::{MAX_LEVELS, Path};
 
 /// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
@@ -29,52 +29,6 @@ pub struct LinkEstimate {
     pub latency: Duration,
     /// What the uplinks of groups of nodes carry.
     pub uplink: Uplink,
-}
-
-/// What the uplink of a group of nodes carries, by the level of the group and in thousandths of what the link of one host does. By default
-/// nobody has measured it, and it is taken for as fast as one host's. If it is more, what is chosen is no slower than it is
-/// estimated; if it is less, schedules that cross uplinks less are chosen too seldom.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
-pub struct Uplink {
-    permille: [u32; MAX_LEVELS],
-}
-
-impl Uplink {
-    /// As was measured, the same at all levels; zero if it was not.
-    pub const fn measured(permille: u32) -> Self {
-        Self::of_levels([permille; MAX_LEVELS])
-    }
-
-    /// As was measured at each level, outermost first; zero where it was not.
-    pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
-        Self { permille }
-    }
-
-    /// In thousandths at each level, outermost first; zero where it was not measured.
-    pub const fn levels(self) -> [u32; MAX_LEVELS] {
-        self.permille
-    }
-
-    /// That of the level at which it is least, in thousandths; zero if it was measured at none.
-    pub fn permille(self) -> u32 {
-        self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
-    }
-
-    /// Whether it was measured at any level.
-    pub fn is_measured(self) -> bool {
-        self.permille() > 0
-    }
-
-    /// How many hosts' links the uplink of this group carries as much as. At a level at which nothing was measured it is taken for as
-    /// slow as the slowest of the others: labels may say the level of a group by another key.
-    pub fn links(self, group: Path) -> f64 {
-        let level = group.iter().rposition(|number| *number != 0);
-        let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);
-        match measured.unwrap_or_else(|| self.permille()) {
-            0 => 1.0,
-            permille => f64::from(permille) / 1000.0,
-        }
-    }
 }
 
 impl Default for LinkEstimate {
@@ -181,9 +135,9 @@ pub enum RateSample {
     Empty,
     /// Blocks arrived one after another. The time that passed before the first one is no part of it.
     Steady {
-        /// When the first block had arrived.
+        /// The time at which the first block had arrived.
         begun: Time,
-        /// When the last block had arrived.
+        /// The time at which the last block had arrived.
         last: Time,
         /// How much came after the first block.
         bytes: u64,

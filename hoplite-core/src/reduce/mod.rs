@@ -1,7 +1,6 @@
 //! The operations of a reduce, and the kernels that perform them on bytes.
 
 mod kernel;
-mod op;
 
+pub use crate::vocabulary::op::ReduceOp;
 pub use kernel::combine;
-pub use op::ReduceOp;

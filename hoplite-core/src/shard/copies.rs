@@ -5,53 +5,19 @@
 //! longer the more there are.
 
 mod many;
+mod record;
 
 use self::many::Many;
-use super::message::{LocationState, Retention};
+use self::record::Rank;
+pub(super) use self::record::{Class, LocationRecord};
 use super::nodes::NodeIndex;
 use crate::id::NodeId;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, is_in};
+use crate::vocabulary::directory::{LocationState, Retention};
 
 /// Most copies that are looked through. 32 of them are 3 KiB, as fast to search as a tree.
 const MAX_FEW: usize = 32;
-
-/// One copy of an object.
-#[derive(Debug, Clone)]
-pub(super) struct LocationRecord {
-    pub(super) node: NodeIndex,
-    /// In which groups the node is.
-    pub(super) path: Path,
-    pub(super) state: LocationState,
-    pub(super) retention: Retention,
-    /// Whether the session of its node is gone.
-    pub(super) is_away: bool,
-    /// Whether its store has said that it has it; if not, the shard has only granted it.
-    pub(super) is_published: bool,
-    /// How many more receivers it may serve now.
-    pub(super) free_slots: u32,
-    /// The session of the node in which it was published last; an older one than the current makes it stale.
-    pub(super) session: u32,
-    /// The latest grant of this location, zero if there was none.
-    pub(super) last_grant: u64,
-    /// When a copy that is not complete has, or will have, bytes to pass on; since when a complete one is that.
-    pub(super) since: Time,
-    /// Kept by name, since the sender may be unknown to this shard yet.
-    pub(super) pulling_from: Option<NodeId>,
-    /// Whether what it is being pulled over carries little: that link, or one before it.
-    comes_slowly: bool,
-}
-
-/// Whether a copy has all bytes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Class {
-    Complete,
-    Unfinished,
-}
-
-/// The place of a copy among those with a free slot: by class, then complete ones by their latest grant, and others by when
-/// they have bytes.
-type Rank = (Class, Time, u64, NodeIndex);
 
 /// The copies of one object, at most one for each node.
 #[derive(Debug)]
@@ -59,62 +25,6 @@ pub(super) enum Copies {
     /// By node.
     Few(Vec<LocationRecord>),
     Many(Box<Many>),
-}
-
-impl LocationRecord {
-    /// A copy that nobody is served by yet, and that its store has not spoken of.
-    pub(super) const fn new(
-        (node, path): (NodeIndex, Path),
-        state: LocationState,
-        retention: Retention,
-        session: u32,
-    ) -> Self {
-        Self {
-            node,
-            path,
-            state,
-            retention,
-            is_away: false,
-            is_published: false,
-            free_slots: 0,
-            session,
-            last_grant: 0,
-            since: Time::ZERO,
-            pulling_from: None,
-            comes_slowly: false,
-        }
-    }
-
-    /// Notes whether its bytes come over a slow link.
-    pub(super) const fn set_comes_slowly(&mut self, comes_slowly: bool) {
-        self.comes_slowly = comes_slowly;
-    }
-
-    /// Whether its bytes come over a slow link, as was noted.
-    pub(super) const fn comes_slowly(&self) -> bool {
-        self.comes_slowly
-    }
-
-    /// Whether whoever follows it has to wait for bytes that come over a slow link.
-    pub(super) fn is_held_up(&self) -> bool {
-        self.comes_slowly && self.state == LocationState::Partial
-    }
-
-    pub(super) fn class(&self) -> Class {
-        if self.state == LocationState::Complete { Class::Complete } else { Class::Unfinished }
-    }
-
-    /// Whether all bytes are there, or will be.
-    pub(super) fn is_rooted(&self) -> bool {
-        self.state != LocationState::Partial
-    }
-
-    fn rank(&self) -> Option<Rank> {
-        let class = self.class();
-        let since = if class == Class::Complete { Time::ZERO } else { self.since };
-        let is_free = self.free_slots > 0 && !self.is_away;
-        is_free.then_some((class, since, self.last_grant, self.node))
-    }
 }
 
 impl Default for Copies {
@@ -212,7 +122,7 @@ impl Copies {
         self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }
 
-    /// When the next of those that are not complete has bytes to pass on, after `now`.
+    /// Returns the time at which the next of those that are not complete has bytes to pass on, after `now`.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
         let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
         self.free_from(EVERYWHERE, first).next().map(|record| record.since)
@@ -270,7 +180,7 @@ impl Copies {
         }
     }
 
-    /// Whether some copy says that it is pulled from the node of this name.
+    /// Returns `true` if some copy says that it is pulled from the node of this name.
     pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
         match self {
             Self::Few(records) => records.iter().any(|record| record.pulling_from.as_ref() == Some(name)),

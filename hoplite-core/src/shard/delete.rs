@@ -8,21 +8,14 @@
 
 use std::collections::BTreeSet;
 
-use super::message::{DropReason, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest};
+use super::state::Deletion;
 use super::{Shard, Turn};
+use crate::error::Missing;
 use crate::error::{Error, Operation};
 use crate::id::{ObjectId, PutId};
-use crate::missing::{Missing, Named};
-
-/// A put whose copies are being dropped.
-#[derive(Debug)]
-pub(super) struct Deletion {
-    /// Nodes that have not said yet that their copy is gone.
-    pub(super) pending: BTreeSet<NodeIndex>,
-    /// The nodes that want to know, and their requests.
-    pub(super) requesters: BTreeSet<(NodeIndex, RequestId)>,
-}
+use crate::missing::Named;
+use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
 
 impl Shard {
     pub(super) fn delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {

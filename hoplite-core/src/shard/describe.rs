@@ -7,9 +7,9 @@ use super::Shard;
 use super::copies::LocationRecord;
 use super::entry::Entry;
 use super::history::GrantRecord;
-use super::message::{Location, Locations, ObjectSummary};
 use crate::id::{NodeId, ObjectId};
-use crate::plan::link::Uplink;
+use crate::link::Uplink;
+use crate::vocabulary::directory::{Location, Locations, ObjectSummary};
 
 /// Most locations in one page of a listing, but for those of its last object: about 4 MiB on the wire.
 const MAX_LISTED_LOCATIONS: usize = 1 << 16;
@@ -21,7 +21,7 @@ pub struct Description {
     pub locations: Locations,
     /// The latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
-    /// How many queries wait for a location.
+    /// The number of queries that wait for a location.
     pub waiting_receivers: usize,
 }
 
@@ -59,7 +59,7 @@ pub struct KnownNode {
     pub data_address: SocketAddr,
     /// The labels of the node.
     pub labels: Vec<(String, String)>,
-    /// Whether its session is open; if not, it was a moment ago.
+    /// `true` if its session is open; if not, it was a moment ago.
     pub connected: bool,
 }
 

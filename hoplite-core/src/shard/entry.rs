@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::copies::Copies;
-use super::message::{GrantId, InlineBytes, Publish};
 use super::nodes::NodeIndex;
 use crate::id::PutId;
 use crate::metadata::Metadata;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
+use crate::vocabulary::directory::{GrantId, InlineBytes, Publish};
 
 /// One object, live or lost.
 #[derive(Debug)]
@@ -50,7 +50,7 @@ pub(super) enum Pin {
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     links: BTreeMap<(NodeIndex, GrantId), Transfer>,
-    /// How many receivers each node serves.
+    /// The number of receivers that each node serves.
     served: BTreeMap<NodeIndex, u32>,
     /// Those from a node of a group to one that is not in it, by that group.
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
@@ -62,17 +62,17 @@ pub(super) struct Transfers {
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
-    /// When it was granted.
+    /// The time at which it was granted.
     pub(super) began: Time,
     /// The groups that it leaves: those of the sender that the receiver is not in.
     pub(super) leaves: Vec<Path>,
-    /// Whether the receiver was asked to give way to another one.
+    /// `true` if the receiver was asked to give way to another one.
     pub(super) is_recalled: bool,
-    /// Whether the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
+    /// `true` if the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
     pub(super) is_timed: bool,
-    /// Whether it is a whole transfer of what was there, so that its time is that of the link.
+    /// `true` if it is a whole transfer of what was there, so that its time is that of the link.
     pub(super) is_paced: bool,
-    /// Whether it goes over a slow link, or is behind one.
+    /// `true` if it goes over a slow link, or is behind one.
     pub(super) is_slow: bool,
 }
 
@@ -112,7 +112,7 @@ impl Transfers {
         self.links.iter().map(|((receiver, grant), link)| (*receiver, *grant, link))
     }
 
-    /// How many receivers a node serves.
+    /// Returns the number of receivers that a node serves.
     pub(super) fn served_by(&self, sender: NodeIndex) -> u32 {
         self.served.get(&sender).copied().unwrap_or(0)
     }
@@ -188,12 +188,12 @@ impl Entry {
         matches!(self.state, EntryState::Lost { .. })
     }
 
-    /// Whether all bytes are somewhere, or will be.
+    /// Returns `true` if all bytes are somewhere, or will be.
     pub(super) fn has_root(&self) -> bool {
         self.inline.is_some() || self.copies.rooted().next().is_some()
     }
 
-    /// Whether some node has some of the bytes, or was sent to get them.
+    /// Returns `true` if some node has some of the bytes, or was sent to get them.
     pub(super) fn has_followers(&self) -> bool {
         !self.copies.is_empty() || !self.transfers.is_empty()
     }

@@ -3,11 +3,13 @@
 use super::copies::LocationRecord;
 use super::entry::{Pin, Transfer, groups_left};
 use super::history::GrantRecord;
-use super::message::{Grant, GrantId, LocationState, PullOutcome, RequestId, Retention, ToStore};
 use super::nodes::NodeIndex;
 use super::{Effect, Shard, Turn};
 use crate::id::ObjectId;
 use crate::plan::broadcast::SenderChoice;
+use crate::vocabulary::directory::{
+    Grant, GrantId, LocationState, PullOutcome, RequestId, Retention, ToStore,
+};
 
 impl Shard {
     /// Gives `sender`'s slot to `node`.

@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::message::{GrantId, GrantReason, PullOutcome};
 use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
+use crate::vocabulary::directory::{GrantId, GrantReason, PullOutcome};
 
 /// Most grants that are remembered per object.
 pub(super) const MAX_GRANTS_PER_OBJECT: usize = 64;
@@ -18,9 +18,9 @@ pub struct GrantRecord {
     pub receiver: NodeId,
     /// The node that serves.
     pub sender: NodeId,
-    /// Why this sender.
+    /// The reason for which this sender.
     pub reason: GrantReason,
-    /// When it was granted.
+    /// The time at which it was granted.
     pub at: Time,
     /// What became of the pull; `None` while it runs, or if the receiver was lost.
     pub outcome: Option<PullOutcome>,

@@ -9,12 +9,13 @@ use super::Shard;
 use super::entry::Entry;
 use super::history::GrantRecord;
 use super::losses::LostObject;
-use super::message::{GrantReason, LocationState, Retention};
 use super::nodes::NodeIndex;
+use crate::dtype::Dtype;
 use crate::id::{NodeId, ObjectId};
-use crate::metadata::{Dtype, Metadata};
+use crate::metadata::Metadata;
 use crate::placement::ShardList;
 use crate::time::Time;
+use crate::vocabulary::directory::{GrantReason, LocationState, Retention};
 
 /// Most objects that one search looks at: about two milliseconds.
 pub const MAX_LOOKED_AT: usize = 20_000;
@@ -32,7 +33,7 @@ pub struct NodeOverview {
     pub data_address: SocketAddr,
     /// Labels of the operator's.
     pub labels: Vec<(String, String)>,
-    /// Whether its session is open; if not, it was a moment ago.
+    /// `true` if its session is open; if not, it was a moment ago.
     pub connected: bool,
     /// Copies that it has published to this shard.
     pub copies: usize,
@@ -57,11 +58,11 @@ pub struct ObjectOverview {
     pub copies: usize,
     /// Copies that are complete.
     pub complete: usize,
-    /// Whether some copy stays until the object is deleted.
+    /// `true` if some copy stays until the object is deleted.
     pub pinned: bool,
-    /// Whether the shard holds the bytes too.
+    /// `true` if the shard holds the bytes too.
     pub inline: bool,
-    /// Whether all copies were lost.
+    /// `true` if all copies were lost.
     pub lost: bool,
     /// Transfers that the shard has arranged now.
     pub transfers: usize,
@@ -100,9 +101,9 @@ pub struct CopyOverview {
     pub node: NodeId,
     /// How much of the object it has.
     pub state: LocationState,
-    /// Whether it may be evicted.
+    /// Its lifetime.
     pub retention: Retention,
-    /// Whether the session of its node is gone.
+    /// `true` if the session of its node is gone.
     pub away: bool,
     /// The node that sends to it now: as the shard has arranged, or else as its store has said.
     pub sender: Option<NodeId>,
@@ -141,7 +142,7 @@ impl Shard {
         (nodes, later.next().is_some())
     }
 
-    /// How many nodes are connected, and how many are away.
+    /// Returns the number of nodes that are connected, and how many are away.
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)

@@ -2,8 +2,8 @@
 
 use std::cmp::Reverse;
 
-use super::message::Locations;
 use crate::placement::REPLICAS;
+use crate::vocabulary::directory::Locations;
 
 /// How many bytes of objects a page has at most that a client is sent: far below the longest answer, whatever their
 /// locations.
@@ -14,7 +14,7 @@ pub const MAX_PAGE_BYTES: usize = 4 << 20;
 pub struct Page {
     /// The objects.
     pub objects: Vec<Locations>,
-    /// Whether there are more.
+    /// `true` if there are more.
     pub more: bool,
 }
 

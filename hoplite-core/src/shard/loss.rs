@@ -8,12 +8,12 @@
 use std::time::Duration;
 
 use super::entry::EntryState;
-use super::message::{DropReason, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
 use super::{Shard, Turn};
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::time::Time;
+use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
 
 /// For how long queries for a lost object fail at once. Later ones wait until their deadline.
 const MARKER_TTL: Duration = Duration::from_secs(600);

@@ -11,7 +11,7 @@ const MAX_LOSSES: usize = 256;
 /// An object whose last complete copy was gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostObject {
-    /// When it was declared lost.
+    /// The time at which it was declared lost.
     pub at: Time,
     /// The object.
     pub id: ObjectId,

@@ -30,7 +30,6 @@ mod inspect;
 mod listing;
 mod loss;
 mod losses;
-mod message;
 mod nodes;
 mod orphans;
 mod places;
@@ -38,6 +37,7 @@ mod publish;
 mod query;
 mod session;
 mod slow;
+mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;
@@ -46,6 +46,7 @@ mod vicinity;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+pub use crate::vocabulary::directory::*;
 pub use describe::{Description, KnownNode, ShardStatus};
 pub use history::GrantRecord;
 pub use inspect::{
@@ -54,16 +55,13 @@ pub use inspect::{
 };
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::LostObject;
-pub use message::*;
 
 use self::deadlines::Deadlines;
-use self::delete::Deletion;
 use self::entry::Entry;
 use self::history::GrantHistory;
 use self::losses::Losses;
 use self::nodes::{NodeIndex, Nodes};
-use self::orphans::Orphans;
-use self::vicinity::Queue;
+use self::state::{Deletion, Orphans, Queue};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
@@ -78,8 +76,9 @@ use crate::topology::place::Path;
 /// 8192 objects of the largest inline size; next to them the million entries of a full shard take less than 1 GiB.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
-/// How many clients' worth of [`Limits::max_requests_per_client`] one node may have open at one shard.
-const CLIENTS_PER_NODE: usize = 16;
+/// How many clients' worth of [`Limits::max_requests_per_client`] one node may have open at one shard: as many ids as two users of the
+/// node may have open at most.
+const CLIENTS_PER_NODE: usize = 64;
 
 /// What a shard is configured with.
 #[derive(Debug, Clone)]
@@ -141,7 +140,7 @@ pub enum Effect {
     },
     /// Log that stores say by different keys where they are. Said once of each set of keys.
     PlaceKeysDiffer {
-        /// How many stores have which keys.
+        /// The number of stores that have which keys.
         counts: KeyCounts,
     },
 }
@@ -432,7 +431,7 @@ impl Shard {
         self.config.limits.max_requests_per_client.saturating_mul(CLIENTS_PER_NODE)
     }
 
-    /// Whether `node` may open `request`; if not, it is told why.
+    /// Returns `true` if `node` may open `request`; if not, it is told why.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

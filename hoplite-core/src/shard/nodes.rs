@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::message::{GrantId, NodeInfo, Placed, RequestId};
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::link::Uplink;
 use crate::placement::{fnv1a, mix};
-use crate::plan::link::Uplink;
 use crate::time::Time;
 use crate::topology::keys::KeyCounts;
 use crate::topology::live::MIN_REPORTS;
 use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place, is_in};
+use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 
 /// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
 pub(super) const MAX_NODES: usize = 1 << 16;
@@ -38,7 +38,7 @@ pub(super) struct NodeRecord {
     pub(super) presence: Presence,
     /// Counts the sessions of this run of the node.
     pub(super) session_number: u32,
-    /// When it last published again a copy from an earlier session.
+    /// The time at which it last published again a copy from an earlier session.
     pub(super) refreshed: Time,
     /// The objects that have a location here.
     pub(super) holdings: BTreeSet<ObjectId>,
@@ -52,12 +52,12 @@ pub(super) struct NodeRecord {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Connected {
-        /// When copies that were not published again are given up; `None` in a node's first session.
+        /// The time at which copies that were not published again are given up; `None` in a node's first session.
         sweep_at: Option<Time>,
     },
     Away {
         since: Time,
-        /// When its copies are given up.
+        /// The time at which its copies are given up.
         until: Time,
     },
 }
@@ -95,7 +95,7 @@ impl NodeRecord {
     }
 }
 
-/// Whether a path says more of where a node is than its labels, and the same at the levels of these.
+/// Returns `true` if a path says more of where a node is than its labels, and the same at the levels of these.
 fn refines(path: Path, info: &NodeInfo) -> bool {
     let labelled = Place::of_labels(&info.labels).path;
     is_in(path, labelled) && path != labelled
@@ -110,9 +110,9 @@ pub(super) struct Nodes {
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// Whether these are not all that was found, but what stores have said of it that had been told.
+    /// `true` if these are not all that was found, but what stores have said of it that had been told.
     is_recalled: bool,
-    /// Whether a node has been where was measured since these places count.
+    /// `true` if a node has been where was measured since these places count.
     uses_measured: bool,
     /// Which nodes say that their link to a node is slow.
     slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
@@ -186,18 +186,18 @@ impl Nodes {
         true
     }
 
-    /// Whether any link is known to be slow.
+    /// Returns `true` if any link is known to be slow.
     pub(super) fn has_slow_links(&self) -> bool {
         !self.slow_reports.is_empty()
     }
 
-    /// Whether some node says that its link to this one is slow.
+    /// Returns `true` if some node says that its link to this one is slow.
     pub(super) fn is_called_slow(&self, node: NodeIndex) -> bool {
         self.has_slow_links()
             && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
     }
 
-    /// Whether what goes from one node to another is slow: as the sender says, or since so many say it of one of them. Between groups
+    /// Returns `true` if what goes from one node to another is slow: as the sender says, or since so many say it of one of them. Between groups
     /// it is the uplink that is slow, which the groups stand for already.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
         let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to)) else {
@@ -209,7 +209,7 @@ impl Nodes {
             || self.is_slow_node(receiver)
     }
 
-    /// Whether enough nodes of its group say that their link to a node is slow.
+    /// Returns `true` if enough nodes of its group say that their link to a node is slow.
     fn is_slow_node(&self, node: &NodeRecord) -> bool {
         let Some(reporters) = self.slow_reports.get(&node.info.node) else { return false };
         let near = reporters.iter().filter_map(|index| self.records.get(index));
@@ -228,7 +228,7 @@ impl Nodes {
         self.measured.paths.get(&info.node).copied().filter(|path| refines(*path, info))
     }
 
-    /// How many nodes are where was measured.
+    /// Returns the number of nodes that are where was measured.
     pub(super) fn measured_nodes(&self) -> usize {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
@@ -249,7 +249,7 @@ impl Nodes {
         &self.measured
     }
 
-    /// Whether these places count from now on. All that was found counts more than what stores remember of it.
+    /// Returns `true` if these places count from now on. All that was found counts more than what stores remember of it.
     pub(super) fn is_news(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }

@@ -5,54 +5,27 @@
 //! does not publish one within the grace of nodes, another store is asked. When several have been asked in vain, all may be
 //! asked again after a while: they may have room by then.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::entry::Pin;
-use super::message::ToStore;
 use super::nodes::NodeIndex;
+use super::state::Orphan;
 use super::{Shard, Turn};
 use crate::id::ObjectId;
 use crate::placement::mix;
 use crate::time::Time;
+use crate::vocabulary::directory::ToStore;
 
-/// How long lies between two objects that are handed over, beside [`BYTES_PER_MICROSECOND`]: a node that dies may leave a
+/// The time that lies between two objects that are handed over, beside [`BYTES_PER_MICROSECOND`]: a node that dies may leave a
 /// hundred thousand, and the session of another one must not be flooded.
 const INTERVAL: Duration = Duration::from_micros(20);
 /// The rate at which they are handed over: 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
-/// How many stores are asked to keep an object, one after the other.
+/// The number of stores that are asked to keep an object, one after the other.
 const MAX_ASKED: usize = 16;
 /// After how long the same ones are asked again.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
-
-/// The objects that need a store to keep them.
-#[derive(Debug, Default)]
-pub(super) struct Orphans {
-    objects: BTreeMap<ObjectId, Orphan>,
-    /// When the next one may be handed over for the first time.
-    next: Time,
-    /// When the next one may be handed over again.
-    next_again: Time,
-}
-
-#[derive(Debug, Default)]
-struct Orphan {
-    /// When a store is asked.
-    due: Option<Time>,
-    /// If nobody is left to ask, when all may be asked again.
-    again_at: Option<Time>,
-    /// Those who were asked and have not kept it, at most [`MAX_ASKED`].
-    asked: BTreeSet<NodeIndex>,
-}
-
-impl Orphans {
-    #[cfg(test)]
-    pub(super) fn ids(&self) -> impl Iterator<Item = &ObjectId> {
-        self.objects.keys()
-    }
-}
 
 impl Shard {
     /// Notes that an inline object has no copy at a store.

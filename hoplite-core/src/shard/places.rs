@@ -1,11 +1,11 @@
 //! Measured places: where nodes are within what their labels say.
 
-use super::message::{Placed, ToStore};
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
 use crate::id::NodeId;
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::EVERYWHERE;
+use crate::vocabulary::directory::{Placed, ToStore};
 
 impl Shard {
     /// What a store is told of its place; nothing if it is not known, or nothing was measured.
@@ -18,7 +18,7 @@ impl Shard {
         self.nodes.measured()
     }
 
-    /// How many nodes are where was measured. All others are where their labels say.
+    /// Returns the number of nodes that are where was measured. All others are where their labels say.
     pub fn measured_nodes(&self) -> usize {
         self.nodes.measured_nodes()
     }

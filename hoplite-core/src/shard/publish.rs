@@ -4,15 +4,15 @@ use std::cmp::Reverse;
 
 use super::copies::LocationRecord;
 use super::entry::{Entry, EntryState, Pin};
-use super::message::{
-    DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
-};
 use super::nodes::NodeIndex;
 use super::{MAX_INLINE_BYTES, Shard, Turn};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::plan::broadcast::choose_survivor;
 use crate::time::Time;
+use crate::vocabulary::directory::{
+    DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
+};
 
 /// Most copies of which one is chosen to be compared with.
 const MAX_COMPARED: usize = 64;

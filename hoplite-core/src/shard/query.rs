@@ -1,14 +1,11 @@
 //! Receivers ask for a sender, and are served at once or wait. What they are answered with: `grant`.
-//!
-//! A get passes six files; this is number 5. Next: `hoplite-store/src/data/pull.rs`.
 
 use std::time::Duration;
 
 use super::copies::{Class, LocationRecord};
 use super::entry::Entry;
-use super::message::{DropReason, GrantReason, LocationState, Query, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
-use super::slow::MAX_PASSED;
+use super::state::{MAX_AVOIDED, MAX_CONSIDERED, MAX_PASSED};
 use super::{Shard, Turn};
 use crate::error::{Error, Operation};
 use crate::id::ObjectId;
@@ -16,11 +13,7 @@ use crate::plan::broadcast::{AGED_AFTER, Candidate, SenderChoice, choose_sender,
 use crate::plan::chain::unpaced;
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of};
-
-/// Most senders that one query may avoid; more are ignored.
-const MAX_AVOIDED: usize = 64;
-/// Most copies of either class that are looked at for one receiver, the best of the free ones first: more than it can avoid.
-pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
+use crate::vocabulary::directory::{DropReason, GrantReason, LocationState, Query, RequestId, ToStore};
 
 /// How a waiting query can be answered.
 pub(super) enum Answer {
@@ -204,14 +197,14 @@ impl Shard {
         }
     }
 
-    /// Whether some location of an object can be granted to somebody.
+    /// Returns `true` if some location of an object can be granted to somebody.
     fn has_candidate(&self, now: Time, entry: &Entry) -> bool {
         let unfinished = entry.copies.free(EVERYWHERE, Class::Unfinished).next();
         entry.copies.free(EVERYWHERE, Class::Complete).next().is_some()
             || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
-    /// Whether a receiver may be sent to a copy that is not complete.
+    /// Returns `true` if a receiver may be sent to a copy that is not complete.
     fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
@@ -293,13 +286,13 @@ impl Shard {
         Some((sender, choice))
     }
 
-    /// Whether somebody is served by `node`, as far as is known.
+    /// Returns `true` if somebody is served by `node`, as far as is known.
     pub(super) fn serves(&self, entry: &Entry, node: NodeIndex) -> bool {
         let name = self.nodes.get(node).map(|record| &record.info.node);
         entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))
     }
 
-    /// Whether a copy is that of `node`, or is pulled from it.
+    /// Returns `true` if a copy is that of `node`, or is pulled from it.
     pub(super) fn is_behind(
         &self,
         entry: &Entry,
@@ -310,7 +303,7 @@ impl Shard {
         record.node == node || (serves && self.pulls_from(entry, record.node, node))
     }
 
-    /// Whether `node` pulls from `root`, directly or through others. Only asked about a receiver that serves others itself.
+    /// Returns `true` if `node` pulls from `root`, directly or through others. Only asked about a receiver that serves others itself.
     fn pulls_from(&self, entry: &Entry, node: NodeIndex, root: NodeIndex) -> bool {
         pulls_from(node, root, |node| {
             let published = entry.copies.get(node).and_then(|record| record.pulling_from.as_ref());

@@ -6,11 +6,11 @@
 //! its old copies are gone with the old process.
 
 use super::copies::LocationRecord;
-use super::message::{NodeInfo, RequestId, ToStore};
 use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Presence};
 use super::{DropReason, Effect, Reception, Shard, Turn};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId};
+use crate::vocabulary::directory::{NodeInfo, RequestId, ToStore};
 
 impl Shard {
     pub(super) fn connected(&mut self, turn: &mut Turn<'_>, info: NodeInfo) -> Reception {
@@ -48,7 +48,7 @@ impl Shard {
         }
     }
 
-    /// Why a store must not join whose list of shards is not that of the others that are connected. The first one decides;
+    /// Returns the reason for which a store must not join whose list of shards is not that of the others that are connected. The first one decides;
     /// the list can change once all sessions have ended.
     fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
         let mut others = self.nodes.iter().filter(|record| record.is_connected());

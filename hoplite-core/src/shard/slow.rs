@@ -7,25 +7,20 @@ use std::time::Duration;
 
 use super::copies::{Class, LocationRecord};
 use super::entry::{Entry, Transfer};
-use super::message::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
-use super::query::MAX_CONSIDERED;
-use super::vicinity::MAX_GROUPS;
+use super::state::{MAX_CONSIDERED, MAX_GROUPS};
 use super::{Shard, Turn};
 use crate::id::{NodeId, ObjectId};
 use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
 use crate::time::Time;
-use crate::topology::live::MAX_TOLD;
 use crate::topology::place::EVERYWHERE;
+use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 
 /// For fewer bytes the link does not matter: they are over before a receiver could give way.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
-/// Most waiting receivers that are looked at for one that can have its sender over a usual link: more than a store calls slow.
-pub(super) const MAX_PASSED: usize = 2 * MAX_TOLD;
-
 impl Shard {
-    /// How long a receiver waits rather than that it takes a sender that it avoids, or one over a slow link.
+    /// Returns the time that a receiver waits rather than that it takes a sender that it avoids, or one over a slow link.
     pub(super) fn patience(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
@@ -61,7 +56,7 @@ impl Shard {
         }
     }
 
-    /// Whether others that wait are served before this receiver, which would take a slow sender: what they get is for it too then. But
+    /// Returns `true` if others that wait are served before this receiver, which would take a slow sender: what they get is for it too then. But
     /// not for longer than a transfer takes.
     pub(super) fn gives_precedence(
         &self,
@@ -80,7 +75,7 @@ impl Shard {
         }
     }
 
-    /// Whether a receiver does not take what was chosen for such a reason: another location that is busy now is worth a short wait.
+    /// Returns `true` if a receiver does not take what was chosen for such a reason: another location that is busy now is worth a short wait.
     pub(super) fn waits_for_better(
         &self,
         now: Time,
@@ -104,7 +99,7 @@ impl Shard {
         entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Whether the bytes of a copy would reach `node` over a link that is known to be slow, if that matters for so many.
+    /// Returns `true` if the bytes of a copy would reach `node` over a link that is known to be slow, if that matters for so many.
     pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
@@ -112,7 +107,7 @@ impl Shard {
         record.is_held_up() || self.nodes.is_slow_link(record.node, node)
     }
 
-    /// Whether no complete copy is free that would reach the receiver over a usual link, if it is sent to a slow sender. True of all
+    /// Returns `true` if no complete copy is free that would reach the receiver over a usual link, if it is sent to a slow sender. True of all
     /// grants.
     pub(super) fn is_without_better(
         &self,
@@ -158,7 +153,7 @@ impl Shard {
         }
     }
 
-    /// Whether a node's copy of an object has to wait for bytes that come over a slow link.
+    /// Returns `true` if a node's copy of an object has to wait for bytes that come over a slow link.
     pub(super) fn is_held_up(&self, id: &ObjectId, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() {
             return false;
@@ -208,7 +203,7 @@ impl Shard {
         self.mark_servable(id);
     }
 
-    /// Whether a transfer is slow, if it is known of its sender whether what it receives comes slowly.
+    /// Returns `true` if a transfer is slow, if it is known of its sender whether what it receives comes slowly.
     fn is_slow_behind(
         &self,
         entry: &Entry,

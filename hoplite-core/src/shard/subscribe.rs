@@ -6,15 +6,15 @@
 use std::time::Duration;
 
 use super::entry::Entry;
-use super::message::{RequestId, ToStore, Wants};
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
 use crate::error::Error;
 use crate::id::ObjectId;
+use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 
 /// An object with no more copies is told of at every change: as many as chains form at once.
 const MAX_PROMPT_COPIES: usize = 64;
-/// How long lies between two updates for each copy that they tell each subscriber of: to tell of one takes some 0.3 us, so a
+/// The time that lies between two updates for each copy that they tell each subscriber of: to tell of one takes some 0.3 us, so a
 /// thirtieth of the time goes into it at most.
 const PAUSE_PER_COPY: Duration = Duration::from_micros(10);
 /// The longest pause.

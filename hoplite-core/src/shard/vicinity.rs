@@ -3,26 +3,20 @@
 //! Each query of a node that is in a group is served by the closest copy that may serve it, or waits in its group. See
 //! [`plan::vicinity`](crate::plan::vicinity) for the reasons.
 
-use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::collections::{BTreeSet, btree_map};
 use std::iter::successors;
 
 use super::copies::{Class, LocationRecord};
 use super::entry::Entry;
-use super::message::{GrantId, GrantReason, RequestId, ToStore};
 use super::nodes::{NodeIndex, OpenRequest, WaitingQuery};
-use super::query::{Answer, Answered, MAX_CONSIDERED, first_by_precedence};
-use super::slow::MAX_PASSED;
+use super::query::{Answer, Answered, first_by_precedence};
+use super::state::{MAX_CONSIDERED, MAX_GROUPS, MAX_PASSED, Queue};
 use super::{Shard, Turn};
 use crate::id::{ObjectId, PutId};
 use crate::plan::broadcast::{AGED_AFTER, SenderChoice};
 use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
-
-/// Most groups in which somebody waits that are looked at for one event.
-pub(super) const MAX_GROUPS: usize = 64;
-
-/// The queries that wait for an object, by group and arrival.
-pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
+use crate::vocabulary::directory::{GrantId, GrantReason, RequestId, ToStore};
 
 /// What there is for a receiver.
 enum Nearby {
@@ -287,7 +281,7 @@ impl Shard {
         }
     }
 
-    /// Why a copy at `sender`, found in a group of the receiver's, was chosen, if it was not for the places: `reason`.
+    /// Returns the reason for which a copy at `sender`, found in a group of the receiver's, was chosen, if it was not for the places: `reason`.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

@@ -58,17 +58,17 @@ impl Blocks {
         Ok(Self { seats, members, starts })
     }
 
-    /// How many blocks there are.
+    /// Returns the number of blocks.
     pub const fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there is none.
     pub const fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub const fn nodes(&self) -> usize {
         self.seats.len()
     }
@@ -83,7 +83,7 @@ impl Blocks {
         self.seats[node].0
     }
 
-    /// How many links there are.
+    /// Returns the number of links.
     pub fn count_links(&self) -> usize {
         self.starts[self.len()] + triangle_len(self.len())
     }
@@ -110,7 +110,7 @@ impl Blocks {
     }
 }
 
-/// How many pairs so many things have.
+/// Returns the number of pairs that so many things have.
 pub(super) const fn triangle_len(count: usize) -> usize {
     count * count.saturating_sub(1) / 2
 }

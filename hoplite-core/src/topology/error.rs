@@ -2,7 +2,8 @@
 
 use thiserror::Error;
 
-use super::matrix::MAX_NODES;
+/// A matrix of all pairs of so many nodes takes 400 MB. Larger clusters are described by places, not by pairs.
+pub const MAX_NODES: usize = 10_000;
 
 /// One of the two numbers of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +23,7 @@ impl std::fmt::Display for Quantity {
     }
 }
 
-/// Why a matrix, an order, a model or a system of switches is refused.
+/// The reason for which a matrix, an order, a model or a system of switches is refused.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TopologyError {
@@ -32,13 +33,13 @@ pub enum TopologyError {
     /// More than [`MAX_NODES`].
     #[error("{count} nodes are more than the {MAX_NODES} that a matrix may have")]
     TooManyNodes {
-        /// How many nodes were given.
+        /// The number of nodes that were given.
         count: usize,
     },
     /// A block of a matrix is empty, or there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS), or not as many links as they need.
     #[error("{count} blocks of nodes that make no matrix")]
     BadBlocks {
-        /// How many blocks there are.
+        /// The number of blocks.
         count: usize,
     },
     /// Two rows have one name.
@@ -60,7 +61,7 @@ pub enum TopologyError {
         quantity: Quantity,
         /// How many rows the table has.
         rows: usize,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: usize,
     },
     /// A row has too few or too many entries.
@@ -70,9 +71,9 @@ pub enum TopologyError {
         quantity: Quantity,
         /// The row, counted from zero.
         row: usize,
-        /// How many entries the row has.
+        /// The number of entries that the row has.
         entries: usize,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: usize,
     },
     /// An entry off the diagonal is missing, not a number, negative, or does not fit 32 bits.
@@ -96,9 +97,9 @@ pub enum TopologyError {
     /// An order has too few or too many entries.
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
-        /// How many entries the order has.
+        /// The number of entries that the order has.
         entries: usize,
-        /// How many nodes there are.
+        /// The number of nodes.
         nodes: usize,
     },
     /// An order names a node twice, or one that does not exist.
@@ -108,49 +109,6 @@ pub enum TopologyError {
         rank: usize,
         /// The entry: a node that is there twice or does not exist.
         node: u64,
-    },
-    /// Halving-doubling pairs all ranks in each step.
-    #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
-    NotAPowerOfTwo {
-        /// How many nodes there are.
-        nodes: usize,
-    },
-    /// The nodes cannot be divided into groups of at most so many.
-    #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
-    NoRadices {
-        /// How many nodes there are.
-        nodes: usize,
-        /// The size of the largest group.
-        base: u32,
-    },
-    /// The factors of a hierarchy do not multiply to the number of nodes.
-    #[error("levels of {product} nodes are given for {nodes} nodes")]
-    LevelsDoNotMatch {
-        /// The product of the levels.
-        product: u64,
-        /// How many nodes there are.
-        nodes: usize,
-    },
-    /// A model's name, or its parameter, is none of those known.
-    #[error(
-        "no model {text:?}; known are ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain, \
-         hierarchical:AxB"
-    )]
-    UnknownModel {
-        /// The text that names no model.
-        text: String,
-    },
-    /// More than [`smt::MAX_NODES`](super::smt::MAX_NODES).
-    #[error("{count} nodes are too many for an external solver")]
-    TooManyForSolver {
-        /// How many nodes there are.
-        count: usize,
-    },
-    /// The external solver's answer holds no order.
-    #[error("the solver's model gives rank {rank} no node")]
-    NoModel {
-        /// The first rank that it leaves open.
-        rank: usize,
     },
 }
 

@@ -17,7 +17,7 @@ pub const MAX_SWITCHES: u32 = 1 << 12;
 /// The ranks at each switch of the upper half, then of the lower half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// Why a BiGraph has no mapping.
+/// The reason for which a BiGraph has no mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HdrmError {
@@ -27,13 +27,13 @@ pub enum HdrmError {
     /// The halves' pairs of ranks differ in one bit only if the ranks of a group are a power of two.
     #[error("{switches} switches are no power of two of at least 2: some pairs would be within a half")]
     SwitchesNotAPowerOfTwo {
-        /// How many switches there are.
+        /// The number of switches.
         switches: u32,
     },
     /// More than [`MAX_SWITCHES`].
     #[error("{switches} switches are more than {MAX_SWITCHES}")]
     TooManySwitches {
-        /// How many switches there are.
+        /// The number of switches.
         switches: u32,
     },
     /// There are not as many links as pairs.
@@ -42,9 +42,9 @@ pub enum HdrmError {
         switches / 2
     )]
     TooManyHosts {
-        /// How many hosts each switch has.
+        /// The number of hosts that each switch has.
         hosts_per_switch: u32,
-        /// How many switches there are.
+        /// The number of switches.
         switches: u32,
     },
     /// A part of a system must fill virtual groups, or pairs of the first.
@@ -52,11 +52,11 @@ pub enum HdrmError {
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: an even number up to {switches}, or a multiple of it"
     )]
     PartialSystem {
-        /// How many ranks there are to be.
+        /// The number of ranks to be.
         ranks: u32,
-        /// How many hosts each switch has.
+        /// The number of hosts that each switch has.
         hosts_per_switch: u32,
-        /// How many switches there are.
+        /// The number of switches.
         switches: u32,
     },
 }

@@ -38,7 +38,7 @@ impl fmt::Display for PlaceKeys {
     }
 }
 
-/// How many nodes say by which keys where they are.
+/// The number of nodes that say by which keys where they are.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyCounts([u32; 1 << MAX_LEVELS]);
 
@@ -59,7 +59,7 @@ impl KeyCounts {
         self.0.iter().enumerate().filter_map(present)
     }
 
-    /// Whether some nodes have other keys than others.
+    /// Returns `true` if some nodes have other keys than others.
     pub fn differ(&self) -> bool {
         self.iter().nth(1).is_some()
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use super::matrix::Link;
 use crate::id::NodeId;
-use crate::plan::blocks::Delivery;
+use crate::link::Delivery;
+use crate::load::LinkLoad;
 use crate::time::Time;
 
 /// What a transfer says of its link.
@@ -18,7 +19,7 @@ pub struct Sample {
     pub round_trip_ns: u64,
     /// Picoseconds that each byte took.
     pub ps_per_byte: u64,
-    /// Whether the sender had too little to send, so that the rate says nothing of the link.
+    /// `true` if the sender had too little to send, so that the rate says nothing of the link.
     pub is_application_limited: bool,
 }
 
@@ -82,8 +83,20 @@ pub struct PeerLink {
     pub peer: NodeId,
     /// The link, as it is estimated now.
     pub link: Link,
-    /// Whether it carries much less than most, or takes much longer.
+    /// `true` if it carries much less than most, or takes much longer.
     pub is_slow: bool,
+}
+
+impl From<PeerLink> for LinkLoad {
+    fn from(PeerLink { peer, link, is_slow }: PeerLink) -> Self {
+        const PICOSECONDS: u64 = 1_000_000_000_000;
+        Self {
+            peer,
+            bytes_per_second: PICOSECONDS / u64::from(link.ps_per_byte).max(1),
+            round_trip_ns: 2 * u64::from(link.alpha_ns),
+            is_slow,
+        }
+    }
 }
 
 impl PeerLinks {

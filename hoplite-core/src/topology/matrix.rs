@@ -8,10 +8,9 @@
 use std::collections::BTreeSet;
 
 use super::blocks::{Blocks, triangle_index, triangle_len};
+pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// A matrix of all pairs of so many nodes takes 400 MB. Larger clusters are described by places, not by pairs.
-pub const MAX_NODES: usize = 10_000;
 /// The most that a message may cost, in picoseconds: three days. Sums of six costs, each with two multipliers of this size as
 /// in the bound of rings, fit 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
@@ -102,12 +101,12 @@ impl Matrix {
         Ok(Self { nodes, links, blocks: Some(Box::new(blocks)) })
     }
 
-    /// How many nodes there are; at least one.
+    /// Returns the number of nodes; at least one.
     pub const fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there is no node, which is never.
+    /// Returns `true` if there is no node, which is never.
     pub const fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -189,12 +188,12 @@ impl<'a> Links<'a> {
         self.size_bytes
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub const fn len(&self) -> usize {
         self.matrix.len()
     }
 
-    /// Whether there is no node, which is never.
+    /// Returns `true` if there is no node, which is never.
     pub const fn is_empty(&self) -> bool {
         self.matrix.is_empty()
     }

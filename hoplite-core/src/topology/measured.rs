@@ -12,7 +12,7 @@ use super::error::TopologyError;
 use super::matrix::Links;
 use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measured};
 use crate::id::NodeId;
-use crate::plan::link::Uplink;
+use crate::link::Uplink;
 
 /// Most nodes that are measured: with names of 40 bytes they take a megabyte on the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
@@ -57,7 +57,7 @@ impl MeasuredPlaces {
         Ok(Self { version, uplink, paths })
     }
 
-    /// How many groups there are at the innermost levels.
+    /// Returns the number of groups at the innermost levels.
     pub fn groups(&self) -> usize {
         let mut groups: Vec<&Path> = self.paths.values().collect();
         groups.sort_unstable();
@@ -94,7 +94,7 @@ impl Groups {
         Ok(Self { paths: measured_paths(matrix, 0)?, uplink: Uplink::default() })
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are none.
     pub fn is_empty(&self) -> bool {
         self.paths.iter().all(|path| *path == EVERYWHERE)
     }
@@ -154,7 +154,7 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// Whether a level parts nodes into groups. A single node that is slow to all others is no group.
+/// Returns `true` if a level parts nodes into groups. A single node that is slow to all others is no group.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {
@@ -253,7 +253,7 @@ impl Gaps {
     }
 }
 
-/// How many pairs cross the border of a group of `inside` among `all` nodes when all meet at random, in the mean over these pairs.
+/// Returns the number of pairs that cross the border of a group of `inside` among `all` nodes when all meet at random, in the mean over these pairs.
 ///
 /// The probability of k pairs is in proportion to C(a, k) C(b, k) k! (a-k-1)!! (b-k-1)!!, for a nodes inside and b outside.
 fn crossing_pairs(inside: usize, all: usize) -> f64 {

@@ -1,16 +1,24 @@
-//! The topology of the network: what links cost, and which order of ranks makes collectives cheap on them.
+//! The topology of the network: what links cost, and which nodes are close to each other.
 //!
 //! * [`matrix`]: the cost of a message between each two nodes; exact integers. [`blocks`]: how that of thousands is kept.
-//! * [`cost`]: what collectives cost in a given order of ranks.
-//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels; [`keys`]: whether labels
-//!   fit together; [`slow`]: pairs that do not fit in.
-//! * [`solve`]: the search for a cheap order, with a lower bound; [`smt`]: the same as a question to an external solver.
+//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels; [`keys`]: whether labels fit together.
 //! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
-//! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
 //! * [`rounds`], [`probe`]: who probes whom when, what its samples say, and the matrix of a probe.
 //! * [`measured`]: what a probe tells daemons.
 //! * [`live`]: estimates from real transfers; [`reported`]: which links are slow, by what nodes say.
-//! * [`fabric`]: a simulator of switches and links.
+//!
+//! # From a label or a probe to a decision
+//!
+//! 1. A node's place comes from the labels in its `Hello`, or from a probe. In a probe ([`probe`]), pairs of nodes exchange echoes and
+//!    trains of bytes; the result is a matrix.
+//! 2. A probe that is applied gives shards [`measured`] places: groups of nodes without labels, groups within labelled ones, and what
+//!    an uplink carries. They are soft state with a version. Each store keeps its own place and tells it to a shard that missed the
+//!    probe.
+//! 3. A shard prefers senders in the receiver's group, and lets one receiver of a group fetch from elsewhere (`shard/vicinity.rs`).
+//! 4. A reduce combines in each rack first, and the racks' results make a chain (`plan/reduce/tree.rs`).
+//! 5. An allreduce puts its members in the order of their groups, and may run stages of rings along them (`plan/collective/`).
+//! 6. Stores watch real transfers ([`live`]) and tell shards of links that stay slow. Shards then choose other senders
+//!    (`shard/slow.rs`); rings and reduces go around these links.
 //!
 //! Nothing here measures: matrices come from a prober or a file.
 //!
@@ -20,18 +28,11 @@ pub mod blocks;
 pub mod error;
 pub mod matrix;
 
-pub mod cost;
-
 pub mod cluster;
 pub mod keys;
-pub mod place;
-pub mod slow;
 
 pub mod random;
-pub mod smt;
-pub mod solve;
 
-pub mod decompose;
 pub mod hdrm;
 
 pub mod live;
@@ -40,9 +41,6 @@ pub mod probe;
 pub mod reported;
 pub mod rounds;
 
-pub mod fabric;
-
-pub use cost::Model;
+pub use crate::vocabulary::place::{self, Place};
 pub use error::TopologyError;
 pub use matrix::{Link, Links, Matrix};
-pub use place::Place;

@@ -71,12 +71,12 @@ impl Samples {
         self.last = now;
     }
 
-    /// Whether the percentile has held still for long enough.
+    /// Returns `true` if the percentile has held still for long enough.
     pub const fn is_enough(&self) -> bool {
         self.steady >= STEADY_BLOCKS
     }
 
-    /// Whether these are as many as were asked for.
+    /// Returns `true` if these are as many as were asked for.
     pub fn suffice(&self, probes: Probes) -> bool {
         match probes {
             Probes::Auto => self.is_enough() || self.len() >= MAX_AUTO_PROBES,
@@ -89,7 +89,7 @@ impl Samples {
         self.round_trips_ns.len()
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are none.
     pub const fn is_empty(&self) -> bool {
         self.round_trips_ns.is_empty()
     }

@@ -33,12 +33,12 @@ impl Reports {
         Self { nodes, slow }
     }
 
-    /// Whether all links of a node are slow.
+    /// Returns `true` if all links of a node are slow.
     pub fn is_slow_node(&self, node: &NodeId) -> bool {
         self.slow.contains(node)
     }
 
-    /// Whether the link from one node to another is slow: as the first one says, or since all links of one of them are. Between groups
+    /// Returns `true` if the link from one node to another is slow: as the first one says, or since all links of one of them are. Between groups
     /// it is the uplink that is slow, for which the groups stand.
     pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
         from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))

@@ -2,7 +2,7 @@
 //!
 //! By the circle method (Kirkman, 1847): n - 1 rounds for an even number of nodes, n for an odd one, in which each node rests once.
 
-/// How many rounds it takes until all nodes have met.
+/// Returns the number of rounds that it takes until all nodes have met.
 pub const fn count(nodes: u32) -> u32 {
     match nodes {
         0 | 1 => 0,

@@ -120,7 +120,7 @@ impl Interpreter {
             && self.may_do(*taker, takes[*index], *unit)
     }
 
-    /// Whether all writers before this step have done the unit.
+    /// Returns `true` if all writers before this step have done the unit.
     fn may_do(&self, member: usize, step: usize, unit: u64) -> bool {
         let program = &self.programs[member];
         let at = unit_at(&program.steps()[step], unit) as u64;

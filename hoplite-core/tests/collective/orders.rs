@@ -2,10 +2,11 @@
 
 use std::time::Duration;
 
+use hoplite_core::link::Uplink;
 use hoplite_core::plan::collective::{
     self, Arrangement, Program, Schedule, SchedulePreference, SlowLinks, Step, estimate,
 };
-use hoplite_core::plan::link::{LinkEstimate, Uplink};
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::topology::place::{Path, groups_of, is_in};
 use proptest::prelude::*;
 
@@ -50,7 +51,7 @@ fn programs(schedule: &Schedule, size_bytes: u64) -> Vec<Program> {
     (0..schedule.members()).map(|index| schedule.program(index, size_bytes)).collect()
 }
 
-/// How many bytes leave and enter a group.
+/// Returns the number of bytes that leave and enter a group.
 fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: Path) -> [u64; 2] {
     let mut crossing = [0; 2];
     let is_inside = |rank: usize| is_in(paths[arrangement.order[rank]], group);

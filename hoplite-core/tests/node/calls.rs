@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_core::missing::Missing;
+use hoplite_core::error::Missing;
 use hoplite_core::node::*;
 use hoplite_core::shard::{
     DropReason, Location, LocationState, Locations, ObjectSummary, PullOutcome, RequestId, Retention,

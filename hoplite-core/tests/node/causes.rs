@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::collective::CollectiveEffect;
-use hoplite_core::missing::{Absent, Missing, Named};
+use hoplite_core::error::Missing;
+use hoplite_core::missing::{Absent, Named};
 use hoplite_core::node::*;
 use hoplite_core::peer::ROOM_TIMEOUT;
 use hoplite_core::plan::collective::Collective;

@@ -24,7 +24,7 @@ struct Copy {
     combinations: u32,
     readers: u32,
     is_combined: bool,
-    /// Whether a session fills it, which goes on for others when it is complete.
+    /// `true` if a session fills it, which goes on for others when it is complete.
     is_exchanged: bool,
     is_writing: bool,
     is_complete: bool,

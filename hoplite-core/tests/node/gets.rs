@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_core::missing::Missing;
+use hoplite_core::error::Missing;
 use hoplite_core::node::*;
 use hoplite_core::shard::{DropReason, GrantId, LocationState, PullOutcome, Retention, ToStore};
 use hoplite_core::{Error, Operation, PutId};
@@ -31,6 +31,46 @@ fn a_get_asks_pulls_publishes_and_returns_the_slot() {
         publications.iter().map(|(shard, publish)| (*shard, publish.state, publish.slot.is_some())).collect();
     assert_eq!(told, [(first, LocationState::Complete, true), (1 - first, LocationState::Complete, false)]);
     assert_eq!(h.told(), Vec::<String>::new());
+}
+
+#[test]
+fn a_small_object_is_answered_with_its_bytes_and_nothing_refers_to_it() {
+    let mut h = Harness::new();
+    let get = |h: &mut Harness, name| {
+        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG })
+    };
+    for (name, size_bytes) in [("small", MAX_CONTENTS_BYTES), ("large", MAX_CONTENTS_BYTES + 1)] {
+        let call = get(&mut h, name);
+        let pull = h.grant(name, 5, size_bytes, "n1");
+        h.assert_waits(call);
+        h.pull_ended(&pull, size_bytes, PullOutcome::Complete);
+        let again = get(&mut h, name);
+        for call in [call, again] {
+            let is_small = size_bytes == MAX_CONTENTS_BYTES;
+            match h.answer(call) {
+                Some(Ok(Response::Contents { view, .. })) if is_small => assert_eq!(view.copy, pull.copy),
+                Some(Ok(Response::Object(view))) if !is_small => assert_eq!(view.copy, pull.copy),
+                other => panic!("{name} is answered with {other:?}"),
+            }
+        }
+    }
+    let held = h.checker.references(A);
+    assert_eq!(held.len(), 1, "only the large copy is referred to: {held:?}");
+}
+
+#[test]
+fn a_client_with_many_open_calls_gets_references_to_small_objects() {
+    let mut h = Harness::new();
+    let get = |h: &mut Harness, name| {
+        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG })
+    };
+    let calls: Vec<_> = (0..65).map(|_| get(&mut h, "x")).collect();
+    let pull = h.grant("x", 5, SIZE.min(MAX_CONTENTS_BYTES), "n1");
+    h.pull_ended(&pull, SIZE.min(MAX_CONTENTS_BYTES), PullOutcome::Complete);
+    let answers: Vec<_> = calls.into_iter().map(|call| h.answer(call).unwrap().unwrap()).collect();
+    let references = answers.iter().filter(|answer| matches!(answer, Response::Object(_))).count();
+    let contents = answers.iter().filter(|answer| matches!(answer, Response::Contents { .. })).count();
+    assert_eq!((references, contents), (1, 64));
 }
 
 #[test]

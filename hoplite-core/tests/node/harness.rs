@@ -426,7 +426,7 @@ impl Harness {
         }
     }
 
-    /// How many queries were sent since the last look.
+    /// Returns the number of queries that were sent since the last look.
     pub(crate) fn count_queries(&self) -> usize {
         self.sent.iter().filter(|(_, message)| matches!(message, ToShard::Query(_))).count()
     }

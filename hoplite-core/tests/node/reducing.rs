@@ -7,8 +7,9 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoplite_core::link::Uplink;
 use hoplite_core::node::*;
-use hoplite_core::plan::link::{LinkEstimate, Uplink};
+use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     Location, LocationState, Locations, ObjectSummary, PullOutcome, Retention, ToStore,
@@ -25,7 +26,7 @@ pub(crate) const SLOW: LinkEstimate = LinkEstimate {
     uplink: Uplink::measured(0),
 };
 
-/// How long failures are gathered before they are mended.
+/// The time that failures are gathered before they are mended.
 pub(crate) const GATHERING: Duration = Duration::from_millis(2);
 
 /// A combination that the node has started.

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use hoplite_core::link::Uplink;
 use hoplite_core::node::*;
-use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::{DropReason, Placed, PullOutcome, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, Operation, PutId};
 

@@ -50,9 +50,9 @@ pub type HttpResponse = hyper::Response<Full<Bytes>>;
 pub const MAX_CONNECTIONS: usize = 32;
 /// Longest body of a request: a form with the largest token, each of whose bytes is encoded as three.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
-/// How long a peer may take to send the headers of its request, and again as long for its body.
+/// The time that a peer may take to send the headers of its request, and again as long for its body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// How long a connection may last: the handshake of TLS, the request and the answer.
+/// The time that a connection may last: the handshake of TLS, the request and the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Longest request line with headers. A browser sends along what it keeps for other programs on the same host.
 const MAX_HEADER_BYTES: usize = 16 << 10;
@@ -127,7 +127,7 @@ impl Seating {
         }
     }
 
-    /// Whether the request has not come.
+    /// Returns `true` if the request has not come.
     fn still_waits(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
     }

@@ -7,6 +7,7 @@
 //! * `process`: what every process exports.
 
 mod process;
+mod register;
 mod server;
 
 use std::fmt;
@@ -15,7 +16,6 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
-use prometheus::core::Collector;
 use prometheus::{HistogramOpts, Opts, Registry, TextEncoder};
 use tokio::time::timeout;
 
@@ -24,6 +24,8 @@ pub use prometheus::{Gauge, Histogram, HistogramVec, IntCounter, IntCounterVec, 
 pub(crate) use server::serve;
 
 use process::ProcessMetrics;
+pub use register::level;
+use register::registered;
 
 use crate::http::HttpAddress;
 use crate::logging;
@@ -32,10 +34,8 @@ use crate::security::Tls;
 /// Upper bounds of the buckets of durations, in seconds: a put of a small object takes tens of microseconds, a get may wait
 /// half a minute.
 const SECONDS: [f64; 13] = [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
-/// How long the daemon may take to look up what is asked for; Prometheus itself waits ten seconds for all.
+/// The time that the daemon may take to look up what is asked for; Prometheus itself waits ten seconds for all.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
-
-const VALID: &str = "names and labels of metrics are valid, and each is registered once";
 
 /// What is set about metrics.
 #[derive(Debug, clap::Args)]
@@ -215,20 +215,9 @@ impl Metrics {
     }
 }
 
-fn registered<M: Collector + Clone + 'static>(registry: &Registry, metric: prometheus::Result<M>) -> M {
-    let metric = metric.expect(VALID);
-    registry.register(Box::new(metric.clone())).expect(VALID);
-    metric
-}
-
 /// Lets `counter` follow a count that is kept elsewhere.
 pub fn follow(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
-}
-
-/// A number as the value of a gauge.
-pub fn level<N: TryInto<i64>>(number: N) -> i64 {
-    number.try_into().unwrap_or(i64::MAX)
 }
 
 /// The name of a variant without fields as the value of a label: `ObjectLost` is `object-lost`, as in `hoplite stat`.

@@ -7,7 +7,7 @@ use prometheus::{Counter, IntGauge, Registry};
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
-use super::{level, registered};
+use super::register::{level, registered};
 
 /// The gauges of this process.
 pub(super) struct ProcessMetrics {

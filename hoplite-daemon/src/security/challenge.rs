@@ -2,7 +2,8 @@
 //!
 //! Each side sends a hello with a nonce, then proves that it knows the token: its proof is an HMAC-SHA-256 of which side
 //! it is and of both hellos. So a proof is of no use on another connection, for other names, or in the other direction.
-//! The side that connected proves first, so that a side that cannot prove anything learns nothing made with the token.
+//! The side that connected proves first, so that a caller without the token gets no proof against which it could try guesses
+//! of the token.
 
 use std::io;
 

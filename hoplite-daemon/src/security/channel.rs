@@ -12,7 +12,7 @@ use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_proto::status::from_status;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
-use rustls::{CertificateError, ClientConfig, InvalidMessage, RootCertStore, version};
+use rustls::{ClientConfig, InvalidMessage, RootCertStore, version};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -25,13 +25,13 @@ use tonic::transport::{Channel, Endpoint};
 use super::Credentials;
 use super::opening::{self, Caller, OpeningError};
 use super::record::Checked;
-use super::tls::{Protocol, Tls, provider};
+use super::tls::{Protocol, Tls, provider, tls_explanation};
 use crate::socket::{InProcess, Socket};
 
-/// The port of a host that has none said: that of HTTP, as elsewhere.
+/// The port of an address without one: that of HTTP.
 const DEFAULT_PORT: u16 = 80;
 
-/// How a shard is reached.
+/// The way to a shard.
 #[derive(Debug, Clone)]
 pub enum Route {
     /// By TCP, and TLS if there are certificates.
@@ -46,9 +46,8 @@ impl Credentials {
         endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
     }
 
-    /// Returns the error of a call that ended with `status`. If the connection did not come about, the error names the side
-    /// that refuses the other one and the reason, and says so if it looks as if just one of the two speaks TLS, or as if
-    /// they trust different authorities.
+    /// Returns the error of a call that ended with `status`. If the connection failed, the error names its cause: the side
+    /// that refuses and its reason, a certificate that one side rejects, or that only one side seems to speak TLS.
     pub fn error_of(&self, status: Status) -> Error {
         match cause::<OpeningError>(&status).and_then(OpeningError::refusal) {
             Some(refusal) => refusal.clone(),
@@ -62,13 +61,12 @@ impl Credentials {
                 Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
                     Some("this side speaks TLS and the other one does not")
                 }
-                // An authority of the same name with another key shows as a bad signature.
-                Some(rustls::Error::InvalidCertificate(
-                    CertificateError::UnknownIssuer | CertificateError::BadSignature,
-                )) => Some("its certificate does not come from the authority that --tls-ca names here"),
-                _ => None,
+                // A peer rejects the certificate of this side only after the handshake (TLS 1.3), so the alert breaks the
+                // opening.
+                Some(error) => tls_explanation(error),
+                None => None,
             },
-            // It was reached and broke off, with or without an alert that is no message of ours.
+            // A peer that speaks TLS breaks the connection off, with an alert that this side cannot read.
             None => cause::<OpeningError>(&status).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -80,8 +78,8 @@ impl Credentials {
     }
 }
 
-/// What is wrong in the handshake of TLS with the peer at `host`. Waits for its first word, since a certificate is refused
-/// after the handshake.
+/// Returns the error of a TLS handshake with the peer at `host`. Reads a byte after the handshake, because the peer rejects
+/// a certificate only then.
 pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option<rustls::Error> {
     let name = tls.name_at(host).ok()?;
     let shaken = TlsConnector::from(tls.client(Protocol::Http2)).connect(name, stream).await;
@@ -92,7 +90,7 @@ pub async fn handshake_error(tls: &Tls, host: &str, stream: TcpStream) -> Option
     heard.err().and_then(|error| cause(&error).cloned())
 }
 
-/// Whether the peer answers a greeting of TLS as one who speaks it. Neither side proves anything.
+/// Returns `true` if the peer answers a TLS greeting. Neither side authenticates the other.
 pub async fn speaks_tls(stream: TcpStream) -> bool {
     let config = ClientConfig::builder_with_provider(Arc::new(provider()))
         .with_protocol_versions(&[&version::TLS13])
@@ -110,7 +108,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     }
 }
 
-/// The error of type `E` that is behind another one.
+/// Returns the first error of type `E` in the chain of sources of `error`.
 pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'static)) -> Option<&'e E> {
     let found = error.downcast_ref();
     if found.is_some() {
@@ -170,7 +168,7 @@ impl Connector {
     }
 }
 
-/// The host in `uri`; an IPv6 address is in brackets there.
+/// Returns the host in `uri`, without the brackets of an IPv6 address.
 fn host(uri: &Uri) -> &str {
     uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }

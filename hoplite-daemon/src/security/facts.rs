@@ -2,15 +2,12 @@
 
 use std::net::IpAddr;
 use std::ops::Range;
-use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustls::pki_types::CertificateDer;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
-
-use super::tls::{TlsError, certificates};
 
 /// What a certificate says of itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,14 +19,6 @@ pub struct CertificateFacts {
 }
 
 impl CertificateFacts {
-    /// What those in the file say, in their order. One that cannot be understood is left out.
-    ///
-    /// # Errors
-    /// [`TlsError`] if the file cannot be read, or has no certificate.
-    pub fn read_all(path: &Path) -> Result<Vec<Self>, TlsError> {
-        Ok(certificates(path)?.iter().filter_map(Self::parse).collect())
-    }
-
     pub(super) fn parse(der: &CertificateDer<'_>) -> Option<Self> {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         let validity = parsed.validity();

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 /// Permissions that the file may not give: any to its group, any to others.
 const OTHERS: u32 = 0o077;
 
-/// Why a file is not used.
+/// The reason for which a file is not used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
@@ -47,7 +47,7 @@ pub enum FileError {
     Unlikely {
         /// Its path.
         path: PathBuf,
-        /// How long it may be.
+        /// The largest length that is allowed.
         limit_bytes: u64,
     },
 }

@@ -106,7 +106,7 @@ impl Credentials {
     }
 }
 
-/// Why the credentials cannot be used.
+/// The reason for which the credentials cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecurityError {

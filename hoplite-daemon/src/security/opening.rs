@@ -34,7 +34,7 @@ pub struct Opened {
     pub records: (Sealer, Opener),
 }
 
-/// Why a connection does not come about.
+/// The reason for which a connection does not come about.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpeningError {
@@ -78,7 +78,7 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     let preface = if session.is_some() { Preface::Direct } else { Preface::Grpc };
     stream.write_all(preface.bytes()).await?;
     write(stream, Body::Hello(ours.clone())).await?;
-    let Body::Hello(theirs) = read(stream).await? else { return Err(out_of_order()) };
+    let Body::Hello(theirs) = read_answer(stream).await? else { return Err(out_of_order()) };
     check_version(&theirs)?;
     check_cluster(&theirs, caller.cluster.as_ref())?;
     let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
@@ -87,7 +87,7 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     };
     let tag = hellos.proof(token, Purpose::Control, Prover::Connecting).to_vec().into();
     write(stream, Body::Proof(Proof { tag })).await?;
-    let Body::Proof(Proof { tag }) = read(stream).await? else { return Err(out_of_order()) };
+    let Body::Proof(Proof { tag }) = read_answer(stream).await? else { return Err(out_of_order()) };
     if !hellos.is_proven(token, Purpose::Control, Prover::Accepting, &tag) {
         return Err(OpeningError::Refuses(Error::permission_denied(
             "this program has another token than the directory",
@@ -108,9 +108,11 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Opened, OpeningError> {
     let opened = answer(stream, token, cluster, preface).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
-        write(stream, Body::Refusal(error::encode(error))).await?;
-        // Else the system may drop the refusal, because bytes wait that nobody has read.
-        stream.shutdown().await?;
+        // If the message cannot be sent, the caller still gets the refusal, not the error of the write.
+        if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
+            // Else the system may drop the refusal, because bytes wait that nobody has read.
+            let _ = stream.shutdown().await;
+        }
     }
     opened
 }
@@ -178,7 +180,7 @@ fn check_version(theirs: &Hello) -> Result<(), OpeningError> {
 fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningError> {
     match own {
         Some(own) if !theirs.cluster.is_empty() => {
-            own.check_same(&theirs.cluster).map_err(OpeningError::Refuses)
+            own.check_same(&theirs.cluster).map_err(|error| OpeningError::Refuses(error.into()))
         }
         _ => Ok(()),
     }
@@ -227,24 +229,33 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, body: Body) -> io::Result<
     stream.flush().await
 }
 
-/// Reads the next message; a refusal is an error.
+/// Reads the next message of the side that accepts. A refusal becomes [`OpeningError::Refused`].
+async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
+    match read(stream).await? {
+        Body::Refusal(refusal) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
+        body => Ok(body),
+    }
+}
+
+/// Reads the next message. A message that was changed on its way is an error of I/O, not of the peer, because the next
+/// attempt may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {
-        return Err(malformed("a message of an opening is too long"));
+        return Err(damaged());
     }
     let mut bytes = vec![0; length];
     stream.read_exact(&mut bytes).await?;
     if stream.read_u32_le().await? != crc32c(&bytes) {
-        // Nobody refuses anybody: the next attempt may arrive whole.
-        return Err(io::Error::new(io::ErrorKind::InvalidData, Damaged).into());
+        return Err(damaged());
     }
     let message = v1::Opening::decode(bytes.as_slice());
-    match message.map_err(|_| malformed("a message of an opening cannot be decoded"))?.body {
-        Some(Body::Refusal(refusal)) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
-        Some(body) => Ok(body),
-        None => Err(malformed("a message of an opening is empty")),
-    }
+    let message = message.map_err(|_| malformed("a message of an opening cannot be decoded"))?;
+    message.body.ok_or_else(|| malformed("a message of an opening is empty"))
+}
+
+fn damaged() -> OpeningError {
+    io::Error::new(io::ErrorKind::InvalidData, Damaged).into()
 }
 
 fn malformed(reason: &'static str) -> OpeningError {
@@ -340,13 +351,26 @@ mod tests {
         write(&mut near, Body::Hello(Hello { cluster: "c".to_owned(), ..Hello::default() })).await.unwrap();
         let mut bytes = [0; 4 + 3 + 2 + 4];
         let length = far.read(&mut bytes).await.unwrap();
-        for bit in 4 * 8..length * 8 {
+        for bit in 0..length * 8 {
             let (mut near, mut far) = duplex(1 << 16);
             let mut changed = bytes[..length].to_vec();
             changed[bit / 8] ^= 1 << (bit % 8);
             near.write_all(&changed).await.unwrap();
+            drop(near);
             assert!(matches!(read(&mut far).await, Err(OpeningError::Io(_))), "bit {bit}");
         }
+    }
+
+    #[tokio::test]
+    async fn nobody_who_connects_can_refuse_a_shard() {
+        let (mut near, mut far) = duplex(1 << 16);
+        let refusal = error::encode(&Error::permission_denied("a text of a stranger"));
+        write(&mut near, Body::Refusal(refusal)).await.unwrap();
+        // The stranger does not wait for the answer.
+        drop(near);
+        let error = accept(&mut far, None, &cluster("c"), Preface::Grpc).await.unwrap_err();
+        assert!(error.to_string().ends_with("a message of an opening is out of order"), "{error}");
+        assert!(matches!(error, OpeningError::Refuses(_)) && error.refusal().is_none(), "{error:?}");
     }
 
     /// Answers as a shard would that does not know the token.

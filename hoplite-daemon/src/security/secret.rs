@@ -19,7 +19,7 @@ const SECRET_DIGITS: usize = 64;
 /// Longest file: the digits, and white space around them.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// Why there is no secret of this user.
+/// The reason for which there is no secret of this user.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
@@ -43,7 +43,11 @@ pub enum SecretError {
     #[error(transparent)]
     File(#[from] FileError),
     /// Others may replace the file.
-    #[error("others than user {user} may change {} (owner {owner}, mode {mode:o}): chmod 700 it", path.display())]
+    #[error(
+        "others than user {user} may change {} (owner {owner}, mode {mode:o}): it must belong to user {user} or to root, and have \
+         mode 700",
+        path.display()
+    )]
     Exposed {
         /// Its directory.
         path: PathBuf,

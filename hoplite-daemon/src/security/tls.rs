@@ -119,7 +119,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     })
 }
 
-/// Why certificates cannot be used.
+/// The reason for which certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -306,7 +306,7 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// When the certificate that is used now expires, if it says so in a form that is understood.
+    /// Returns the time at which the certificate that is used now expires, if it says so in a form that is understood.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.current().expiry
     }
@@ -330,6 +330,16 @@ impl Tls {
         let mut state = self.shared.lock();
         state.reached_at = Some(name.clone());
         self.shared.files.check_reached_at(&state.configs.own, &name)
+    }
+
+    /// Checks that the certificate in use is for what peers demand when they connect to this daemon at `host`.
+    ///
+    /// # Errors
+    /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
+    pub fn check_named(&self, host: &str) -> Result<(), TlsError> {
+        let name = self.name_at(host)?;
+        let own = self.shared.lock().configs.own.clone();
+        self.shared.files.check_reached_at(&own, &name)
     }
 
     fn current(&self) -> Arc<Configs> {
@@ -437,7 +447,7 @@ impl TlsFiles {
         self.trust(name.as_ref(), &Arc::new(provider()), UnixTime::now()).map(drop)
     }
 
-    /// Whether the key can be used, and is that of the certificate.
+    /// Checks that the key can be used, and is that of the certificate.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -573,7 +583,17 @@ fn check_own(
     verify_server_cert_signed_by_trust_anchor(&parsed, roots, others, now, algorithms.all)
 }
 
-pub(super) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+impl CertificateFacts {
+    /// What those in the file say, in their order. One that cannot be understood is left out.
+    ///
+    /// # Errors
+    /// [`TlsError`] if the file cannot be read, or has no certificate.
+    pub fn read_all(path: &Path) -> Result<Vec<Self>, TlsError> {
+        Ok(certificates(path)?.iter().filter_map(Self::parse).collect())
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let pem = file::read(path, MAX_FILE_BYTES)?;
     let found: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&pem).collect();
     match found {

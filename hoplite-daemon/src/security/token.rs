@@ -43,7 +43,7 @@ impl Purpose {
     }
 }
 
-/// Why a token cannot be used.
+/// The reason for which a token cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
@@ -97,12 +97,12 @@ impl Token {
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Whether `tag` is the tag of `message`. Takes as long for each wrong tag.
+    /// Returns `true` if `tag` is the tag of `message`. Takes as long for each wrong tag.
     pub fn verify(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Whether somebody who typed `secret` knows this token. Takes as long for each wrong one. White space around it is not
+    /// Returns `true` if somebody who typed `secret` knows this token. Takes as long for each wrong one. White space around it is not
     /// part of it.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());

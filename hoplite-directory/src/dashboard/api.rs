@@ -95,7 +95,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// How many stores have told how they are; the numbers below are theirs.
+    /// The number of stores that have told how they are; the numbers below are theirs.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,
@@ -356,7 +356,7 @@ impl Tree {
 
 #[derive(Serialize)]
 struct Reduces {
-    /// How many stores have told how they are.
+    /// The number of stores that have told how they are.
     telling: usize,
     reduces: Vec<Reduce>,
 }
@@ -392,7 +392,7 @@ impl Reduces {
 
 #[derive(Serialize)]
 struct Links {
-    /// How many stores have told how they are.
+    /// The number of stores that have told how they are.
     telling: usize,
     /// The labels that nodes can be grouped by.
     keys: BTreeSet<String>,

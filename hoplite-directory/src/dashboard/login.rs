@@ -71,12 +71,12 @@ impl Door {
         Self { token, cookie, attributes, sessions: Mutex::default(), throttle: Mutex::default() }
     }
 
-    /// Whether there is anything to log in with.
+    /// Returns `true` if there is anything to log in with.
     pub(super) fn is_locked(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Whether who sends these headers is in.
+    /// Returns `true` if who sends these headers is in.
     pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
         if self.token.is_none() {
             return true;

@@ -28,9 +28,9 @@ use tokio_util::sync::CancellationToken;
 
 use self::login::{Door, Entry};
 use self::page::Asset;
-use crate::connection::Strangers;
 use crate::events::Events;
 use crate::owner::ShardHandle;
+use crate::strangers::Strangers;
 use crate::watch::Loads;
 
 /// What the dashboard shows.
@@ -147,7 +147,7 @@ impl Dashboard {
     }
 }
 
-/// Whether a browser says that the page of somebody else has made this request.
+/// Returns `true` if a browser says that the page of somebody else has made this request.
 fn is_foreign(request: &HttpRequest) -> bool {
     request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }

@@ -58,7 +58,7 @@ impl Asset {
         ASSETS.iter().find(|asset| asset.path == path)
     }
 
-    /// Whether it is for those too who are not logged in.
+    /// Returns `true` if it is for those too who are not logged in.
     pub(super) fn is_public(&self) -> bool {
         self.audience == Audience::Anybody
     }

@@ -31,7 +31,7 @@ struct Arguments {
     /// When they take part
     #[arg(long, value_delimiter = ',', default_value = "together")]
     arrivals: Vec<ArrivalsName>,
-    /// How long after the first node the last one arrives, in milliseconds [default: ten times what a link takes for one
+    /// The time that after the first node the last one arrives, in milliseconds [default: ten times what a link takes for one
     /// object]
     #[arg(long, value_name = "MS")]
     spread_ms: Option<u64>,
@@ -41,13 +41,13 @@ struct Arguments {
     /// In how many racks the nodes say that they are, in turn; links stay alike [default: they say nothing]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     racks: usize,
-    /// How many receivers one copy serves at once; the daemons allow one
+    /// The number of receivers that one copy serves at once; the daemons allow one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: u32,
     /// From which failures follow
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// How many shards the directory has
+    /// The number of shards that the directory has
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     shards: u32,
     /// The size of each object
@@ -59,7 +59,7 @@ struct Arguments {
     /// What a byte takes from one node to another
     #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     latency_us: u64,
-    /// How many messages a shard handles in a second
+    /// The number of messages that a shard handles in a second
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     shard_rate: u32,
     /// Print JSON instead of a table

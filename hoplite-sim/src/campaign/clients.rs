@@ -13,7 +13,7 @@ use hoplite_core::{Error, ObjectId, Time};
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// How long after its deadline a call may be answered at the latest.
+/// The time after its deadline within which a call must be answered.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 /// The time that a message of the local plane takes.
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
@@ -30,7 +30,7 @@ const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs
 pub(super) struct Client {
     pub(super) store: usize,
     held: BTreeMap<CopyId, u32>,
-    /// Whether it makes only one call.
+    /// `true` if it makes only one call.
     is_visitor: bool,
 }
 
@@ -135,7 +135,7 @@ impl Simulation {
         self.after(interval, Self::watch_calls);
     }
 
-    /// How many calls are open, without subscriptions.
+    /// Returns the number of calls that are open, without subscriptions.
     pub(super) fn open_calls(&self) -> usize {
         self.app.calls.values().filter(|pending| pending.then.is_some()).count()
     }
@@ -388,7 +388,7 @@ impl Simulation {
     }
 }
 
-/// How long a call may take whose timeout of zero stands for one answer of the directory.
+/// Returns the time that a call may take whose timeout of zero stands for one answer of the directory.
 fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }

@@ -13,7 +13,7 @@ struct Contents {
     active_puts: u32,
     /// Until when a put of them may still have effects, once none is under way.
     active_until: Time,
-    /// When a delete that covers every put of them was done.
+    /// The time at which a delete that covers every put of them was done.
     deleted_at: Option<Time>,
 }
 
@@ -133,7 +133,7 @@ impl History {
         writers.ended_at = now;
     }
 
-    /// Whether a get at `store` had to succeed that began at `started` and goes on: the object was there all the time,
+    /// Returns `true` if a get at `store` had to succeed that began at `started` and goes on: the object was there all the time,
     /// and nobody at that store was writing another of that id.
     pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
         let availability = self.availability.get(id).copied().unwrap_or_default();
@@ -149,12 +149,12 @@ impl History {
         self.availability.iter().filter(move |(_, known)| is_available(known)).map(|(id, _)| id)
     }
 
-    /// Whether bytes with this tag were ever put under this id.
+    /// Returns `true` if bytes with this tag were ever put under this id.
     pub(super) fn is_put(&self, id: &ObjectId, tag: u64, size_bytes: u64) -> bool {
         self.contents.get(&(id.clone(), tag)).is_some_and(|contents| contents.size_bytes == size_bytes)
     }
 
-    /// Whether all puts of these contents were deleted before `time`.
+    /// Returns `true` if all puts of these contents were deleted before `time`.
     pub(super) fn is_deleted(&self, id: &ObjectId, tag: u64, time: Time) -> bool {
         let contents = self.contents.get(&(id.clone(), tag));
         contents.and_then(|contents| contents.deleted_at).is_some_and(|deleted| deleted < time)

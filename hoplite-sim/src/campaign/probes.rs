@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use hoplite_core::link::Uplink;
 use hoplite_core::node;
-use hoplite_core::plan::link::Uplink;
 use hoplite_core::shard::Event;
 use hoplite_core::topology::live::MAX_TOLD;
 use hoplite_core::topology::measured::MeasuredPlaces;

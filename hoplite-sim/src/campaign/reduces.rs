@@ -34,7 +34,7 @@ pub(super) struct ReduceCall {
     pub(super) request: Reduce,
     pub(super) started: Time,
     way: Way,
-    /// Whether there never is another reduce of this target.
+    /// `true` if there never is another reduce of this target.
     pub(super) is_only: bool,
     /// What the target came to, and how it was computed, once it is complete.
     pub(super) made: Option<Made>,
@@ -232,7 +232,7 @@ impl Simulation {
         self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
-    /// Whether what was made is what a reduce asked for: the combination of so many of the sources, from left to right if
+    /// Returns `true` if what was made is what a reduce asked for: the combination of so many of the sources, from left to right if
     /// their order is fixed. It must be those `indices`, if given.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
@@ -380,7 +380,7 @@ impl Simulation {
         );
     }
 
-    /// Whether the shard that decides says that an object is lost.
+    /// Returns `true` if the shard that decides says that an object is lost.
     fn is_lost(&self, id: &ObjectId) -> bool {
         let names = (0..self.app.scenario.shards).map(shard_name);
         let first = ShardMap::new(names).ranked(id)[0];
@@ -388,7 +388,7 @@ impl Simulation {
         objects.iter().any(|found| found.id == *id && found.object.as_ref().is_some_and(|object| object.lost))
     }
 
-    /// Whether some store has had all of an object since long ago.
+    /// Returns `true` if some store has had all of an object since long ago.
     fn is_whole_somewhere(&self, id: &ObjectId) -> bool {
         let is_whole = |copy: &Copy| {
             let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.app.scenario.reduced_bytes;

@@ -25,7 +25,7 @@ pub struct Scenario {
     pub shards: usize,
     /// How many clients at each store.
     pub clients_per_store: usize,
-    /// How many ids there are of objects that nobody reduces.
+    /// The number of ids of objects that nobody reduces.
     pub ids: usize,
     /// How many ids of objects that are put to be reduced.
     pub sources: usize,
@@ -33,9 +33,9 @@ pub struct Scenario {
     pub targets: usize,
     /// The size of objects that are reduced.
     pub reduced_bytes: u64,
-    /// Whether some of them have another size by mistake.
+    /// `true` if some of them have another size by mistake.
     pub has_mistakes: bool,
-    /// Whether no store ever lacks room.
+    /// `true` if no store ever lacks room.
     pub is_roomy: bool,
     /// What stores take their links for.
     pub link: LinkEstimate,
@@ -47,7 +47,7 @@ pub struct Scenario {
     pub duration: Duration,
     /// What fails meanwhile.
     pub faults: Faults,
-    /// How long it is from one fault to the next, at most.
+    /// The time that it is from one fault to the next, at most.
     pub fault_interval: Duration,
     /// How often something fails in the middle of a reduce.
     pub faults_per_1000_steps: u64,
@@ -55,11 +55,11 @@ pub struct Scenario {
     pub slowness: u32,
     /// The largest object.
     pub largest_bytes: u64,
-    /// Whether there are exchanges of parts too.
+    /// `true` if there are exchanges of parts too.
     pub has_exchanges: bool,
     /// How the sessions of allreduces exchange data.
     pub allreduce_schedule: SchedulePreference,
-    /// Whether it is measured, again and again, where stores are.
+    /// `true` if it is measured, again and again, where stores are.
     pub has_probes: bool,
 }
 
@@ -127,7 +127,7 @@ impl Scenario {
         }
     }
 
-    /// How many ids there are of a kind.
+    /// Returns the number of ids of a kind.
     pub(super) fn count_of(&self, kind: Kind) -> usize {
         match kind {
             Kind::Plain => self.ids,

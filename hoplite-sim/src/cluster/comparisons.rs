@@ -20,7 +20,7 @@ struct Comparison {
     run: u64,
     copy: CopyId,
     holder: usize,
-    /// When the holder could be reached last.
+    /// The time at which the holder could be reached last.
     heard_at: Time,
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Operand {
     pub(crate) tag: u64,
     /// In which order and by which steps it was computed, if it is the output of a hop; else its tag.
     pub(crate) shape: u64,
-    /// Whether it is the output of a hop, so that its operands are operands of the whole.
+    /// `true` if it is the output of a hop, so that its operands are operands of the whole.
     pub(crate) is_of_hop: bool,
 }
 

@@ -52,7 +52,7 @@ impl Said {
         }
     }
 
-    /// Whether it says nothing more.
+    /// Returns `true` if it says nothing more.
     const fn is_last(&self) -> bool {
         matches!(self, Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Done | Report::Failed(_)))
     }
@@ -64,7 +64,7 @@ pub(super) struct DirectedConnection {
     pub(super) coordinator: End,
     pub(super) host: End,
     directed: Directed,
-    /// When the latest message of each direction arrives.
+    /// The time at which the latest message of each direction arrives.
     to_host: Duration,
     to_coordinator: Duration,
     is_broken: bool,

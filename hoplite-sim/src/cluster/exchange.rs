@@ -26,7 +26,7 @@ struct Value {
     tag: u64,
     /// In which order and by which steps they were combined.
     shape: u64,
-    /// Whether they were combined by the session, so that their operands are those of the whole.
+    /// `true` if they were combined by the session, so that their operands are those of the whole.
     is_combined: bool,
 }
 
@@ -97,7 +97,7 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Whether it reads or fills a copy of its store.
+    /// Returns `true` if it reads or fills a copy of its store.
     pub(super) fn uses(&self, copy: CopyId) -> bool {
         self.copy == copy || self.sources.contains(&copy)
     }
@@ -113,12 +113,12 @@ struct Stream {
     from: usize,
     remote: Remote,
     serve: Option<ServeId>,
-    /// When the giver was asked, and could be reached last.
+    /// The time at which the giver was asked, and could be reached last.
     asked_at: Time,
     heard_at: Time,
-    /// How many bytes had been taken when the giver was asked last.
+    /// The number of bytes that had been taken when the giver was asked last.
     asked_from_bytes: u64,
-    /// How many bytes the giver has given on this connection and before it, and what is on its way.
+    /// The number of bytes that the giver has given on this connection and before it, and what is on its way.
     given_bytes: u64,
     arriving: Vec<(u64, Value)>,
     resumes: Resumes,

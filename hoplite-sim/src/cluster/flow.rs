@@ -17,7 +17,7 @@ use super::{Application, Cluster, Network};
 /// How a transfer flows.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// Whether each input has something for it, or will have at once: it uses the links then.
+    /// `true` if each input has something for it, or will have at once: it uses the links then.
     is_moving: bool,
     /// Counts the times that it was looked at, so that only the latest appointment holds.
     looks: u64,

@@ -40,7 +40,7 @@ pub(crate) struct StoreHost {
     pub(super) combinations: BTreeMap<CombineId, TransferId>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
     pub(super) exchanges: BTreeMap<CombineId, Exchange>,
-    /// How long it really took to decide.
+    /// The time that it really took to decide.
     pub(crate) thought: Duration,
     tick_at: Option<Time>,
 }
@@ -50,7 +50,7 @@ impl StoreHost {
         self.is_alive && self.run == run
     }
 
-    /// Whether nothing is open or under way.
+    /// Returns `true` if nothing is open or under way.
     pub(crate) fn is_idle(&self) -> bool {
         self.copies.is_empty()
             && self.pulls.is_empty()
@@ -75,7 +75,7 @@ pub(crate) struct Copy {
     /// In which order and by which steps they were combined.
     pub(crate) shape: u64,
     pub(crate) is_complete: bool,
-    /// When it was completed.
+    /// The time at which it was completed.
     pub(crate) completed_at: Time,
     /// Why there will be no more of it, if that is so.
     pub(crate) failure: Option<Error>,
@@ -90,7 +90,7 @@ pub(crate) struct Copy {
 }
 
 impl Copy {
-    /// Whether it is the output of a hop.
+    /// Returns `true` if it is the output of a hop.
     pub(crate) fn is_of_hop(&self) -> bool {
         self.id.as_ref().is_some_and(|id| id.as_bytes().starts_with(b"\0hop-"))
     }
@@ -101,7 +101,7 @@ pub(crate) struct ShardHost {
     pub(crate) shard: Shard,
     pub(crate) is_alive: bool,
     pub(crate) load: ShardLoad,
-    /// How long it really took to decide.
+    /// The time that it really took to decide.
     pub(crate) thought: Duration,
     /// The session of each store, and which run of the store opened it.
     pub(super) sessions: Vec<Option<u64>>,
@@ -128,7 +128,7 @@ pub struct ShardLoad {
     pub received: u64,
     /// Messages that it sent.
     pub sent: u64,
-    /// How long it was busy with them, in the model.
+    /// The time that it was busy with them, in the model.
     pub busy: Duration,
     /// Most messages that waited for it at once.
     pub longest_queue: usize,
@@ -482,7 +482,7 @@ impl<A: Application> Cluster<A> {
     }
 }
 
-/// When a machine must be told the time, unless that is on the agenda already.
+/// Returns the time at which a machine must be told the time, unless that is on the agenda already.
 fn next_tick(deadline: Option<Time>, planned: &mut Option<Time>, now: Time) -> Option<Time> {
     let due = deadline.filter(|deadline| *deadline != Time::NEVER)?;
     if planned.is_some_and(|planned| planned <= due && planned > now) {

@@ -87,9 +87,9 @@ pub(crate) trait Application: Sized + 'static {
 /// In which rack a store says that it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Labels {
-    /// How many racks there are; with none, stores say nothing.
+    /// The number of racks; with none, stores say nothing.
     pub racks: usize,
-    /// Whether a store is in another rack after each start, and every fourth run of one in none.
+    /// `true` if a store is in another rack after each start, and every fourth run of one in none.
     pub moves: bool,
 }
 
@@ -120,13 +120,13 @@ pub(crate) struct Config {
     pub(crate) capacity_bytes: u64,
     /// For how long a new shard waits for stores to publish again.
     pub(crate) warm_up: Duration,
-    /// How long a shard is busy with each message that it receives.
+    /// The time that a shard is busy with each message that it receives.
     pub(crate) shard_service: Duration,
     pub(crate) network: Network,
 }
 
 impl Config {
-    /// Whether slots are counted: that takes as long as there are slots, and thousands of nodes have thousands.
+    /// Returns `true` if slots are counted: that takes as long as there are slots, and thousands of nodes have thousands.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }
@@ -284,7 +284,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Whether nobody directs anything, nothing is transferred, and no call looks at something.
+    /// Returns `true` if nobody directs anything, nothing is transferred, and no call looks at something.
     pub(crate) fn is_idle(&self) -> bool {
         self.directed_connections.is_empty()
             && self.directed_numbers.is_empty()

@@ -13,7 +13,7 @@ pub(crate) enum Network {
     Blocks {
         /// How many times as long as usual transfers take.
         slowness: u32,
-        /// Whether frames are damaged now and then.
+        /// `true` if frames are damaged now and then.
         damages: bool,
     },
     /// Bytes flow at the rates that links leave them. Every message takes the same time.
@@ -22,7 +22,7 @@ pub(crate) enum Network {
         bytes_per_second: u64,
         /// From the sending of a byte to its arrival.
         latency: Duration,
-        /// How long a block is on the way: a relay passes it on when it has checked it.
+        /// The time that a block is on the way: a relay passes it on when it has checked it.
         block_time: Duration,
     },
 }
@@ -58,7 +58,7 @@ impl<A: Application> Cluster<A> {
         self.latency() + self.latency() + self.latency()
     }
 
-    /// How long a machine takes to hear of what it said itself.
+    /// Returns the time that a machine takes to hear of what it said itself.
     pub(super) fn local_time(&mut self) -> Duration {
         match self.config.network {
             Network::Flow { .. } => Duration::ZERO,
@@ -66,7 +66,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// How long an end of a connection, which pings the other so, takes to notice that it broke.
+    /// Returns the time that an end of a connection, which pings the other so, takes to notice that it broke.
     pub(super) fn notice_time(&mut self, cause: Break, pings: Pings) -> Duration {
         match (cause, self.config.network) {
             (Break::Silence, _) => {
@@ -79,7 +79,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Whether messages pass between two places.
+    /// Returns `true` if messages pass between two places.
     pub(super) fn is_linked(&self, one: LinkEnd, other: LinkEnd) -> bool {
         !self.cut.contains(&(one.min(other), one.max(other)))
     }

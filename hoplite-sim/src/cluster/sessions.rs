@@ -18,7 +18,7 @@ pub(super) struct Session {
     pub(super) shard: usize,
     /// What the store has yet to say.
     queue: BatchQueue<ToShard>,
-    /// When the latest message of each direction arrives: messages do not overtake each other.
+    /// The time at which the latest message of each direction arrives: messages do not overtake each other.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,

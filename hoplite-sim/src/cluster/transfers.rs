@@ -52,7 +52,7 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Whether it reads or fills a copy of its store.
+    /// Returns `true` if it reads or fills a copy of its store.
     pub(super) fn uses(&self, copy: CopyId) -> bool {
         let reads = |input: &Input| matches!(input.origin, Origin::Here(local) if local == copy);
         self.copy == copy || self.inputs.iter().any(reads)
@@ -68,14 +68,14 @@ pub(super) struct Input {
     /// Up to where bytes are at hand, and what they are, if they move in blocks.
     pub(super) at_hand_bytes: u64,
     pub(super) operand: Option<Operand>,
-    /// When its sender could be reached last, and when that last said that it has nothing.
+    /// The time at which its sender could be reached last, and when that last said that it has nothing.
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     /// What is known of the producer of its bytes.
     pub(super) stall: StallDetector,
     /// What has arrived of what the sender has, if bytes flow; `None` before anything is known.
     pub(super) line: Option<Line>,
-    /// Whether the sender is known to have a complete copy.
+    /// `true` if the sender is known to have a complete copy.
     pub(super) is_whole: bool,
 }
 

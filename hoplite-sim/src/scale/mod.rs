@@ -26,6 +26,7 @@
 //! * `workload`: who calls what when, and what becomes of it.
 //! * `outcome`: what is found, and the bound that it stands beside.
 
+mod experiment;
 mod outcome;
 mod workload;
 
@@ -37,65 +38,13 @@ use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::plan::link::LinkEstimate;
 
 use crate::cluster::{Cluster, Config, Counts, Labels, Network, ShardLoad};
+pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
 /// How many objects' worth of memory a store has: its source, the output of a hop and the target, and as much again for
 /// what is begun anew before the rest of what failed is gone.
 const ARENA_OBJECTS: u64 = 8;
-
-/// What is done.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Workload {
-    /// The first node has put an object; all others get it.
-    Broadcast,
-    /// Every node puts an object; the first one reduces them.
-    Reduce,
-    /// As [`Self::Reduce`], and all get the target while it grows: the general path of an allreduce. Sessions are not simulated.
-    Allreduce,
-}
-
-/// When nodes take part.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Arrivals {
-    /// All at once; what is reduced was put before.
-    Together,
-    /// One after the other in equal steps, the last one this long after the first; each puts what is reduced when it
-    /// arrives.
-    Staggered(Duration),
-}
-
-/// What is simulated.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Experiment {
-    /// How many stores.
-    pub nodes: usize,
-    /// How many shards. An id belongs to two of them.
-    pub shards: usize,
-    /// What is done.
-    pub workload: Workload,
-    /// When nodes take part.
-    pub arrivals: Arrivals,
-    /// Which share of the nodes fails for good, in percent, at any time between the start and the bound. Reduces are asked
-    /// for as many sources as there are nodes that do not fail.
-    pub failures_percent: f64,
-    /// In how many racks the nodes say that they are, in turn; zero if they say nothing. Links are alike in any case.
-    pub racks: usize,
-    /// How many receivers one copy serves at once; the daemons allow one.
-    pub slots: u32,
-    /// From which failures and names follow.
-    pub seed: u64,
-    /// The size of each object.
-    pub size_bytes: u64,
-    /// What a link carries in each direction.
-    pub bytes_per_second: u64,
-    /// From the sending of a byte to its arrival.
-    pub latency: Duration,
-    /// How long a shard is busy with each message that it receives.
-    pub shard_service: Duration,
-    /// When to give up, after the start.
-    pub time_limit: Duration,
-}
 
 impl Default for Experiment {
     /// A broadcast of 64 MiB to 100 nodes that arrive together, over 10 Gbit/s and 100 us.
@@ -195,7 +144,7 @@ impl Experiment {
         }
     }
 
-    /// How long a link takes for so many objects.
+    /// Returns the time that a link takes for so many objects.
     pub fn transfer_time(&self, objects: f64) -> Duration {
         Duration::from_secs_f64(objects * self.size_bytes as f64 / self.bytes_per_second as f64)
     }
@@ -206,7 +155,7 @@ impl Experiment {
     }
 }
 
-/// How long a block is on the way. A relay passes it on when it has checked it.
+/// Returns the time that a block is on the way. A relay passes it on when it has checked it.
 fn block_time(experiment: &Experiment) -> Duration {
     let rate = experiment.bytes_per_second;
     Duration::from_secs_f64(block_bytes(rate).min(experiment.size_bytes) as f64 / rate as f64)

@@ -13,7 +13,7 @@ pub struct Outcome {
     pub completion: Duration,
     /// The least that it could have taken; see [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// How long the one took that took longest from its own arrival; of a reduce, from the start.
+    /// The time that the one took that took longest from its own arrival; of a reduce, from the start.
     pub longest: Duration,
     /// How many were done.
     pub done: usize,

@@ -7,7 +7,7 @@ use hoplite_core::node::{CallId, ClientId, CopyId, Event, Reduce, ReduceOrder, R
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{Dtype, Error, Metadata, ObjectId};
 
-use super::{Arrivals, Experiment, Workload};
+use super::experiment::{Arrivals, Experiment, Workload};
 use crate::cluster::{Answer, Application, Cluster};
 
 /// Between two parts of a run.
@@ -32,10 +32,10 @@ pub(super) type World = Cluster<Calls>;
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(super) experiment: Experiment,
-    /// When the workload began.
+    /// The time at which the workload began.
     pub(super) started: Duration,
     open: BTreeMap<(usize, CallId), Call>,
-    /// How many puts are to be done before the start.
+    /// The number of puts that are to be done before the start.
     preparing: usize,
     has_begun: bool,
     /// The clients that are to get something, or to reduce, and have not yet.

@@ -29,7 +29,7 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
-    /// Whether the peer is known to have heard us over this connection.
+    /// `true` if the peer is known to have heard us over this connection.
     is_proven: bool,
 }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use futures::future::{join_all, try_join_all};
-use hoplite_core::metadata::Dtype;
+use hoplite_core::dtype::Dtype;
 use hoplite_core::node::{CombineOutcome, HopInput};
 use hoplite_core::peer::LAST_WORD_TIMEOUT;
 use hoplite_core::plan::link::RateSample;
@@ -40,7 +40,7 @@ pub(crate) struct CombineRequest {
 }
 
 impl CombineRequest {
-    /// Whether all inputs are local copies.
+    /// Returns `true` if all inputs are local copies.
     pub(crate) fn is_local(&self) -> bool {
         self.inputs.iter().all(|input| matches!(input, CombineSource::Local { .. }))
     }

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Error;
-use hoplite_core::plan::blocks::Delivery;
+use hoplite_core::id::IdError;
+use hoplite_core::link::Delivery;
 use hoplite_core::stall::Sign;
 use hoplite_proto::data::frame::{FrameError, HEADER_BYTES, Header, Kind};
 use hoplite_proto::v1;
@@ -16,14 +17,14 @@ use prost::Message;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::config::{SMALL_BYTES, Sizes};
 use super::transport::Transport;
-use super::{SMALL_BYTES, Sizes};
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
 /// with its header is copied once more, so this stays small.
 const BUFFERED_BYTES: usize = 256;
 
-/// Why a connection is of no more use.
+/// The reason for which a connection is of no more use.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ConnectionError {
     /// The peer closed it.
@@ -61,6 +62,12 @@ pub(super) enum ConnectionError {
     Crowded,
 }
 
+impl From<IdError> for ConnectionError {
+    fn from(error: IdError) -> Self {
+        Self::Refused(error.into())
+    }
+}
+
 impl From<io::Error> for ConnectionError {
     fn from(error: io::Error) -> Self {
         // This is what `tls` makes of the errors of rustls.
@@ -69,7 +76,7 @@ impl From<io::Error> for ConnectionError {
 }
 
 impl ConnectionError {
-    /// Whether the peer, or something between us, sent what no correct peer sends.
+    /// Returns `true` if the peer, or something between us, sent what no correct peer sends.
     pub(super) const fn is_malformed(&self) -> bool {
         !matches!(self, Self::Closed | Self::Io(_) | Self::Idle(_) | Self::Stalled(_))
     }
@@ -81,13 +88,13 @@ pub(super) struct PeerConnection {
     transport: Transport,
     /// What the peer will ask for.
     pub(super) sizes: Sizes,
-    /// How long the peer may send nothing; `None` while it has nothing to send.
+    /// The time that the peer may send nothing; `None` while it has nothing to send.
     read_timeout: Option<Duration>,
-    /// How long the peer may accept nothing.
+    /// The time that the peer may accept nothing.
     write_timeout: Duration,
-    /// When bytes arrived last, or were first expected.
+    /// The time at which bytes arrived last, or were first expected.
     received_at: Instant,
-    /// When bytes were sent last.
+    /// The time at which bytes were sent last.
     sent_at: Instant,
     buffered: [u8; BUFFERED_BYTES],
     /// Which of `buffered` has arrived and is not consumed.
@@ -109,7 +116,7 @@ impl PeerConnection {
         }
     }
 
-    /// Whether an object of so many bytes may go over it.
+    /// Returns `true` if an object of so many bytes may go over it.
     pub(super) const fn carries(&self, size_bytes: u64) -> bool {
         matches!(self.sizes, Sizes::Any) || size_bytes <= SMALL_BYTES
     }
@@ -127,7 +134,7 @@ impl PeerConnection {
         (self.read_timeout, self.received_at) = (limit, Instant::now());
     }
 
-    /// When bytes were sent last.
+    /// Returns the time at which bytes were sent last.
     pub(super) const fn sent_at(&self) -> Instant {
         self.sent_at
     }
@@ -142,7 +149,7 @@ impl PeerConnection {
         self.transport.addresses()
     }
 
-    /// Whether the peer has closed, or sent something unasked, as far as is known without waiting.
+    /// Returns `true` if the peer has closed, or sent something unasked, as far as is known without waiting.
     pub(super) fn is_disturbed(&mut self) -> bool {
         !self.unread.is_empty() || self.transport.is_readable()
     }

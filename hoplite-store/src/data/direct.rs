@@ -9,13 +9,13 @@ use hoplite_proto::{trace, v1};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::HopRequest;
 use super::call::{Call, CallError};
 use super::connection::{ConnectionError, PeerConnection};
-use super::count;
 use super::keepalive::{Awaited, Keepalive, Until};
+use super::metrics::count;
 use super::pool::Peer;
 use super::pull::Puller;
+use super::serving::HopRequest;
 
 impl Puller {
     /// Has `host` perform `hop` until `ended`, and calls `report` with what it says of it: maybe with `Complete`, and then

@@ -16,10 +16,10 @@ use hoplite_proto::{PROTOCOL_VERSION, v1};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
+use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 use super::transport::Transport;
-use super::{DataConfig, Sizes};
 
 /// Which end of a connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

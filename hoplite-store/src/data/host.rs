@@ -11,7 +11,8 @@ use hoplite_proto::{trace, v1};
 use super::connection::{ConnectionError, PeerConnection};
 use super::keepalive::{Awaited, Keepalive, Until};
 use super::server::Server;
-use super::{HopHost, HopRequest, Hosted, MemberHost, ServeSource};
+use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
+use super::session::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     /// Performs a hop until the coordinator releases it, or it fails. If the coordinator is gone, or is silent for too

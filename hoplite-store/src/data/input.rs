@@ -18,7 +18,7 @@ use crate::copies::LiveCopy;
 pub(super) struct Input<'a> {
     /// Where the range begins in the object.
     base_bytes: u64,
-    /// How long the range is.
+    /// The length of the range.
     size_bytes: u64,
     /// Up to where bytes are at hand.
     at_hand_bytes: u64,
@@ -75,7 +75,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Whether this needs no network.
+    /// Returns `true` if this needs no network.
     pub(super) const fn is_local(&self) -> bool {
         matches!(self.origin, Origin::Local(_))
     }

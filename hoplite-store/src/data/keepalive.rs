@@ -17,9 +17,9 @@ use crate::copies::LiveCopy;
 /// How this store says that it is alive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
-    /// How long it may say nothing.
+    /// The time that it may say nothing.
     pub(super) interval: Duration,
-    /// When this store started, as far as the data plane goes.
+    /// The time at which this store started, as far as the data plane goes.
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,
 }

@@ -23,14 +23,14 @@ const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 /// From here on it is worth a system call to be woken once instead of packet by packet.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// How long the reader sleeps over bytes that have come, of a sender that is too slow to fill the low water mark.
+/// The time that the reader sleeps over bytes that have come, of a sender that is too slow to fill the low water mark.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A TCP connection, with the bytes of objects going straight from one arena to the other.
 #[derive(Debug)]
 pub(super) struct PlainStream {
     socket: TcpStream,
-    /// How many bytes the kernel wakes the reader for.
+    /// The number of bytes that the kernel wakes the reader for.
     low_water_bytes: usize,
 }
 
@@ -80,7 +80,7 @@ impl PlainStream {
         self.write_some(send).await
     }
 
-    /// Whether the peer has closed, or sent something.
+    /// Returns `true` if the peer has closed, or sent something.
     pub(super) fn is_readable(&self) -> bool {
         // Not by what tokio knows: bytes below the low water mark wake nobody.
         let peeked = recv(&self.socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);

@@ -1,6 +1,4 @@
 //! The receiver's side: pulls objects from other stores into copies of this one, and compares copies with theirs.
-//!
-//! A get passes six files; this is number 6. The first: `hoplite-client/src/client.rs`.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,14 +17,16 @@ use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
+use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
 use super::faults::PeerReports;
 use super::handshake;
+use super::metrics::{DataMetrics, count};
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
-use super::{DataConfig, DataMetrics, Sizes, TransportKind, count};
+use super::transport::TransportKind;
 use crate::copies::LiveCopy;
 
 /// What to pull, and from whom.
@@ -101,7 +101,7 @@ impl Puller {
         Self { config, metrics, pool, reports, link, intake, origin: Instant::now() }
     }
 
-    /// Whether bytes go straight from sockets to the arena.
+    /// Returns `true` if bytes go straight from sockets to the arena.
     pub(crate) fn is_plain(&self) -> bool {
         matches!(self.config.transport, TransportKind::Plain)
     }
@@ -299,7 +299,7 @@ impl Puller {
         &self.reports
     }
 
-    /// How many connections are idle.
+    /// Returns the number of connections that are idle.
     #[cfg(test)]
     pub(super) fn idle_connections(&self) -> usize {
         self.pool.idle_connections()

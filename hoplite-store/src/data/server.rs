@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::plan::blocks::{BlockSizes, Delivery};
+use hoplite_core::link::Delivery;
+use hoplite_core::plan::blocks::BlockSizes;
 use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
@@ -22,14 +23,17 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
 use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
+use super::metrics::{DataMetrics, count};
 use super::probe::ProbePlace;
-use super::{DataConfig, DataMetrics, HopHost, MemberHost, ServeRequest, ServeSource, Served, Sizes, count};
+use super::serving::{HopHost, ServeRequest, ServeSource, Served};
+use super::session::MemberHost;
 
-/// How long a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
+/// The time that a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
 /// why the transfer ends; a block is meant to take a millisecond.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 

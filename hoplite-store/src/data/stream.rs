@@ -15,7 +15,7 @@ use prost::Message;
 
 use super::call::{Call, CallError};
 use super::connection::ConnectionError;
-use super::count;
+use super::metrics::count;
 use super::pull::Puller;
 
 /// A copy at another node.
@@ -31,7 +31,7 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) node: &'a NodeId,
     /// Where that node listens.
     pub(super) address: SocketAddr,
-    /// Whether it is the output of a hop, which may not have begun yet.
+    /// `true` if it is the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
     /// The span that has caused this.
     pub(super) trace: Option<TraceContext>,
@@ -56,7 +56,7 @@ pub(super) enum Sink<'a> {
 pub(super) enum Arrived {
     /// The next block, which is where it belongs.
     Block {
-        /// How long it is.
+        /// Its length.
         length_bytes: u64,
     },
     /// A new sign of the producer, and no bytes.
@@ -208,7 +208,7 @@ impl<'a> InputStream<'a> {
         }
     }
 
-    /// Whether a request is open.
+    /// Returns `true` if a request is open.
     pub(super) const fn is_open(&self) -> bool {
         self.call.is_some()
     }

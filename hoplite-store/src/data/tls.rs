@@ -272,7 +272,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Whether the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
+    /// Returns `true` if the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
     pub(super) fn is_readable(&mut self) -> bool {
         self.taken < self.plain.len()
             || !self.unread.is_empty()
@@ -432,7 +432,7 @@ enum Put {
 }
 
 impl Outgoing {
-    /// Whether a record surely fits.
+    /// Returns `true` if a record surely fits.
     fn has_room(&self) -> bool {
         self.bytes.len() - self.unsent.end >= MAX_RECORD_BYTES
     }

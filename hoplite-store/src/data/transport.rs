@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use hoplite_core::plan::blocks::Delivery;
+use hoplite_core::link::Delivery;
 use hoplite_daemon::Tls;
 use hoplite_shm::Buffer;
 use rustix::net::sockopt::set_tcp_user_timeout;
@@ -140,7 +140,7 @@ impl Transport {
         }
     }
 
-    /// Whether the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
+    /// Returns `true` if the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
     pub(super) fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
@@ -150,7 +150,7 @@ impl Transport {
         }
     }
 
-    /// Whether it finds out by itself that bytes were changed on the way, so that they need no checksum.
+    /// Returns `true` if it finds out by itself that bytes were changed on the way, so that they need no checksum.
     pub(super) const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }

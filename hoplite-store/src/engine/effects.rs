@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use hoplite_core::TraceContext;
 use hoplite_core::batch::Full;
 use hoplite_core::collective::{CollectiveEffect, Word};
-use hoplite_core::node::{CombineInput, Effect, ServeId, Urgency};
+use hoplite_core::node::{self, CombineInput, Effect, ServeId, Urgency};
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::local::Response;
 use tokio::sync::mpsc;
@@ -25,7 +26,8 @@ impl Engine {
         match effect {
             Effect::Reply { client, call, response } => {
                 if let Some(answers) = self.clients.get(&client) {
-                    answers.add((call, response.map(Response::Node)));
+                    let response = response.map(|response| Response::Node(self.with_contents(response)));
+                    answers.add((call, response));
                 }
             }
             Effect::Follow { client, call, copy, beyond_bytes } => {
@@ -128,6 +130,15 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Adds the bytes of the object to an answer that is to have them.
+    fn with_contents(&self, response: node::Response) -> node::Response {
+        let node::Response::Contents { view, .. } = response else { return response };
+        let live = self.copies.get(view.copy).expect("a copy is open until the next event");
+        let mut bytes = BytesMut::zeroed(usize::try_from(view.size_bytes).unwrap_or(usize::MAX));
+        live.buffer().read(0, &mut bytes);
+        node::Response::Contents { view, bytes: bytes.freeze() }
     }
 
     fn perform_collective(

@@ -84,6 +84,11 @@ impl Answers {
         Some(answer)
     }
 
+    /// Returns `true` if no answer waits.
+    pub(super) fn is_empty(&self) -> bool {
+        self.lock().answers.is_empty()
+    }
+
     /// Waits until an answer was added since the last call of this; there may be none any more.
     ///
     /// # Cancel safety

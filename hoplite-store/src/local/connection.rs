@@ -1,6 +1,4 @@
 //! One client: its handshake, its requests, its answers.
-//!
-//! A get passes six files; this is number 2. Next: `hoplite-store/src/engine.rs`.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -25,30 +23,33 @@ use prost::Message;
 use tokio::io::{AsyncReadExt, Interest};
 use tokio::net::UnixStream;
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use super::answers::{Answer, Answers, CallWork};
-use super::shares::{MAX_ARRIVING_BYTES, MAX_OPEN_BYTES, Share};
+use super::shares::{MAX_ARRIVING_BYTES, OpenRoom, Seat, Share};
 use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
+use crate::engine::Engine;
 
 /// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
-/// How many requests of one client are handled before others have their turn.
+/// Most requests of one client in a row before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
 /// How much is read at once: at first, and at least. A longer request needs room in the share of its user.
 const READ_BYTES: usize = 64 << 10;
 const MIN_READ_BYTES: usize = 4 << 10;
-/// How long a request waits for that room, while other requests of the user arrive.
+/// The time that a request waits for that room, while other requests of the user arrive.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
+/// The time in which the rest of a long request must arrive, since others of the user wait for its room.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Room that the answer to an inspection takes in the share of its user: a page of a listing.
 const INSPECTION_BYTES: usize = 4 << 20;
 
 /// What is done for a call, and what comes of it; `None` if the call ended before.
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
 
-/// What a call was waiting for.
+/// The result that a call was waiting for.
 enum WorkResult {
     /// How much of a copy is valid, or that it has failed.
     Progress(Result<u64, Error>),
@@ -70,16 +71,29 @@ struct Connection {
     /// `true` while the outbox has grown beyond its usual size.
     is_outbox_stretched: bool,
     intake: AnswerIntake,
-    /// What this and the other connections of the user may take for long requests and answers.
-    share: Arc<Share>,
-    /// The room of long requests whose calls are open.
-    open_requests: HashMap<CallId, OwnedSemaphorePermit>,
+    /// The place of this client, with what all clients of its user may take for long requests and answers.
+    seat: Seat,
+    /// The room of open calls whose requests are long, or name several ids.
+    open_requests: HashMap<CallId, OpenRoom>,
     /// The room of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
-    _seat: OwnedSemaphorePermit,
+    /// The last field, so that it is dropped last: a client gives its seat back before the engine stops counting it.
+    _entry: Entry,
 }
 
-/// Whether the client still takes answers.
+/// The engine's entry for a client. Dropping it removes the client.
+struct Entry {
+    engine: Arc<Engine>,
+    client: ClientId,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        self.engine.client_gone(self.client);
+    }
+}
+
+/// The state of the client as a reader of answers.
 #[derive(Debug, PartialEq, Eq)]
 enum AnswerIntake {
     Open,
@@ -90,7 +104,7 @@ enum AnswerIntake {
 struct Greeted {
     program: String,
     role: Role,
-    seat: OwnedSemaphorePermit,
+    seat: Seat,
     /// What it sent after its hello.
     inbox: BytesMut,
 }
@@ -104,7 +118,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     let (user, role) = (peer.user, plane.access.role(&peer));
     let place = plane.half_open.enter();
     let greeted = tokio::select! {
-        greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, role)) => greeted,
+        greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, user, role)) => greeted,
         () = place.lost() => return tracing::debug!(user, "too many connections that said nothing"),
         () = shutdown.cancelled() => return,
     };
@@ -122,7 +136,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     let process = process_id.map_or_else(String::new, |process| format!(" (process {process})"));
     let name = if program.is_empty() { "a program" } else { &program };
     let name = format!("{}{process}", escape(name));
-    let mut connection = Connection::new(plane, seat, user, role, name);
+    let mut connection = Connection::new(plane, seat, role, name);
     let client = connection.client;
     tracing::debug!(?client, program, user, ?role, "client connected");
     if let Err(error) = connection.run(&socket, inbox, &shutdown).await {
@@ -133,7 +147,7 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
     }
 }
 
-/// Why a connection ended, other than by the client's will.
+/// The reason for which a connection ended, unless the client closed it.
 #[derive(Debug, thiserror::Error)]
 enum ConnectionError {
     #[error(transparent)]
@@ -146,6 +160,7 @@ enum ConnectionError {
 async fn greet(
     stream: &mut UnixStream,
     plane: &LocalPlane,
+    user: u32,
     role: Result<Role, Error>,
 ) -> Result<Greeted, ConnectionError> {
     let mut inbox = BytesMut::with_capacity(MIN_READ_BYTES);
@@ -164,9 +179,7 @@ async fn greet(
             return Err(Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: hello.version });
         }
         let role = role?;
-        let limit = plane.limits.max_clients;
-        let seat = Arc::clone(&plane.seats).try_acquire_owned();
-        let seat = seat.map_err(|_| Error::limit_exceeded("clients of a store", limit as u64))?;
+        let seat = plane.shares.enter(user)?;
         Ok((hello.program.chars().take(64).collect(), role, seat))
     });
     let arena = plane.engine.arena();
@@ -207,11 +220,12 @@ const fn no_writer() -> Error {
 }
 
 impl Connection {
-    fn new(plane: Arc<LocalPlane>, seat: OwnedSemaphorePermit, user: u32, role: Role, name: String) -> Self {
+    fn new(plane: Arc<LocalPlane>, seat: Seat, role: Role, name: String) -> Self {
         let (client, answers) = plane.engine.client_connected(name);
+        let entry = Entry { engine: Arc::clone(&plane.engine), client };
         Self {
-            share: plane.shares.of(user),
             plane,
+            seat,
             client,
             role,
             answers,
@@ -222,7 +236,7 @@ impl Connection {
             intake: AnswerIntake::Open,
             open_requests: HashMap::new(),
             unwritten: Vec::new(),
-            _seat: seat,
+            _entry: entry,
         }
     }
 
@@ -234,22 +248,22 @@ impl Connection {
     ) -> Result<(), ConnectionError> {
         inbox = usual(&inbox);
         let frame_limit = max_request_bytes(&self.plane.limits);
-        let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.share));
-        // The room of the long request that arrives, and until when it may wait for that.
-        let (mut arriving, mut room_until) = (None, None);
+        let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
+        let mut long_request = None;
         loop {
             // Asked here, since a client that never pauses would keep the select below from looking.
             let stopping = shutdown.is_cancelled();
-            let mut handled = 0;
+            let (mut handled, mut is_left) = (0, false);
             loop {
                 let before = inbox.len();
-                if handled >= MAX_REQUESTS_PER_TURN {
+                if handled >= MAX_REQUESTS_PER_TURN || self.outbox.len() >= MAX_UNWRITTEN_BYTES {
+                    is_left = true;
                     break;
                 }
                 let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? else { break };
                 self.handle(request, before - inbox.len())?;
                 handled += 1;
-                if arriving.take().is_some() {
+                if long_request.take().is_some() {
                     // Gives back what the long request has stretched.
                     inbox = usual(&inbox);
                 }
@@ -257,7 +271,7 @@ impl Connection {
             self.take_work();
             self.write_answers()?;
             self.flush(socket);
-            if handled == MAX_REQUESTS_PER_TURN {
+            if (is_left || !self.answers.is_empty()) && self.outbox.len() < MAX_UNWRITTEN_BYTES {
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -265,25 +279,23 @@ impl Connection {
                 // What was answered because of the shutdown has gone out, if the client takes it at once.
                 return Ok(());
             }
-            // The length was checked when it was there.
+            // The decoder has checked the length.
             let length = framing::announced_bytes(&inbox).filter(|length| *length > READ_BYTES);
-            let needs_room = arriving.is_none() && length.is_some();
+            if let Some(length) = length {
+                long_request.get_or_insert_with(|| LongRequest::begin(Arc::clone(&share), length));
+            }
             make_room(&mut inbox, length);
-            let room_timeout =
-                needs_room.then(|| *room_until.get_or_insert_with(|| Instant::now() + ROOM_TIMEOUT));
             let has_room = self.outbox.len() < MAX_UNWRITTEN_BYTES;
+            let may_read = long_request.as_ref().is_none_or(LongRequest::may_be_read);
             tokio::select! {
                 // Requests first: a reader that is ready is the common case, and polling the others costs.
                 biased;
-                read = socket.read(&mut inbox), if has_room && !needs_room => {
+                read = socket.read(&mut inbox), if has_room && may_read => {
                     if read? == 0 {
                         return Ok(());
                     }
                 }
-                permit = share.arrive(length.unwrap_or(0)), if needs_room => {
-                    (arriving, room_until) = (permit, None);
-                }
-                () = until(room_timeout), if needs_room => return Err(no_room().into()),
+                moved = progress(&mut long_request), if long_request.is_some() => moved?,
                 () = answers.added(), if has_room => {}
                 Some((call, finding)) = self.works.next(), if has_room && !self.works.is_empty() => {
                     if let Some(finding) = finding {
@@ -304,7 +316,7 @@ impl Connection {
                     self.begin(call, async move { WorkResult::Progress(live.beyond(beyond_bytes).await) });
                 }
                 CallWork::Inspect { call, inspection, shards } => {
-                    let (plane, share) = (Arc::clone(&self.plane), Arc::clone(&self.share));
+                    let (plane, share) = (Arc::clone(&self.plane), Arc::clone(&self.seat.share));
                     self.begin(call, async move {
                         let room = match inspection {
                             Inspection::List { .. } => {
@@ -373,8 +385,10 @@ impl Connection {
             return Ok(());
         }
         let response = response.map_err(|error| match error {
-            Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, .. } => {
-                // Named, since the error may be that of another store, which takes part in a reduce.
+            // Another store that takes part in a reduce or a collective names itself, and nobody here knows what fills it.
+            Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
+                if holders.is_empty() || holders == format!("on {}", self.plane.node) =>
+            {
                 let holders = format!("on {}, {}", self.plane.node, self.plane.engine.holders());
                 Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
             }
@@ -431,13 +445,13 @@ impl Connection {
         {
             return self.write((call, Err(no_writer())));
         }
-        if length_bytes > READ_BYTES {
-            let Some(room) = self.share.open(length_bytes) else {
-                let limit = MAX_OPEN_BYTES as u64;
-                return self
-                    .write((call, Err(Error::limit_exceeded("bytes of a user's open requests", limit))));
+        let counted_bytes = if length_bytes > READ_BYTES { length_bytes } else { 0 };
+        let ids = if let Request::Node(request) = &request { request.id_count() } else { 0 };
+        if counted_bytes > 0 || ids > 1 {
+            match self.seat.share.open(counted_bytes, ids) {
+                Ok(room) => self.open_requests.insert(call, room),
+                Err(error) => return self.write((call, Err(error))),
             };
-            self.open_requests.insert(call, room);
         }
         match request {
             Request::Node(request) => {
@@ -462,10 +476,38 @@ const fn no_room() -> Error {
     Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
 }
 
-async fn until(time: Option<Instant>) {
-    match time {
-        Some(time) => sleep_until(time).await,
+/// A request that is longer than the usual buffer, and the room for it in the share of its user.
+enum LongRequest {
+    /// It is not read further until there is room.
+    WaitsForRoom { room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>, until: Instant },
+    /// It arrives, and holds its room.
+    Arrives { _room: Option<OwnedSemaphorePermit>, until: Instant },
+}
+
+impl LongRequest {
+    fn begin(share: Arc<Share>, length_bytes: usize) -> Self {
+        let room = Box::pin(async move { share.arrive(length_bytes).await });
+        Self::WaitsForRoom { room, until: Instant::now() + ROOM_TIMEOUT }
+    }
+
+    const fn may_be_read(&self) -> bool {
+        matches!(self, Self::Arrives { .. })
+    }
+}
+
+/// Waits until the long request has room, or until it has taken too long.
+async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
+    match request {
         None => std::future::pending().await,
+        Some(LongRequest::WaitsForRoom { room, until }) => {
+            let room = timeout_at(*until, room).await.map_err(|_| no_room())?;
+            *request = Some(LongRequest::Arrives { _room: room, until: Instant::now() + ARRIVAL_TIMEOUT });
+            Ok(())
+        }
+        Some(LongRequest::Arrives { until, .. }) => {
+            sleep_until(*until).await;
+            Err(Error::malformed(Plane::Local, "the rest of a long request did not come in time"))
+        }
     }
 }
 
@@ -484,8 +526,35 @@ fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
     }
 }
 
-impl Drop for Connection {
-    fn drop(&mut self) {
-        self.plane.engine.client_gone(self.client);
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::super::shares::Shares;
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_request_that_is_sent_by_half_gives_its_room_back() {
+        let shares = Shares::new(16, MAX_ARRIVING_BYTES, 1);
+        let seats: Vec<Seat> = (0..3).map(|_| shares.enter(1).unwrap()).collect();
+        let long = |index: usize, bytes| Some(LongRequest::begin(Arc::clone(&seats[index].share), bytes));
+        let mut half = long(0, MAX_ARRIVING_BYTES);
+        assert!(!half.as_ref().unwrap().may_be_read());
+        progress(&mut half).await.unwrap();
+        assert!(half.as_ref().unwrap().may_be_read());
+        // Each turn of a connection polls once more, and keeps the place in the queue.
+        tokio::time::advance(ARRIVAL_TIMEOUT - ROOM_TIMEOUT / 2).await;
+        let (mut first, mut second) = (long(1, MAX_ARRIVING_BYTES), long(2, READ_BYTES + 1));
+        for _ in 0..3 {
+            assert!(progress(&mut first).now_or_never().is_none());
+            assert!(progress(&mut second).now_or_never().is_none());
+        }
+        let error = progress(&mut half).await.unwrap_err();
+        assert!(error.to_string().contains("long request did not come in time"), "{error}");
+        drop(half);
+        assert!(progress(&mut second).now_or_never().is_none(), "the first one is first");
+        progress(&mut first).await.unwrap();
+        let error = progress(&mut second).await.unwrap_err();
+        assert!(matches!(error, Error::LimitExceeded { .. }), "{error}");
     }
 }

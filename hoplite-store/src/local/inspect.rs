@@ -25,8 +25,8 @@ use hoplite_proto::bounds::{decode_address, encode_address};
 use hoplite_proto::data::{encode_position, encode_record};
 use hoplite_proto::directory::{decode_locations, encode_locations, encode_places};
 use hoplite_proto::local::Response;
-use hoplite_proto::missing::{encode_fault, encode_wait};
 use hoplite_proto::status::from_status;
+use hoplite_proto::trouble::{encode_fault, encode_wait};
 use hoplite_proto::v1;
 use prost::Message;
 use tokio::sync::Semaphore;
@@ -35,14 +35,14 @@ use tokio::time::timeout;
 
 use super::LocalPlane;
 use crate::advertised::Advertised;
-use crate::session::ShardLink;
+use crate::shard_link::ShardLink;
 
 /// Room for tag and length in front of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// How long the members of a session have to say how far they are, all of them.
+/// The time that the members of a session have to say how far they are, all of them.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long one of them may take, so that others have their turn.
+/// The time that one of them may take, so that others have their turn.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
 /// How many of them are asked at once.
 const MAX_ASKED_AT_ONCE: usize = 32;

@@ -22,7 +22,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ClientRules;
 
-/// How long another daemon may take to make its socket beside this one; it takes less than a millisecond.
+/// The time that another daemon may take to make its socket beside this one; it takes less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 /// The permissions of a directory that is made for the socket: it is for this daemon's user only.
@@ -30,7 +30,7 @@ const PRIVATE: u32 = 0o700;
 /// As many connections as the system allows may wait to be accepted.
 const LARGEST_BACKLOG: i32 = -1;
 
-/// Why a socket cannot be listened on.
+/// The reason for which a socket cannot be listened on.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
@@ -128,7 +128,7 @@ impl SocketAccess {
         Ok(if is_reader { Role::Reader } else { Role::Writer })
     }
 
-    /// Whether a process of `user` that has connected may stay.
+    /// Returns `true` if a process of `user` that has connected may stay.
     ///
     /// The system has checked the permissions of the file. Where those let in the group or others they decide alone,
     /// since of a peer's groups only one is known. A socket for its owner alone is for that user, this daemon's and
@@ -194,11 +194,13 @@ impl LocalListener {
         // Held while the old socket is examined and replaced, so that of two daemons that start at once one loses.
         let _lock = lock(directory, lock_timeout).map_err(io_error)?;
         remove_leftover(path, &address)?;
-        let listener = listen_on(&address).map_err(io_error)?;
+        let socket = bind_to(&address).map_err(io_error)?;
         if access.owner.is_some() || access.group.is_some() {
             std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
+        // Only now, because whoever has connected stays connected when the permissions change.
+        let listener = listen_on(socket).map_err(io_error)?;
         let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
         let directory_mode = fs::metadata(directory).map_err(io_error)?.permissions().mode() & 0o7777;
         let (path, access) = (path.to_owned(), access.clone());
@@ -267,10 +269,14 @@ fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     }
 }
 
-fn listen_on(address: &SocketAddrUnix) -> io::Result<UnixListener> {
+fn bind_to(address: &SocketAddrUnix) -> io::Result<OwnedFd> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
     bind(&socket, address)?;
+    Ok(socket)
+}
+
+fn listen_on(socket: OwnedFd) -> io::Result<UnixListener> {
     listen(&socket, LARGEST_BACKLOG)?;
     UnixListener::from_std(socket.into())
 }

@@ -14,7 +14,6 @@ use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_daemon::{Acceptor, HalfOpen};
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -25,7 +24,7 @@ pub(crate) use shares::Shares;
 
 use crate::advertised::Advertised;
 use crate::engine::Engine;
-use crate::session::ShardLink;
+use crate::shard_link::ShardLink;
 
 /// How often the store looks for the file of its socket. A client that finds none tries again, or
 /// its user does.
@@ -43,8 +42,6 @@ pub(crate) struct LocalPlane {
     pub(crate) cluster: ClusterId,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) shards: Vec<ShardLink>,
-    /// As many permits as there may be clients.
-    pub(crate) seats: Arc<Semaphore>,
     /// The places of connections that have not said hello.
     pub(crate) half_open: Arc<HalfOpen>,
     /// What each user may take.

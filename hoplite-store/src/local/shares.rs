@@ -1,4 +1,7 @@
-//! How much memory the connections of one user may take together for requests.
+//! How many connections one user may have, and how much memory these may take together for requests.
+//!
+//! One seat of sixteen is kept for users without a connection, so that one user cannot keep all others out. A store for fewer
+//! than sixteen clients keeps none.
 //!
 //! A request of usual length is free: it fits into the first buffer of its connection. A longer one, such as a wait for
 //! thousands of ids, needs room in two budgets of its user: one while it arrives, and one until its call has ended.
@@ -6,20 +9,34 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Most bytes of long requests that arrive at once on the connections of one user, and at least one request.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
 /// Most bytes of long requests of one user whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
+/// Most ids in open calls of one user that name several ids each: twice as many as one client may have. A shard bounds the requests of
+/// all clients of a node together, so no user may take all of them.
+pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 /// The unit of the budgets.
 const UNIT_BYTES: usize = 1 << 10;
+
+/// The number of seats of which one is kept for users without a connection.
+const SEATS_PER_KEPT_SEAT: usize = 16;
 
 /// The shares of all users who have connections.
 #[derive(Debug)]
 pub(crate) struct Shares {
+    /// As many permits as there may be clients.
+    seats: Arc<Semaphore>,
+    max_clients: usize,
+    /// The number of seats that are kept for users without a connection.
+    kept_seats: usize,
     /// The longest request; each user may send one of this length at any time.
     max_request_bytes: usize,
+    /// Most ids in a request; each user may send one with so many.
+    max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }
 
@@ -28,27 +45,63 @@ pub(crate) struct Shares {
 pub(super) struct Share {
     arriving: Arc<Semaphore>,
     open: Arc<Semaphore>,
+    ids: Arc<Semaphore>,
+    /// The size of `open`, in bytes.
+    max_open_bytes: usize,
+    /// The size of `ids`.
+    max_ids: usize,
 }
 
 impl Shares {
-    /// Returns empty shares for requests of up to `max_request_bytes`.
-    pub(crate) fn new(max_request_bytes: usize) -> Self {
-        Self { max_request_bytes, by_user: Mutex::default() }
+    /// Returns the shares of a store for at most `max_clients` with requests of up to `max_request_bytes` and `max_ids`.
+    pub(crate) fn new(max_clients: usize, max_request_bytes: usize, max_ids: usize) -> Self {
+        let seats = Arc::new(Semaphore::new(max_clients.min(Semaphore::MAX_PERMITS)));
+        let kept_seats = max_clients / SEATS_PER_KEPT_SEAT;
+        Self { seats, max_clients, kept_seats, max_request_bytes, max_ids, by_user: Mutex::default() }
     }
 
-    /// Returns the share of `user`. It is kept for as long as it is held.
-    pub(super) fn of(&self, user: u32) -> Arc<Share> {
+    /// Takes a seat for one more client of `user`.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if no seat is free, or if the free ones are kept for users without a connection.
+    pub(super) fn enter(&self, user: u32) -> Result<Seat, Error> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(share) = by_user.get(&user).and_then(Weak::upgrade) {
-            return share;
+        let known = by_user.get(&user).and_then(Weak::upgrade);
+        let full = || Error::limit_exceeded("clients of a store", self.max_clients as u64);
+        let only_kept_are_free = self.seats.available_permits() <= self.kept_seats;
+        if known.is_some() && self.kept_seats > 0 && only_kept_are_free {
+            let limit = self.max_clients.saturating_sub(self.kept_seats);
+            return Err(Error::limit_exceeded("clients of users who have one already", limit as u64));
         }
+        let permit = Arc::clone(&self.seats).try_acquire_owned().map_err(|_| full())?;
+        let share = known.unwrap_or_else(|| self.begin(&mut by_user, user));
+        Ok(Seat { share, _permit: permit })
+    }
+
+    /// Makes a share for a user who has none.
+    fn begin(&self, by_user: &mut HashMap<u32, Weak<Share>>, user: u32) -> Arc<Share> {
         by_user.retain(|_, share| share.strong_count() > 0);
-        let budget =
-            |bytes: usize| Arc::new(Semaphore::new(units(bytes.max(self.max_request_bytes)) as usize));
-        let share = Arc::new(Share { arriving: budget(MAX_ARRIVING_BYTES), open: budget(MAX_OPEN_BYTES) });
+        let budget = |bytes: usize| Arc::new(Semaphore::new(units(bytes) as usize));
+        let max_open_bytes = MAX_OPEN_BYTES.max(self.max_request_bytes);
+        let max_ids = MAX_OPEN_IDS.max(self.max_ids);
+        let share = Arc::new(Share {
+            arriving: budget(MAX_ARRIVING_BYTES.max(self.max_request_bytes)),
+            open: budget(max_open_bytes),
+            ids: Arc::new(Semaphore::new(max_ids)),
+            max_open_bytes,
+            max_ids,
+        });
         by_user.insert(user, Arc::downgrade(&share));
         share
     }
+}
+
+/// A client's place in the store.
+#[derive(Debug)]
+pub(super) struct Seat {
+    /// The share of the client's user. It exists for as long as somebody holds it.
+    pub(super) share: Arc<Share>,
+    _permit: OwnedSemaphorePermit,
 }
 
 impl Share {
@@ -57,10 +110,30 @@ impl Share {
         Arc::clone(&self.arriving).acquire_many_owned(units(length_bytes)).await.ok()
     }
 
-    /// Returns room for a request of `length_bytes` until its call has ended; `None` if there is not enough.
-    pub(super) fn open(&self, length_bytes: usize) -> Option<OwnedSemaphorePermit> {
-        Arc::clone(&self.open).try_acquire_many_owned(units(length_bytes)).ok()
+    /// Returns room for a request of `length_bytes` that names `ids` ids, until its call has ended. Room for zero bytes or ids is
+    /// not counted.
+    ///
+    /// # Errors
+    /// `LimitExceeded` if there is not enough.
+    pub(super) fn open(&self, length_bytes: usize, ids: usize) -> Result<OpenRoom, Error> {
+        let take = |budget: &Arc<Semaphore>, count: u32| match count {
+            0 => Ok(None),
+            _ => Arc::clone(budget).try_acquire_many_owned(count).map(Some),
+        };
+        let bytes = take(&self.open, units(length_bytes)).map_err(|_| {
+            Error::limit_exceeded("bytes of a user's open requests", self.max_open_bytes as u64)
+        })?;
+        let ids = take(&self.ids, u32::try_from(ids).unwrap_or(u32::MAX))
+            .map_err(|_| Error::limit_exceeded("ids of a user's open requests", self.max_ids as u64))?;
+        Ok(OpenRoom { _bytes: bytes, _ids: ids })
     }
+}
+
+/// The part of the budgets that an open request takes.
+#[derive(Debug, Default)]
+pub(super) struct OpenRoom {
+    _bytes: Option<OwnedSemaphorePermit>,
+    _ids: Option<OwnedSemaphorePermit>,
 }
 
 fn units(bytes: usize) -> u32 {
@@ -75,27 +148,76 @@ mod tests {
 
     #[test]
     fn the_connections_of_one_user_share_and_those_of_others_do_not() {
-        let shares = Shares::new(1 << 20);
-        let (one, again, other) = (shares.of(1), shares.of(1), shares.of(2));
-        let most = one.open(MAX_OPEN_BYTES).unwrap();
-        assert!(again.open(1).is_none());
-        assert!(other.open(1).is_some());
+        let shares = Shares::new(10, 1 << 20, 1);
+        let enter = |user| shares.enter(user).unwrap().share;
+        let (one, again, other) = (enter(1), enter(1), enter(2));
+        let most = one.open(MAX_OPEN_BYTES, 0).unwrap();
+        assert!(again.open(1, 0).is_err());
+        assert!(other.open(1, 0).is_ok());
         drop(most);
-        assert!(again.open(1).is_some());
+        assert!(again.open(1, 0).is_ok());
         let arriving = one.arrive(MAX_ARRIVING_BYTES - 1).now_or_never().flatten().unwrap();
         assert!(again.arrive(1 << 20).now_or_never().is_none(), "it waits");
         drop(arriving);
         assert!(again.arrive(1 << 20).now_or_never().is_some());
         drop((one, again));
-        drop(shares.of(3));
+        drop(enter(3));
         assert_eq!(shares.by_user.lock().unwrap().len(), 2, "users without connections are forgotten");
     }
 
     #[test]
+    fn the_ids_of_one_user_are_bounded_over_all_connections() {
+        let shares = Shares::new(10, 1, 1);
+        let enter = |user| shares.enter(user).unwrap().share;
+        let (one, again, other) = (enter(1), enter(1), enter(2));
+        let half = one.open(0, MAX_OPEN_IDS / 2).unwrap();
+        let rest = again.open(0, MAX_OPEN_IDS / 2).unwrap();
+        let error = again.open(0, 2).unwrap_err().to_string();
+        assert!(error.contains("ids of a user's open requests are limited to 131072"), "{error}");
+        other.open(0, MAX_OPEN_IDS).unwrap();
+        drop((half, rest));
+        again.open(0, MAX_OPEN_IDS).unwrap();
+    }
+
+    #[test]
+    fn no_user_keeps_all_others_out() {
+        let shares = Shares::new(3 * SEATS_PER_KEPT_SEAT, 1, 1);
+        let mut seats: Vec<Seat> = std::iter::from_fn(|| shares.enter(1).ok()).collect();
+        assert_eq!(seats.len(), 3 * SEATS_PER_KEPT_SEAT - 3);
+        let others: Vec<Seat> = (2..5).map_while(|user| shares.enter(user).ok()).collect();
+        assert_eq!(others.len(), 3, "each of them had none");
+        let full = shares.enter(5).unwrap_err().to_string();
+        assert!(full.contains("clients of a store are limited to 48"), "{full}");
+        drop(others);
+        let kept = shares.enter(1).unwrap_err().to_string();
+        assert!(kept.contains("are limited to 45"), "{kept}");
+        seats.pop();
+        assert!(shares.enter(1).is_ok());
+    }
+
+    #[test]
+    fn a_store_for_few_clients_keeps_no_seats() {
+        let shares = Shares::new(2, 1, 1);
+        let seats = (shares.enter(1), shares.enter(1));
+        assert!(seats.0.is_ok() && seats.1.is_ok());
+        assert!(shares.enter(2).is_err());
+    }
+
+    #[test]
     fn the_longest_request_always_fits() {
-        let shares = Shares::new(MAX_OPEN_BYTES * 2);
-        let share = shares.of(1);
-        assert!(share.open(MAX_OPEN_BYTES * 2).is_some());
+        let shares = Shares::new(1, MAX_OPEN_BYTES * 2, 1);
+        let share = shares.enter(1).unwrap().share;
+        assert!(share.open(MAX_OPEN_BYTES * 2, 0).is_ok());
         assert!(share.arrive(MAX_OPEN_BYTES * 2).now_or_never().is_some());
+    }
+
+    #[test]
+    fn an_error_names_the_budget_of_the_store() {
+        let (bytes, ids) = (MAX_OPEN_BYTES * 2, MAX_OPEN_IDS * 2);
+        let share = Shares::new(1, bytes, ids).enter(1).unwrap().share;
+        let _most = share.open(bytes, ids).unwrap();
+        let (no_bytes, no_ids) = (share.open(1, 0).unwrap_err(), share.open(0, 1).unwrap_err());
+        assert!(no_bytes.to_string().contains(&bytes.to_string()), "{no_bytes}");
+        assert!(no_ids.to_string().contains(&ids.to_string()), "{no_ids}");
     }
 }

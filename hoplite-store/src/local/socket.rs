@@ -13,7 +13,7 @@ use tokio::net::UnixStream;
 use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
 
-/// When to look for room to write again if that cannot be waited for.
+/// The time to look for room to write again if that cannot be waited for.
 const RETRY: Duration = Duration::from_millis(10);
 
 /// A connected socket whose event loop hears when there is something to read, and of room to write only while somebody waits for

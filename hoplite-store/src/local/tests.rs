@@ -19,7 +19,6 @@ use hoplite_shm::{Arena, Backing};
 use prost::Message;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -53,9 +52,8 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
     Arc::new(LocalPlane {
         engine,
         access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },
-        seats: Arc::new(Semaphore::new(limits.max_clients)),
         half_open: HalfOpen::new(MAX_HALF_OPEN),
-        shares: Shares::new(max_request_bytes(&limits)),
+        shares: Shares::new(limits.max_clients, max_request_bytes(&limits), limits.max_ids_per_request),
         limits,
         node,
         cluster,
@@ -179,6 +177,31 @@ async fn a_client_that_reads_late_gets_all_answers() {
     for call in calls {
         let answer = tokio::time::timeout(Duration::from_secs(300), client.answer()).await.unwrap();
         assert_eq!(answer, (call, Err(Error::UnknownReference { reference: unknown.0 })));
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_asks_for_many_contents_at_once_gets_them_all() {
+    const COUNT: u64 = 1000;
+    let plane = plane(Limits::default()).await;
+    let mut client = Client::greeted(&plane).await;
+    let (copy, _) = client.create("a", node::MAX_CONTENTS_BYTES).await;
+    client.ask(Request::Node(node::Request::SealUnconfirmed { copy })).await;
+    // All of them arrive together, and their answers are more than the outbox takes.
+    let mut requests = BytesMut::new();
+    let calls: Vec<CallId> = (1000..1000 + COUNT).map(CallId).collect();
+    for call in &calls {
+        let id = ObjectId::new("a").unwrap();
+        let get = node::Request::Get { id, until: Until::Contents, timeout: HOUR };
+        framing::encode(&encode_request(*call, Request::Node(get)), &mut requests).unwrap();
+    }
+    client.stream.write_all(&requests).await.unwrap();
+    for call in calls {
+        let answer = tokio::time::timeout(Duration::from_secs(300), client.answer()).await.unwrap();
+        let (answered, Ok(Response::Node(node::Response::Contents { bytes, .. }))) = answer else {
+            panic!("{answer:?}")
+        };
+        assert_eq!((answered, bytes.len() as u64), (call, node::MAX_CONTENTS_BYTES));
     }
 }
 

@@ -134,7 +134,7 @@ impl Kind {
     }
 }
 
-/// Why a frame was not accepted.
+/// The reason for which a frame was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The first four bytes are not ours: the peer is no store, or the stream is out of step.
@@ -202,7 +202,7 @@ impl Header {
         self.kind
     }
 
-    /// How long its payload is: no longer than a frame of its kind may be.
+    /// Returns the length of its payload: no longer than a frame of its kind may be.
     pub const fn length_bytes(&self) -> u32 {
         self.length_bytes
     }
@@ -234,7 +234,7 @@ impl Header {
         bytes
     }
 
-    /// Whether `bytes`, of which there may be fewer than a header has, could begin a header: a peer that speaks something
+    /// Checks that `bytes`, of which there may be fewer than a header has, could begin a header: a peer that speaks something
     /// else is recognised by its first byte, and need not be waited for.
     ///
     /// # Errors

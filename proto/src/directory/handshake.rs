@@ -60,7 +60,7 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     })
 }
 
-/// The first message of a shard, which may offer a way past gRPC.
+/// The first message of a shard, which may offer a direct connection.
 pub fn welcome(bypass: Option<BypassKey>) -> v1::Welcome {
     let bypass_key = bypass.map(|key| key.0.to_vec().into()).unwrap_or_default();
     v1::Welcome { version: PROTOCOL_VERSION, bypass_key }

@@ -38,7 +38,7 @@ fn encode_nodes(nodes: &[NodeId]) -> Vec<String> {
 /// The peers to which links are slow.
 fn decode_slow_peers(peers: &[String]) -> Result<Vec<NodeId>> {
     check_count("slow links", peers.len(), MAX_TOLD)?;
-    peers.iter().map(|peer| NodeId::new(peer)).collect()
+    Ok(peers.iter().map(|peer| NodeId::new(peer)).collect::<Result<_, _>>()?)
 }
 
 fn encode_node(node: &NodeId) -> String {

@@ -2,7 +2,7 @@
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
-use hoplite_core::plan::link::Uplink;
+use hoplite_core::link::Uplink;
 use hoplite_core::shard::Placed;
 use hoplite_core::topology::measured::{MAX_MEASURED_NODES, MAX_VERSION, MeasuredPlaces};
 

@@ -120,7 +120,7 @@ pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
         return Err(malformed("a second welcome"));
     }
     if batch.bypassed {
-        return Err(malformed("no way past gRPC was asked for"));
+        return Err(malformed("no direct connection was asked for"));
     }
     check_count("messages in a batch", batch.messages.len(), MAX_MESSAGES_PER_BATCH)?;
     batch.messages.into_iter().map(decode_to_store).collect()

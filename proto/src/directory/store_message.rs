@@ -168,7 +168,7 @@ fn decode_query(query: wire::Query) -> Result<Query> {
         id: ObjectId::new(&query.id)?,
         timeout: decode_timeout(query.timeout_ms),
         resume: query.resume.map(PutId),
-        avoid: query.avoid.iter().map(|node| NodeId::new(node)).collect::<Result<_>>()?,
+        avoid: query.avoid.iter().map(|node| NodeId::new(node)).collect::<Result<_, _>>()?,
     })
 }
 

@@ -209,7 +209,7 @@ fn decode_put(put: wire::Put) -> Result<node::Request> {
 
 fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {
     check_count("nodes of a probe", probe.nodes.len(), MAX_NODES)?;
-    let nodes = probe.nodes.iter().map(|node| NodeId::new(node)).collect::<Result<_>>()?;
+    let nodes = probe.nodes.iter().map(|node| NodeId::new(node)).collect::<Result<_, _>>()?;
     let bandwidth = if probe.all_trains { Bandwidth::Pairs } else { Bandwidth::Nodes };
     if probe.apply && !probe.loaded {
         return Err(Error::invalid_request("only what was measured under load can be applied"));
@@ -268,7 +268,7 @@ fn encode_ids(ids: &[ObjectId]) -> Vec<Bytes> {
 
 fn decode_ids(ids: &[Bytes], max_ids: usize) -> Result<Vec<ObjectId>> {
     check_count("ids in a request", ids.len(), max_ids)?;
-    ids.iter().map(ObjectId::new).collect()
+    Ok(ids.iter().map(ObjectId::new).collect::<Result<_, _>>()?)
 }
 
 fn decode_count(count: u64, ids: usize) -> Result<usize> {
@@ -282,6 +282,7 @@ fn encode_until(until: Until) -> wire::Until {
     match until {
         Until::Complete => wire::Until::Complete,
         Until::Started => wire::Until::Started,
+        Until::Contents => wire::Until::Contents,
     }
 }
 
@@ -289,6 +290,7 @@ fn decode_until(number: i32) -> Result<Until> {
     match wire::Until::try_from(number) {
         Ok(wire::Until::Complete) => Ok(Until::Complete),
         Ok(wire::Until::Started) => Ok(Until::Started),
+        Ok(wire::Until::Contents) => Ok(Until::Contents),
         Err(_) => Err(Error::malformed(Plane::Local, "unknown state to wait for")),
     }
 }

@@ -22,7 +22,7 @@ pub enum Response {
     Listing {
         /// The objects, in the order of their ids.
         objects: Vec<Locations>,
-        /// Whether there are more after them.
+        /// `true` if there are more after them.
         more: bool,
     },
     /// The answer to [`Inspection::Describe`](hoplite_core::node::Inspection::Describe), for people and tools. The store passes on what the
@@ -69,6 +69,9 @@ fn encode_node_response(response: node::Response) -> wire::Body {
         node::Response::Created(view) => wire::Body::Created(encode_view(&view)),
         node::Response::Existing(view) => wire::Body::Existing(encode_view(&view)),
         node::Response::Object(view) => wire::Body::Object(encode_view(&view)),
+        node::Response::Contents { view, bytes } => {
+            wire::Body::Contents(wire::Contents { view: Some(encode_view(&view)), bytes })
+        }
         node::Response::Ranges { view, order } => wire::Body::Ranges(wire::Ranges {
             view: Some(encode_view(&view)),
             order: order
@@ -100,6 +103,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Created(view) => node::Response::Created(decode_view(view)?),
         wire::Body::Existing(view) => node::Response::Existing(decode_view(view)?),
         wire::Body::Object(view) => node::Response::Object(decode_view(view)?),
+        wire::Body::Contents(contents) => decode_contents(contents)?,
         wire::Body::Ranges(ranges) => decode_ranges(ranges)?,
         wire::Body::Sealed(_) => node::Response::Sealed,
         wire::Body::Deleted(deleted) => node::Response::Deleted { count: decode_number(deleted.count)? },
@@ -153,6 +157,15 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
         size_bytes: view.size_bytes,
         metadata: metadata::decode(view.metadata, view.size_bytes)?,
     })
+}
+
+/// Checks that the bytes are as many as the object has.
+fn decode_contents(contents: wire::Contents) -> Result<node::Response> {
+    let view = decode_view(contents.view.ok_or(malformed("bytes of no object"))?)?;
+    if contents.bytes.len() as u64 != view.size_bytes {
+        return Err(malformed("bytes that are not those of the object"));
+    }
+    Ok(node::Response::Contents { view, bytes: contents.bytes })
 }
 
 /// Checks that the ranges lie in the object and have no more bytes than it, together.

@@ -131,6 +131,8 @@ class Group:
         self._has_failed = False
         #: The ranks that have said that they take no more part.
         self._gone: set[int] = set()
+        #: Why ranks have failed, as they said themselves.
+        self._reasons: dict[int, str] = {}
         self._announcing: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._exits: list[int] = []
@@ -320,19 +322,33 @@ class Group:
         if isinstance(cause, Timeout):
             refused = f"; {', '.join(cause.peers)}: {cause.reason}" if cause.reason else ""
             missing = await self._missing(round)
-            message = f"{what} failed: timeout after {operation.timeout:g} s{missing}{refused}"
+            reason = await self._reason_of(missing) if which else ""
+            absent = f"; nothing has come from rank {', '.join(map(str, missing))}" if missing else ""
+            message = f"{what} failed: timeout after {operation.timeout:g} s{absent}{reason}{refused}"
         else:
             message = f"{what} failed: {_lost(cause)}"
         error = self._failed(message, cause)
         error.__cause__ = cause
         return error
 
-    async def _missing(self, round: Round) -> str:
-        """Says from whom nothing has come."""
-        missing = []
+    async def _missing(self, round: Round) -> list[int]:
+        """The ranks from which nothing has come."""
         with contextlib.suppress(*_GONE):
-            missing = await round.missing()
-        return f"; nothing has come from rank {', '.join(map(str, missing))}" if missing else ""
+            return await round.missing()
+        return []
+
+    async def _reason_of(self, missing: list[int]) -> str:
+        """Says why one of these ranks has failed.
+
+        Waits for that a moment, because the time limits of all ranks end at about the same time.
+        """
+        deadline = time.monotonic() + FAREWELL_TIMEOUT
+        while missing and time.monotonic() < deadline:
+            for rank in missing:
+                if rank in self._reasons:
+                    return f": {self._reasons[rank]}"
+            await asyncio.sleep(FAREWELL_INTERVAL)
+        return ""
 
     def _ended(self, operation: Operation) -> Exception:
         reason = "it was closed" if self._end is None else self._end.reason
@@ -386,6 +402,8 @@ class Group:
             self._end = end
         self._has_heard.set()
         self._has_failed |= end.is_failure
+        if end.is_failure:
+            self._reasons.setdefault(end.rank, end.reason)
         if self._runner is not None and self._is_running and self._sequence > self._end.after:
             self._runner.cancel()
         await self._give_up_messages()

@@ -336,7 +336,7 @@ impl World {
         self.perform(before, actions);
     }
 
-    /// Whether members wait for a word.
+    /// Returns `true` if members wait for a word.
     const fn tells(&self) -> bool {
         !self.kind.is_of_parts() || self.kind.ends_together()
     }

@@ -402,7 +402,7 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         5 => Request::Abort { copy: copy(input, world)? },
         6 => Request::Follow { copy: copy(input, world)?, beyond_bytes: 0, timeout: timeout(input)? },
         7 | 8 => {
-            let until = *input.choose(&[Until::Started, Until::Complete])?;
+            let until = *input.choose(&[Until::Started, Until::Complete, Until::Contents])?;
             Request::Get { id: object(input)?, until, timeout: timeout(input)? }
         }
         9 | 10 => Request::Release { copy: copy(input, world)? },

@@ -12,7 +12,7 @@ use hoplite_core::node::{
     ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
-use hoplite_core::plan::link::Uplink;
+use hoplite_core::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
-use hoplite_core::plan::link::Uplink;
+use hoplite_core::link::Uplink;
 use hoplite_core::shard::{
     Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, Reception,
     RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason, Wants,

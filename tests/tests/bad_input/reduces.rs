@@ -10,7 +10,7 @@ use hoplite_tests::contents::bytes;
 
 use super::PATIENCE;
 
-/// How long the reduces may take, which none of them uses up.
+/// The time that the reduces may take, which none of them uses up.
 const TIMEOUT: Duration = PATIENCE;
 
 fn put(client: &Client, id: &str, dtype: Dtype, shape: Option<Vec<u64>>, size: usize) {

@@ -17,7 +17,7 @@ use hoplite_tests::raw::RawClient;
 
 use super::PATIENCE;
 
-/// How long what the store does not read is sent.
+/// The time that what the store does not read is sent.
 const SHORT: Duration = Duration::from_secs(2);
 
 /// Returns the command `program` below limits that `ulimit` sets, such as `-n 64`.
@@ -169,7 +169,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
             client
         })
         .collect();
-    await_that("the log to tell", || store.log().contains("cannot accept a connection"));
+    store.await_log("cannot accept a connection");
     for round in 0..20 {
         let id = format!("object-{round}");
         let contents = bytes(round, 200_000);

@@ -253,6 +253,32 @@ fn what_visitors_say_is_not_kept() {
     cluster.assert_serves();
 }
 
+#[test]
+fn a_visitor_who_asks_and_never_reads_is_closed() {
+    let place = tempfile::tempdir().unwrap();
+    let mut cluster = cluster(&place);
+    let mut visitor = TcpStream::connect(&cluster.shard_addresses[0]).unwrap();
+    visitor.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
+    // An empty SETTINGS frame, and then PING frames (RFC 9113, sections 6.5 and 6.7).
+    visitor.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    let pings = b"\0\0\x08\x06\0\0\0\0\0a number".repeat(4096);
+    let (began, mut said, mut is_stuck) = (Instant::now(), 0, false);
+    loop {
+        match visitor.write(&pings[said % pings.len()..]) {
+            Ok(bytes) => said += bytes,
+            // This test reads no answer, so the shard stops reading.
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                is_stuck = true
+            }
+            Err(_) => break,
+        }
+        assert!(began.elapsed() < HANDSHAKE_LIMIT, "the visitor is still there");
+    }
+    assert!(is_stuck, "the shard has answered {said} bytes of pings to nobody");
+    cluster.assert_serves();
+    assert_eq!(cluster.shards[0].as_mut().unwrap().terminate(), 0);
+}
+
 /// The greeting of a client of TLS 1.3 (RFC 8446, section 4.1.2) that speaks the protocol of the
 /// data plane.
 fn hello_of_tls() -> Vec<u8> {

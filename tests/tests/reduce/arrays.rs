@@ -9,7 +9,7 @@ use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrays {
     pub(crate) dtype: Dtype,
-    /// How many elements each of them has.
+    /// The number of elements that each of them has.
     pub(crate) length: usize,
 }
 
@@ -19,7 +19,7 @@ impl Arrays {
         Self { dtype: Dtype::F32, length: size_bytes / 4 }
     }
 
-    /// How many bytes each of them takes.
+    /// Returns the number of bytes that each of them takes.
     pub(crate) fn size_bytes(self) -> u64 {
         self.length as u64 * self.dtype.size_bytes()
     }

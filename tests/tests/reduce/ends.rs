@@ -1,7 +1,7 @@
 //! Reduces that are given up, and memory that is short.
 
 use hoplite_client::{PutOptions, ReduceOptions};
-use hoplite_core::missing::Missing;
+use hoplite_core::error::Missing;
 use hoplite_tests::cluster::{Cluster, Plan, Worker};
 
 use super::*;

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::thread::scope;
 
-use hoplite_core::missing::{Absent, Missing};
+use hoplite_core::error::Missing;
+use hoplite_core::missing::Absent;
 
 use super::links::{FIRST_HALF, GIVER, TAKER, assert_sums, call, linked};
 use super::*;

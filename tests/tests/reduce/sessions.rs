@@ -1,10 +1,11 @@
 //! Allreduces whose members, coordinator or participants fail, or mean different things.
 
-use std::thread::scope;
+use std::thread::{self, scope};
 use std::time::{Duration, Instant};
 
-use hoplite_client::{AllreduceOptions, Dtype, ReduceOp, ReduceOrder, Result};
+use hoplite_client::{AllreduceOptions, Dtype, Metadata, PutOptions, ReduceOp, ReduceOrder, Result};
 use hoplite_tests::cluster::Cluster;
+use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
 use super::*;
@@ -56,6 +57,34 @@ fn assert_sums(results: Vec<Result<Vec<u8>>>) {
     let expected = LARGE.reduced(ReduceOp::Sum, &ALL);
     for result in results {
         assert!(result.unwrap() == expected);
+    }
+}
+
+#[test]
+fn all_ranks_are_told_which_store_is_full() {
+    let cluster = Cluster::of(3);
+    let length = 12 << 20;
+    let full = cluster.client(0);
+    full.put("kept", &bytes(1, 40 << 20)).unwrap();
+    let ids = ["source/0", "source/1", "source/2"];
+    for (node, id) in ids.iter().enumerate() {
+        let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
+        let options = PutOptions { metadata, ..PutOptions::default() };
+        cluster.client(node).put_with(id, &bytes(2, length), options).unwrap();
+    }
+    let participants: Vec<_> = (0..3)
+        .map(|rank| {
+            let client = cluster.client(rank);
+            thread::spawn(move || {
+                client.allreduce("target", ids, rank, AllreduceOptions::default()).unwrap_err()
+            })
+        })
+        .collect();
+    for (rank, participant) in participants.into_iter().enumerate() {
+        let error = participant.join().unwrap().to_string();
+        assert!(error.contains("store is full") && error.contains("on node-0"), "rank {rank}: {error}");
+        let names_holders = error.contains("objects that were put and not deleted");
+        assert_eq!(names_holders, rank == 0, "rank {rank} knows only of its own store: {error}");
     }
 }
 

@@ -10,10 +10,10 @@ use hoplite_client::{AllreduceOptions, Confirmation, Dtype, Metadata, PutOptions
 
 use super::super::floor::TcpPipe;
 use super::super::report::Traffic;
-use super::{Arrays, add};
+use super::arrays::{Arrays, add};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// How long the participants may take to get ready before they start at the same moment.
+/// The time that the participants may take to get ready before they start at the same moment.
 const START_DELAY: Duration = Duration::from_millis(20);
 /// The id of what is made.
 const TARGET: &str = "reduce/target";

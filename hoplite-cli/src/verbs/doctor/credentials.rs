@@ -217,7 +217,7 @@ fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String 
     }
 }
 
-/// Whether `error` is one of the file at `path`.
+/// Returns `true` if `error` is one of the file at `path`.
 fn is_of(error: &TlsError, path: &Path) -> bool {
     match error {
         TlsError::File(

@@ -17,9 +17,9 @@ use tonic::transport::Endpoint;
 
 use super::{Finding, Health, finding};
 
-/// How long the call may take.
+/// The time that the call may take.
 const CALL_TIMEOUT: Duration = Duration::from_millis(800);
-/// How long all may take that is done to find out why there is no answer.
+/// The time that all may take that is done to find out why there is no answer.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
@@ -66,7 +66,7 @@ fn answered(reply: &StatusReply) -> (Health, String) {
     (Health::Doubtful, format!("{says}; it is of version {version}, and this is {own}"))
 }
 
-/// Why the call was answered with `status`.
+/// Returns the reason for which the call was answered with `status`.
 async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> String {
     if let Some(error) = cause::<OpeningError>(status).and_then(OpeningError::refusal) {
         let advice = match (error, &credentials.token) {
@@ -85,7 +85,7 @@ async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> S
     diagnosis(address, credentials, &answer).await
 }
 
-/// Why no connection of TLS came about.
+/// Returns the reason for which no connection of TLS came about.
 fn unshaken(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidMessage(_) => {

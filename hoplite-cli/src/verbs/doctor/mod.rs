@@ -28,9 +28,9 @@ use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// How long the store of this host, or a program, may take.
+/// The time that the store of this host, or a program, may take.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
-/// How long the files of the credentials may take. The network is asked after that.
+/// The time that the files of the credentials may take. The network is asked after that.
 const FILES_TIMEOUT: Duration = Duration::from_millis(400);
 /// Fewer file descriptors than this are too few for a store with a hundred clients and peers.
 const FEW_DESCRIPTORS: u64 = 4096;

@@ -8,9 +8,9 @@ use proptest::prelude::*;
 use super::*;
 use crate::collective::{Agreement, Member};
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::node::ReduceOrder;
 use crate::plan::collective::{Collective, Schedule, rank_of_part};
 use crate::reduce::ReduceOp;
+use crate::vocabulary::reduce::ReduceOrder;
 use crate::{Dtype, Metadata};
 
 const ELEMENT_BYTES: u64 = 8;

@@ -13,9 +13,9 @@ use crate::plan::collective::MAX_MEMBERS;
 use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;
 
-/// How long it is remembered that there will be no target: far longer than a client takes to join again.
+/// The time that it is remembered that there will be no target: far longer than a client takes to join again.
 const DENIAL_TTL: Duration = Duration::from_secs(10);
-/// How long a participant waits at least for another attempt, however old the disagreement is: for ranks that try again at the same
+/// The time that a participant waits at least for another attempt, however old the disagreement is: for ranks that try again at the same
 /// time, and a store that is busy.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most targets that are remembered as such.
@@ -38,7 +38,7 @@ pub(super) struct Audiences {
 #[derive(Debug)]
 struct Audience {
     key: CallKey,
-    /// When the sources had been looked for.
+    /// The time at which the sources had been looked for.
     since: Time,
     /// The session that is to make the target, if there is one.
     put: Option<PutId>,
@@ -92,7 +92,7 @@ impl Audiences {
         }
     }
 
-    /// Whether this store has heard of that, or has found it out itself. Remembers it.
+    /// Returns `true` if this store has heard of that, or has found it out itself. Remembers it.
     fn remember_denial(&mut self, now: Time, target: &ObjectId, error: &Error) -> bool {
         let is_old = |(_, at, _): &(ObjectId, Time, Error)| now.since(*at) > DENIAL_TTL + MIN_ATTEMPT_TIMEOUT;
         while self.denials.front().is_some_and(is_old) {
@@ -108,7 +108,7 @@ impl Audiences {
         false
     }
 
-    /// Whether this store has heard that the session was given up which was to make `put`.
+    /// Returns `true` if this store has heard that the session was given up which was to make `put`.
     pub(super) fn is_given_up(&self, put: PutId) -> bool {
         self.given_up.contains(&put)
     }
@@ -125,7 +125,7 @@ impl Audiences {
         false
     }
 
-    /// When the sources of a target had been looked for, if participants wait for it.
+    /// Returns the time at which the sources of a target had been looked for, if participants wait for it.
     pub(super) fn since(&self, target: &ObjectId) -> Option<Time> {
         self.open.get(target).map(|audience| audience.since)
     }

@@ -51,7 +51,7 @@ impl Node {
         if self.copies.may_come_to_fit(size_bytes) {
             return self.ctx.schedule(now + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
         }
-        self.fail_reduce(target, self.copies.store_full(size_bytes));
+        self.fail_reduce(target, self.copies.store_full(self.ctx.node(), size_bytes));
     }
 
     /// The exchange of parts is over, or there will be none. Makes the target, an object without bytes, of which all participants

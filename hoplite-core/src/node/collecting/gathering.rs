@@ -51,7 +51,7 @@ impl Gatherings {
         self.0.get(target).map(|gathered| gathered.gathering.missing_sources())
     }
 
-    /// Whether `target` is looked for by this call.
+    /// Returns `true` if `target` is looked for by this call.
     pub(super) fn is_for(&self, key: CallKey, target: &ObjectId) -> bool {
         self.0.get(target).is_some_and(|gathered| gathered.key == key)
     }

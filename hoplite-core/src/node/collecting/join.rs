@@ -6,10 +6,10 @@ use super::super::calls::CallKey;
 use super::super::context::Deadline;
 use super::super::{ByteRange, CopyId, Node, Until};
 use super::audience::MIN_ATTEMPT_TIMEOUT;
-use crate::collective::{Agreement, Failure, MembershipId};
+use crate::collective::{Agreement, Failure, MembershipId, promises_session};
 use crate::id::ObjectId;
 
-/// How long a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
+/// The time that a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
 /// long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes to be made otherwise.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 /// Targets of sessions that have no more bytes are copied in some microseconds, less than a participant needs to hear of
@@ -39,7 +39,7 @@ impl Node {
             }
             return self.ctx.reply(key, Err(error));
         }
-        if !is_again && self.copies.live(&target).is_none() && agreement.promises_session(source_bytes) {
+        if !is_again && self.copies.live(&target).is_none() && promises_session(&agreement, source_bytes) {
             let until = self.ctx.now() + INVITATION_TIMEOUT;
             self.fetches.expect(&mut self.ctx, &target, until);
         }

@@ -15,10 +15,10 @@ use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
 
-/// How long those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
+/// The time that those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
 /// may be silent.
 const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a member that has its parts lets the others wait for the end of the exchange, if participants of its node have not
+/// The time that a member that has its parts lets the others wait for the end of the exchange, if participants of its node have not
 /// called yet: those who call later get their parts in a way that costs more. In general they call when their source is put.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 /// Most sessions that this store remembers to have left: those of some seconds, in which others may ask for them.
@@ -69,7 +69,7 @@ impl Memberships {
         latest.map(|(id, member)| (*id, member))
     }
 
-    /// Whether this store has been a member of the attempt that makes `put`, and has nothing to give any more.
+    /// Returns `true` if this store has been a member of the attempt that makes `put`, and has nothing to give any more.
     pub(super) fn has_ended(&self, put: PutId) -> bool {
         let mut members = self.members.values().filter(|member| member.plan().put == put);
         self.ended.contains(&put)
@@ -163,7 +163,7 @@ impl Node {
         self.wake(&id);
     }
 
-    /// Whether this store can follow a plan now; answers the copies of its sources.
+    /// Checks that this store can follow a plan now; answers the copies of its sources.
     fn check_plan(&mut self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
         if self.ctx.is_shutting_down() {
             return Err(Failure::Refused(Error::ShuttingDown));
@@ -203,7 +203,7 @@ impl Node {
         }
         if let MemberStage::AwaitingRoom { .. } = member.stage() {
             let (id, size_bytes) = (member.plan().target.clone(), member.plan().copy_bytes());
-            let refusal = Failure::Refused(self.copies.store_full(size_bytes));
+            let refusal = Failure::Refused(self.copies.store_full(self.ctx.node(), size_bytes));
             self.member_failed(membership, refusal, Error::Superseded { id });
         }
     }

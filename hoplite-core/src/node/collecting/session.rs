@@ -42,7 +42,7 @@ impl Sessions {
         self.coordinated.len()
     }
 
-    /// How many members are still to be heard.
+    /// Returns the number of members that are still to be heard.
     pub(super) fn enlistments(&self) -> usize {
         self.enlistments.len()
     }
@@ -65,7 +65,7 @@ impl Sessions {
         self.coordinated.iter().find(open).map(|(put, _)| *put)
     }
 
-    /// Whether it is decided that a session for this call makes the target.
+    /// Returns `true` if it is decided that a session for this call makes the target.
     pub(super) fn is_committed_for(&self, key: CallKey) -> bool {
         let stands = |coordinated: &Coordinated| {
             coordinated.call.key == Some(key) && coordinated.session.decision() == Decision::Committed

@@ -5,14 +5,14 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 
 use super::{
-    CallId, ClientId, CombineId, CombineInput, CopyId, Hop, HopId, HopReport, HostingId, Inspection, PullId,
-    Response, ServeId,
+    CallId, ClientId, CombineId, CombineInput, CopyId, Hop, HopId, HopReport, HostingId, Inspection,
+    Producer, PullId, Response, ServeId, Urgency,
 };
 use crate::collective::CollectiveEffect;
+use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::metadata::Dtype;
 use crate::reduce::ReduceOp;
 use crate::shard::ToShard;
 
@@ -197,24 +197,4 @@ pub enum Effect {
     },
     /// Do something for a session of a collective.
     Collective(CollectiveEffect),
-}
-
-/// The side that writes the bytes of a copy. The producer publishes progress and declares the copy complete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Producer {
-    /// A client, in its own process.
-    Worker,
-    /// The store, from another node or from bytes that a shard sent. A node that has all bytes has the object.
-    Store,
-    /// The store, from other objects. The last block is kept back until the copy is complete, as that of a worker is.
-    Reduce,
-}
-
-/// Whether a message to a shard may wait a moment for others to go along with.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Urgency {
-    /// A client may wait for its effect.
-    Prompt,
-    /// No client of this store waits for its effect.
-    Deferrable,
 }

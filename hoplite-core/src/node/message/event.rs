@@ -111,7 +111,7 @@ pub enum Event {
         id: ObjectId,
         /// The put that it must be of.
         put: PutId,
-        /// Whether the object is the output of a hop, which may not have begun yet.
+        /// `true` if the object is the output of a hop, which may not have begun yet.
         awaits_hop: bool,
     },
     /// A serve has ended, accepted or not, and no longer touches the copy's memory. Said exactly once for each

@@ -4,9 +4,9 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::CopyId;
+use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::metadata::Dtype;
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
@@ -28,7 +28,7 @@ pub struct Hop {
     pub offset_bytes: u64,
     /// The inputs, combined in this order: at most [`MAX_HOP_INPUTS`].
     pub inputs: Vec<HopInput>,
-    /// How long the hop may wait for room.
+    /// The time that the hop may wait for room.
     pub timeout: Duration,
 }
 
@@ -50,7 +50,7 @@ pub struct HopInput {
     pub node: NodeId,
     /// The address of the data plane of that node.
     pub address: SocketAddr,
-    /// Whether the object is the output of another hop, which may not have begun yet.
+    /// `true` if the object is the output of another hop, which may not have begun yet.
     pub is_hop: bool,
 }
 
@@ -63,7 +63,7 @@ pub enum HopReport {
     Failed(HopFailure),
 }
 
-/// Why a [`Hop`] failed.
+/// The reason for which a [`Hop`] failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HopFailure {
     /// The node cannot be reached, or has been silent for too long.

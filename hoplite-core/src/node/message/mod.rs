@@ -5,7 +5,6 @@
 mod effect;
 mod event;
 mod hop;
-mod ids;
 mod request;
 mod response;
 mod trouble;
@@ -13,7 +12,9 @@ mod trouble;
 pub use effect::*;
 pub use event::*;
 pub use hop::*;
-pub use ids::*;
 pub use request::*;
 pub use response::*;
 pub use trouble::*;
+
+pub use crate::vocabulary::local::*;
+pub use crate::vocabulary::reduce::{Reduce, ReduceOrder};

@@ -1,17 +1,14 @@
 //! What clients ask a store for.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{CallId, CopyId};
+use super::{CallId, CopyId, Reduce};
 use crate::collective::Agreement;
-use crate::error::Error;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
 use crate::plan::collective::Collective;
-use crate::reduce::ReduceOp;
 use crate::topology::probe::survey::SurveyOptions;
 
 /// A client's request.
@@ -25,7 +22,7 @@ pub enum Request {
         size_bytes: u64,
         /// Its metadata.
         metadata: Metadata,
-        /// How long to wait for room, or for another writer of the same id.
+        /// The time to wait for room, or for another writer of the same id.
         timeout: Duration,
     },
     /// Puts a whole object, a small one. Answered by `Sealed`, at once or as told, or by `Existing`, with which the caller has to
@@ -39,7 +36,7 @@ pub enum Request {
         bytes: Bytes,
         /// When to answer.
         confirm: Confirm,
-        /// How long to wait for room, for another writer of the same id, and for the directory.
+        /// The time to wait for room, for another writer of the same id, and for the directory.
         timeout: Duration,
     },
     /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has accepted the object;
@@ -47,7 +44,7 @@ pub enum Request {
     Seal {
         /// The copy that the client has written.
         copy: CopyId,
-        /// How long to wait for the directory.
+        /// The time to wait for the directory.
         timeout: Duration,
     },
     /// As `Seal`, but not answered, nor is the directory waited for: the first of several conflicting puts wins there,
@@ -61,13 +58,13 @@ pub enum Request {
         /// The copy that the client was writing.
         copy: CopyId,
     },
-    /// Asks for a reference to a local copy, which is fetched if need be. Answered by `Object`.
+    /// Asks for a local copy, which is fetched if need be. Answered by `Object`, or by `Contents` as [`Until::Contents`] says.
     Get {
         /// The object to refer to.
         id: ObjectId,
         /// How much of the object must be there.
         until: Until,
-        /// How long the object may take.
+        /// The time that the object may take.
         timeout: Duration,
     },
     /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The client holds a reference
@@ -77,7 +74,7 @@ pub enum Request {
         copy: CopyId,
         /// How many valid bytes the client knows of.
         beyond_bytes: u64,
-        /// How long the bytes may take.
+        /// The time that the bytes may take.
         timeout: Duration,
     },
     /// Gives back one reference. Not answered.
@@ -89,7 +86,7 @@ pub enum Request {
     Delete {
         /// The objects to remove.
         ids: Vec<ObjectId>,
-        /// How long the stores may take to drop their copies.
+        /// The time that the stores may take to drop their copies.
         timeout: Duration,
     },
     /// Combines `count` of `sources` into a new object, the first ones to become ready. Answered by `Reduced`.
@@ -107,11 +104,11 @@ pub enum Request {
         target: ObjectId,
         /// What this participant has agreed to.
         agreement: Agreement,
-        /// Whether it was told that what it had joined is superseded: what it hears now may have been said already.
+        /// `true` if it was told that what it had joined is superseded: what it hears now may have been said already.
         is_again: bool,
         /// The size of its own source.
         source_bytes: u64,
-        /// How long the target may take to begin.
+        /// The time that the target may take to begin.
         timeout: Duration,
     },
     /// Waits until `count` of `ids` are available somewhere, or the deadline. Answered by `Ready` in both cases.
@@ -120,14 +117,14 @@ pub enum Request {
         ids: Vec<ObjectId>,
         /// How many of them to wait for.
         count: usize,
-        /// How long to wait. Zero: until the directory has told once of each what it knows, at most 5 s.
+        /// The time to wait. Zero: until the directory has told once of each what it knows, at most 5 s.
         timeout: Duration,
     },
     /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it is lost.
     Locate {
         /// The object to find.
         id: ObjectId,
-        /// How long to wait. Zero asks for what is known now and is answered in any case.
+        /// The time to wait. Zero asks for what is known now and is answered in any case.
         timeout: Duration,
     },
     /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
@@ -151,7 +148,16 @@ pub enum Request {
 }
 
 impl Request {
-    /// Whether a client may ask for this that is to change nothing: it looks, or gives back what it got by looking. A probe makes
+    /// Returns the number of ids that the call waits for at most.
+    pub const fn id_count(&self) -> usize {
+        match self {
+            Self::Delete { ids, .. } | Self::Wait { ids, .. } => ids.len(),
+            Self::Reduce(reduce) | Self::Collective(_, reduce) => reduce.sources.len(),
+            _ => 1,
+        }
+    }
+
+    /// Returns `true` if a client may ask for this that is to change nothing: it looks, or gives back what it got by looking. A probe makes
     /// traffic between all stores.
     pub const fn is_for_readers(&self) -> bool {
         matches!(
@@ -183,7 +189,14 @@ pub enum Until {
     Started,
     /// Until all bytes are there.
     Complete,
+    /// Until all bytes are there. An object of at most [`MAX_CONTENTS_BYTES`] is answered with its bytes, without a reference,
+    /// unless the client has many open calls.
+    Contents,
 }
+
+/// Size in bytes of the largest object that a get may be answered with. The client copies so small an object in any case; the
+/// bytes in the answer save it the message that gives a reference back.
+pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
 /// When a put of a whole object is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -224,69 +237,4 @@ pub enum Inspection {
     },
     /// How far the probe is that the store coordinates.
     ProbeProgress,
-}
-
-/// What a reduce is asked for.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Reduce {
-    /// The object to make.
-    pub target: ObjectId,
-    /// The objects to combine; they need not exist yet. No id twice.
-    pub sources: Vec<ObjectId>,
-    /// How many sources to combine.
-    pub count: usize,
-    /// The operation on two elements.
-    pub op: ReduceOp,
-    /// The order of the operands.
-    pub order: ReduceOrder,
-    /// The part of each source to combine, a multiple of the element size at both ends; `None`: all of it. It is planned as
-    /// if the other parts were reduced at the same time, as they are in an allreduce.
-    pub range: Option<ByteRange>,
-    /// How long the whole may take.
-    pub timeout: Duration,
-}
-
-impl Reduce {
-    /// Checks what can be known of a reduce before any source exists: it has sources, names no object twice (the target
-    /// included), asks for no more sources than it names, and its range does not overflow.
-    ///
-    /// # Errors
-    /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
-    pub fn check(&self) -> Result<(), Error> {
-        if self.sources.is_empty() {
-            return Err(Error::invalid_request("a reduce of no objects"));
-        }
-        if !(1..=self.sources.len()).contains(&self.count) {
-            return Err(Error::invalid_request("cannot reduce no objects, or more than there are sources"));
-        }
-        let mut named = BTreeSet::from([&self.target]);
-        if let Some(id) = self.sources.iter().find(|id| !named.insert(id)) {
-            return Err(Error::DuplicateId { id: id.clone() });
-        }
-        match self.range {
-            Some(range) if range.offset_bytes.checked_add(range.length_bytes).is_none() => {
-                Err(Error::invalid_request("the range ends beyond the largest offset"))
-            }
-            _ => Ok(()),
-        }
-    }
-}
-
-/// In which order the sources of a reduce are combined.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum ReduceOrder {
-    /// As they become ready, and as the topology suggests. Sums and products of floats may differ by rounding.
-    #[default]
-    Any,
-    /// In the order of the request, from left to right: the same bits in every run over the same sources.
-    Fixed,
-}
-
-/// A part of an object.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct ByteRange {
-    /// The offset at which it begins.
-    pub offset_bytes: u64,
-    /// Its length.
-    pub length_bytes: u64,
 }

@@ -1,5 +1,7 @@
 //! What a store answers its clients.
 
+use bytes::Bytes;
+
 use super::{ByteRange, CopyId};
 use crate::extent::Extent;
 use crate::id::PutId;
@@ -33,6 +35,14 @@ pub enum Response {
     Sealed,
     /// A reference to a copy.
     Object(ObjectView),
+    /// The bytes of an object. The client gets no reference.
+    Contents {
+        /// The copy that the bytes were read from. It may be gone when the client reads this.
+        view: ObjectView,
+        /// All bytes of the object. Empty in the effects of the node's state machine: the store reads the bytes from the
+        /// copy when it performs the effect.
+        bytes: Bytes,
+    },
     /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, one range after the other.
     Ranges {
         /// The copy.

@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use crate::error::Missing;
 use crate::error::Operation;
 use crate::fault::Fault;
 use crate::id::NodeId;
-use crate::missing::Missing;
 
 /// A call that has waited for long.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
     /// The call.
     pub operation: Operation,
-    /// How long it has waited so far.
+    /// The time that it has waited so far.
     pub waited: Duration,
     /// The thing that it waits for, if that is known.
     pub missing: Option<Missing>,

@@ -11,7 +11,7 @@ use crate::topology::reported::Reports;
 /// What a reduce does about slow links.
 #[derive(Debug, Default)]
 pub(super) struct Detours {
-    /// Whether a node that takes part says that some of its links are slow.
+    /// `true` if a node that takes part says that some of its links are slow.
     pub(super) are_sought: bool,
     /// What is to be said of it, if one of them matters.
     pub(super) remark: Option<&'static str>,

@@ -29,9 +29,9 @@ const MERGE_WINDOW: Duration = Duration::from_millis(5);
 pub(super) struct Group {
     pub(super) location: Location,
     sources: Vec<usize>,
-    /// Whether one of them could not be had there before: its node may be gone without the directory knowing.
+    /// `true` if one of them could not be had there before: its node may be gone without the directory knowing.
     has_failed: bool,
-    /// Whether all links of the node are slow.
+    /// `true` if all links of the node are slow.
     pub(super) is_slow: bool,
     /// How far it is from the receiver.
     level: usize,
@@ -40,7 +40,7 @@ pub(super) struct Group {
 }
 
 impl Reduction {
-    /// How many sources are in the reduce, or on their way into it.
+    /// Returns the number of sources that are in the reduce, or on their way into it.
     fn taken(&self) -> usize {
         self.joined.len() + self.fetching
     }
@@ -174,7 +174,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// Whether a source can be combined by the same hop, elsewhere, as `others` before it in the order.
+    /// Returns `true` if a source can be combined by the same hop, elsewhere, as `others` before it in the order.
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
         location.node != *world.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
@@ -329,7 +329,7 @@ fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Verte
     vertices.filter(move |(_, vertex)| is_planned(vertex))
 }
 
-/// Whether no two of these nodes share a group that not all of them share: then one object leaves each group by any schedule.
+/// Returns `true` if no two of these nodes share a group that not all of them share: then one object leaves each group by any schedule.
 fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
     let groups = |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();
     (1..=MAX_LEVELS).all(|levels| [1, paths.len()].contains(&groups(levels)))

@@ -29,11 +29,11 @@ pub(super) struct Faults {
     vertices: BTreeSet<VertexId>,
     /// Vertices whose node cannot combine.
     unfit: BTreeSet<VertexId>,
-    /// Whether one of the sources had never failed where it was. A node that dies does so once, so many of them are no reason
+    /// `true` if one of the sources had never failed where it was. A node that dies does so once, so many of them are no reason
     /// to wait.
     is_news: bool,
     mend_at: Option<Time>,
-    /// How many bytes the target had at the last mending.
+    /// The number of bytes that the target had at the last mending.
     valid_bytes: u64,
     /// Mendings in a row that brought no byte, since the latest news.
     attempts: u32,

@@ -1,24 +1,51 @@
 //! Reduces that this store coordinates.
 //!
-//! A [`Reduction`] follows the locations of its sources and lets a [`Tree`](crate::plan::reduce::Tree) grow with them. Each
-//! vertex of the tree that has something to combine is a *hop*, which this store asks the vertex's node to perform; the
-//! target is combined here, from the streams that are left and from the sources that are here. Sources that are inline are
-//! fetched instead, unless they are so many that the receiver's link would take longer than hops: most reduces of small
-//! objects have no hops.
+//! # From the call to the target
 //!
-//! A failure costs only what depends on it: the source that cannot be had leaves the tree, the hops between it and the
-//! receiver are begun anew at the offset that the target has reached, all others go on. If the same put of the source comes
-//! back (another copy, or the same node again), the target goes on; if another put or another source takes its place, what
-//! the target has is wrong and it is superseded by one under another put id.
+//! 1. The coordinator subscribes to the locations of each source, and asks whether the target exists. Other stores hear of the
+//!    reduce only when their sources are ready.
+//! 2. A source is *ready* when it has a location, or is inline. It joins from a local copy, is fetched here if it is small and that
+//!    is no slower, or joins where it is (`sources`). A source that differs from the first one fails the call with `TypeMismatch`.
+//! 3. Ready sources join until there are as many as the call asks for (`grow`). Sources at one node make one vertex of the
+//!    [`Tree`](crate::plan::reduce::Tree). A new vertex takes in streams as the schedule says: one in a chain, two in a tree, none in
+//!    a star. The coordinator chose the schedule for the number of vertices, the size and the measured links when the first vertex
+//!    joined. The first vertices wait for at most 20 ms until the directory has answered for all sources.
+//! 4. A vertex that has something to combine is a *hop*. The coordinator asks the vertex's node to perform it, over a connection of
+//!    the data plane that lasts as long as the hop is needed. All hops start at once. The coordinator reserves room for the
+//!    target first, because reduces whose hops wait for each other's targets could wait for ever.
+//! 5. The hop's node finds room for the output and combines each piece that all inputs have. The output is served while it grows.
+//! 6. When enough sources have joined, the coordinator opens the target and publishes it as being produced (`target`). It combines
+//!    the streams that are left and the sources that are here. Its last block is published only when it is complete.
 //!
-//! What happens goes into [`Reductions`]; what is to be done about it comes out as [`Action`]s, which the node performs in
-//! order. Nothing here changes the table of copies, calls or what the directory is told.
+//! With n sources on n other nodes and objects of S bytes, a chain moves S into and out of each node; a tree moves 2 S into a node.
+//! Most reduces of small objects have no hops: the coordinator fetches the sources.
+//!
+//! # Failures
+//!
+//! * **A node dies.** The coordinator collects failures for two milliseconds, and up to a second after repairs that brought no byte,
+//!   and repairs them together (`mend`). The sources of the dead node leave the tree. The consumer of its vertex takes in the streams
+//!   that this vertex took in. The hops between there and the receiver restart at the
+//!   offset that the target has reached. Other hops go on.
+//! * **The same put of a source comes back**, from another copy or the same node: the target goes on at its offset.
+//! * **Another put or another source takes its place**: the bytes of the target are wrong. A target under another put id supersedes
+//!   it, and all starts from the first byte.
+//! * **A source is lost**: the call fails with `ObjectLost`, unless enough other sources are left.
+//! * **A hop finds no room** for two seconds, or half of the time that the call has left: its consumer, in the end the
+//!   coordinator, takes in its inputs.
+//! * **The connection of a hop breaks, but its node lives**: its sources join again after a tenth of a second.
+//! * **The coordinator or its client dies, the call times out, or the target is deleted**: the connections to the hops close, and
+//!   each node frees what it held.
+//!
+//! # Structure
+//!
+//! Events go into [`Reductions`]; [`Action`]s come out, which the node performs in order. Nothing here changes the table of copies,
+//! the calls, or what the directory is told.
 //!
 //! # Invariants
 //! * Each byte of a target was computed from the same set of puts, each counted once.
-//! * No hop outlives its reduction, and a reduction does not outlive its call.
+//! * A hop ends with its reduction, and a reduction with its call.
 //!
-//! Source: Hoplite, section 4.3. Joining in any number of dimensions, mending and fixed order are ours.
+//! Source: Hoplite, section 4.3. Joining in any number of dimensions, repair and fixed order are ours.
 
 mod detours;
 mod grow;
@@ -36,10 +63,11 @@ use super::calls::CallKey;
 use super::context::Context;
 use super::table::Table;
 use super::{CallId, CombineOutcome, CopyId, Effect, Hop, HopId, HopInput, HopReport, Reduce};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::id::ObjectId;
-use crate::metadata::{Dtype, Metadata};
+use crate::metadata::Metadata;
 use crate::plan::reduce::VertexId;
 use crate::reduce::ReduceOp;
 use crate::shard::{Locations, RequestId};
@@ -130,7 +158,7 @@ pub(super) enum TargetInput {
 struct DirectedHop {
     target: ObjectId,
     vertex: VertexId,
-    /// Whether this store performs it.
+    /// `true` if this store performs it.
     is_here: bool,
 }
 
@@ -194,7 +222,7 @@ impl Reductions {
         self.by_target.len()
     }
 
-    /// How many hops are performed for them, here or elsewhere.
+    /// Returns the number of hops that are performed for them, here or elsewhere.
     pub(super) fn hop_count(&self) -> usize {
         self.hops.len()
     }

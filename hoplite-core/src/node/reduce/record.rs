@@ -21,28 +21,28 @@ pub struct ReduceRecord {
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
-    /// How many sources were reduced, of how many.
+    /// The number of sources that were reduced, of how many.
     pub reduced: (usize, usize),
-    /// How many nodes combined something, beside the receiver.
+    /// The number of nodes that combined something, beside the receiver.
     pub hops: usize,
-    /// Why it was planned so: the schedule and what it was expected to take, and the best of the others.
+    /// The reason for which it was planned so: the schedule and what it was expected to take, and the best of the others.
     pub plan: String,
     /// What the links were taken for.
     pub link: LinkEstimate,
-    /// How long it took, from the call to the last byte.
+    /// The time that it took, from the call to the last byte.
     pub elapsed: Duration,
     /// How often it was mended.
     pub mendings: u32,
     /// How often the target had to be begun anew.
     pub restarts: u32,
-    /// Whether it still goes on.
+    /// `true` if it still goes on.
     pub is_running: bool,
     /// How far this store is, if it is a member of a session that makes the target.
     pub position: Option<Position>,
 }
 
 impl ReduceRecord {
-    /// Whether this store was a member of a session that has not made the target.
+    /// Returns `true` if this store was a member of a session that has not made the target.
     pub fn has_failed(&self) -> bool {
         let short = |position: &Position| position.final_bytes < position.size_bytes;
         !self.is_running && self.position.as_ref().is_some_and(short)

@@ -20,7 +20,7 @@ use crate::shard::{Location, RequestId};
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// How long a reduce waits for the directory to say what is ready, before it begins with what it knows: several round trips
+/// The time that a reduce waits for the directory to say what is ready, before it begins with what it knows: several round trips
 /// to a shard that is busy.
 const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
 
@@ -32,14 +32,14 @@ pub(super) struct Reduction {
     pub(super) started: Time,
     /// The groups that this store is in.
     pub(super) own: Path,
-    /// Why it is no session, if it could have been one.
+    /// The reason for which it is no session, if it could have been one.
     pub(super) note: Option<String>,
     pub(super) sources: Vec<Source>,
-    /// How many sources the directory has not spoken of yet.
+    /// The number of sources that the directory has not spoken of yet.
     pub(super) unheard: usize,
     /// The sources that are apart and may join, or be lost: all but those of which nothing is known.
     pub(super) open: BTreeSet<usize>,
-    /// How many sources are on their way to this store.
+    /// The number of sources that are on their way to this store.
     pub(super) fetching: usize,
     /// The sources that are in the reduce now, in joining order.
     pub(super) joined: Vec<usize>,
@@ -57,7 +57,7 @@ pub(super) struct Reduction {
     pub(super) target: TargetState,
     /// What failed and is to be mended.
     pub(super) faults: Faults,
-    /// When it is to be looked at again.
+    /// The time at which it is to be looked at again.
     wake_at: Option<Time>,
 }
 
@@ -69,7 +69,7 @@ pub(super) struct Run {
     /// The groups that the node is in, and the peers to which its links are slow.
     pub(super) path: Path,
     pub(super) slow_peers: Vec<NodeId>,
-    /// When the vertex joined.
+    /// The time at which the vertex joined.
     pub(super) joined_at: Time,
     pub(super) phase: RunPhase,
     /// The name of the output.
@@ -127,7 +127,7 @@ pub(super) enum RunPhase {
 }
 
 impl RunPhase {
-    /// Whether it has taken in all that it ever needs.
+    /// Returns `true` if it has taken in all that it ever needs.
     pub(super) const fn has_all(self) -> bool {
         matches!(self, Self::Complete(_) | Self::Released)
     }
@@ -237,7 +237,7 @@ impl Reduction {
         }
     }
 
-    /// Whether the directory has said of all sources what it knows, so that those that are ready can be arranged well.
+    /// Returns `true` if the directory has said of all sources what it knows, so that those that are ready can be arranged well.
     fn has_heard_enough(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_NEWS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;

@@ -10,19 +10,20 @@ use super::super::context::Context;
 use super::super::{CallId, CopyId, Reduce, ReduceOrder};
 use super::reduction::{Progress, Reduction};
 use super::{Action, World};
+use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::metadata::{Dtype, Metadata};
+use crate::metadata::Metadata;
 use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
 use crate::time::Time;
 use crate::topology::place::level;
 
-/// How long a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
+/// The time that a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
 /// or a put that replaces the one that is gone, takes less.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How long to wait before a source is fetched again that was lost on the way: some round trips to the directory.
+/// The time to wait before a source is fetched again that was lost on the way: some round trips to the directory.
 const FETCH_PAUSE: Duration = Duration::from_millis(50);
 
 /// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: a small part of
@@ -43,7 +44,7 @@ pub(super) struct Source {
     avoided: BTreeMap<NodeId, Time>,
     /// Which put of it was in the reduce last.
     pub(super) joined_put: Option<PutId>,
-    /// Whether it was in the reduce, or on its way into it, at some time.
+    /// `true` if it was in the reduce, or on its way into it, at some time.
     was_taken: bool,
     missing_since: Option<Time>,
 }
@@ -73,9 +74,9 @@ pub(super) struct Common {
     user: Bytes,
     /// Where in each source the part begins that is reduced.
     pub(super) base_bytes: u64,
-    /// How long that part is: the size of the target.
+    /// The length of that part: the size of the target.
     pub(super) length_bytes: u64,
-    /// Whether sources are fetched to the receiver. Decided once, so that an order that is asked for is kept.
+    /// `true` if sources are fetched to the receiver. Decided once, so that an order that is asked for is kept.
     is_fetched: bool,
 }
 
@@ -130,7 +131,7 @@ impl Source {
         self.avoided.get(node).is_some_and(|until| now < *until)
     }
 
-    /// Whether it could not be had there before, lately or long ago.
+    /// Returns `true` if it could not be had there before, lately or long ago.
     pub(super) fn has_failed_at(&self, node: &NodeId) -> bool {
         self.avoided.contains_key(node)
     }
@@ -161,7 +162,7 @@ impl Source {
         self.news.as_ref().and_then(|news| news.object.as_ref()).is_some_and(|object| object.lost)
     }
 
-    /// Whether the directory knows no copy of the put that has joined.
+    /// Returns `true` if the directory knows no copy of the put that has joined.
     fn is_gone(&self) -> bool {
         self.is_lost() || self.known_put() != self.joined_put
     }
@@ -244,7 +245,7 @@ impl Reduction {
         object.map_or(Ok(()), |object| self.examine(world, index, object.size_bytes, &object.metadata))
     }
 
-    /// Whether sources, which are of this size, are fetched to the receiver.
+    /// Returns `true` if sources, which are of this size, are fetched to the receiver.
     fn is_fetched(&self, world: &World<'_>, size_bytes: u64) -> bool {
         let decided = self.common.as_ref().map(|common| common.is_fetched);
         decided.unwrap_or_else(|| is_best_fetched(world.ctx, &self.request, size_bytes))
@@ -397,7 +398,7 @@ impl Reduction {
     }
 }
 
-/// Whether fetching is the best way: for small sources, if all of them together are not much, and do not take much longer
+/// Returns `true` if fetching is the best way: for small sources, if all of them together are not much, and do not take much longer
 /// through the receiver's link than reducing them on the way. In fixed order how long it takes does not count: what has lost its
 /// copies, but not its bytes in the directory, could not join a chain in its place.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {

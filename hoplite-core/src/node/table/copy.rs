@@ -32,7 +32,7 @@ pub(in super::super) struct ActivePull {
     pub(in super::super) grant: Option<GrantId>,
     /// What its end counts as, if this store is ending it to have another sender.
     pub(in super::super) ends_as: Option<PullOutcome>,
-    /// How many bytes were there when it started.
+    /// The number of bytes that were there when it started.
     pub(in super::super) offset_bytes: u64,
 }
 
@@ -137,12 +137,12 @@ impl LocalCopy {
         self.visibility == Visibility::Public
     }
 
-    /// Whether it is in the index.
+    /// Returns `true` if it is in the index.
     pub(in super::super) const fn is_live(&self) -> bool {
         self.detached.is_none()
     }
 
-    /// Why it left the index.
+    /// Returns the reason for which it left the index.
     pub(in super::super) const fn end(&self) -> Option<&Error> {
         self.detached.as_ref()
     }
@@ -159,12 +159,12 @@ impl LocalCopy {
         matches!(self.phase, Phase::Combining { .. })
     }
 
-    /// Whether its bytes come from another node.
+    /// Returns `true` if its bytes come from another node.
     pub(in super::super) const fn is_received(&self) -> bool {
         matches!(self.phase, Phase::Receiving { .. })
     }
 
-    /// Whether they do, and no pull runs.
+    /// Returns `true` if they do, and no pull runs.
     pub(in super::super) const fn awaits_sender(&self) -> bool {
         matches!(self.phase, Phase::Receiving { pull: None, .. })
     }
@@ -206,7 +206,7 @@ impl LocalCopy {
         self.retention == Retention::Pinned
     }
 
-    /// Whether it becomes complete by itself, without any other node.
+    /// Returns `true` if it becomes complete by itself, without any other node.
     pub(in super::super) fn is_produced_here(&self) -> bool {
         matches!(self.phase, Phase::Writing { .. } | Phase::Combining { .. })
     }

@@ -117,7 +117,7 @@ impl Table {
         self.live_put(id, put).filter(|copy| self.copies[copy].visibility == Visibility::Public)
     }
 
-    /// Whether a copy is in the index: not deleted, lost or given up.
+    /// Returns `true` if a copy is in the index: not deleted, lost or given up.
     pub(super) fn is_live(&self, copy: CopyId) -> bool {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }

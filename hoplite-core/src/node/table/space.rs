@@ -9,10 +9,10 @@ use super::super::hop::HopOwner;
 use super::{CopyId, LocalCopy, Table};
 use crate::collective::MembershipId;
 use crate::error::Error;
+use crate::error::Missing;
 use crate::extent::{Extent, HEADER_BYTES};
-use crate::id::ObjectId;
+use crate::id::{NodeId, ObjectId};
 use crate::limits::Limits;
-use crate::missing::Missing;
 
 /// A call or a transfer that waits for room.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -35,7 +35,7 @@ pub(in super::super) enum Room {
 }
 
 impl Table {
-    /// Whether an object of this size can ever be stored here.
+    /// Checks that an object of this size can ever be stored here.
     pub(in super::super) fn check_size(
         &self,
         limits: &Limits,
@@ -68,7 +68,7 @@ impl Table {
         }
     }
 
-    /// Whether an object could be stored now, apart from fragmentation.
+    /// Returns `true` if an object could be stored now, apart from fragmentation.
     pub(in super::super) fn may_fit(&self, size_bytes: u64) -> bool {
         HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes
     }
@@ -96,13 +96,14 @@ impl Table {
         self.evictions += 1;
     }
 
-    /// The error of a caller for whom there was no room.
-    pub(in super::super) fn store_full(&self, size_bytes: u64) -> Error {
+    /// Returns the error of a caller for whom there was no room at this store, `node`. It names the store, because other stores
+    /// may be told of it.
+    pub(in super::super) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes: HEADER_BYTES + size_bytes,
             free_bytes: self.allocator.free_bytes(),
             capacity_bytes: self.allocator.capacity_bytes(),
-            holders: String::new(),
+            holders: format!("on {node}"),
         }
     }
 

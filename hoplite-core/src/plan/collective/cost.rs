@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use super::order::{SlowLinks, around_slow_links, by_groups, by_hdrm, stages};
 use super::schedule::{ALIGNMENT_BYTES, Schedule};
+use crate::link::Uplink;
 use crate::plan::Choice;
-use crate::plan::link::{LinkEstimate, Uplink};
+use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
 /// What a step costs beside the link: two wake-ups, a checksum, a call of the kernel. Measured where 16 stores share 2 cores.
@@ -17,7 +18,7 @@ const SLOWER_TIMES: f64 = 2.0;
 const MIN_FRAME_BYTES: u64 = 16 << 10;
 /// The longest frame: it waits in memory until it is checked and combined, which the second-level cache should hold.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// How many frames the part of a member is divided into, so that it travels while it is combined.
+/// The number of frames that the part of a member is divided into, so that it travels while it is combined.
 const FRAMES_PER_PART: u64 = 4;
 
 /// Which schedule allreduces are to use.
@@ -43,11 +44,11 @@ pub struct Arrangement {
     pub order: Vec<usize>,
     /// The schedule.
     pub choice: Choice<Schedule>,
-    /// Why it is not simply the cheapest one, or what its estimate assumes; empty if there is nothing to say.
+    /// The reason for which it is not simply the cheapest one, or what its estimate assumes; empty if there is nothing to say.
     pub remark: String,
 }
 
-/// How long the frames of a session are.
+/// Returns the length of the frames of a session.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
@@ -55,7 +56,7 @@ pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
-/// How long an allreduce takes by this schedule, among members in these groups, in the order of their ranks. If there are no paths,
+/// Returns the time that an allreduce takes by this schedule, among members in these groups, in the order of their ranks. If there are no paths,
 /// all links are alike.
 ///
 /// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part is longer than a frame and what is under

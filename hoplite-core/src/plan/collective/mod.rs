@@ -21,7 +21,8 @@ mod order;
 mod program;
 mod schedule;
 
+pub use crate::vocabulary::agreement::Collective;
 pub use cost::{Arrangement, SchedulePreference, arrange, arrange_parts, estimate, frame_bytes};
 pub use order::SlowLinks;
 pub use program::{Program, Step, Taking};
-pub use schedule::{Collective, MAX_MEMBERS, Schedule, program_of_pairs, program_of_parts, rank_of_part};
+pub use schedule::{MAX_MEMBERS, Schedule, program_of_pairs, program_of_parts, rank_of_part};

@@ -40,7 +40,7 @@ impl Step {
         }
     }
 
-    /// Whether it is one that takes.
+    /// Returns `true` if it is one that takes.
     pub const fn is_take(&self) -> bool {
         matches!(self, Self::Take { .. })
     }
@@ -116,7 +116,7 @@ impl Program {
         (0..self.steps.len()).filter(is_final).collect()
     }
 
-    /// How many bytes the member sends.
+    /// Returns the number of bytes that the member sends.
     pub fn given_bytes(&self) -> u64 {
         let gives = self.steps.iter().filter(|step| !step.is_take());
         gives.map(|step| step.range().end - step.range().start).sum()

@@ -1,5 +1,6 @@
 //! The family of schedules: a ring in each of several stages.
 
+use crate::vocabulary::agreement::Collective;
 use std::fmt;
 use std::ops::Range;
 
@@ -10,37 +11,6 @@ pub const MAX_MEMBERS: usize = 256;
 
 /// Where ranges may begin: a cache line, which holds a whole number of elements of any type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
-
-/// What the members are to have at the end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Collective {
-    /// Everybody all of the combination.
-    #[default]
-    Allreduce,
-    /// Everybody its parts of the combination.
-    ReduceScatter,
-    /// Everybody the parts of all.
-    Allgather,
-    /// Everybody what each one has for it.
-    AllToAll,
-}
-
-impl Collective {
-    /// Whether the members end up with what is made of parts, one for each rank, and not with one object that all of them make.
-    pub const fn is_of_parts(self) -> bool {
-        !matches!(self, Self::Allreduce)
-    }
-
-    /// Whether what the members have is combined.
-    pub const fn is_combined(self) -> bool {
-        matches!(self, Self::Allreduce | Self::ReduceScatter)
-    }
-
-    /// Whether the sources are of no use to anybody once all have what they want, so that participants go on together.
-    pub const fn ends_together(self) -> bool {
-        matches!(self, Self::AllToAll)
-    }
-}
 
 /// How the members of a session exchange data.
 ///
@@ -85,7 +55,7 @@ impl Schedule {
         is_whole.then(|| Self { members, radices: radices.to_vec() })
     }
 
-    /// How many members there are.
+    /// Returns the number of members.
     pub const fn members(&self) -> usize {
         self.members
     }
@@ -95,12 +65,12 @@ impl Schedule {
         &self.radices
     }
 
-    /// How many members take part in the stages.
+    /// Returns the number of members that take part in the stages.
     pub(super) fn core(&self) -> usize {
         self.radices.iter().product()
     }
 
-    /// Whether some members only give all to another one, and get all back.
+    /// Returns `true` if some members only give all to another one, and get all back.
     pub(super) fn is_folded(&self) -> bool {
         self.core() < self.members
     }

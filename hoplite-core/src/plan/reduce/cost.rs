@@ -12,7 +12,7 @@ const MAX_DIMENSIONS: u32 = 16;
 /// Most streams that a receiver takes in at once by plan. Each needs a connection, and a frame's worth of memory.
 const MAX_STREAMS: usize = 64;
 
-/// How long a reduce takes by this schedule: inflow * S/B + depth * L, see [`ReduceSchedule`].
+/// Returns the time that a reduce takes by this schedule: inflow * S/B + depth * L, see [`ReduceSchedule`].
 pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);

@@ -62,7 +62,7 @@ impl<S> Tree<S> {
         alike.take(MAX_EXCHANGEABLE).collect()
     }
 
-    /// How many streams fewer go over slow links if two vertices change places.
+    /// Returns the number of streams that fewer go over slow links if two vertices change places.
     fn gain_of_exchange(
         &self,
         (one, other): (VertexId, VertexId),

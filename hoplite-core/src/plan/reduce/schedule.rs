@@ -31,7 +31,7 @@ pub enum ReduceSchedule {
     },
     /// A balanced binary tree of this many vertices, which arrive in post-order: children before their parent.
     Tree {
-        /// How many vertices the tree is planned for.
+        /// The number of vertices that the tree is planned for.
         vertices: usize,
     },
     /// A chain of groups of nodes, the receiver's last, each of which has a chain, or a chain of chains, of its own. The groups
@@ -39,7 +39,7 @@ pub enum ReduceSchedule {
     Groups {
         /// The lengths of the chains of the largest group, as those of [`Self::Chain`]; one if the entry is the first vertex.
         lengths: Vec<usize>,
-        /// How many groups there are.
+        /// The number of groups.
         groups: usize,
         /// Where a group takes in the stream of the one before it.
         entry: Entry,
@@ -141,7 +141,7 @@ fn depth_of_chains(lengths: &[usize]) -> usize {
     1 + lengths.iter().map(|length| length - 1).sum::<usize>()
 }
 
-/// How many streams a vertex takes in that is the last one in all of its chains.
+/// Returns the number of streams that a vertex takes in that is the last one in all of its chains.
 fn dimensions_of(lengths: &[usize]) -> usize {
     lengths.iter().filter(|length| **length > 1).count()
 }

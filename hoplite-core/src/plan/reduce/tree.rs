@@ -20,14 +20,14 @@ pub struct Vertex<S> {
     pub consumer: Option<VertexId>,
     /// The group of its node, if groups matter.
     pub group: Path,
-    /// Whether its node cannot combine.
+    /// `true` if its node cannot combine.
     pub(super) is_unfit: bool,
     /// What the owner of the tree keeps with the vertex.
     pub state: S,
 }
 
 impl<S> Vertex<S> {
-    /// Whether it combines nothing: its stream is its only source.
+    /// Returns `true` if it combines nothing: its stream is its only source.
     pub fn is_plain(&self) -> bool {
         self.inputs.is_empty() && self.sources.len() == 1
     }
@@ -44,7 +44,7 @@ pub struct Tree<S> {
     pub(super) vertices: BTreeMap<VertexId, Vertex<S>>,
     /// The vertices without a consumer, in the order in which they are combined.
     pub(super) loose: Vec<VertexId>,
-    /// How many vertices have joined so far, of each group.
+    /// The number of vertices that have joined so far, of each group.
     joined: BTreeMap<Path, usize>,
     last: u64,
 }
@@ -186,7 +186,7 @@ impl<S> Tree<S> {
         }
     }
 
-    /// How many streams go from a group to another one, the receiver's being `own`.
+    /// Returns the number of streams that go from a group to another one, the receiver's being `own`.
     pub fn crossings(&self, own: Path) -> usize {
         let crosses = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));

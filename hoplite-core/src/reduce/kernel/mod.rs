@@ -25,7 +25,7 @@ use multiversion::multiversion;
 
 use self::element::Element;
 use super::ReduceOp;
-use crate::metadata::Dtype;
+use crate::dtype::Dtype;
 
 /// Combines `input` into `acc`, element by element: `acc[i] = op(acc[i], input[i])`.
 ///

@@ -2,11 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{LocationRecord, Rank};
+use super::record::{LocationRecord, Rank};
 use crate::id::NodeId;
-use crate::shard::message::{LocationState, Retention};
 use crate::shard::nodes::NodeIndex;
 use crate::topology::place::{Path, groups_of};
+use crate::vocabulary::directory::{LocationState, Retention};
 
 #[derive(Debug, Default)]
 pub(in crate::shard) struct Many {

@@ -95,7 +95,7 @@ impl Broadcast {
         );
     }
 
-    /// How many transfers each node serves.
+    /// Returns the number of transfers that each node serves.
     fn served(&self) -> BTreeMap<u64, u32> {
         let mut served = BTreeMap::new();
         self.transfers.values().for_each(|(sender, _)| *served.entry(*sender).or_default() += 1);

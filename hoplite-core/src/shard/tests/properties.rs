@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
 
 use super::*;
-use crate::plan::link::Uplink;
+use crate::link::Uplink;
 use crate::topology::measured::MeasuredPlaces;
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];

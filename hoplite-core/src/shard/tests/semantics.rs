@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::error::ErrorCode;
-use crate::plan::link::Uplink;
+use crate::link::Uplink;
+use crate::shard::CLIENTS_PER_NODE;
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::{EVERYWHERE, Path, Place};
 
@@ -82,18 +83,19 @@ fn slots_of_others_cannot_be_returned() {
 #[test]
 fn open_requests_are_bounded_per_node() {
     let mut world = small_world(Limits { max_requests_per_client: 1, ..Limits::default() });
-    for number in 0..16 {
+    let most = CLIENTS_PER_NODE as u64;
+    for number in 0..most {
         assert_eq!(world.ask("a", ToShard::Query(query("x", number))), []);
     }
-    let answers = world.ask("a", ToShard::Query(query("x", 16)));
+    let answers = world.ask("a", ToShard::Query(query("x", most)));
     assert_eq!(failure(&answers), ErrorCode::LimitExceeded);
     let subscribe =
         |number| ToShard::Subscribe { request: RequestId(number), id: id("x"), wants: Wants::Locations };
-    assert_eq!(failure(&world.ask("a", subscribe(17))), ErrorCode::LimitExceeded);
-    assert!(matches!(world.ask("b", subscribe(17))[..], [(_, ToStore::Locations { .. })]));
+    assert_eq!(failure(&world.ask("a", subscribe(most + 1))), ErrorCode::LimitExceeded);
+    assert!(matches!(world.ask("b", subscribe(most + 1))[..], [(_, ToStore::Locations { .. })]));
     world.say("a", ToShard::Cancel { request: RequestId(3) });
-    assert_eq!(world.ask("a", ToShard::Query(query("x", 18))), []);
-    assert_eq!(world.shard.status().waiting_queries, 16);
+    assert_eq!(world.ask("a", ToShard::Query(query("x", most + 2))), []);
+    assert_eq!(world.shard.status().waiting_queries, CLIENTS_PER_NODE);
 }
 
 #[test]

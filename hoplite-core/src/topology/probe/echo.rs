@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{BLOCK, Probes, Samples};
 
-/// How long the first ask waits for its reply; then twice as long, and so on.
+/// The time that the first ask waits for its reply; then twice as long, and so on.
 const FIRST_TIMEOUT_NS: u64 = 100_000_000;
 /// An ask waits for at least so long, since hosts pause for some milliseconds.
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
@@ -37,7 +37,7 @@ const REPLY_NS: u64 = 50_000;
 pub enum PacketKind {
     /// Reply to this.
     Ask {
-        /// Whether it was sent as soon as the reply before it came.
+        /// `true` if it was sent as soon as the reply before it came.
         is_prompt: bool,
     },
     /// The reply.

@@ -14,36 +14,29 @@
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
+mod course;
 mod groups;
 mod landmarks;
 mod messages;
 mod pairs;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Debug;
 use std::time::Duration;
 
-use super::super::matrix::{self, Link, Matrix};
 use super::super::random::Random;
-use super::{Probes, percentile};
 use crate::time::Time;
 
+use course::{Course, Lost, Map, Task};
 use landmarks::Landmarks;
 pub use messages::{
-    Bandwidth, Finding, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss, SurveyOptions, SurveyProgress,
-    SurveyReport, SurveyWork,
+    Bandwidth, Finding, MAX_NODES, MAX_NODES_OF_PAIRS, SurveyCommand, SurveyError, SurveyEvent, SurveyLoss,
+    SurveyOptions, SurveyProgress, SurveyReport, SurveyWork,
 };
 use pairs::AllPairs;
 
-/// A matrix has no more.
-pub const MAX_NODES: usize = matrix::MAX_NODES;
 /// More are measured by landmarks: with so many, echoes take a minute, and what is known of pairs 100 MB.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
-/// All pairs of so many nodes send trains in half an hour, which is half of the time that stores take part.
-pub const MAX_NODES_OF_PAIRS: usize = 500;
-/// Of the gaps of a pair under load, this percentile counts: a low rate, but not the lowest, which may be that of a pause of a host.
-const LOADED_PERCENTILE: u32 = 75;
-/// How long a train under load lasts on a link that is not shared.
+/// The time that a train under load lasts on a link that is not shared.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
 /// The shortest train: TCP has opened its window before the part of it that is measured.
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
@@ -51,9 +44,9 @@ pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
 /// A train that took less is repeated with more bytes: buffers on the way take in the first milliseconds of a burst.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
-/// How long nodes may take to confirm that they answer: a round trip, and as long as a store may be silent.
+/// The time that nodes may take to confirm that they answer: a round trip, and as long as a store may be silent.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the work of a step may take. Both are far above what it is bounded by at the nodes: the silent port, a connection, echoes by
+/// The time that the work of a step may take. Both are far above what it is bounded by at the nodes: the silent port, a connection, echoes by
 /// TCP; a train of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
@@ -65,40 +58,6 @@ enum Phase {
     /// Waiting for the work of these.
     Working(BTreeSet<u32>),
     Done,
-}
-
-/// What the pairs of a step do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Task {
-    Echoes(Probes),
-    Train,
-    Loaded,
-}
-
-/// Nodes that have no part any more.
-type Lost = BTreeMap<u32, SurveyLoss>;
-
-/// Which pairs meet, and what is known of them.
-trait Course: Debug + Send {
-    /// What is done in a step, and by which pairs; asked for one step after the other. `None` after the last one.
-    fn step(&mut self, step: u64, lost: &Lost, random: &mut Random) -> Option<(Task, Vec<(u32, u32)>)>;
-    /// How many steps there are, as far as is known.
-    fn steps(&self) -> u64;
-    /// Takes in the worse round trip of a pair, or that it has none.
-    fn echoed(&mut self, pair: (u32, u32), round_trip_ns: Option<u64>);
-    /// Takes in what a byte took between the two nodes of a pair, under load or not.
-    fn carried(&mut self, pair: (u32, u32), ps_per_byte: u32, is_loaded: bool);
-    /// What a byte takes at least between two nodes.
-    fn gap(&self, a: u32, b: u32) -> Option<u32>;
-    /// What is known of the nodes that are left.
-    fn map(&self, names: Vec<String>, kept: &[u32], assumed_ps_per_byte: u32) -> Result<Map, SurveyError>;
-}
-
-/// What a course has found.
-struct Map {
-    matrix: Matrix,
-    guessed: Vec<(u32, u32)>,
-    estimated: u64,
 }
 
 /// A survey that goes on.
@@ -214,12 +173,12 @@ impl Survey {
         self.proceed(now, commands);
     }
 
-    /// When to tick.
+    /// Returns the time to tick.
     pub const fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// Whether there is nothing more to do.
+    /// Returns `true` if there is nothing more to do.
     pub const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
@@ -367,14 +326,4 @@ fn check(nodes: &[String], options: SurveyOptions) -> Result<(), SurveyError> {
         }
         _ => Ok(()),
     }
-}
-
-/// The link of a pair with this round trip.
-fn link_of(round_trip_ns: u64, ps_per_byte: u32) -> Link {
-    Link { alpha_ns: u32::try_from(round_trip_ns.div_ceil(2)).unwrap_or(u32::MAX), ps_per_byte }
-}
-
-/// Of what bytes took under load, that which counts.
-fn loaded_gap(gaps: &[u64]) -> Option<u32> {
-    percentile(gaps, LOADED_PERCENTILE).map(|gap| u32::try_from(gap).unwrap_or(u32::MAX))
 }

@@ -59,12 +59,12 @@ impl ArrivingTrain {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }
 
-    /// How many bytes have arrived.
+    /// Returns the number of bytes that have arrived.
     pub const fn arrived_bytes(&self) -> u64 {
         self.arrived
     }
 
-    /// How many bytes are still to come.
+    /// Returns the number of bytes that are still to come.
     pub const fn missing_bytes(&self) -> u64 {
         self.bytes - self.arrived
     }
@@ -78,7 +78,7 @@ impl ArrivingTrain {
         }
     }
 
-    /// How many picoseconds each byte of the measured part took, if the train is whole.
+    /// Returns the number of picoseconds that each byte of the measured part took, if the train is whole.
     pub fn ps_per_byte(&self) -> Option<u128> {
         let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
         let measured = u128::from(self.arrived - before).max(1);

@@ -10,7 +10,7 @@ use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// How long to wait after a socket has failed, so that one which fails for ever does not keep a processor busy.
+/// The time to wait after a socket has failed, so that one which fails for ever does not keep a processor busy.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
 /// A socket for echoes.

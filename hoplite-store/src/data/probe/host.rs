@@ -17,7 +17,8 @@ use tokio::time::{Instant, timeout_at};
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::{Awaited, Until};
 use super::super::server::{Ending, Server, end_message};
-use super::super::{HopHost, MemberHost, ServeSource};
+use super::super::serving::{HopHost, ServeSource};
+use super::super::session::MemberHost;
 use super::echo::Echo;
 use super::train;
 

@@ -21,7 +21,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::DataConfig;
+use super::super::config::DataConfig;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::keepalive::{Awaited, Keepalive, Until};
@@ -33,7 +33,7 @@ const MAX_DIRECTIONS: usize = 4;
 /// Most events that wait for the state machine; nodes wait if there are more.
 const MAX_EVENTS: usize = 1024;
 
-/// Why a probe has no result.
+/// The reason for which a probe has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SurveyFailure {
     /// It cannot be done with these nodes.
@@ -90,7 +90,7 @@ pub(crate) struct SurveyTally {
 pub(crate) struct LastSurvey {
     pub(crate) ended: SystemTime,
     pub(crate) elapsed: Duration,
-    /// How many nodes are in the matrix.
+    /// The number of nodes that are in the matrix.
     pub(crate) measured: usize,
     /// How many are not.
     pub(crate) left_out: usize,

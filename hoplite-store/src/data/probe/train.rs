@@ -12,7 +12,7 @@ use hoplite_proto::data::probe::Measure;
 use hoplite_proto::v1;
 use tokio::time::Instant;
 
-use super::super::DataConfig;
+use super::super::config::DataConfig;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::server::{Ending, end_message};

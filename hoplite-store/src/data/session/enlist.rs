@@ -18,8 +18,8 @@ use tokio::time::{Instant, timeout};
 
 use super::super::call::{Call, CallError};
 use super::super::connection::{ConnectionError, PeerConnection};
-use super::super::count;
 use super::super::keepalive::{Awaited, Keepalive, Until};
+use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::pull::Puller;
 

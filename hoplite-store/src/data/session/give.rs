@@ -10,8 +10,9 @@ use tokio::time::{Instant, timeout};
 
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::Awaited;
+use super::super::metrics::count;
 use super::super::server::{Ending, Server, end_message};
-use super::super::{HopHost, ServeRequest, ServeSource, count};
+use super::super::serving::{HopHost, ServeRequest, ServeSource};
 use super::MemberHost;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;

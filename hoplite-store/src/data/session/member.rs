@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::server::Server;
-use super::super::{HopHost, ServeSource};
+use super::super::serving::{HopHost, ServeSource};
 
 /// Takes part in sessions for coordinators.
 pub(crate) trait MemberHost: Send + Sync + 'static {

@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::super::call::{Call, CallError};
 use super::super::connection::ConnectionError;
-use super::super::count;
+use super::super::metrics::count;
 use super::super::pull::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
@@ -25,7 +25,7 @@ use crate::copies::LiveCopy;
 /// for another one, but several streams at once get in each other's way: with one, each link serves one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
-/// Why a stream between members ended too early.
+/// The reason for which a stream between members ended too early.
 #[derive(Debug, thiserror::Error)]
 enum TakeError {
     #[error(transparent)]

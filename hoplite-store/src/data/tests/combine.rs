@@ -1,8 +1,8 @@
 //! Combinations of inputs that are here and elsewhere, complete and growing.
 
 use hoplite_core::checksum::crc32c;
+use hoplite_core::dtype::Dtype;
 use hoplite_core::error::Error;
-use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{CombineOutcome, HopInput};
 use hoplite_core::reduce::{self, ReduceOp};
 use hoplite_core::stall::Sign;

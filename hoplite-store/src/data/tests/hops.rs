@@ -1,7 +1,7 @@
 //! Hops: coordinators and hosts, as they should be and as they should not.
 
+use hoplite_core::dtype::Dtype;
 use hoplite_core::error::Error;
-use hoplite_core::metadata::Dtype;
 use hoplite_core::node::{HopFailure, HopInput};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::stall::Sign;

@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_secs(300);
 struct Shelf {
     copies: watch::Sender<HashMap<(ObjectId, PutId), Arc<LiveCopy>>>,
     serves: watch::Sender<usize>,
-    /// How long to think about each request.
+    /// The time to think about each request.
     delay: Duration,
     /// The hops that were asked for, and how many of them have not ended.
     hops: mpsc::UnboundedSender<(Hop, mpsc::Sender<HopReport>)>,

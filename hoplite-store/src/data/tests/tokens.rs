@@ -21,7 +21,7 @@ async fn node(name: &str, secret: &[u8]) -> TestNode {
     TestNode::start_with(with_token(name, secret), Duration::ZERO).await
 }
 
-/// Why `config` cannot connect to `node`.
+/// Returns the reason for which `config` cannot connect to `node`.
 async fn refusal(config: &DataConfig, node: &TestNode) -> Error {
     let stream = TcpStream::connect(node.address).await.unwrap();
     let peer = (node.config.node.clone(), node.address);

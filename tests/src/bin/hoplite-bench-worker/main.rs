@@ -91,7 +91,7 @@ impl Workload {
         })
     }
 
-    /// How many parts each of the ranks has, and gets.
+    /// Returns the number of parts that each of the ranks has, and gets.
     fn parts(self, ranks: usize) -> (usize, usize) {
         match self {
             Self::Allgather => (1, ranks),
@@ -111,7 +111,7 @@ struct Worker {
     round: usize,
     steps: usize,
     compute: Duration,
-    /// How many elements an object has, or one of the equal parts that ranks have or get.
+    /// The number of elements that an object has, or one of the equal parts that ranks have or get.
     elements: usize,
     /// The bytes of this rank's own object, or of all its parts.
     source: Vec<u8>,

@@ -37,7 +37,7 @@ pub(crate) struct Training<'a> {
     pub(crate) ranks: usize,
     pub(crate) round: usize,
     pub(crate) steps: usize,
-    /// How long a worker computes before it has something to give, on average.
+    /// The time that a worker computes before it has something to give, on average.
     pub(crate) compute: Duration,
     /// This rank's gradient or, of rank 0, its model.
     pub(crate) source: &'a [u8],
@@ -177,7 +177,7 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// How long this worker computes in its own step of this number; the workers of other systems take the same times.
+    /// Returns the time that this worker computes in its own step of this number; the workers of other systems take the same times.
     fn computing(&self, step: usize) -> anyhow::Result<Duration> {
         let parts = 4 + (5 * self.rank + 2 * step) % 9;
         Ok(self.compute * u32::try_from(parts)? / 8)

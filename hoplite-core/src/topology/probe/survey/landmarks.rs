@@ -21,8 +21,10 @@ use super::super::super::cluster::Dendrogram;
 use super::super::super::matrix::{Link, Links};
 use super::super::super::random::Random;
 use super::super::super::rounds;
+use super::super::Probes;
+use super::course::{Course, Lost, Map, Task};
 use super::groups::UNKNOWN;
-use super::{Course, Lost, MAX_NODES, Map, Probes, SurveyError, SurveyOptions, Task};
+use super::messages::{MAX_NODES, SurveyError, SurveyOptions};
 use set::Set;
 
 /// Echoes of a node with a landmark: fewer than tell a link, but enough to tell levels of a network.

@@ -5,7 +5,11 @@ use std::time::Duration;
 use super::super::super::matrix::Matrix;
 use super::super::Probes;
 use super::super::echo::Echoes;
-use super::{MAX_NODES, MAX_NODES_OF_PAIRS};
+
+/// A matrix has no more.
+pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
+/// All pairs of so many nodes send trains in half an hour, which is half of the time that stores take part.
+pub const MAX_NODES_OF_PAIRS: usize = 500;
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -14,9 +18,9 @@ pub struct SurveyOptions {
     pub probes: Probes,
     /// Which pairs send trains.
     pub bandwidth: Bandwidth,
-    /// Whether all pairs of a round send trains at once, too. This disturbs whoever uses the network.
+    /// `true` if all pairs of a round send trains at once, too. This disturbs whoever uses the network.
     pub loaded: bool,
-    /// Whether the directory and the stores are to use what is found.
+    /// `true` if the directory and the stores are to use what is found.
     pub apply: bool,
 }
 
@@ -30,26 +34,26 @@ pub enum Bandwidth {
     Pairs,
 }
 
-/// Why there is no survey.
+/// The reason for which there is no survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
     /// More than [`MAX_NODES`].
     #[error("{count} nodes are more than the {MAX_NODES} that can be probed")]
     TooManyNodes {
-        /// How many nodes there are.
+        /// The number of nodes.
         count: usize,
     },
     /// More than [`MAX_NODES_OF_PAIRS`], and all pairs are to send trains.
     #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} all of whose pairs can send trains")]
     TooManyPairs {
-        /// How many nodes there are.
+        /// The number of nodes.
         count: usize,
     },
     /// There is no pair, or none is left.
     #[error("a probe needs two nodes, and there are {count}")]
     TooFewNodes {
-        /// How many nodes there are.
+        /// The number of nodes.
         count: usize,
     },
     /// All nodes are there, and no two of them have reached each other.
@@ -57,7 +61,7 @@ pub enum SurveyError {
     NothingMeasured,
 }
 
-/// Why a node is not in the matrix.
+/// The reason for which a node is not in the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
     /// It cannot be reached.
@@ -105,14 +109,14 @@ pub enum Finding {
     Echoes {
         /// The round trips.
         echoes: Echoes,
-        /// Whether they went over TCP, since no datagram came back.
+        /// `true` if they went over TCP, since no datagram came back.
         by_tcp: bool,
     },
     /// A train.
     Train {
         /// Picoseconds that each byte took.
         ps_per_byte: u32,
-        /// How many bytes all trains had.
+        /// The number of bytes that all trains had.
         bytes: u64,
     },
     /// Nothing: the peer could not be reached.
@@ -193,9 +197,9 @@ pub struct SurveyReport {
     pub lost: Vec<(String, SurveyLoss)>,
     /// Pairs of indices that have not reached each other. They are given the worst round trip that either has.
     pub guessed: Vec<(u32, u32)>,
-    /// How many pairs are given what others between their blocks have; none if all were to be measured.
+    /// The number of pairs that are given what others between their blocks have; none if all were to be measured.
     pub estimated: u64,
-    /// How many pairs were measured by TCP.
+    /// The number of pairs that were measured by TCP.
     pub by_tcp: u32,
     /// Round trips of all pairs.
     pub echoes: u64,

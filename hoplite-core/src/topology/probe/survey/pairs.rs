@@ -8,7 +8,8 @@ use super::super::super::blocks::{triangle_index, triangle_len};
 use super::super::super::matrix::Matrix;
 use super::super::super::random::Random;
 use super::super::super::rounds;
-use super::{Bandwidth, Course, Lost, Map, SurveyError, SurveyOptions, Task, link_of, loaded_gap};
+use super::course::{Course, Lost, Map, Task, link_of, loaded_gap};
+use super::messages::{Bandwidth, SurveyError, SurveyOptions};
 
 /// How often each pair meets under load.
 const LOADED_PASSES: u32 = 6;

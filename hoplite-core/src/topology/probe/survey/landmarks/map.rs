@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use super::super::super::super::blocks::{BlockLink, Blocks};
 use super::super::super::super::matrix::{Link, Matrix};
+use super::super::course::{Course, Map, link_of, loaded_gap};
 use super::super::groups::UNKNOWN;
-use super::super::{Course, Map, SurveyError, link_of, loaded_gap};
+use super::super::messages::SurveyError;
 use super::Landmarks;
 
 /// With fewer trains of two groups under load, those of each with all others count.

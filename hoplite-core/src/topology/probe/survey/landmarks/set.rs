@@ -2,7 +2,7 @@
 
 use super::super::super::super::random::Random;
 use super::super::super::super::rounds;
-use super::super::Lost;
+use super::super::course::Lost;
 use super::super::groups::{UNKNOWN, alike};
 
 /// Landmarks of a set of nodes, if it has twice as many. More take no more rounds, but more echoes and memory.

@@ -1,0 +1,290 @@
+//! What a store and a shard have yet to say to each other: queues that decide which messages share a frame, and when it leaves.
+//!
+//! What a shard says leaves at once, in an [`AnswerQueue`]. What a store says, in a [`BatchQueue`], may wait.
+//!
+//! Publications of small objects come in bursts, and a frame for each of them would cost the processor more than the puts
+//! themselves, in the store and in the shard. Such messages are *deferrable*: after a frame that nothing else needed, they wait
+//! for others to go along with, at most [`LINGER`]. A prompt message leaves at once and takes all before it along.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::time::Time;
+use crate::vocabulary::directory::ToStore;
+use crate::vocabulary::local::Urgency;
+
+/// The time that a deferrable message waits for others: about ten small puts, and less than a person or a task can tell from the
+/// round trip to another node.
+pub const LINGER: Duration = Duration::from_micros(200);
+/// Most messages that may wait for one session: a full publication of a store with the default limit on copies fits.
+pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
+/// Most messages that may wait in a shard for one store; 16 times the default limit on the open requests of one client.
+pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
+/// A shard reads no more requests of a store while more answers wait.
+const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
+/// Most messages in one frame: enough that the cost of a frame is shared by many, and a fraction of what a frame may hold.
+pub const MAX_BATCH_MESSAGES: usize = 256;
+/// A batch is closed when it holds about so many bytes of inline objects: the receiver's limit is 4 MiB.
+pub const MAX_BATCH_BYTES: u64 = 1 << 20;
+
+/// A queue that is empty keeps room for so many messages.
+const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
+
+/// The messages that wait for one session, in order.
+#[derive(Debug)]
+pub struct BatchQueue<T> {
+    messages: VecDeque<(T, Urgency)>,
+    /// How many of them are prompt.
+    prompt: usize,
+    /// Until when deferrable messages wait, because a frame of such has just left.
+    linger_until: Time,
+}
+
+/// When the next frame leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NextFrame {
+    /// Now.
+    Now,
+    /// Then, unless a prompt message comes before.
+    At(Time),
+    /// Nothing waits.
+    Never,
+}
+
+/// The queue is at its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Full;
+
+impl<T> Default for BatchQueue<T> {
+    fn default() -> Self {
+        Self { messages: VecDeque::new(), prompt: 0, linger_until: Time::ZERO }
+    }
+}
+
+impl<T> BatchQueue<T> {
+    /// Adds a message. Answers when the next frame leaves, if that has changed.
+    ///
+    /// # Errors
+    /// [`Full`] if [`MAX_QUEUED_MESSAGES`] wait.
+    pub fn push(&mut self, now: Time, message: T, urgency: Urgency) -> Result<Option<NextFrame>, Full> {
+        if self.messages.len() >= MAX_QUEUED_MESSAGES {
+            return Err(Full);
+        }
+        let before = self.next_frame(now);
+        self.messages.push_back((message, urgency));
+        self.prompt += usize::from(urgency == Urgency::Prompt);
+        let after = self.next_frame(now);
+        Ok((after != before).then_some(after))
+    }
+
+    /// Returns the time at which the next frame leaves.
+    pub fn next_frame(&self, now: Time) -> NextFrame {
+        match (self.messages.is_empty(), self.prompt > 0 || self.linger_until <= now) {
+            (true, _) => NextFrame::Never,
+            (false, true) => NextFrame::Now,
+            (false, false) => NextFrame::At(self.linger_until),
+        }
+    }
+
+    /// Takes the messages of a frame that leaves now, whether or not it is due. `inline_bytes` tells how many bytes of an
+    /// object go with a message.
+    pub fn take_batch(&mut self, now: Time, inline_bytes: impl Fn(&T) -> u64) -> Vec<T> {
+        let (mut batch, mut batch_bytes, mut is_deferrable) = (Vec::new(), 0, true);
+        while batch.len() < MAX_BATCH_MESSAGES
+            && batch_bytes < MAX_BATCH_BYTES
+            && let Some((message, urgency)) = self.messages.pop_front()
+        {
+            batch_bytes += inline_bytes(&message);
+            batch.push(message);
+            is_deferrable &= urgency == Urgency::Deferrable;
+            self.prompt -= usize::from(urgency == Urgency::Prompt);
+        }
+        give_back(&mut self.messages);
+        // What is left over leaves next: nobody would be told when else.
+        let lingers = is_deferrable && self.messages.is_empty();
+        self.linger_until = if lingers { now + LINGER } else { now };
+        batch
+    }
+}
+
+/// Frees the memory of an empty queue that a burst has stretched.
+fn give_back<T>(queue: &mut VecDeque<T>) {
+    if queue.is_empty() && queue.capacity() > KEPT_MESSAGES {
+        *queue = VecDeque::new();
+    }
+}
+
+/// What a shard has yet to say to one store, in order.
+#[derive(Debug, Default)]
+pub struct AnswerQueue {
+    messages: VecDeque<ToStore>,
+}
+
+impl AnswerQueue {
+    /// Adds a message.
+    ///
+    /// # Errors
+    /// [`Full`] if [`MAX_QUEUED_ANSWERS`] wait: the store does not listen, and its session is to be ended.
+    pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
+        if self.messages.len() >= MAX_QUEUED_ANSWERS {
+            return Err(Full);
+        }
+        self.messages.push_back(message);
+        Ok(())
+    }
+
+    /// Returns `true` if more may be read of what the store asks: one that only asks faster than it listens is slowed down long before
+    /// it loses its session.
+    pub fn has_room(&self) -> bool {
+        self.messages.len() <= PAUSE_ABOVE_ANSWERS
+    }
+
+    /// Takes the messages of the next frame; none if none wait.
+    pub fn take_batch(&mut self) -> Vec<ToStore> {
+        let mut batch = Vec::with_capacity(self.messages.len().min(MAX_BATCH_MESSAGES));
+        let mut bytes = 0;
+        while batch.len() < MAX_BATCH_MESSAGES
+            && bytes < MAX_BATCH_BYTES
+            && let Some(message) = self.messages.pop_front()
+        {
+            bytes += about_bytes(&message);
+            batch.push(message);
+        }
+        give_back(&mut self.messages);
+        batch
+    }
+
+    /// Drops all that waits: the session ends without it.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+    }
+}
+
+/// About how many bytes `message` has on the wire, where that matters for a frame.
+fn about_bytes(message: &ToStore) -> u64 {
+    match message {
+        ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len() as u64,
+        ToStore::Locations { locations, .. } => {
+            let slow_peers = locations.locations.iter().map(|location| location.slow_peers.len());
+            256 + 128 * slow_peers.map(|count| 1 + count as u64).sum::<u64>()
+        }
+        _ => 256,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::id::{ObjectId, PutId};
+    use crate::metadata::Metadata;
+    use crate::vocabulary::directory::RequestId;
+
+    fn promote(number: u64) -> ToStore {
+        ToStore::Promote { id: ObjectId::new("x").unwrap(), put: PutId(number) }
+    }
+
+    fn inline(length: usize) -> ToStore {
+        let (id, bytes) = (ObjectId::new("x").unwrap(), Bytes::from(vec![0; length]));
+        ToStore::Inline {
+            request: RequestId(1),
+            id,
+            put: PutId(1),
+            metadata: Metadata::default(),
+            bytes: bytes.into(),
+        }
+    }
+
+    #[test]
+    fn answers_leave_at_once_in_bounded_frames() {
+        let mut queue = AnswerQueue::default();
+        for number in 0..300 {
+            queue.push(promote(number)).unwrap();
+        }
+        let mut lengths = || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
+        assert_eq!(lengths(), [256, 44, 0]);
+        for _ in 0..3 {
+            queue.push(inline(600_000)).unwrap();
+        }
+        let mut lengths = || std::iter::repeat_with(|| queue.take_batch().len()).take(3).collect::<Vec<_>>();
+        assert_eq!(lengths(), [2, 1, 0]);
+    }
+
+    #[test]
+    fn answers_are_bounded_and_reading_pauses_long_before() {
+        let mut queue = AnswerQueue::default();
+        for number in 0..MAX_QUEUED_ANSWERS {
+            assert_eq!(queue.has_room(), number <= PAUSE_ABOVE_ANSWERS);
+            queue.push(promote(0)).unwrap();
+        }
+        assert_eq!(queue.push(promote(0)), Err(Full));
+        while !queue.has_room() {
+            assert!(!queue.take_batch().is_empty());
+        }
+        queue.clear();
+        assert_eq!(queue.take_batch(), []);
+    }
+
+    const fn at(micros: u64) -> Time {
+        Time::from_micros(micros)
+    }
+
+    fn take(queue: &mut BatchQueue<u64>, now: Time) -> Vec<u64> {
+        queue.take_batch(now, |_| 0)
+    }
+
+    #[test]
+    fn deferrable_messages_wait_only_after_a_frame_of_such() {
+        let mut queue = BatchQueue::default();
+        assert_eq!(queue.next_frame(at(0)), NextFrame::Never);
+        let pushed = queue.push(at(0), 1, Urgency::Deferrable);
+        assert_eq!(pushed, Ok(Some(NextFrame::Now)), "after a quiet moment, at once");
+        assert_eq!(take(&mut queue, at(0)), [1]);
+        assert_eq!(queue.push(at(50), 2, Urgency::Deferrable), Ok(Some(NextFrame::At(at(200)))));
+        assert_eq!(queue.push(at(60), 3, Urgency::Deferrable), Ok(None), "it goes along");
+        assert_eq!(queue.next_frame(at(199)), NextFrame::At(at(200)));
+        assert_eq!(queue.next_frame(at(200)), NextFrame::Now);
+        assert_eq!(take(&mut queue, at(200)), [2, 3]);
+    }
+
+    #[test]
+    fn a_prompt_message_takes_all_along_and_nothing_waits_after_it() {
+        let mut queue = BatchQueue::default();
+        queue.push(at(0), 1, Urgency::Deferrable).unwrap();
+        assert_eq!(take(&mut queue, at(0)), [1]);
+        queue.push(at(10), 2, Urgency::Deferrable).unwrap();
+        assert_eq!(queue.push(at(20), 3, Urgency::Prompt), Ok(Some(NextFrame::Now)));
+        assert_eq!(take(&mut queue, at(20)), [2, 3]);
+        assert_eq!(queue.push(at(200), 4, Urgency::Prompt), Ok(Some(NextFrame::Now)));
+        assert_eq!(take(&mut queue, at(200)), [4]);
+        assert_eq!(queue.push(at(201), 5, Urgency::Deferrable), Ok(Some(NextFrame::Now)));
+    }
+
+    #[test]
+    fn frames_are_bounded_and_what_is_left_over_leaves_next() {
+        let mut queue = BatchQueue::default();
+        for number in 0..=MAX_BATCH_MESSAGES as u64 {
+            queue.push(at(0), number, Urgency::Deferrable).unwrap();
+        }
+        assert_eq!(take(&mut queue, at(0)).len(), MAX_BATCH_MESSAGES);
+        assert_eq!(queue.next_frame(at(0)), NextFrame::Now);
+        assert_eq!(take(&mut queue, at(0)), [MAX_BATCH_MESSAGES as u64]);
+
+        // So does what came after a prompt message, though a deferrable one would wait now.
+        queue.push(at(1), 0, Urgency::Prompt).unwrap();
+        for number in 1..=MAX_BATCH_MESSAGES as u64 {
+            queue.push(at(1), number, Urgency::Deferrable).unwrap();
+        }
+        assert_eq!(take(&mut queue, at(1)).len(), MAX_BATCH_MESSAGES);
+        assert_eq!(queue.next_frame(at(1)), NextFrame::Now);
+        assert_eq!(take(&mut queue, at(1)), [MAX_BATCH_MESSAGES as u64]);
+
+        let mut queue = BatchQueue::default();
+        for number in 0..4 {
+            queue.push(at(0), number, Urgency::Prompt).unwrap();
+        }
+        let batch = queue.take_batch(at(0), |_| MAX_BATCH_BYTES / 2);
+        assert_eq!(batch, [0, 1]);
+    }
+}

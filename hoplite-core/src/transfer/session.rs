@@ -1,0 +1,310 @@
+//! The decisions of a store that keeps a session with a shard: timeouts, pauses between attempts, and when it gives up.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorCode};
+use crate::fault::ToldFailures;
+use crate::time::Time;
+
+/// Pings on a connection: the other side counts as gone if it does not answer one in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pings {
+    /// The time between two pings.
+    pub interval: Duration,
+    /// The time that the answer to a ping may take.
+    pub timeout: Duration,
+}
+
+impl Pings {
+    /// Returns the time for which the other side may be silent before it counts as gone.
+    pub const fn silence_limit(self) -> Duration {
+        self.interval.saturating_add(self.timeout)
+    }
+}
+
+/// The pings of a store to a shard. They find a dead shard within two seconds, and the second shard of each id serves from
+/// then on. To give up a shard too early only costs another publication of the store's copies.
+pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
+/// The pings of a shard to its stores. Their timeout is longer, because a shard that gives up a store loses its copies.
+pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
+/// The timeout of a store that connects: TCP retransmits a lost SYN after one second, and after three.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
+/// The timeout of a store for the first message of a shard. It includes the time to connect.
+pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
+/// The time that a store may take to introduce itself to a shard after it has connected. A connection may be half open for
+/// this time.
+pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time that a shard may take to accept the direct connection that it has offered, and then to confirm that it uses it.
+pub const BYPASS_TIMEOUT: Duration = Duration::from_secs(2);
+/// The pings of a store on a direct connection. Each ping is a frame without messages, and the shard answers with a frame.
+/// The pings of gRPC prove nothing about a direct connection. This timeout is longer than theirs, because these pings wait
+/// for the threads that handle messages.
+pub const BYPASS_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
+/// The time before a store tries a direct connection again after one has failed: long, because each attempt delays a
+/// session.
+const BYPASS_PAUSE: Duration = Duration::from_secs(60);
+/// A direct connection that breaks earlier than this counts as failed. One that falls silent always does.
+const BYPASS_TRIAL: Duration = Duration::from_secs(10);
+
+/// The time that a shard may take to answer an inspection: far more than a healthy shard needs.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The first pause between two attempts; each further one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// The longest pause: also the default grace within which a store must be back at its shard.
+const MAX_PAUSE: Duration = Duration::from_secs(1);
+/// A store gives up when it has been refused for this time, even if the shard may still take the refusal back: longer than
+/// a shard takes to notice that the previous run of this node is dead.
+const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The attempts of a store to keep a session with one shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attempts {
+    pause: Duration,
+    is_up: bool,
+    /// `true` once the session has been up.
+    was_accepted: bool,
+    refused_since: Option<Time>,
+    /// The failures since the session was up that have been logged.
+    told: ToldFailures,
+}
+
+/// The next step after a session has ended, or an attempt has failed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// Try again after this pause.
+    Retry {
+        /// The pause.
+        pause: Duration,
+        /// `true` if the failure should be logged: it is the first one since the session was up, or of another kind than
+        /// the one before.
+        is_news: bool,
+    },
+    /// Give up: the shard refuses this store, and will not change its mind.
+    GiveUp,
+}
+
+impl Default for Attempts {
+    fn default() -> Self {
+        Self {
+            pause: FIRST_PAUSE,
+            is_up: false,
+            was_accepted: false,
+            refused_since: None,
+            told: ToldFailures::default(),
+        }
+    }
+}
+
+impl Attempts {
+    /// Notes that the session is up.
+    pub fn opened(&mut self) {
+        *self = Self { is_up: true, was_accepted: true, ..Self::default() };
+    }
+
+    /// Decides what to do after the session has ended, or an attempt has failed. `error` is the cause; `None` if the shard
+    /// ended the session regularly.
+    pub fn ended(&mut self, now: Time, error: Option<&Error>) -> Next {
+        let was_up = std::mem::take(&mut self.is_up);
+        match error.filter(|error| self.is_refusal(error, was_up)) {
+            Some(error) => {
+                let since = *self.refused_since.get_or_insert(now);
+                if !may_pass(error) || now.since(since) > REFUSAL_TIMEOUT {
+                    return Next::GiveUp;
+                }
+            }
+            // The limit is for a shard that refuses without interruption; another outcome interrupts.
+            None => self.refused_since = None,
+        }
+        let pause = self.pause;
+        self.pause = (pause * 2).min(MAX_PAUSE);
+        let is_new_kind = error.is_some_and(|error| self.told.is_news(now, error));
+        Next::Retry { pause, is_news: was_up || is_new_kind }
+    }
+
+    /// Returns `true` if the shard refused the last attempt.
+    pub const fn is_refused(&self) -> bool {
+        self.refused_since.is_some()
+    }
+
+    /// Returns `true` if `error` says that the shard was reached and refuses this store. Before the session was up, a
+    /// malformed message counts as well. A refused token counts only for a store that was never accepted: one that was keeps
+    /// its objects and retries, because an operator may be replacing the token of the cluster.
+    fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
+        match error.code() {
+            ErrorCode::NodeIdInUse
+            | ErrorCode::ClusterMismatch
+            | ErrorCode::ShardListMismatch
+            | ErrorCode::VersionMismatch => true,
+            ErrorCode::InvalidName | ErrorCode::Malformed => !was_up,
+            ErrorCode::PermissionDenied => !self.was_accepted,
+            _ => false,
+        }
+    }
+}
+
+/// Returns `true` if a shard may take `refusal` back. A name, or a list of shards, becomes free when the shard finds its
+/// previous holders dead. A connection that breaks at its start can look malformed.
+fn may_pass(refusal: &Error) -> bool {
+    matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::ShardListMismatch | ErrorCode::Malformed)
+}
+
+/// Decides if a store accepts the direct connection that a shard offers.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct BypassTries {
+    paused_until: Time,
+}
+
+impl BypassTries {
+    /// Returns `true` if the store should accept an offer now.
+    pub fn is_due(&self, now: Time) -> bool {
+        self.paused_until <= now
+    }
+
+    /// Notes that the direct connection in use since `begun` has ended. A firewall on the way may end each of them early.
+    pub fn ended(&mut self, begun: Time, now: Time) {
+        if now.since(begun) < BYPASS_TRIAL {
+            self.failed(now);
+        }
+    }
+
+    /// Notes that a direct connection could not be made, or has fallen silent.
+    pub fn failed(&mut self, now: Time) {
+        self.paused_until = now + BYPASS_PAUSE;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Plane;
+    use crate::id::NodeId;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn in_use() -> Error {
+        Error::NodeIdInUse { node: NodeId::new("n").unwrap() }
+    }
+
+    #[test]
+    fn pauses_double_up_to_a_second_and_begin_anew_after_a_session() {
+        let mut attempts = Attempts::default();
+        let error = Error::unavailable("the directory shard");
+        let mut pauses = Vec::new();
+        for _ in 0..7 {
+            match attempts.ended(at(0), Some(&error)) {
+                Next::Retry { pause, is_news } => pauses.push((pause.as_millis(), is_news)),
+                Next::GiveUp => panic!("it is only away"),
+            }
+        }
+        let expected = [(50, true), (100, false), (200, false), (400, false), (800, false)];
+        assert_eq!(pauses[..5], expected);
+        assert_eq!(pauses[5..], [(1000, false), (1000, false)]);
+        attempts.opened();
+        let first = Next::Retry { pause: FIRST_PAUSE, is_news: true };
+        assert_eq!(attempts.ended(at(0), None), first);
+    }
+
+    #[test]
+    fn a_refusal_that_cannot_pass_is_final() {
+        for error in [
+            Error::ClusterMismatch { ours: "c".to_owned(), theirs: "d".to_owned() },
+            Error::VersionMismatch { ours: 1, theirs: 2 },
+            Error::InvalidName { name: "a b".into() },
+        ] {
+            assert_eq!(Attempts::default().ended(at(0), Some(&error)), Next::GiveUp, "{error}");
+        }
+    }
+
+    #[test]
+    fn a_token_that_is_refused_is_final_only_for_a_store_that_is_new() {
+        let error = Error::permission_denied("another token");
+        let mut attempts = Attempts::default();
+        assert_eq!(attempts.ended(at(0), Some(&error)), Next::GiveUp);
+        attempts.opened();
+        for millis in [0, 20_000, 40_000] {
+            assert!(matches!(attempts.ended(at(millis), Some(&error)), Next::Retry { .. }));
+        }
+    }
+
+    #[test]
+    fn another_kind_of_failure_is_news() {
+        let news = |attempts: &mut Attempts, millis: u64, error: &Error| match attempts
+            .ended(at(millis), Some(error))
+        {
+            Next::Retry { is_news, .. } => is_news,
+            Next::GiveUp => panic!("it was accepted before"),
+        };
+        let away = Error::unavailable("the directory shard");
+        let expired = Error::Unavailable { what: "the shard (its certificate has expired)".into() };
+        let refused = Error::permission_denied("another token");
+        let mut attempts = Attempts::default();
+        attempts.opened();
+        assert!(news(&mut attempts, 0, &Error::ShuttingDown));
+        assert!(news(&mut attempts, 50, &away));
+        for millis in [150, 350] {
+            assert!(!news(&mut attempts, millis, &away));
+        }
+        assert!(news(&mut attempts, 750, &refused), "the shard is back, with another token");
+        assert!(!news(&mut attempts, 1550, &refused));
+        assert!(news(&mut attempts, 2550, &expired), "the code alone is not the kind");
+        attempts.opened();
+        assert!(news(&mut attempts, 3000, &refused));
+    }
+
+    #[test]
+    fn a_name_or_list_in_use_may_become_free() {
+        let list = Error::ShardListMismatch { refused: "a:1, b:1".into(), in_use: "a:1, c:1".into() };
+        let mut attempts = Attempts::default();
+        for error in [list, in_use()] {
+            attempts = Attempts::default();
+            for millis in [0, 5000, 10_000] {
+                assert!(matches!(attempts.ended(at(millis), Some(&error)), Next::Retry { .. }));
+            }
+            assert_eq!(attempts.ended(at(10_001), Some(&error)), Next::GiveUp);
+        }
+        // A failure of another kind interrupts the refusals, and the time counts anew.
+        let mut broken = attempts.clone();
+        assert!(matches!(
+            broken.ended(at(20_000), Some(&Error::unavailable("the shard"))),
+            Next::Retry { .. }
+        ));
+        assert!(matches!(broken.ended(at(20_001), Some(&in_use())), Next::Retry { .. }));
+        // A session interrupts them as well.
+        attempts.opened();
+        assert!(matches!(attempts.ended(at(20_000), Some(&in_use())), Next::Retry { .. }));
+    }
+
+    #[test]
+    fn what_is_malformed_is_a_refusal_only_at_the_start() {
+        let error = Error::malformed(Plane::Control, "a second hello");
+        let mut attempts = Attempts::default();
+        attempts.opened();
+        assert!(matches!(attempts.ended(at(0), Some(&error)), Next::Retry { .. }));
+        assert_eq!(attempts.refused_since, None);
+        assert!(matches!(attempts.ended(at(0), Some(&error)), Next::Retry { .. }));
+        assert_eq!(attempts.refused_since, Some(at(0)));
+    }
+
+    #[test]
+    fn a_way_past_grpc_that_failed_is_left_alone_for_a_minute() {
+        let mut tries = BypassTries::default();
+        assert!(tries.is_due(Time::ZERO));
+        tries.failed(Time::from_micros(5_000_000));
+        assert!(!tries.is_due(Time::from_micros(64_999_999)));
+        assert!(tries.is_due(Time::from_micros(65_000_000)));
+    }
+
+    #[test]
+    fn a_way_past_grpc_that_ends_soon_is_left_alone_too() {
+        let seconds = |seconds: u64| Time::from_micros(seconds * 1_000_000);
+        let mut tries = BypassTries::default();
+        tries.ended(seconds(5), seconds(15));
+        assert!(tries.is_due(seconds(15)), "it had worked for long: the shard may have ended");
+        tries.ended(seconds(15), seconds(24));
+        assert!(!tries.is_due(seconds(83)) && tries.is_due(seconds(84)));
+    }
+}

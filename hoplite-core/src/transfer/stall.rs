@@ -1,0 +1,178 @@
+//! When a transfer has stalled: nobody who could produce its next byte is known to be alive.
+//!
+//! A sender that waits for bytes itself says now and then that it is alive. That is not enough for its receiver to wait:
+//! if nodes pull one object from each other in a cycle, which can happen when shards know different things, all say so for
+//! ever. Nor is it enough that no byte arrives: a relay may wait long for a client that writes slowly. A cycle of two ends
+//! before it stalls, since the node that is asked by its own sender leaves that; longer ones end by what follows here.
+//!
+//! So the producer of an object makes [`Sign`]s that grow, and relays pass on the latest that they have heard. Each put of
+//! an object is produced by one node, so the signs of all nodes can be compared, and in a cycle of relays the greatest of
+//! them goes round once and then nobody hears a new one. A relay passes a new sign on
+//! within a quarter of a keepalive interval, and the signs follow each other along a chain, so how long a receiver may hear
+//! nothing new hardly depends on its place in it.
+
+use std::time::Duration;
+
+use crate::time::Time;
+use crate::vocabulary::local::Producer;
+
+/// The time that a receiver may get no byte and hear no new sign. Twice as long as a sender may be silent: when a relay is
+/// frozen, its own receiver goes on elsewhere after that time, and those behind it hear the producer again.
+pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A sign of life of the node that produces an object. Zero if none was heard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct Sign(pub u64);
+
+impl Sign {
+    /// What a node that sends a copy says of its producer, if it has itself heard `heard`. `now` is the time since the
+    /// node has started.
+    pub fn of(producer: Producer, heard: Self, now: Time) -> Self {
+        match producer {
+            // A combination watches its own inputs.
+            Producer::Worker | Producer::Reduce => Self(now.as_micros()),
+            Producer::Store => heard,
+        }
+    }
+}
+
+/// What a sender that has no bytes says to a receiver.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// A new sign, to be passed on.
+    News,
+    /// Nothing new, which may still come.
+    Nothing,
+    /// Nothing new for too long.
+    Stalled,
+}
+
+/// What a receiver knows of the producer while it waits for bytes.
+#[derive(Debug, Clone)]
+pub struct StallDetector {
+    timeout: Duration,
+    latest: Sign,
+    news_at: Time,
+}
+
+impl StallDetector {
+    /// A transfer begins, into a copy for which `latest` was heard before.
+    pub const fn new(now: Time, latest: Sign, timeout: Duration) -> Self {
+        Self { timeout, latest, news_at: now }
+    }
+
+    /// Bytes have arrived.
+    pub const fn arrived(&mut self, now: Time) {
+        self.news_at = now;
+    }
+
+    /// The sender has said that it is alive, and passed on `sign`.
+    pub fn heard(&mut self, now: Time, sign: Sign) -> Heard {
+        if sign > self.latest {
+            (self.latest, self.news_at) = (sign, now);
+            Heard::News
+        } else if now.since(self.news_at) > self.timeout {
+            Heard::Stalled
+        } else {
+            Heard::Nothing
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const fn at(seconds: u64) -> Time {
+        Time::from_micros(seconds * 1_000_000)
+    }
+
+    /// Nodes that pull from each other: a node, its sender, what it has heard, and when the transfer stalled.
+    struct Cluster {
+        nodes: Vec<(Option<usize>, StallDetector, Option<u64>)>,
+    }
+
+    impl Cluster {
+        /// `senders` says from whom each node pulls; who pulls from nobody is a producer. All have heard `heard` before.
+        fn new(senders: &[Option<usize>], heard: &[u64]) -> Self {
+            let detector = |heard: &u64| StallDetector::new(at(0), Sign(*heard), STALL_TIMEOUT);
+            let nodes = senders.iter().zip(heard).map(|(sender, heard)| (*sender, detector(heard), None));
+            Self { nodes: nodes.collect() }
+        }
+
+        fn said_by(&self, node: usize, second: u64) -> Sign {
+            let (sender, detector, _) = &self.nodes[node];
+            let producer = if sender.is_none() { Producer::Worker } else { Producer::Store };
+            Sign::of(producer, detector.latest, at(second))
+        }
+
+        /// Every second each sender says that it is alive, and news are passed on at once. Answers when each stalled, and
+        /// how often news were passed on in the last second.
+        fn run(&mut self, seconds: u64) -> (Vec<Option<u64>>, usize) {
+            let mut passed = 0;
+            for second in 1..=seconds {
+                passed = 0;
+                let mut speaking: Vec<usize> = (0..self.nodes.len()).collect();
+                while let Some(speaker) = speaking.pop() {
+                    let sign = self.said_by(speaker, second);
+                    for node in 0..self.nodes.len() {
+                        let (sender, detector, stalled) = &mut self.nodes[node];
+                        if *sender != Some(speaker) || stalled.is_some() {
+                            continue;
+                        }
+                        match detector.heard(at(second), sign) {
+                            Heard::News => {
+                                passed += 1;
+                                speaking.push(node);
+                            }
+                            Heard::Nothing => {}
+                            Heard::Stalled => *stalled = Some(second),
+                        }
+                    }
+                }
+            }
+            (self.nodes.iter().map(|(_, _, stalled)| *stalled).collect(), passed)
+        }
+    }
+
+    #[test]
+    fn a_chain_waits_for_its_producer_however_long_it_is() {
+        let senders: Vec<Option<usize>> = (0..500_usize).map(|node| node.checked_sub(1)).collect();
+        let (stalled, passed) = Cluster::new(&senders, &[0; 500]).run(60);
+        assert!(stalled.iter().all(Option::is_none));
+        assert_eq!(passed, 499, "each sign goes over each link once");
+    }
+
+    #[test]
+    fn a_cycle_stalls_whatever_its_nodes_have_heard_before() {
+        for heard in [[0, 0, 0], [7, 7, 7], [1, 2, 3], [9, 2, 5], [u64::MAX, 1, 0]] {
+            let (stalled, _) = Cluster::new(&[Some(2), Some(0), Some(1)], &heard).run(20);
+            assert!(stalled.iter().all(|second| second.is_some_and(|second| second <= 13)), "{stalled:?}");
+        }
+    }
+
+    #[test]
+    fn what_hangs_on_a_cycle_stalls_too() {
+        let (stalled, _) = Cluster::new(&[Some(1), Some(0), Some(1), Some(2)], &[4; 4]).run(20);
+        assert_eq!(stalled, [Some(11); 4]);
+    }
+
+    #[test]
+    fn bytes_are_news() {
+        let mut detector = StallDetector::new(at(0), Sign(3), STALL_TIMEOUT);
+        assert_eq!(detector.heard(at(9), Sign(3)), Heard::Nothing);
+        detector.arrived(at(9));
+        assert_eq!(detector.heard(at(19), Sign(3)), Heard::Nothing);
+        assert_eq!(detector.heard(at(20), Sign(2)), Heard::Stalled);
+        assert_eq!(detector.heard(at(20), Sign(4)), Heard::News);
+        assert_eq!(detector.heard(at(30), Sign(4)), Heard::Nothing);
+    }
+
+    #[test]
+    fn only_a_producer_makes_signs() {
+        let heard = Sign(5);
+        assert_eq!(Sign::of(Producer::Worker, heard, at(1)), Sign(1_000_000));
+        assert_eq!(Sign::of(Producer::Reduce, heard, at(1)), Sign(1_000_000));
+        assert_eq!(Sign::of(Producer::Store, heard, at(1)), heard);
+    }
+}

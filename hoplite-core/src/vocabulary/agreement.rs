@@ -1,0 +1,101 @@
+//! The kinds of collectives, and what the participants of one agree about.
+
+use std::fmt;
+
+use super::error::{Error, Result};
+use super::id::ObjectId;
+use super::op::ReduceOp;
+use super::placement::mix;
+use super::reduce::{Reduce, ReduceOrder};
+
+/// What the members are to have at the end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Collective {
+    /// Everybody all of the combination.
+    #[default]
+    Allreduce,
+    /// Everybody its parts of the combination.
+    ReduceScatter,
+    /// Everybody the parts of all.
+    Allgather,
+    /// Everybody what each one has for it.
+    AllToAll,
+}
+
+impl Collective {
+    /// Returns `true` if the members end up with what is made of parts, one for each rank, and not with one object that all of them make.
+    pub const fn is_of_parts(self) -> bool {
+        !matches!(self, Self::Allreduce)
+    }
+
+    /// Returns `true` if what the members have is combined.
+    pub const fn is_combined(self) -> bool {
+        matches!(self, Self::Allreduce | Self::ReduceScatter)
+    }
+
+    /// Returns `true` if the sources are of no use to anybody once all have what they want, so that participants go on together.
+    pub const fn ends_together(self) -> bool {
+        matches!(self, Self::AllToAll)
+    }
+}
+
+/// What all participants of a collective have to agree about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Agreement {
+    /// The collective.
+    pub kind: Collective,
+    /// The operation; of an allgather or an all-to-all it says nothing.
+    pub op: ReduceOp,
+    /// The order of the operands.
+    pub order: ReduceOrder,
+    /// The number of participants.
+    pub participants: u32,
+    /// A digest of the ids of the sources, in the order of the ranks. It finds mistakes, not forgeries.
+    pub sources: u64,
+}
+
+impl Agreement {
+    /// What a participant that asks for this has agreed to.
+    pub fn of(kind: Collective, request: &Reduce) -> Self {
+        let mut digest = 0;
+        for id in &request.sources {
+            digest = mix(digest ^ id.as_bytes().len() as u64);
+            for chunk in id.as_bytes().chunks(8) {
+                let mut word = [0; 8];
+                word[..chunk.len()].copy_from_slice(chunk);
+                digest = mix(digest ^ u64::from_le_bytes(word));
+            }
+        }
+        let participants = u32::try_from(request.sources.len()).unwrap_or(u32::MAX);
+        Self { kind, op: request.op, order: request.order, participants, sources: digest }
+    }
+
+    /// Checks that a participant and the coordinator mean the same.
+    ///
+    /// # Errors
+    /// [`Error::TypeMismatch`], which names both sides.
+    pub fn check(&self, target: &ObjectId, coordinator: &Self) -> Result<()> {
+        if self == coordinator {
+            return Ok(());
+        }
+        let same = if self.sources == coordinator.sources { "" } else { ", of other sources" };
+        let reason = format!("a participant asks for {self}, rank 0 for {coordinator}{same}");
+        Err(Error::TypeMismatch { id: target.clone(), reason: reason.into() })
+    }
+}
+
+impl fmt::Display for Agreement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let order = match self.order {
+            ReduceOrder::Any => "any order",
+            ReduceOrder::Fixed => "fixed order",
+        };
+        let Self { kind, op, participants, .. } = self;
+        match kind {
+            Collective::Allreduce => write!(f, "{op} of {participants} sources in {order}"),
+            Collective::ReduceScatter => write!(f, "parts of the {op} of {participants} sources in {order}"),
+            Collective::Allgather => write!(f, "all of {participants} sources"),
+            Collective::AllToAll => write!(f, "its parts of {participants} sources"),
+        }
+    }
+}

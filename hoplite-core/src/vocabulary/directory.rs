@@ -1,0 +1,137 @@
+//! What stores and shards say to each other over a session. The wire form is in `proto/hoplite/v1/directory.proto`.
+//!
+//! Here is what both directions name; the messages themselves are in `to_shard` and `to_store`.
+
+mod inline;
+mod to_shard;
+mod to_store;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use crate::vocabulary::id::{Incarnation, NodeId, ObjectId, PutId};
+use crate::vocabulary::link::Uplink;
+use crate::vocabulary::metadata::Metadata;
+use crate::vocabulary::place::Path;
+use crate::vocabulary::placement::ShardList;
+
+pub use inline::InlineBytes;
+pub use to_shard::*;
+pub use to_store::*;
+
+/// Correlates a request of one store with its answers; unique among that store's open requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RequestId(pub u64);
+
+/// One sender slot, granted by one shard to one receiver. Unique per run of the shard.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GrantId(pub u64);
+
+/// The data address of a store without peers, which has no data plane.
+pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+
+/// The identity of a store, sent once at the start of a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// The name of the node.
+    pub node: NodeId,
+    /// The run of the store.
+    pub incarnation: Incarnation,
+    /// The address at which others reach its data plane; [`UNREACHABLE`] if it has none.
+    pub data_address: SocketAddr,
+    /// Labels of the operator's, such as `rack=7`; at most 32.
+    pub labels: Vec<(String, String)>,
+    /// The shards of the cluster, as the store names them.
+    pub shards: ShardList,
+}
+
+/// The completeness of an object at a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum LocationState {
+    /// A worker of that node is still writing it: a partial copy that will become complete by itself.
+    Producing,
+    /// It is being pulled from another node.
+    Partial,
+    /// All of it is there.
+    Complete,
+}
+
+/// The lifetime of a copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Retention {
+    /// Made by `Put`, or promoted when the last such copy was lost: stays until `Delete`.
+    Pinned,
+    /// Made by `Get`: goes when room is needed.
+    Evictable,
+}
+
+/// Where a store is, as of one version of the measured places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Placed {
+    /// The highest counts, whoever says it. Zero if nothing was measured, which nobody says.
+    pub version: u64,
+    /// The groups, by labels or by measurements.
+    pub path: Path,
+    /// What uplinks carry at each level, if any store is where was measured.
+    pub uplink: Uplink,
+}
+
+impl Placed {
+    /// What counts of two of one version. A shard that was restarted may know less than others, and two probes in one millisecond
+    /// have one version. Since this only grows, those who tell each other come to rest.
+    pub(crate) fn or_larger(self, other: Self) -> Self {
+        Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
+    }
+}
+
+/// One location, as told to subscribers and tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Location {
+    /// The node that has the copy.
+    pub node: NodeId,
+    /// The address of its data plane.
+    pub data_address: SocketAddr,
+    /// How much of the object it has.
+    pub state: LocationState,
+    /// The lifetime of the copy.
+    pub retention: Retention,
+    /// The node from which the copy is being pulled.
+    pub pulling_from: Option<NodeId>,
+    /// The groups that the node is in.
+    pub path: Path,
+    /// The peers to which the links of the node have been slow for long.
+    pub slow_peers: Vec<NodeId>,
+}
+
+/// All that a shard knows about an object at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Locations {
+    /// The object that they are of.
+    pub id: ObjectId,
+    /// The put and its size; `None` if no such object is known.
+    pub object: Option<ObjectSummary>,
+    /// The copies, by node id.
+    pub locations: Vec<Location>,
+}
+
+/// An object, apart from its locations.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ObjectSummary {
+    /// The put that the locations have.
+    pub put: PutId,
+    /// The size in bytes.
+    pub size_bytes: u64,
+    /// The metadata that came with the put.
+    pub metadata: Metadata,
+    /// `true` if the shard itself holds the bytes.
+    pub inline: bool,
+    /// `true` if every copy was lost.
+    pub lost: bool,
+}
+
+impl Locations {
+    /// Returns `true` if a `Get` would be answered without waiting for a producer.
+    pub fn is_available(&self) -> bool {
+        let inline = self.object.as_ref().is_some_and(|object| object.inline);
+        inline || self.locations.iter().any(|location| location.state == LocationState::Complete)
+    }
+}

@@ -1,0 +1,69 @@
+//! The bytes of a small object that a shard keeps, and their checksum.
+
+use bytes::Bytes;
+
+use crate::vocabulary::checksum::crc32c;
+
+/// All bytes of a small object, with the CRC-32C that the store computed which put them: the store that reads them checks
+/// it, so that no change on the way or in a shard goes unnoticed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InlineBytes {
+    bytes: Bytes,
+    crc: u32,
+}
+
+impl InlineBytes {
+    /// Bytes that arrived with the checksum `crc`; `None` if it is not theirs.
+    pub fn checked(bytes: Bytes, crc: u32) -> Option<Self> {
+        (crc32c(&bytes) == crc).then_some(Self { bytes, crc })
+    }
+
+    /// The bytes.
+    pub const fn bytes(&self) -> &Bytes {
+        &self.bytes
+    }
+
+    /// Their checksum.
+    pub const fn crc(&self) -> u32 {
+        self.crc
+    }
+
+    /// The same in memory of its own, with the same checksum.
+    pub(crate) fn to_owned_memory(&self) -> Self {
+        Self { bytes: Bytes::copy_from_slice(&self.bytes), crc: self.crc }
+    }
+}
+
+impl From<Bytes> for InlineBytes {
+    fn from(bytes: Bytes) -> Self {
+        let crc = crc32c(&bytes);
+        Self { bytes, crc }
+    }
+}
+
+impl From<InlineBytes> for Bytes {
+    fn from(inline: InlineBytes) -> Self {
+        inline.bytes
+    }
+}
+
+impl std::ops::Deref for InlineBytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changed_bytes_are_found() {
+        let inline = InlineBytes::from(Bytes::from_static(b"Hoplite"));
+        assert_eq!(InlineBytes::checked(Bytes::from_static(b"Hoplite"), inline.crc()), Some(inline.clone()));
+        assert_eq!(InlineBytes::checked(Bytes::from_static(b"Hoplitf"), inline.crc()), None);
+        assert_eq!(inline.to_owned_memory(), inline);
+    }
+}

@@ -1,0 +1,196 @@
+//! What stores say to shards.
+
+use std::time::Duration;
+
+use super::{GrantId, InlineBytes, LocationState, Placed, RequestId, Retention};
+use crate::vocabulary::id::{NodeId, ObjectId, PutId};
+use crate::vocabulary::metadata::Metadata;
+
+/// Store to shard.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ToShard {
+    /// A copy has started or is complete. Answered by `Published` if the store wants that, or the copy is not accepted.
+    Publish(Publish),
+    /// A copy is gone. Not answered.
+    Unpublish {
+        /// The object that the copy was of.
+        id: ObjectId,
+        /// The put that the copy was of.
+        put: PutId,
+        /// The reason for which the copy is gone.
+        reason: UnpublishReason,
+    },
+    /// A synchronous location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
+    Query(Query),
+    /// Ends a `Query` that is no longer wanted, or asks not to be told of the end of a `Delete`, which goes on. If the
+    /// answer is already under way, a `Granted` slot must still be returned. Not answered.
+    Cancel {
+        /// The query, or the delete.
+        request: RequestId,
+    },
+    /// Returns a slot whose pull did not bring all bytes; [`Publish::slot`] returns the others. Not answered.
+    ReturnSlot {
+        /// The slot of a `Granted`.
+        grant: GrantId,
+        /// How the pull ended.
+        outcome: PullOutcome,
+    },
+    /// Removes every copy. Answered by `DeleteDone` when all nodes have dropped theirs or are gone.
+    Delete {
+        /// Correlates the answer.
+        request: RequestId,
+        /// The object to remove.
+        id: ObjectId,
+    },
+    /// Tells the second shard of an id what the first one deleted. Not answered.
+    Forget {
+        /// The object that was deleted.
+        id: ObjectId,
+        /// The put that was deleted.
+        put: PutId,
+    },
+    /// An asynchronous location query: answered at once by `Locations`, and again at every change, until `Unsubscribe`.
+    Subscribe {
+        /// Correlates the answers.
+        request: RequestId,
+        /// The object to watch.
+        id: ObjectId,
+        /// What the first answer is to bring.
+        wants: Wants,
+    },
+    /// Ends a subscription. Not answered; updates under way may still arrive.
+    Unsubscribe {
+        /// The subscription.
+        request: RequestId,
+    },
+    /// The links from this store to these peers, and no others, have been slow for long: transfers had better go elsewhere. Not
+    /// answered.
+    SlowLinks {
+        /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
+        peers: Vec<NodeId>,
+    },
+    /// Where another shard, or this one before it was restarted, has said that the store is, after a probe. Not answered.
+    Placed(Placed),
+}
+
+impl ToShard {
+    /// The kinds of messages, for metrics.
+    pub const KINDS: [&str; 11] = [
+        "publish",
+        "unpublish",
+        "query",
+        "cancel",
+        "return-slot",
+        "delete",
+        "forget",
+        "subscribe",
+        "unsubscribe",
+        "placed",
+        "slow-links",
+    ];
+
+    /// Which of [`Self::KINDS`] it is.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Publish(_) => "publish",
+            Self::Unpublish { .. } => "unpublish",
+            Self::Query(_) => "query",
+            Self::Cancel { .. } => "cancel",
+            Self::ReturnSlot { .. } => "return-slot",
+            Self::Delete { .. } => "delete",
+            Self::Forget { .. } => "forget",
+            Self::Subscribe { .. } => "subscribe",
+            Self::Unsubscribe { .. } => "unsubscribe",
+            Self::Placed(_) => "placed",
+            Self::SlowLinks { .. } => "slow-links",
+        }
+    }
+}
+
+/// A store announces a copy: when it starts, when it is complete, and again when a session is new. The shard that granted
+/// a slot for a copy knows without this that the copy has started.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Publish {
+    /// The object that the copy is of.
+    pub id: ObjectId,
+    /// The put that made it.
+    pub put: PutId,
+    /// The size of the whole object.
+    pub size_bytes: u64,
+    /// The metadata of the object.
+    pub metadata: Metadata,
+    /// How much of the object the copy has.
+    pub state: LocationState,
+    /// The lifetime of the copy.
+    pub retention: Retention,
+    /// For a [`LocationState::Partial`] copy: who it is being pulled from, so that no cycle is ever granted.
+    pub pulling_from: Option<NodeId>,
+    /// The bytes, if the object is complete, small and this store put it.
+    pub inline: Option<InlineBytes>,
+    /// For a [`LocationState::Complete`] copy: the slot over which its last bytes came, which is returned with this.
+    pub slot: Option<GrantId>,
+    /// `true` if the store waits for the verdict even if the copy is accepted.
+    pub wants_answer: bool,
+}
+
+/// The reason for which a copy is no longer there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum UnpublishReason {
+    /// Evicted to make room.
+    Evicted,
+    /// The pull ended without all the bytes.
+    PullEnded,
+    /// The worker that was writing it died or gave up: no copy of this put can ever be complete.
+    Aborted,
+    /// The node that was producing it makes it anew, under another put id: as `Aborted`, but those who wait for it go on
+    /// waiting.
+    Superseded,
+    /// Given up by its store, because another put of the id was first.
+    Conceded,
+    /// Deleted, as the shard had asked.
+    Deleted,
+}
+
+/// How a pull ended, reported when the slot is returned.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PullOutcome {
+    /// All bytes arrived.
+    Complete,
+    /// The sender could not be reached, or its connection broke.
+    SenderUnreachable,
+    /// The sender sent nothing for too long, or asks the receiver itself for this put.
+    SenderStalled,
+    /// The sender does not have this put of the object (any more).
+    SenderHasNoCopy,
+    /// A frame was damaged on the way.
+    Corrupt,
+    /// The receiver no longer wants it, or has no room, and has no copy.
+    Cancelled,
+    /// The receiver gave the slot up, as it was asked to: [`ToStore::GiveWay`](super::ToStore::GiveWay).
+    GaveWay,
+}
+
+/// Asks for one location to pull from. Answered when there is one, or at the deadline.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Query {
+    /// Correlates the answer: `Granted`, `Inline` or `Failed`.
+    pub request: RequestId,
+    /// The object to find a sender for.
+    pub id: ObjectId,
+    /// The time to wait at most, from arrival.
+    pub timeout: Duration,
+    /// Which put the receiver already has leading bytes of; only copies of the same put are of use then.
+    pub resume: Option<PutId>,
+    /// Senders that failed this receiver lately: granted only if there is no other.
+    pub avoid: Vec<NodeId>,
+}
+
+/// What a subscription is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wants {
+    /// Where the object is.
+    Locations,
+    /// The bytes, too, which come first if the shard has them and the store has no copy: as if it had asked for them. Saves the
+    /// question to one who would ask it next.
+    Bytes,
+}

@@ -1,0 +1,118 @@
+//! The types of the elements of objects.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+macro_rules! dtypes {
+    ($($variant:ident $name:literal $size:literal $doc:literal;)*) => {
+        /// The element type of an object; [`Dtype::Opaque`] for plain bytes.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+        pub enum Dtype {
+            /// Plain bytes: no elements are known, so no reduce is possible.
+            #[default]
+            Opaque,
+            $(#[doc = $doc] $variant,)*
+        }
+
+        impl Dtype {
+            /// All element types, in the order of their declaration.
+            pub const ALL: &[Self] = &[Self::Opaque, $(Self::$variant,)*];
+
+            /// Bytes per element; 1 for opaque bytes.
+            pub const fn size_bytes(self) -> u64 {
+                match self { Self::Opaque => 1, $(Self::$variant => $size,)* }
+            }
+
+            /// The name as it is written on the command line: `f32`, `bf16`, `opaque`.
+            pub const fn name(self) -> &'static str {
+                match self { Self::Opaque => "opaque", $(Self::$variant => $name,)* }
+            }
+        }
+    };
+}
+
+dtypes! {
+    F16 "f16" 2 "IEEE 754 half precision.";
+    Bf16 "bf16" 2 "bfloat16: the upper half of an `f32`.";
+    F32 "f32" 4 "IEEE 754 single precision.";
+    F64 "f64" 8 "IEEE 754 double precision.";
+    I8 "i8" 1 "Signed 8-bit integer.";
+    I16 "i16" 2 "Signed 16-bit integer.";
+    I32 "i32" 4 "Signed 32-bit integer.";
+    I64 "i64" 8 "Signed 64-bit integer.";
+    U8 "u8" 1 "Unsigned 8-bit integer.";
+    U16 "u16" 2 "Unsigned 16-bit integer.";
+    U32 "u32" 4 "Unsigned 32-bit integer.";
+    U64 "u64" 8 "Unsigned 64-bit integer.";
+    Bool "bool" 1 "A byte that is 0 or 1.";
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for Dtype {
+    type Err = MetadataError;
+
+    fn from_str(text: &str) -> Result<Self, MetadataError> {
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|dtype| dtype.name() == text)
+            .ok_or_else(|| MetadataError::UnknownDtype { name: text.chars().take(32).collect() })
+    }
+}
+
+/// The reason for which metadata was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MetadataError {
+    /// No dtype has this name.
+    #[error("unknown dtype {name:?}")]
+    UnknownDtype {
+        /// The name that was given, cut to 32 characters.
+        name: String,
+    },
+    /// The shape has too many dimensions.
+    #[error("a shape has at most 64 dimensions, this one has {dimensions}")]
+    TooManyDimensions {
+        /// The number of dimensions that the shape has.
+        dimensions: usize,
+    },
+    /// Shape times element size is not the size of the object.
+    #[error("dtype {dtype} and the shape do not make {size_bytes} bytes")]
+    ShapeDisagrees {
+        /// The element type.
+        dtype: Dtype,
+        /// The size of the object.
+        size_bytes: u64,
+    },
+    /// Refused by a peer, which gave this reason.
+    #[error("{reason}")]
+    Reported {
+        /// The peer's text, cut to the limit of the wire.
+        reason: Cow<'static, str>,
+    },
+    /// The application's own metadata is too long.
+    #[error("application metadata is at most 4096 bytes, this is {length_bytes}")]
+    UserTooLong {
+        /// Its length.
+        length_bytes: usize,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip() {
+        for dtype in Dtype::ALL {
+            assert_eq!(dtype.name().parse::<Dtype>().unwrap(), *dtype);
+        }
+        assert!("float".parse::<Dtype>().is_err());
+    }
+}

@@ -1,0 +1,499 @@
+//! What can go wrong, as every plane and every client sees it.
+//!
+//! One enum serves the shard, the store, the wire and the clients, because an error that a shard decides on travels
+//! through a store to a client unchanged. The crates that own a transport add the errors of that transport.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::time::Duration;
+
+pub use crate::vocabulary::dtype::MetadataError;
+use crate::vocabulary::id::{IdError, NodeId, ObjectId};
+use crate::vocabulary::missing::{Absent, Named, list};
+use crate::vocabulary::text::escape;
+
+pub use crate::vocabulary::call::{Operation, Plane};
+
+/// The result of an operation on objects.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// The last part of a message: why room is in use, if that is known.
+struct Holders<'a>(&'a str);
+
+impl fmt::Display for Holders<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.is_empty() { Ok(()) } else { write!(f, "; {}", self.0) }
+    }
+}
+
+/// Everything that an operation on objects can answer instead of a result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The object id is empty or too long.
+    #[error("{}", IdError::Length { length_bytes: *length_bytes })]
+    InvalidId {
+        /// The length of the refused id.
+        length_bytes: usize,
+    },
+    /// A node or cluster id is empty, too long or has characters that are not allowed.
+    #[error("{}", IdError::Name { name: name.clone() })]
+    InvalidName {
+        /// The refused name, cut to 63 characters.
+        name: String,
+    },
+    /// Dtype, shape and size do not fit together.
+    #[error(transparent)]
+    InvalidMetadata(#[from] MetadataError),
+    /// A request that is well-formed but makes no sense, such as waiting for more ids than were given.
+    #[error("invalid request: {reason}")]
+    InvalidRequest {
+        /// The mistake, in words.
+        reason: Cow<'static, str>,
+    },
+    /// The id already names an object of other bytes, size or metadata.
+    #[error("object {id} already exists, with other bytes, or of another dtype or shape")]
+    AlreadyExists {
+        /// The id under which both were put.
+        id: ObjectId,
+    },
+    /// The object can never fit.
+    #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
+    ObjectTooLarge {
+        /// The object that was to be made.
+        id: ObjectId,
+        /// Its size.
+        size_bytes: u64,
+        /// The arena's capacity, or the configured limit if that is less.
+        limit_bytes: u64,
+    },
+    /// There was no room before the deadline, even after eviction.
+    #[error(
+        "store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free{}",
+        Holders(holders)
+    )]
+    StoreFull {
+        /// The number of bytes that the call needed.
+        needed_bytes: u64,
+        /// How many bytes of the arena were free when the call gave up.
+        free_bytes: u64,
+        /// The size of the arena.
+        capacity_bytes: u64,
+        /// The store, the reasons why the rest is in use, and the programs that refer to it, in words; empty where nobody looked.
+        holders: String,
+    },
+    /// The deadline passed.
+    #[error("{operation} timed out after {waited:?}{}", Because(missing))]
+    Timeout {
+        /// The call that timed out.
+        operation: Operation,
+        /// The time that it waited.
+        waited: Duration,
+        /// The thing that it waited for, if that is known.
+        missing: Option<Box<Missing>>,
+    },
+    /// Every copy of the object is gone, or its producer died before it was complete.
+    #[error("object {id} is lost: no copy of it is left")]
+    ObjectLost {
+        /// The lost object.
+        id: ObjectId,
+    },
+    /// The object was the target of a reduce that lost a source and took another one instead. The bytes that were read are
+    /// wrong; the reduce makes the object anew.
+    #[error("object {id} is made anew, since a source of its reduce was lost")]
+    Superseded {
+        /// The target of the reduce.
+        id: ObjectId,
+    },
+    /// The object was deleted while the call was under way.
+    #[error("object {id} was deleted")]
+    Deleted {
+        /// The deleted object.
+        id: ObjectId,
+    },
+    /// The object cannot be reduced: its type, shape or size is not that of the others, or the operation is not defined for
+    /// it.
+    #[error("object {id} cannot be reduced: {reason}")]
+    TypeMismatch {
+        /// The object that differs from the others, or for which the operation is not defined.
+        id: ObjectId,
+        /// How it differs, and from which object.
+        reason: Cow<'static, str>,
+    },
+    /// An object is named twice where each may be named once.
+    #[error("object {id} is named more than once")]
+    DuplicateId {
+        /// The id that occurs twice.
+        id: ObjectId,
+    },
+    /// A limit on a number of things was reached.
+    #[error("{what} are limited to {maximum}")]
+    LimitExceeded {
+        /// The things that there were too many of, in the plural: `open calls of a client`.
+        what: Cow<'static, str>,
+        /// The largest number that is allowed.
+        maximum: u64,
+    },
+    /// The connection has no such reference: it was released already, or never given.
+    #[error("no reference {reference} on this connection")]
+    UnknownReference {
+        /// The number of the copy that the client named.
+        reference: u64,
+    },
+    /// Another daemon of this name is alive.
+    #[error("node id {node} is in use by another store of this cluster")]
+    NodeIdInUse {
+        /// The name that two stores claim.
+        node: NodeId,
+    },
+    /// The peer belongs to another cluster.
+    #[error("{}", IdError::OtherCluster { ours: ours.clone(), theirs: theirs.clone() })]
+    ClusterMismatch {
+        /// The cluster of this side.
+        ours: String,
+        /// The cluster of the peer.
+        theirs: String,
+    },
+    /// The store spells the list of directory shards in another way than the others do: it would look for objects at other
+    /// shards than they.
+    #[error(
+        "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
+    )]
+    ShardListMismatch {
+        /// The list of the store that is refused.
+        refused: String,
+        /// The list of the stores that are connected.
+        in_use: String,
+    },
+    /// The peer speaks another version of the protocol.
+    #[error("the peer speaks protocol version {theirs}, this is version {ours}")]
+    VersionMismatch {
+        /// The version of this side.
+        ours: u32,
+        /// The version of the peer.
+        theirs: u32,
+    },
+    /// The peer does not prove that it may do this, or it may not.
+    #[error("permission denied: {reason}")]
+    PermissionDenied {
+        /// What is missing, in words.
+        reason: Cow<'static, str>,
+    },
+    /// The peer sent something that is not of the protocol.
+    #[error("malformed message on the {plane} plane: {reason}")]
+    Malformed {
+        /// The plane on which it arrived.
+        plane: Plane,
+        /// The rule that it breaks, in words.
+        reason: Cow<'static, str>,
+    },
+    /// The daemon, or the directory behind it, cannot be reached now.
+    #[error("{what} cannot be reached")]
+    Unavailable {
+        /// The daemon that cannot be reached, in words.
+        what: Cow<'static, str>,
+    },
+    /// The daemon is shutting down.
+    #[error("the daemon is shutting down")]
+    ShuttingDown,
+}
+
+impl From<IdError> for Error {
+    fn from(error: IdError) -> Self {
+        match error {
+            IdError::Length { length_bytes } => Self::InvalidId { length_bytes },
+            IdError::Name { name } => Self::InvalidName { name },
+            IdError::OtherCluster { ours, theirs } => Self::ClusterMismatch { ours, theirs },
+        }
+    }
+}
+
+/// Stable numbers of the errors: on the wire, in metrics, and for `match` across languages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each is documented at the variant of Error of the same name")]
+pub enum ErrorCode {
+    InvalidId = 1,
+    InvalidName = 2,
+    InvalidMetadata = 3,
+    InvalidRequest = 4,
+    AlreadyExists = 5,
+    ObjectTooLarge = 6,
+    StoreFull = 7,
+    Timeout = 8,
+    ObjectLost = 9,
+    Deleted = 10,
+    LimitExceeded = 11,
+    UnknownReference = 12,
+    NodeIdInUse = 13,
+    ClusterMismatch = 14,
+    VersionMismatch = 15,
+    Malformed = 16,
+    Unavailable = 17,
+    ShuttingDown = 18,
+    TypeMismatch = 19,
+    DuplicateId = 20,
+    Superseded = 21,
+    PermissionDenied = 22,
+    ShardListMismatch = 23,
+}
+
+impl Error {
+    /// An [`Error::InvalidRequest`] for `reason`.
+    pub const fn invalid_request(reason: &'static str) -> Self {
+        Self::InvalidRequest { reason: Cow::Borrowed(reason) }
+    }
+
+    /// An [`Error::Malformed`] on `plane` for `reason`.
+    pub const fn malformed(plane: Plane, reason: &'static str) -> Self {
+        Self::Malformed { plane, reason: Cow::Borrowed(reason) }
+    }
+
+    /// An [`Error::PermissionDenied`] for `reason`.
+    pub const fn permission_denied(reason: &'static str) -> Self {
+        Self::PermissionDenied { reason: Cow::Borrowed(reason) }
+    }
+
+    /// An [`Error::Unavailable`] of `what`.
+    pub const fn unavailable(what: &'static str) -> Self {
+        Self::Unavailable { what: Cow::Borrowed(what) }
+    }
+
+    /// An [`Error::Timeout`] of which nobody knows what was missing.
+    pub const fn timeout(operation: Operation, waited: Duration) -> Self {
+        Self::Timeout { operation, waited, missing: None }
+    }
+
+    /// An [`Error::LimitExceeded`] of `what`.
+    pub const fn limit_exceeded(what: &'static str, maximum: u64) -> Self {
+        Self::LimitExceeded { what: Cow::Borrowed(what), maximum }
+    }
+
+    /// The stable code of this error.
+    pub const fn code(&self) -> ErrorCode {
+        match self {
+            Self::InvalidId { .. } => ErrorCode::InvalidId,
+            Self::InvalidName { .. } => ErrorCode::InvalidName,
+            Self::InvalidMetadata(_) => ErrorCode::InvalidMetadata,
+            Self::InvalidRequest { .. } => ErrorCode::InvalidRequest,
+            Self::AlreadyExists { .. } => ErrorCode::AlreadyExists,
+            Self::ObjectTooLarge { .. } => ErrorCode::ObjectTooLarge,
+            Self::StoreFull { .. } => ErrorCode::StoreFull,
+            Self::Timeout { .. } => ErrorCode::Timeout,
+            Self::ObjectLost { .. } => ErrorCode::ObjectLost,
+            Self::Deleted { .. } => ErrorCode::Deleted,
+            Self::LimitExceeded { .. } => ErrorCode::LimitExceeded,
+            Self::UnknownReference { .. } => ErrorCode::UnknownReference,
+            Self::NodeIdInUse { .. } => ErrorCode::NodeIdInUse,
+            Self::ClusterMismatch { .. } => ErrorCode::ClusterMismatch,
+            Self::ShardListMismatch { .. } => ErrorCode::ShardListMismatch,
+            Self::VersionMismatch { .. } => ErrorCode::VersionMismatch,
+            Self::Malformed { .. } => ErrorCode::Malformed,
+            Self::Unavailable { .. } => ErrorCode::Unavailable,
+            Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::TypeMismatch { .. } => ErrorCode::TypeMismatch,
+            Self::DuplicateId { .. } => ErrorCode::DuplicateId,
+            Self::Superseded { .. } => ErrorCode::Superseded,
+            Self::PermissionDenied { .. } => ErrorCode::PermissionDenied,
+        }
+    }
+
+    /// Returns `true` if the same call may succeed if it is made again later, with nothing changed by the caller.
+    pub const fn is_retryable(&self) -> bool {
+        matches!(
+            self,
+            Self::StoreFull { .. }
+                | Self::Timeout { .. }
+                | Self::LimitExceeded { .. }
+                | Self::NodeIdInUse { .. }
+                | Self::Unavailable { .. }
+                | Self::Superseded { .. }
+                | Self::ShuttingDown
+        )
+    }
+}
+
+/// The thing that a call waited for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Missing {
+    /// The directory knows no store from which the object can be had.
+    Object {
+        /// The object.
+        id: ObjectId,
+    },
+    /// The directory knows no store that has these sources of a reduce.
+    Sources {
+        /// The sources.
+        sources: Named<ObjectId>,
+    },
+    /// These participants of a collective have not put their sources.
+    Participants {
+        /// The participants.
+        participants: Named<Absent>,
+    },
+    /// The participant with rank 0 has not begun the collective, or its store has not finished it.
+    Coordinator {
+        /// The target of the collective.
+        target: ObjectId,
+    },
+    /// These stores have not done their part of a reduce or a collective.
+    Stores {
+        /// The stores.
+        nodes: Named<NodeId>,
+    },
+    /// The store has no room. A call that waited for that fails with [`Error::StoreFull`] instead of a timeout.
+    Room {
+        /// The number of bytes that the call needs.
+        needed_bytes: u64,
+        /// The number of bytes of the arena that are free.
+        free_bytes: u64,
+        /// The size of the arena.
+        capacity_bytes: u64,
+    },
+    /// A client of this store creates the object, and has not sealed it.
+    Seal {
+        /// The object.
+        id: ObjectId,
+    },
+    /// The bytes of an object do not arrive.
+    Bytes {
+        /// The object.
+        id: ObjectId,
+        /// The store that sends them.
+        from: NodeId,
+    },
+    /// A store cannot be asked: it refuses this store, or cannot be reached.
+    Peer {
+        /// The store.
+        node: NodeId,
+        /// The reason of the last failure.
+        reason: Box<Error>,
+    },
+    /// The directory shard of the object cannot be asked: it refuses this store, or cannot be reached.
+    Shard {
+        /// The address of the shard, as configured.
+        address: String,
+        /// The reason of the last failure.
+        reason: Box<Error>,
+    },
+    /// A directory shard has not answered.
+    Answer {
+        /// The address of the shard, as configured.
+        address: String,
+    },
+}
+
+impl Missing {
+    /// The name of the kind: stable, for programs.
+    pub const fn kind(&self) -> &'static str {
+        match self {
+            Self::Object { .. } => "object",
+            Self::Sources { .. } => "sources",
+            Self::Participants { .. } => "participants",
+            Self::Coordinator { .. } => "coordinator",
+            Self::Stores { .. } => "stores",
+            Self::Room { .. } => "room",
+            Self::Seal { .. } => "seal",
+            Self::Bytes { .. } => "bytes",
+            Self::Peer { .. } => "peer",
+            Self::Shard { .. } => "shard",
+            Self::Answer { .. } => "answer",
+        }
+    }
+
+    /// The failure behind it, if one is known.
+    pub fn reason(&self) -> Option<&Error> {
+        match self {
+            Self::Peer { reason, .. } | Self::Shard { reason, .. } => Some(reason),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Object { id } => write!(f, "no store offers object {id}"),
+            Self::Sources { sources } => {
+                f.write_str("no store offers ")?;
+                list(f, ("source", "sources"), sources, |f, id| write!(f, "{id}"))
+            }
+            Self::Participants { participants } => {
+                list(f, ("rank", "ranks"), participants, |f, Absent { rank, source }| {
+                    write!(f, "{rank} ({source})")
+                })?;
+                f.write_str(if participants.count == 1 { " has not joined" } else { " have not joined" })
+            }
+            Self::Coordinator { target } => {
+                write!(f, "rank 0 has not begun or not finished the collective of {target}")
+            }
+            Self::Stores { nodes } => {
+                list(f, ("store", "stores"), nodes, |f, node| f.write_str(node.as_str()))?;
+                f.write_str(if nodes.count == 1 { " is not done" } else { " are not done" })
+            }
+            Self::Room { needed_bytes, free_bytes, capacity_bytes } => {
+                write!(
+                    f,
+                    "the store is full: {needed_bytes} bytes needed, {free_bytes} of {capacity_bytes} free"
+                )
+            }
+            Self::Seal { id } => write!(f, "the client that creates object {id} here has not sealed it"),
+            Self::Bytes { id, from } => {
+                write!(f, "store {} has not sent all bytes of object {id}", from.as_str())
+            }
+            Self::Peer { node, reason } => write!(f, "store {}: {reason}", node.as_str()),
+            Self::Shard { address, reason } => write!(f, "directory shard {}: {reason}", escape(address)),
+            Self::Answer { address } => {
+                write!(f, "directory shard {} has not answered", escape(address))
+            }
+        }
+    }
+}
+
+/// The end of the message of a timeout.
+struct Because<'a>(&'a Option<Box<Missing>>);
+
+impl fmt::Display for Because<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |missing| write!(f, ": {missing}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::vocabulary::error::Operation;
+
+    fn id(name: &str) -> ObjectId {
+        ObjectId::new(name).unwrap()
+    }
+
+    #[test]
+    fn a_timeout_says_what_was_missing() {
+        let said = |missing: Missing| {
+            let waited = Duration::from_secs(2);
+            let missing = Some(Box::new(missing));
+            Error::Timeout { operation: Operation::Reduce, waited, missing }.to_string()
+        };
+        let participants = Named::of([Absent { rank: 2, source: id("x/2") }]);
+        assert_eq!(
+            said(Missing::Participants { participants }),
+            "reduce timed out after 2s: rank 2 (x/2) has not joined"
+        );
+        let sources = Named::of((0..10).map(|number| id(&format!("s{number}"))));
+        assert_eq!(
+            said(Missing::Sources { sources }),
+            "reduce timed out after 2s: no store offers sources s0, s1, s2, s3, s4, s5, s6, s7 and 2 more"
+        );
+        let reason = Box::new(Error::permission_denied("another token"));
+        assert_eq!(
+            said(Missing::Shard { address: "a:1".into(), reason }),
+            "reduce timed out after 2s: directory shard a:1: permission denied: another token"
+        );
+        let plain = Error::timeout(Operation::Get, Duration::from_secs(1));
+        assert_eq!(plain.to_string(), "get timed out after 1s");
+    }
+}

@@ -1,0 +1,158 @@
+//! Failures that repeat: which of them are news for the log, and which the store shows to people.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use crate::vocabulary::error::{Error, ErrorCode};
+use crate::vocabulary::id::NodeId;
+use crate::vocabulary::time::Time;
+
+/// The time that a kind of failure stays old news: two kinds that alternate are told twice in this time, not at each attempt.
+const REPEAT_PAUSE: Duration = Duration::from_secs(10);
+/// Most kinds of failures that are remembered of one peer.
+const MAX_KINDS: usize = 8;
+/// Most peers whose failures are remembered.
+pub const MAX_FAULTY_PEERS: usize = 64;
+/// The time that a failure of a peer is shown, and named as a cause: a store tries an object's senders again within seconds.
+pub const FAULT_TTL: Duration = Duration::from_secs(60);
+
+/// The kind of a failure: its code and its text without numbers, which differ between attempts.
+type Kind = (ErrorCode, String);
+
+fn kind(error: &Error) -> Kind {
+    let text = error.to_string().chars().filter(|character| !character.is_ascii_digit()).collect();
+    (error.code(), text)
+}
+
+/// The kinds of failures of one peer that the log has told.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ToldFailures {
+    /// The kinds, and when each was told; the one that was told last is at the end.
+    kinds: VecDeque<(Kind, Time)>,
+}
+
+impl ToldFailures {
+    /// Notes a failure. Returns `true` if the log should tell it: its kind differs from the last one that was told.
+    pub fn is_news(&mut self, now: Time, error: &Error) -> bool {
+        let kind = kind(error);
+        let is_last = self.kinds.back().is_some_and(|(last, _)| *last == kind);
+        let is_recent = |(told, at): &(Kind, Time)| *told == kind && now.since(*at) < REPEAT_PAUSE;
+        if is_last || self.kinds.iter().any(is_recent) {
+            return false;
+        }
+        self.kinds.retain(|(told, _)| *told != kind);
+        if self.kinds.len() >= MAX_KINDS {
+            self.kinds.pop_front();
+        }
+        self.kinds.push_back((kind, now));
+        true
+    }
+}
+
+/// The last failure of a peer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fault {
+    /// The failure.
+    pub error: Error,
+    /// The time at which attempts began to fail.
+    pub since: Time,
+    /// The time at which the last attempt failed.
+    pub at: Time,
+}
+
+/// The peers to which the last attempt has failed.
+#[derive(Debug, Default)]
+pub struct PeerFaults {
+    faults: BTreeMap<NodeId, (Fault, ToldFailures)>,
+}
+
+impl PeerFaults {
+    /// Notes that an attempt has failed. Returns `true` if the log should tell it.
+    pub fn failed(&mut self, now: Time, peer: &NodeId, error: Error) -> bool {
+        if let Some((fault, told)) = self.faults.get_mut(peer) {
+            *fault = Fault { error, at: now, since: fault.since };
+            return told.is_news(now, &fault.error);
+        }
+        if self.faults.len() >= MAX_FAULTY_PEERS {
+            let oldest = self.faults.iter().min_by_key(|(_, (fault, _))| fault.at);
+            if let Some(oldest) = oldest.map(|(peer, _)| peer.clone()) {
+                self.faults.remove(&oldest);
+            }
+        }
+        let mut told = ToldFailures::default();
+        let is_news = told.is_news(now, &error);
+        self.faults.insert(peer.clone(), (Fault { error, since: now, at: now }, told));
+        is_news
+    }
+
+    /// Notes that an attempt has succeeded. Returns `true` if the one before had failed.
+    pub fn reached(&mut self, peer: &NodeId) -> bool {
+        self.faults.remove(peer).is_some()
+    }
+
+    /// The last failure of a peer, if it is recent.
+    pub fn of(&self, now: Time, peer: &NodeId) -> Option<&Fault> {
+        let (fault, _) = self.faults.get(peer)?;
+        (now.since(fault.at) <= FAULT_TTL).then_some(fault)
+    }
+
+    /// The recent failures of all peers.
+    pub fn recent(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
+        let faults = self.faults.iter().map(|(peer, (fault, _))| (peer, fault));
+        faults.filter(move |(_, fault)| now.since(fault.at) <= FAULT_TTL)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::ZERO + Duration::from_millis(millis)
+    }
+
+    fn away(port: u16) -> Error {
+        Error::Unavailable { what: format!("127.0.0.1:{port}").into() }
+    }
+
+    #[test]
+    fn a_kind_of_failure_is_news_when_it_changes() {
+        let mut told = ToldFailures::default();
+        let refused = Error::permission_denied("another token");
+        assert!(told.is_news(at(0), &away(1)));
+        assert!(!told.is_news(at(1), &away(2)), "only a number differs");
+        assert!(told.is_news(at(2), &refused));
+        assert!(!told.is_news(at(60_000), &refused), "it goes on");
+        assert!(told.is_news(at(60_001), &away(1)), "it is news again");
+    }
+
+    #[test]
+    fn failures_that_alternate_are_told_at_times() {
+        let mut told = ToldFailures::default();
+        let refused = Error::permission_denied("another token");
+        let mut count = 0;
+        for second in 0..60_u64 {
+            let error = if second % 2 == 0 { &refused } else { &away(1) };
+            count += usize::from(told.is_news(at(second * 1000), error));
+        }
+        assert!((10..=13).contains(&count), "{count}");
+    }
+
+    #[test]
+    fn no_more_kinds_or_peers_are_remembered_than_the_limits_say() {
+        let mut told = ToldFailures::default();
+        let mut faults = PeerFaults::default();
+        for number in 0..200_u32 {
+            let text: String = std::iter::repeat_n('x', number as usize).collect();
+            let error = Error::Unavailable { what: text.into() };
+            told.is_news(at(0), &error);
+            let peer = NodeId::new(&format!("n{number}")).unwrap();
+            assert!(faults.failed(at(number.into()), &peer, error));
+        }
+        assert_eq!(told.kinds.len(), MAX_KINDS);
+        assert_eq!(faults.faults.len(), MAX_FAULTY_PEERS);
+        let peer = NodeId::new("n199").unwrap();
+        assert!(faults.of(at(200), &peer).is_some() && faults.of(at(61_000), &peer).is_none());
+        assert!(faults.reached(&peer) && !faults.reached(&peer));
+    }
+}

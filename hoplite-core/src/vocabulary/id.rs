@@ -1,0 +1,269 @@
+//! Names: of objects, of nodes, of puts, of clusters. Each type carries the proof that it was checked.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::vocabulary::text::escape_into;
+
+/// Longest object id, in bytes: what one length byte can say.
+pub const MAX_OBJECT_ID_BYTES: usize = 255;
+/// Longest node or cluster id, in bytes: the limit of a DNS label, so that a host name fits.
+pub const MAX_NODE_ID_BYTES: usize = 63;
+
+/// The reason for which a name is refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum IdError {
+    /// An object id is empty or too long.
+    #[error("an object id has 1 to 255 bytes, this one has {length_bytes}")]
+    Length {
+        /// The length of the refused id.
+        length_bytes: usize,
+    },
+    /// A node or cluster id is empty, too long or has characters that are not allowed.
+    #[error("{name:?} is not a valid name: 1 to 63 of the characters A-Z a-z 0-9 - _ .")]
+    Name {
+        /// The refused name, cut to 63 characters.
+        name: String,
+    },
+    /// A peer belongs to another cluster.
+    #[error("the peer belongs to cluster {theirs:?}, and this side to {ours:?}")]
+    OtherCluster {
+        /// The cluster of this side.
+        ours: String,
+        /// The cluster of the peer.
+        theirs: String,
+    },
+}
+
+/// The name of an object: 1 to 255 bytes, chosen by the application.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectId(Arc<[u8]>);
+
+impl ObjectId {
+    /// Checks the length of `bytes` and makes an id of them.
+    ///
+    /// # Errors
+    /// [`IdError::Length`] if `bytes` is empty or longer than 255 bytes.
+    pub fn new(bytes: impl AsRef<[u8]>) -> Result<Self, IdError> {
+        let bytes = bytes.as_ref();
+        if bytes.is_empty() || bytes.len() > MAX_OBJECT_ID_BYTES {
+            return Err(IdError::Length { length_bytes: bytes.len() });
+        }
+        Ok(Self(bytes.into()))
+    }
+
+    /// The private name of the output of a hop: only the stores of that reduce know it, and it is never published.
+    pub fn of_hop(put: PutId) -> Self {
+        Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
+    }
+
+    /// The bytes of the id.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// The id for people: text as it was given; what is no text, or would disturb a terminal or a table, escaped as in Rust.
+    pub fn readable(&self) -> String {
+        let mut text = String::new();
+        for chunk in self.0.utf8_chunks() {
+            escape_into(&mut text, chunk.valid());
+            text.extend(chunk.invalid().escape_ascii().map(char::from));
+        }
+        text
+    }
+}
+
+impl Borrow<[u8]> for ObjectId {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for ObjectId {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl TryFrom<&str> for ObjectId {
+    type Error = IdError;
+
+    fn try_from(text: &str) -> Result<Self, IdError> {
+        Self::new(text)
+    }
+}
+
+impl TryFrom<&[u8]> for ObjectId {
+    type Error = IdError;
+
+    fn try_from(bytes: &[u8]) -> Result<Self, IdError> {
+        Self::new(bytes)
+    }
+}
+
+impl fmt::Display for ObjectId {
+    /// Prints readable ids as they are, and other bytes escaped as in a Rust byte string.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0.escape_ascii())
+    }
+}
+
+impl fmt::Debug for ObjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectId({self})")
+    }
+}
+
+fn check_name(text: &str) -> Result<Arc<str>, IdError> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    if text.is_empty() || text.len() > MAX_NODE_ID_BYTES || !text.chars().all(allowed) {
+        return Err(IdError::Name { name: text.chars().take(MAX_NODE_ID_BYTES).collect() });
+    }
+    Ok(text.into())
+}
+
+/// The name of a node: 1 to 63 of the characters `A-Z a-z 0-9 - _ .`; unique in its cluster.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(Arc<str>);
+
+impl NodeId {
+    /// Checks `text` and makes a node id of it.
+    ///
+    /// # Errors
+    /// [`IdError::Name`] if it is empty, too long, or has other characters than those allowed.
+    pub fn new(text: &str) -> Result<Self, IdError> {
+        check_name(text).map(Self)
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "NodeId({self})")
+    }
+}
+
+/// The name of a cluster, written like a [`NodeId`]. Daemons of different clusters refuse to talk to each other.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ClusterId(Arc<str>);
+
+impl ClusterId {
+    /// Checks `text` and makes a cluster id of it.
+    ///
+    /// # Errors
+    /// [`IdError::Name`] if it is empty, too long, or has other characters than those allowed.
+    pub fn new(text: &str) -> Result<Self, IdError> {
+        check_name(text).map(Self)
+    }
+
+    /// The name as text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// Compares this cluster with the one that a peer names.
+    ///
+    /// # Errors
+    /// [`IdError::OtherCluster`], or [`IdError::Name`] if the peer names none.
+    pub fn check_same(&self, theirs: &str) -> Result<(), IdError> {
+        let theirs = Self::new(theirs)?;
+        if theirs == *self {
+            return Ok(());
+        }
+        Err(IdError::OtherCluster { ours: self.as_str().to_owned(), theirs: theirs.as_str().to_owned() })
+    }
+}
+
+impl fmt::Display for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl fmt::Debug for ClusterId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ClusterId({self})")
+    }
+}
+
+/// Which `Put` made an object, so that what is left of a deleted object is never taken for a later one of the same id.
+///
+/// Chosen by the store of the client that puts: random, or a counter in the simulation. All copies of an object carry
+/// the same one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PutId(pub u64);
+
+impl fmt::Display for PutId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Tells the runs of a store apart: a node that restarts under the same name has a new one, and none of its old copies.
+///
+/// A secret of the store and the shards. A store that reconnects shows its incarnation to take over
+/// its own earlier session, so anybody who knows the incarnation could do the same. No report
+/// contains it, and `Debug` does not print it.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u64);
+
+impl fmt::Debug for Incarnation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Incarnation(..)")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_incarnation_is_never_printed() {
+        assert_eq!(
+            format!("{:?} {:#?}", Incarnation(4711), Incarnation(4711)),
+            "Incarnation(..) Incarnation(..)"
+        );
+    }
+
+    #[test]
+    fn object_ids_are_bounded() {
+        assert!(ObjectId::new(b"").is_err());
+        assert!(ObjectId::new(vec![7; 255]).is_ok());
+        assert_eq!(ObjectId::new(vec![7; 256]), Err(IdError::Length { length_bytes: 256 }));
+    }
+
+    #[test]
+    fn object_ids_print_readably() {
+        assert_eq!(ObjectId::new("weights/7").unwrap().to_string(), "weights/7");
+        assert_eq!(ObjectId::new([0, 255]).unwrap().to_string(), "\\x00\\xff");
+    }
+
+    #[test]
+    fn nothing_in_an_id_disturbs_a_terminal() {
+        let text = |id: &[u8]| ObjectId::new(id).unwrap().readable();
+        assert_eq!(text("it's gew\u{e4}hr/\u{6771}\u{4eac}".as_bytes()), "it's gew\u{e4}hr/\u{6771}\u{4eac}");
+        assert_eq!(text(b"a\nb\x1b[1m"), r"a\nb\u{1b}[1m");
+        assert_eq!(text(b"a\xff\xc3"), r"a\xff\xc3");
+        assert_eq!(text("\u{202e}a".as_bytes()), r"\u{202e}a");
+    }
+
+    #[test]
+    fn node_ids_are_host_names() {
+        assert!(NodeId::new("gpu-07.rack_2").is_ok());
+        assert!(NodeId::new("").is_err());
+        assert!(NodeId::new("a b").is_err());
+        assert!(NodeId::new(&"x".repeat(64)).is_err());
+    }
+}

@@ -1,0 +1,68 @@
+//! The names of things within one store: its clients, calls, copies, transfers and hops.
+
+/// One connection of one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ClientId(pub u64);
+
+impl ClientId {
+    /// The store itself, where it asks for what clients ask for.
+    pub(crate) const STORE: Self = Self(u64::MAX);
+}
+
+/// Correlates a client's request with its answer; chosen by the client, unique among its open requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// One local copy of an object, from the moment its space is allocated to the moment that space is free again. Never
+/// used twice in the life of a store. Clients name their references by it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CopyId(pub u64);
+
+/// One transfer from another node into a local copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PullId(pub u64);
+
+/// One transfer from a local copy to another node; chosen by the shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServeId(pub u64);
+
+/// One computation that fills a local copy with the combination of several inputs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CombineId(pub u64);
+
+/// A hop of a reduce that this store coordinates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HopId(pub u64);
+
+/// A hop that this store performs for a coordinator elsewhere; chosen by the shell.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HostingId(pub u64);
+
+/// The side that writes the bytes of a copy. The producer publishes progress and declares the copy complete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Producer {
+    /// A client, in its own process.
+    Worker,
+    /// The store, from another node or from bytes that a shard sent. A node that has all bytes has the object.
+    Store,
+    /// The store, from other objects. The last block is kept back until the copy is complete, as that of a worker is.
+    Reduce,
+}
+
+/// The urgency of a message to a shard: may it wait a moment for others to share its frame?
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Urgency {
+    /// A client may wait for its effect.
+    Prompt,
+    /// No client of this store waits for its effect.
+    Deferrable,
+}
+
+/// A part of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ByteRange {
+    /// The offset at which it begins.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub length_bytes: u64,
+}

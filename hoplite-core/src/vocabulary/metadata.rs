@@ -1,0 +1,90 @@
+//! What travels with an object besides its bytes: element type, shape, and a few bytes of the application's own.
+
+use bytes::Bytes;
+
+use crate::vocabulary::agreement::Agreement;
+use crate::vocabulary::dtype::{Dtype, MetadataError};
+use crate::vocabulary::error::{Error, Result};
+use crate::vocabulary::id::ObjectId;
+
+/// Most dimensions of a shape: numpy's limit.
+pub const MAX_DIMENSIONS: usize = 64;
+/// Most bytes of application metadata.
+pub const MAX_USER_METADATA_BYTES: usize = 4096;
+
+/// Typed metadata of an object: set by `Put`, the same for every copy.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Metadata {
+    /// The element type.
+    pub dtype: Dtype,
+    /// The shape, in elements, row-major; `None` for bytes without a shape, `Some([])` for a scalar.
+    pub shape: Option<Vec<u64>>,
+    /// Bytes of the application's own, at most 4 KiB, passed through unread.
+    pub user: Bytes,
+    /// What the participants of a collective have agreed to, if this is its target: set by the store that makes it.
+    pub agreement: Option<Agreement>,
+}
+
+impl Metadata {
+    /// Checks the limits, and that dtype, shape and size agree.
+    ///
+    /// # Errors
+    /// [`Error::InvalidMetadata`], which says what disagrees.
+    pub fn validate(&self, size_bytes: u64) -> Result<()> {
+        if self.user.len() > MAX_USER_METADATA_BYTES {
+            return Err(MetadataError::UserTooLong { length_bytes: self.user.len() }.into());
+        }
+        let item = self.dtype.size_bytes();
+        match &self.shape {
+            Some(shape) if shape.len() > MAX_DIMENSIONS => {
+                Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into())
+            }
+            Some(shape) => {
+                let total = shape.iter().try_fold(item, |product, extent| product.checked_mul(*extent));
+                if total == Some(size_bytes) {
+                    Ok(())
+                } else {
+                    Err(MetadataError::ShapeDisagrees { dtype: self.dtype, size_bytes }.into())
+                }
+            }
+            None if !size_bytes.is_multiple_of(item) => {
+                Err(MetadataError::ShapeDisagrees { dtype: self.dtype, size_bytes }.into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that the object `target` with this metadata is what a participant of a collective asks for.
+    ///
+    /// # Errors
+    /// [`Error::TypeMismatch`]: another collective made it, which is named, or none.
+    pub fn check_made_by(&self, target: &ObjectId, asked: &Agreement) -> Result<()> {
+        match &self.agreement {
+            Some(coordinator) => asked.check(target, coordinator),
+            None => {
+                let reason = format!("a participant asks for {asked}, but no collective made what is there");
+                Err(Error::TypeMismatch { id: target.clone(), reason: reason.into() })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shaped(dtype: Dtype, shape: &[u64]) -> Metadata {
+        Metadata { dtype, shape: Some(shape.to_vec()), ..Metadata::default() }
+    }
+
+    #[test]
+    fn shape_must_agree_with_size() {
+        assert!(shaped(Dtype::F32, &[2, 3]).validate(24).is_ok());
+        assert!(shaped(Dtype::F32, &[2, 3]).validate(23).is_err());
+        assert!(shaped(Dtype::F64, &[]).validate(8).is_ok());
+        assert!(shaped(Dtype::F64, &[0, 9]).validate(0).is_ok());
+        assert!(shaped(Dtype::U8, &[u64::MAX, 2]).validate(0).is_err());
+        assert!(Metadata { dtype: Dtype::F32, ..Metadata::default() }.validate(6).is_err());
+        assert!(Metadata::default().validate(6).is_ok());
+    }
+}

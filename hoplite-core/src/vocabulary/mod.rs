@@ -1,0 +1,26 @@
+//! The words that all other modules use: names, errors, limits, times, places, links, requests and messages.
+//!
+//! They hold no state machine, and import no other module of this crate. `placement` ranks the shards of an id.
+
+pub mod agreement;
+pub mod block;
+pub mod call;
+pub mod checksum;
+pub mod directory;
+pub mod dtype;
+pub mod error;
+pub mod fault;
+pub mod id;
+pub mod limits;
+pub mod link;
+pub mod load;
+pub mod local;
+pub mod metadata;
+pub mod missing;
+pub mod op;
+pub mod place;
+pub mod placement;
+pub mod reduce;
+pub mod text;
+pub mod time;
+pub mod trace;

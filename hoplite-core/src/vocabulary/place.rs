@@ -1,0 +1,159 @@
+//! Where a node is: a path of groups, outermost first, and a position in the order of all nodes.
+//!
+//! This is what daemons need of a topology: 20 bytes per node, where a matrix takes 8 per pair. The groups come from labels, from
+//! measurements, or from both. The number of a labelled group follows from its label alone, so that all who know the label agree
+//! on it, whenever they hear of it.
+
+use crate::vocabulary::placement::{fnv1a, mix};
+
+/// How many levels of groups there can be.
+pub const MAX_LEVELS: usize = 4;
+
+/// The keys of the labels that say where a node is, outermost level first. Others may precede them, up to a slash, as in
+/// `topology.kubernetes.io/zone`.
+pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
+
+/// Numbers of groups, outermost level first; zero where a node is in none. As the name of a group: those of the group and of
+/// all around it, and zeros for what is within it. All zero is the group of all nodes.
+pub type Path = [u32; MAX_LEVELS];
+
+/// The group of all nodes.
+pub const EVERYWHERE: Path = [0; MAX_LEVELS];
+
+/// The place of a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Place {
+    /// The groups that the node is in, outermost first; zero for a level at which it is in none.
+    pub path: Path,
+    /// Its rank in the order of all nodes, along which chains run.
+    pub position: u32,
+}
+
+impl Place {
+    /// The place that labels tell, at no position. Unknown keys say nothing about it; of several labels of a level the first counts.
+    pub fn of_labels(labels: &[(String, String)]) -> Self {
+        let number = |level: &str| {
+            let label = labels.iter().find(|(key, value)| is_of(key, level) && !value.is_empty());
+            label.map_or(0, |(_, value)| number_of(value))
+        };
+        Self { path: LEVEL_KEYS.map(number), position: 0 }
+    }
+
+    /// The lowest level at which both are in one group: 0 if they share the innermost, [`MAX_LEVELS`] if they share none.
+    pub fn level(&self, other: &Self) -> usize {
+        level(self.path, other.path)
+    }
+
+    /// How many positions `to` comes after this one; a node before this one is further than all nodes after it.
+    pub const fn forward(&self, to: &Self) -> u32 {
+        to.position.wrapping_sub(self.position)
+    }
+}
+
+/// The labels that say two places of one node at one level, such as `zone=a` and `topology.kubernetes.io/zone=b`, if there are any.
+pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 2]> {
+    LEVEL_KEYS.into_iter().find_map(|level| {
+        let mut of_level = labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());
+        let first = of_level.next()?;
+        Some([first, of_level.find(|(_, value)| *value != first.1)?])
+    })
+}
+
+/// Returns `true` if a key is that of a level.
+fn is_of(key: &str, level: &str) -> bool {
+    key.rsplit('/').next() == Some(level)
+}
+
+/// The number of the measured group of a level whose first member this is: the same in every probe that finds such a group. Labels
+/// may be names of nodes too, but have no zero bytes.
+pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
+    number_of(&format!("\0{level}\0{first}"))
+}
+
+/// The number of the group that a label names. Two of a thousand groups get the same number once in ten thousand clusters; they
+/// count as one group then.
+pub fn number_of(label: &str) -> u32 {
+    let hash = mix(fnv1a(label.as_bytes()));
+    ((hash >> 32) as u32).max(1)
+}
+
+/// The groups that a node with this path is in, the innermost first, and the one of all nodes last.
+pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
+    let within = move |levels: usize| (path[levels - 1] != 0).then(|| group(path, levels));
+    (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
+}
+
+/// The lowest level at which both paths are in one group, as [`Place::level`].
+pub fn level(one: Path, other: Path) -> usize {
+    let shared = one.iter().zip(&other).take_while(|(one, other)| one == other);
+    MAX_LEVELS - shared.count()
+}
+
+/// Returns `true` if a node with this path is in a group.
+pub fn is_in(path: Path, of: Path) -> bool {
+    let levels = of.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
+    path[..levels] == of[..levels]
+}
+
+/// The outermost levels of a path.
+fn group(path: Path, levels: usize) -> Path {
+    let mut group = EVERYWHERE;
+    group[..levels].copy_from_slice(&path[..levels]);
+    group
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_and_distances() {
+        let place = |path, position| Place { path, position };
+        let a = place([0, 1, 2, 3], 7);
+        assert_eq!(a.level(&a), 0);
+        assert_eq!(a.level(&place([0, 1, 2, 4], 8)), 1);
+        assert_eq!(a.level(&place([0, 2, 2, 3], 8)), 3);
+        assert_eq!(a.level(&place([1, 1, 2, 3], 8)), 4);
+        assert_eq!(a.forward(&place([0; 4], 9)), 2);
+        assert!(a.forward(&place([0; 4], 6)) > a.forward(&place([0; 4], u32::MAX)));
+    }
+
+    #[test]
+    fn labels_tell_places() {
+        let place = |labels: &[(&str, &str)]| {
+            let labels: Vec<_> =
+                labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            Place::of_labels(&labels)
+        };
+        assert_eq!(place(&[]), Place::default());
+        assert_eq!(place(&[("disk", "ssd"), ("rack", "")]), Place::default());
+        let a7 = place(&[("rack", "7"), ("topology.kubernetes.io/zone", "a")]);
+        assert_eq!(a7, place(&[("rack", "7"), ("zone", "a"), ("disk", "ssd")]));
+        assert_eq!(a7.level(&place(&[("rack", "8"), ("zone", "a")])), 2);
+        assert_eq!(a7.level(&place(&[("rack", "7"), ("zone", "b")])), 4);
+    }
+
+    #[test]
+    fn labels_of_one_level_agree() {
+        let found = |labels: &[(&str, &str)]| {
+            let labels: Vec<_> =
+                labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            contradiction(&labels).map(|labels| labels.map(|(key, _)| key.clone()))
+        };
+        let kubernetes = "topology.kubernetes.io/zone";
+        assert_eq!(found(&[("rack", "7"), (kubernetes, "a"), ("zone", "a"), ("a/zone", "")]), None);
+        assert_eq!(
+            found(&[("rack", "7"), (kubernetes, "a"), ("zone", "b")]),
+            Some([kubernetes, "zone"].map(str::to_owned))
+        );
+    }
+
+    #[test]
+    fn groups_are_the_known_prefixes_of_a_path() {
+        let groups: Vec<Path> = groups_of([1, 0, 3, 0]).collect();
+        assert_eq!(groups, [[1, 0, 3, 0], [1, 0, 0, 0], EVERYWHERE]);
+        assert_eq!(groups_of(EVERYWHERE).collect::<Vec<_>>(), [EVERYWHERE]);
+        assert!(is_in([1, 0, 3, 9], [1, 0, 3, 0]) && is_in([1, 0, 3, 9], EVERYWHERE));
+        assert!(!is_in([1, 2, 3, 9], [1, 0, 3, 0]) && !is_in(EVERYWHERE, [1, 0, 0, 0]));
+    }
+}

@@ -1,0 +1,65 @@
+//! The request for a reduce.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::error::Error;
+use super::id::ObjectId;
+use super::local::ByteRange;
+use super::op::ReduceOp;
+
+/// What a reduce is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reduce {
+    /// The object to make.
+    pub target: ObjectId,
+    /// The objects to combine; they need not exist yet. No id twice.
+    pub sources: Vec<ObjectId>,
+    /// How many sources to combine.
+    pub count: usize,
+    /// The operation on two elements.
+    pub op: ReduceOp,
+    /// The order of the operands.
+    pub order: ReduceOrder,
+    /// The part of each source to combine, a multiple of the element size at both ends; `None`: all of it. It is planned as
+    /// if the other parts were reduced at the same time, as they are in an allreduce.
+    pub range: Option<ByteRange>,
+    /// The time that the whole may take.
+    pub timeout: Duration,
+}
+
+impl Reduce {
+    /// Checks what can be known of a reduce before any source exists: it has sources, names no object twice (the target
+    /// included), asks for no more sources than it names, and its range does not overflow.
+    ///
+    /// # Errors
+    /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
+    pub fn check(&self) -> Result<(), Error> {
+        if self.sources.is_empty() {
+            return Err(Error::invalid_request("a reduce of no objects"));
+        }
+        if !(1..=self.sources.len()).contains(&self.count) {
+            return Err(Error::invalid_request("cannot reduce no objects, or more than there are sources"));
+        }
+        let mut named = BTreeSet::from([&self.target]);
+        if let Some(id) = self.sources.iter().find(|id| !named.insert(id)) {
+            return Err(Error::DuplicateId { id: id.clone() });
+        }
+        match self.range {
+            Some(range) if range.offset_bytes.checked_add(range.length_bytes).is_none() => {
+                Err(Error::invalid_request("the range ends beyond the largest offset"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// In which order the sources of a reduce are combined.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ReduceOrder {
+    /// As they become ready, and as the topology suggests. Sums and products of floats may differ by rounding.
+    #[default]
+    Any,
+    /// In the order of the request, from left to right: the same bits in every run over the same sources.
+    Fixed,
+}

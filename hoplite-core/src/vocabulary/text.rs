@@ -1,0 +1,52 @@
+//! Text that somebody else has chosen, as people may see it in a terminal or a table.
+
+/// Appends `text` to `out` with what would disturb a terminal, or falsify a table, escaped as in Rust.
+pub(crate) fn escape_into(out: &mut String, text: &str) {
+    for character in text.chars() {
+        if disturbs(character) {
+            out.extend(character.escape_default());
+        } else {
+            out.push(character);
+        }
+    }
+}
+
+/// `text` with what would disturb a terminal, or falsify a table, escaped as in Rust.
+pub fn escape(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    escape_into(&mut escaped, text);
+    escaped
+}
+
+/// Returns `true` if nothing of `text` needs to be [escaped](escape).
+pub fn is_plain(text: &str) -> bool {
+    !text.chars().any(disturbs)
+}
+
+fn disturbs(character: char) -> bool {
+    character.is_control() || reorders(character)
+}
+
+/// Returns `true` if a character breaks lines or changes the direction of those around it.
+fn reorders(character: char) -> bool {
+    matches!(character, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_that_is_escaped_disturbs_a_terminal() {
+        for (text, shown) in [
+            ("a plan of 3.2\u{b5}s", "a plan of 3.2\u{b5}s"),
+            ("a\nb\x1b[2J", r"a\nb\u{1b}[2J"),
+            ("\u{202e}a", r"\u{202e}a"),
+            ("\u{9b}1m", r"\u{9b}1m"),
+        ] {
+            assert_eq!(escape(text), shown);
+            assert_eq!(is_plain(text), text == shown);
+            assert!(is_plain(&escape(text)));
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! What a store says in one frame.
+
+use hoplite_core::TraceContext;
+use hoplite_core::error::Result;
+use hoplite_core::shard::ToShard;
+use hoplite_proto::directory::decode_store_batch;
+use hoplite_proto::trace;
+use hoplite_proto::v1::StoreMessages;
+
+/// A message of a store, and the span that has caused it, if its trace is recorded.
+pub(crate) type Said = (ToShard, Option<TraceContext>);
+
+/// What a store said in one frame.
+///
+/// # Errors
+/// What of it makes no sense.
+pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<Said>> {
+    let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
+    Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())
+}

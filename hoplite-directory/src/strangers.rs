@@ -1,0 +1,29 @@
+//! Peers that are refused: how many there were, and what is reported of them.
+
+use std::fmt;
+use std::sync::atomic::AtomicU64;
+
+use hoplite_daemon::is_notable;
+
+use crate::events::Events;
+
+/// Counts of refusals.
+#[derive(Debug, Default)]
+pub(crate) struct Strangers {
+    /// Connections that ended half open, because they took too long, were too many, or spoke another protocol.
+    pub(crate) connections: AtomicU64,
+    /// Connections and calls without the right token.
+    pub(crate) calls: AtomicU64,
+    /// Wrong tokens at the dashboard.
+    pub(crate) logins: AtomicU64,
+}
+
+impl Strangers {
+    /// Counts a peer that is refused for its token, and reports it.
+    pub(crate) fn refused(&self, events: &Events, peer: impl fmt::Display, reason: &str) {
+        if is_notable(&self.calls) {
+            tracing::warn!(%peer, reason, "refused a peer of the control plane");
+        }
+        events.push_stranger(format!("refused {peer}: {reason}"));
+    }
+}

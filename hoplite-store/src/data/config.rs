@@ -1,0 +1,91 @@
+//! The settings of the data plane.
+
+use std::time::Duration;
+
+use hoplite_core::id::{ClusterId, NodeId};
+use hoplite_core::peer;
+use hoplite_daemon::Token;
+
+use super::transport::TransportKind;
+use crate::advertised::Advertised;
+use crate::config::LinkSettings;
+
+/// The name and the cluster of this store, and the limits of its data plane.
+#[derive(Debug, Clone)]
+pub(crate) struct DataConfig {
+    /// The cluster; peers of another one are refused.
+    pub(crate) cluster: ClusterId,
+    /// This node.
+    pub(crate) node: NodeId,
+    /// What is known of the links, so that it need not be measured.
+    pub(crate) links: LinkSettings,
+    /// What connections to other stores are.
+    pub(crate) transport: TransportKind,
+    /// What peers must know, too.
+    pub(crate) token: Option<Token>,
+    /// Where other stores reach this one, if that is known.
+    pub(crate) advertised: Option<Advertised>,
+    /// What this store asks for over its connections.
+    pub(crate) sizes: Sizes,
+    /// Most connections from other stores at once that are past their handshake; those beyond are closed at once.
+    pub(crate) max_connections: usize,
+    /// Most connections in their handshake; when there are more, the oldest is closed.
+    pub(crate) max_half_open: usize,
+    /// Most idle connections kept to one other store.
+    pub(crate) max_idle_per_peer: usize,
+    /// The time that a peer may take to say and to prove who it is, the handshake of the transport included.
+    pub(crate) handshake_timeout: Duration,
+    /// The time to try to connect to a sender.
+    pub(crate) connect_timeout: Duration,
+    /// The time that a sender may send nothing at all, not even that it is alive.
+    pub(crate) silence_timeout: Duration,
+    /// The time that a receiver waits for a byte, or for a new sign that the object's producer is alive.
+    pub(crate) stall_timeout: Duration,
+    /// The time that a receiver may accept nothing at all while there is something to send to it.
+    pub(crate) write_stall_timeout: Duration,
+    /// How often a sender that has nothing to send says so. Several fit into `silence_timeout`.
+    pub(crate) keepalive_interval: Duration,
+    /// The time that the pool keeps an idle connection.
+    pub(crate) pool_idle_timeout: Duration,
+    /// The time that the server keeps an idle connection: longer than the pool, so that it is rarely the one that closes.
+    pub(crate) server_idle_timeout: Duration,
+}
+
+/// What goes over the connections of a puller.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Sizes {
+    /// Anything.
+    Any,
+    /// Objects of up to [`SMALL_BYTES`], and what is made of such: where clients and shards are listened to. Each switch to another
+    /// thread takes longer than their bytes do.
+    Small,
+}
+
+/// Most bytes of an object that is small: they take as long on a link of 1 Gbit/s as the messages about them.
+pub(crate) const SMALL_BYTES: u64 = 64 << 10;
+
+impl DataConfig {
+    /// The defaults, for `node` of `cluster`.
+    pub(crate) const fn new(cluster: ClusterId, node: NodeId) -> Self {
+        Self {
+            cluster,
+            node,
+            links: LinkSettings { bytes_per_second: None, latency: None },
+            transport: TransportKind::Plain,
+            token: None,
+            advertised: None,
+            sizes: Sizes::Any,
+            max_connections: 2048,
+            max_half_open: 256,
+            max_idle_per_peer: 4,
+            handshake_timeout: peer::HANDSHAKE_TIMEOUT,
+            connect_timeout: peer::CONNECT_TIMEOUT,
+            silence_timeout: peer::SILENCE_TIMEOUT,
+            stall_timeout: peer::STALL_TIMEOUT,
+            write_stall_timeout: peer::WRITE_STALL_TIMEOUT,
+            keepalive_interval: peer::KEEPALIVE_INTERVAL,
+            pool_idle_timeout: peer::POOL_IDLE_TIMEOUT,
+            server_idle_timeout: peer::SERVER_IDLE_TIMEOUT,
+        }
+    }
+}

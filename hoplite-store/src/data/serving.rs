@@ -1,0 +1,124 @@
+//! What the data plane asks the store for when other stores want copies or hops.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::node::{Hop, HopReport};
+use hoplite_core::trace::TraceContext;
+use tokio::sync::mpsc;
+
+use crate::copies::LiveCopy;
+
+/// Decides whether another store is served, and from what.
+pub(crate) trait ServeSource: Send + Sync + 'static {
+    /// Finds the copy, maybe after a while; `None` if there is none.
+    ///
+    /// Dropping the future withdraws the request.
+    fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Served>> + Send;
+
+    /// The links to these peers, and no others, have been slow for long.
+    fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
+}
+
+/// What another store asks to be served.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ServeRequest {
+    /// The peer, by the name that it gave in the handshake.
+    pub(crate) peer: NodeId,
+    /// The object that a peer asks for.
+    pub(crate) id: ObjectId,
+    /// Which put of it.
+    pub(crate) put: PutId,
+    /// `true` if it is the output of a hop, which may not have begun yet.
+    pub(crate) awaits_hop: bool,
+    /// The span that has caused this.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+/// The right to read a copy, for as long as this is not dropped.
+pub(crate) struct Served {
+    live: Arc<LiveCopy>,
+    end: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Served {
+    /// A serve of `live`. `end` is called when it is over, when nothing touches the copy's memory for it any more.
+    pub(crate) fn new(live: Arc<LiveCopy>, end: impl FnOnce() + Send + Sync + 'static) -> Self {
+        Self { live, end: Some(Box::new(end)) }
+    }
+}
+
+impl std::ops::Deref for Served {
+    type Target = LiveCopy;
+
+    fn deref(&self) -> &LiveCopy {
+        &self.live
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end();
+        }
+    }
+}
+
+impl fmt::Debug for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Served").field(&self.live).finish()
+    }
+}
+
+/// Performs hops for coordinators elsewhere.
+pub(crate) trait HopHost: Send + Sync + 'static {
+    /// Begins a hop, which goes on until what is returned is dropped.
+    fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
+}
+
+/// A hop that a coordinator asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HopRequest {
+    /// What is to be done.
+    pub(crate) spec: Hop,
+    /// The span that has caused this.
+    pub(crate) trace: Option<TraceContext>,
+}
+
+/// A hop that is performed for a coordinator, for as long as this is not dropped.
+pub(crate) struct Hosted {
+    /// How it goes: at most `Complete`, and then `Failed`.
+    reports: mpsc::Receiver<HopReport>,
+    end: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Hosted {
+    /// Most reports that a hop makes.
+    pub(crate) const MAX_REPORTS: usize = 2;
+
+    /// A hop that tells how it goes through `reports`. `end` is called when it is needed no longer.
+    pub(crate) fn new(
+        reports: mpsc::Receiver<HopReport>,
+        end: impl FnOnce() + Send + Sync + 'static,
+    ) -> Self {
+        Self { reports, end: Some(Box::new(end)) }
+    }
+
+    /// Waits for the next report; `None` if there are no more.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(crate) async fn next_report(&mut self) -> Option<HopReport> {
+        self.reports.recv().await
+    }
+}
+
+impl Drop for Hosted {
+    fn drop(&mut self) {
+        if let Some(end) = self.end.take() {
+            end();
+        }
+    }
+}

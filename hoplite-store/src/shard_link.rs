@@ -1,0 +1,60 @@
+//! The way to one shard of the directory.
+
+use std::io;
+
+use hoplite_core::session::{CONNECT_TIMEOUT, STORE_PINGS};
+use hoplite_daemon::opening::Caller;
+use hoplite_daemon::{Credentials, Route};
+use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
+use hoplite_proto::directory::BypassKey;
+use hoplite_proto::v1::directory_client::DirectoryClient;
+use tonic::transport::{Channel, Endpoint};
+
+use crate::direct::DirectConnection;
+
+/// One shard, as a store reaches it.
+#[derive(Debug, Clone)]
+pub(crate) struct ShardLink {
+    /// The address as configured.
+    pub(crate) address: String,
+    channel: Channel,
+    pub(crate) credentials: Credentials,
+    caller: Caller,
+    route: Route,
+}
+
+impl ShardLink {
+    /// A link of `caller` to the shard at `address`; `None` if that is not of the form `HOST:PORT`. Connects when it is first
+    /// used.
+    pub(crate) fn new(
+        address: &str,
+        credentials: &Credentials,
+        caller: Caller,
+        route: Route,
+    ) -> Option<Self> {
+        let endpoint = Endpoint::from_shared(format!("http://{address}")).ok()?;
+        // Without a port, that of HTTP would be meant.
+        endpoint.uri().port()?;
+        let endpoint = endpoint
+            .connect_timeout(CONNECT_TIMEOUT)
+            .tcp_nodelay(true)
+            .http2_keep_alive_interval(STORE_PINGS.interval)
+            .keep_alive_timeout(STORE_PINGS.timeout)
+            .keep_alive_while_idle(true)
+            .initial_stream_window_size(4 << 20)
+            .initial_connection_window_size(16 << 20);
+        let channel = credentials.channel(&endpoint, caller.clone(), route.clone());
+        Some(Self { address: address.to_owned(), channel, credentials: credentials.clone(), caller, route })
+    }
+
+    /// A client for calls to the shard.
+    pub(crate) fn client(&self) -> DirectoryClient<Channel> {
+        DirectoryClient::new(self.channel.clone()).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
+    }
+
+    /// Connects once more, for the messages of the session that `key` names.
+    pub(crate) async fn open_direct(&self, key: BypassKey) -> io::Result<DirectConnection> {
+        let token = self.credentials.token.as_ref();
+        DirectConnection::open(&self.address, &self.route, token, &self.caller, key).await
+    }
+}

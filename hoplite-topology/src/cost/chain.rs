@@ -1,0 +1,54 @@
+//! Chain: a stream of blocks through the ranks in their order. The slowest link carries all bytes, and each hop adds its
+//! latency and one block.
+
+use super::max_tree::MaxTree;
+use hoplite_core::block::BLOCK_BYTES;
+use hoplite_core::topology::matrix::Links;
+
+#[derive(Debug, Clone)]
+pub(super) struct Chain {
+    /// For the hop from each rank to the next: alpha and one block.
+    blocks: Vec<u64>,
+    sum: u128,
+    gaps: MaxTree,
+}
+
+impl Chain {
+    pub(super) fn new(links: Links<'_>, order: &[u32]) -> Self {
+        let hops: Vec<(u64, u64)> = order.windows(2).map(|pair| hop(links, pair[0], pair[1])).collect();
+        let blocks: Vec<u64> = hops.iter().map(|hop| hop.0).collect();
+        let gaps: Vec<u64> = hops.iter().map(|hop| hop.1).collect();
+        let sum = blocks.iter().map(|&block| u128::from(block)).sum();
+        Self { blocks, sum, gaps: MaxTree::new(&gaps) }
+    }
+
+    /// The sum of the hops' blocks, and the rest of the bytes over the slowest link. For fewer bytes than a block that rest is
+    /// negative: the slowest link carries them alone, the others are charged a block.
+    pub(super) fn cost(&self, links: Links<'_>) -> u128 {
+        chain_cost(self.sum, self.gaps.largest(), links.size_bytes())
+    }
+
+    pub(super) fn moved(&mut self, links: Links<'_>, order: &[u32], rank: usize) {
+        for rank in [rank.wrapping_sub(1), rank] {
+            if rank < self.blocks.len() {
+                let (block, gap) = hop(links, order[rank], order[rank + 1]);
+                self.sum = self.sum - u128::from(self.blocks[rank]) + u128::from(block);
+                self.blocks[rank] = block;
+                self.gaps.set(rank, gap);
+            }
+        }
+    }
+}
+
+/// The cost of a chain whose hops cost `blocks` together for one block each, and whose slowest link has this gap.
+pub(crate) fn chain_cost(blocks: u128, largest_gap: u64, size_bytes: u64) -> u128 {
+    blocks + u128::from(largest_gap) * u128::from(size_bytes)
+        - u128::from(largest_gap) * u128::from(BLOCK_BYTES)
+}
+
+/// Alpha and one block, and the gap, of the link between two nodes.
+pub(crate) fn hop(links: Links<'_>, a: u32, b: u32) -> (u64, u64) {
+    let link = links.matrix().link(a as usize, b as usize);
+    let gap = u64::from(link.ps_per_byte);
+    (1000 * u64::from(link.alpha_ns) + BLOCK_BYTES * gap, gap)
+}

@@ -1,0 +1,168 @@
+//! Collectives of stages in which all ranks exchange within groups: halving-doubling, BCube, hierarchical.
+//!
+//! A stage has groups of p ranks that are `stride` apart. It takes as long as the slowest message of any group; the sum over
+//! the stages is the cost.
+
+use super::{Model, max_tree::MaxTree};
+use crate::error::Error;
+use hoplite_core::topology::matrix::Links;
+
+/// The pairs of a group that send to each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Peers {
+    /// Each member sends to each other member.
+    All,
+    /// Each member sends to the next.
+    Ring,
+}
+
+/// One stage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stage {
+    pub(crate) group: usize,
+    pub(crate) stride: usize,
+    /// A message has this part of the bytes.
+    pub(crate) parts: u64,
+    /// How often a message of this size is sent one after another.
+    pub(crate) steps: u64,
+    pub(crate) peers: Peers,
+}
+
+impl Stage {
+    /// The lowest rank of the group of `rank`, and the number of the group.
+    fn group_of(&self, rank: usize) -> (usize, usize) {
+        let base = rank - rank / self.stride % self.group * self.stride;
+        (base, base / (self.stride * self.group) * self.stride + base % self.stride)
+    }
+
+    /// Returns `true` if two ranks send to each other.
+    pub(crate) fn are_peers(&self, a: usize, b: usize) -> bool {
+        let digit = |rank: usize| rank / self.stride % self.group;
+        let apart = digit(a).abs_diff(digit(b));
+        let are_beside = self.peers == Peers::All || apart == 1 || apart + 1 == self.group;
+        a != b && self.group_of(a) == self.group_of(b) && are_beside
+    }
+
+    /// The lowest rank of a group.
+    fn base(&self, group: usize) -> usize {
+        group / self.stride * self.stride * self.group + group % self.stride
+    }
+
+    /// What as many of its messages cost as there are parts.
+    fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
+        let member = |index: usize| order[base + index * self.stride];
+        let mut slowest = 0;
+        match self.peers {
+            Peers::All => {
+                for a in 1..self.group {
+                    for b in 0..a {
+                        slowest = slowest.max(links.all_parts(member(a), member(b), self.parts));
+                    }
+                }
+            }
+            Peers::Ring => {
+                for a in 0..self.group {
+                    slowest =
+                        slowest.max(links.all_parts(member(a), member((a + 1) % self.group), self.parts));
+                }
+            }
+        }
+        slowest
+    }
+}
+
+/// The sizes of BCube's groups: `base`, `base`, ..., and smaller ones where what is left cannot be divided by it.
+///
+/// # Errors
+///
+/// If what is left has no factor from 2 to `base`.
+pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
+    let mut radices = Vec::new();
+    let mut left = nodes;
+    while left > 1 {
+        let radix = (2..=left.min(base as usize)).rev().find(|radix| left.is_multiple_of(*radix));
+        let radix = radix.ok_or(Error::NoRadices { nodes, base })?;
+        radices.push(radix);
+        left /= radix;
+    }
+    Ok(radices)
+}
+
+/// The stages of halving-doubling, BCube or a hierarchy for `nodes` nodes. Other models have none.
+pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
+    let (groups, peers) = match model {
+        Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
+        Model::HalvingDoubling => return Err(Error::NotAPowerOfTwo { nodes }),
+        Model::BCube(base) => (radices(nodes, *base)?, Peers::All),
+        Model::Hierarchical(levels) => {
+            let product = levels.iter().fold(1_u64, |product, &level| product.saturating_mul(level.into()));
+            if product != nodes as u64 {
+                return Err(Error::LevelsDoNotMatch { product, nodes });
+            }
+            (levels.iter().map(|&level| level as usize).filter(|&level| level > 1).collect(), Peers::Ring)
+        }
+        Model::Ring | Model::DoubleBinaryTree | Model::NcclTree | Model::Chain => (Vec::new(), Peers::All),
+    };
+    let mut stride = 1;
+    let stages = groups.into_iter().map(|group| {
+        let stage = Stage {
+            group,
+            stride,
+            parts: (stride * group) as u64,
+            steps: if peers == Peers::Ring { 2 * (group as u64 - 1) } else { 1 },
+            peers,
+        };
+        stride *= group;
+        stage
+    });
+    Ok(stages.collect())
+}
+
+/// What stages take whose slowest messages cost so much, each as many times as it has parts. These divide the last stage's.
+pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
+    let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
+        let stage_parts = u128::from(stage.parts);
+        (sum * (stage_parts / parts) + u128::from(stage.steps) * cost, stage_parts)
+    });
+    sum / parts
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Exchange {
+    stages: Vec<(Stage, MaxTree)>,
+    /// For each stage, the sum of the slowest messages of its groups, each as many times as it has parts.
+    sums: Vec<u128>,
+}
+
+impl Exchange {
+    pub(super) fn new(links: Links<'_>, order: &[u32], stages: Vec<Stage>) -> Self {
+        let mut sums = Vec::new();
+        let stages = stages.into_iter().map(|stage| {
+            let groups = 0..order.len() / stage.group;
+            let slowest: Vec<u64> =
+                groups.map(|group| stage.slowest(links, order, stage.base(group))).collect();
+            sums.push(slowest.iter().map(|&slowest| u128::from(slowest)).sum());
+            (stage, MaxTree::new(&slowest))
+        });
+        Self { stages: stages.collect(), sums }
+    }
+
+    pub(super) fn cost(&self) -> u128 {
+        total(self.stages.iter().map(|(stage, slowest)| (*stage, slowest.largest().into())))
+    }
+
+    /// The cost, if each stage took the mean of its groups.
+    pub(super) fn mean(&self) -> u128 {
+        let stages = self.stages.iter().zip(&self.sums);
+        total(stages.map(|((stage, groups), sum)| (*stage, sum / groups.len() as u128)))
+    }
+
+    pub(super) fn moved(&mut self, links: Links<'_>, order: &[u32], rank: usize) {
+        for ((stage, groups), sum) in self.stages.iter_mut().zip(&mut self.sums) {
+            let (base, group) = stage.group_of(rank);
+            let slowest = stage.slowest(links, order, base);
+            *sum = *sum - u128::from(groups.get(group)) + u128::from(slowest);
+            groups.set(group, slowest);
+        }
+    }
+}

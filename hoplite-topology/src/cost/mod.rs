@@ -1,0 +1,228 @@
+//! What collectives cost on given links when the ranks are given to nodes in a given order.
+//!
+//! The models say which of two orders is better; they do not predict times. An order maps ranks to nodes: `order[rank]` is
+//! the index of a node. Costs are exact integers in picoseconds.
+//!
+//! * [`Model`]: the collectives, and their names.
+//! * [`Evaluator`]: the cost of an order that changes by swaps of two ranks, which can be undone.
+//! * `ring`, `exchange` (halving-doubling, BCube, hierarchical), `tree`, `chain`: one file for each form of model.
+//! * `max_tree`: the largest of numbers that change one at a time.
+//!
+//! Source: Cloud Collectives, section IV-A.
+
+mod chain;
+mod exchange;
+mod max_tree;
+mod ring;
+mod tree;
+
+use std::fmt;
+use std::str::FromStr;
+
+pub(crate) use chain::{chain_cost, hop};
+pub use exchange::radices;
+pub(crate) use exchange::{Stage, stages, total};
+pub(crate) use tree::{Trees, pair_of_trees};
+
+use crate::error::Error;
+use hoplite_core::topology::Links;
+
+/// A collective whose cost depends on the order of ranks.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Model {
+    /// Each rank sends to the next: n - 1 steps for each of reduce-scatter and allgather; 2 S (n - 1) / n bytes per node.
+    Ring,
+    /// In step i ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps, S (n - 1) / n bytes per node and phase.
+    HalvingDoubling,
+    /// Two trees over the ranks, each with half of the bytes; the second has each rank decremented. 2 log2 n steps.
+    DoubleBinaryTree,
+    /// The two trees that NCCL builds: rank 0 has one child; the second is mirrored for even n, and shifted for odd n.
+    NcclTree,
+    /// In stage i each node exchanges S / B^(i + 1) bytes with its B - 1 peers; log_B n stages. The last group is smaller if n
+    /// is no power of B.
+    BCube(u32),
+    /// One stream along the order in blocks of 4 KiB: broadcast, or reduce in one dimension. n - 1 hops, S bytes per node.
+    Chain,
+    /// Rings within groups of each level, innermost first, with ever smaller parts: 2 sum (p_i - 1) steps,
+    /// 2 S (n - 1) / n bytes per node. The levels multiply to n.
+    Hierarchical(Vec<u32>),
+}
+
+impl fmt::Display for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ring => f.write_str("ring"),
+            Self::HalvingDoubling => f.write_str("halving-doubling"),
+            Self::DoubleBinaryTree => f.write_str("double-binary-tree"),
+            Self::NcclTree => f.write_str("nccl-tree"),
+            Self::BCube(base) => write!(f, "bcube:{base}"),
+            Self::Chain => f.write_str("chain"),
+            Self::Hierarchical(levels) => {
+                let levels: Vec<_> = levels.iter().map(u32::to_string).collect();
+                write!(f, "hierarchical:{}", levels.join("x"))
+            }
+        }
+    }
+}
+
+impl FromStr for Model {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let unknown = || Error::UnknownModel { text: text.chars().take(64).collect() };
+        let (name, parameter) = match text.split_once(':') {
+            Some((name, parameter)) => (name, Some(parameter)),
+            None => (text, None),
+        };
+        match (name, parameter) {
+            ("ring", None) => Ok(Self::Ring),
+            ("halving-doubling" | "hd", None) => Ok(Self::HalvingDoubling),
+            ("double-binary-tree", None) => Ok(Self::DoubleBinaryTree),
+            ("nccl-tree", None) => Ok(Self::NcclTree),
+            ("chain", None) => Ok(Self::Chain),
+            ("bcube", Some(base)) => match base.parse() {
+                Ok(base) if base >= 2 => Ok(Self::BCube(base)),
+                _ => Err(unknown()),
+            },
+            ("hierarchical", Some(levels)) => {
+                let levels: Result<Vec<u32>, _> = levels.split('x').map(str::parse).collect();
+                match levels {
+                    Ok(levels) if levels.iter().all(|&level| level > 0) => Ok(Self::Hierarchical(levels)),
+                    _ => Err(unknown()),
+                }
+            }
+            _ => Err(unknown()),
+        }
+    }
+}
+
+/// The cost of `model` in picoseconds if rank r is at node `order[r]`.
+///
+/// # Errors
+///
+/// If the order is no permutation of the nodes, or the model does not exist for so many.
+pub fn cost(links: Links<'_>, model: &Model, order: &[u32]) -> Result<u128, Error> {
+    Ok(Evaluator::new(links, model, order)?.cost())
+}
+
+/// The cost of an order that changes. A swap costs O(1) for ring and chain, O(log^2 n) for halving-doubling, O(B^2 log n) for
+/// BCube and O(log n) for trees.
+#[derive(Debug, Clone)]
+pub struct Evaluator<'a> {
+    links: Links<'a>,
+    order: Vec<u32>,
+    form: Form,
+    /// The swaps since the last commit, oldest first.
+    swaps: Vec<(u32, u32)>,
+}
+
+#[derive(Debug, Clone)]
+enum Form {
+    Ring(ring::Ring),
+    Exchange(exchange::Exchange),
+    Trees(Trees),
+    Chain(chain::Chain),
+}
+
+/// How many parts of the energy that a search minimises are the cost; one more part is the mean over the values of which the
+/// cost takes maxima. Without the mean, an order that is better but for one link looks no better (plateaus of sums of maxima:
+/// Cloud Collectives, section V-C). 32 keeps the mean a tie-breaker: to halve all means is worth less than 2% of the cost.
+const COST_WEIGHT: u128 = 32;
+
+impl<'a> Evaluator<'a> {
+    /// Evaluates `order`.
+    ///
+    /// # Errors
+    ///
+    /// If the order is no permutation of the nodes, or the model does not exist for so many.
+    pub fn new(links: Links<'a>, model: &Model, order: &[u32]) -> Result<Self, Error> {
+        links.matrix().check_order(order)?;
+        let nodes = links.len();
+        let form = match model {
+            Model::Ring => Form::Ring(ring::Ring::new(links, order)),
+            Model::Chain => Form::Chain(chain::Chain::new(links, order)),
+            Model::HalvingDoubling | Model::BCube(_) | Model::Hierarchical(_) => {
+                Form::Exchange(exchange::Exchange::new(links, order, stages(model, nodes)?))
+            }
+            Model::DoubleBinaryTree | Model::NcclTree => {
+                Form::Trees(Trees::new(links, order, pair_of_trees(model, nodes)))
+            }
+        };
+        Ok(Self { links, order: order.to_vec(), form, swaps: Vec::new() })
+    }
+
+    /// The order as it is now.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+
+    /// The cost of the order, in picoseconds.
+    pub fn cost(&self) -> u128 {
+        match &self.form {
+            Form::Ring(ring) => ring.cost(),
+            Form::Exchange(exchange) => exchange.cost(),
+            Form::Trees(trees) => trees.cost(),
+            Form::Chain(chain) => chain.cost(self.links),
+        }
+    }
+
+    /// The energy that a search minimises: the cost, and a little of the mean over the links of which the cost takes maxima.
+    pub fn energy(&self) -> u128 {
+        COST_WEIGHT * self.cost()
+            + match &self.form {
+                Form::Exchange(exchange) => exchange.mean(),
+                Form::Trees(trees) => trees.mean(),
+                Form::Ring(_) | Form::Chain(_) => 0,
+            }
+    }
+
+    /// Lets two ranks change their nodes.
+    ///
+    /// # Panics
+    ///
+    /// If there are no such ranks.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        if a != b {
+            self.swaps.push((a as u32, b as u32));
+            self.exchange(a, b);
+        }
+    }
+
+    /// Reverses the nodes of a range of ranks.
+    pub fn reverse(&mut self, start: usize, end: usize) {
+        for step in 0..end.saturating_sub(start) / 2 {
+            self.swap(start + step, end - 1 - step);
+        }
+    }
+
+    /// Swaps two blocks of `length` ranks, which do not overlap.
+    pub fn swap_blocks(&mut self, a: usize, b: usize, length: usize) {
+        for step in 0..length {
+            self.swap(a + step, b + step);
+        }
+    }
+
+    /// Keeps the changes since the last commit.
+    pub fn commit(&mut self) {
+        self.swaps.clear();
+    }
+
+    /// Undoes the changes since the last commit.
+    pub fn undo(&mut self) {
+        while let Some((a, b)) = self.swaps.pop() {
+            self.exchange(a as usize, b as usize);
+        }
+    }
+
+    fn exchange(&mut self, a: usize, b: usize) {
+        self.order.swap(a, b);
+        for rank in [a, b] {
+            match &mut self.form {
+                Form::Ring(ring) => ring.moved(self.links, &self.order, rank),
+                Form::Exchange(exchange) => exchange.moved(self.links, &self.order, rank),
+                Form::Trees(trees) => trees.moved(self.links, &self.order, rank),
+                Form::Chain(chain) => chain.moved(self.links, &self.order, rank),
+            }
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Collectives whose nodes go from step to step together, on a network.
+//!
+//! The flows of a step have one size, so under fair rates the step ends when the flows of the most loaded link do, which share it
+//! equally: latency + size * max of load / capacity.
+//!
+//! Source: EFLOPS, section VII-C and figure 16, whose two points of HDRM give the defaults: 130 us at 64 and 181 us at 1024 nodes with
+//! 256 KiB.
+
+use thiserror::Error;
+
+use super::network::{Network, NetworkError, loads};
+use hoplite_core::topology::hdrm::{self, HdrmError};
+
+/// Seconds of each step before its bytes; from figure 16 of EFLOPS.
+pub const LATENCY_S: f64 = 6.273e-6;
+/// The bandwidth of a host's link; from figure 16 of EFLOPS.
+pub const BYTES_PER_SECOND: f64 = 9.433e9;
+
+/// A way to do an allreduce.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Algorithm {
+    /// 2 (n - 1) steps of S / n.
+    Ring,
+    /// 2 log2 n steps of S / 2, S / 4, ....
+    HalvingDoubling,
+    /// Rings in groups of the first factor, then of the second, ..., and back: 2 sum (p_i - 1) steps.
+    Hierarchical(Vec<u32>),
+}
+
+/// Steps of one kind.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Steps {
+    /// How many steps of this kind there are.
+    pub count: u32,
+    /// The bytes of each flow of one step.
+    pub bytes: f64,
+    /// The flows on the most loaded link, relative to its capacity.
+    pub load: f64,
+    /// The time of one step.
+    pub seconds: f64,
+}
+
+/// How long a collective takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Outcome {
+    /// The steps, in their order.
+    pub steps: Vec<Steps>,
+    /// The time of all steps.
+    pub seconds: f64,
+}
+
+/// The reason for which it cannot be simulated.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SimulationError {
+    /// The network does not exist.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// HDRM has no mapping for it.
+    #[error(transparent)]
+    Hdrm(#[from] HdrmError),
+    /// Halving-doubling pairs all ranks in each step.
+    #[error("halving-doubling needs a power of two of ranks, not {ranks}")]
+    NotAPowerOfTwo {
+        /// How many there are.
+        ranks: usize,
+    },
+    /// The factors do not multiply to the ranks.
+    #[error("factors of {product} are given for {ranks} ranks")]
+    Factors {
+        /// The product of the levels.
+        product: u64,
+        /// The number of ranks.
+        ranks: usize,
+    },
+    /// HDRM's order is one of the hosts of a BiGraph.
+    #[error("HDRM maps ranks to the switches of a BiGraph")]
+    NoBiGraph,
+    /// An order names a host twice, or one that does not exist.
+    #[error("the order is no permutation of the {hosts} hosts")]
+    NotAPermutation {
+        /// The number of hosts.
+        hosts: u32,
+    },
+    /// A bandwidth is so small, or a latency so large, that the time is no number.
+    #[error("it would take longer than a number can say")]
+    TooLong,
+}
+
+/// Returns the time that an allreduce of `bytes` takes if rank r is at host `order[r]`. Steps of a measured network have the largest latency of
+/// their flows, all others `latency_s`.
+///
+/// # Errors
+///
+/// If the network does not exist, the order is none of its hosts, the algorithm does not exist for so many, or the time is no number.
+pub fn allreduce(
+    network: &Network,
+    algorithm: &Algorithm,
+    order: &[u32],
+    bytes: f64,
+    latency_s: f64,
+    bytes_per_second: f64,
+) -> Result<Outcome, SimulationError> {
+    network.check()?;
+    check_order(network.hosts(), order)?;
+    let ranks = order.len();
+    let step = |flows: &[(u32, u32)], count: u32, bytes: f64| {
+        let relative = |(link, load)| load / network.capacity(link, 1e12 / bytes_per_second);
+        let load = loads(network, flows).into_iter().map(relative).fold(0.0, f64::max);
+        let latencies = flows.iter().filter_map(|&(from, to)| network.latency_s(from, to));
+        let latency_s = latencies.reduce(f64::max).unwrap_or(latency_s);
+        Steps { count, bytes, load, seconds: latency_s + bytes * load / bytes_per_second }
+    };
+    let steps: Vec<Steps> = match algorithm {
+        _ if ranks == 1 => Vec::new(),
+        Algorithm::Ring => {
+            let flows: Vec<_> = (0..ranks).map(|rank| (order[rank], order[(rank + 1) % ranks])).collect();
+            vec![step(&flows, 2 * (ranks as u32 - 1), bytes / ranks as f64)]
+        }
+        Algorithm::HalvingDoubling if ranks.is_power_of_two() => (0..ranks.ilog2())
+            .map(|bit| {
+                let flows: Vec<_> = (0..ranks).map(|rank| (order[rank], order[rank ^ 1 << bit])).collect();
+                step(&flows, 2, bytes / f64::from(2_u32 << bit))
+            })
+            .collect(),
+        Algorithm::HalvingDoubling => return Err(SimulationError::NotAPowerOfTwo { ranks }),
+        Algorithm::Hierarchical(factors) => {
+            let product =
+                factors.iter().fold(1_u64, |product, &factor| product.saturating_mul(factor.into()));
+            if product != ranks as u64 {
+                return Err(SimulationError::Factors { product, ranks });
+            }
+            let mut stride = 1;
+            let groups = factors.iter().map(|&factor| factor as usize).filter(|&factor| factor > 1);
+            let stages = groups.map(|factor| {
+                let next = |rank: usize| {
+                    let digit = rank / stride % factor;
+                    rank - digit * stride + (digit + 1) % factor * stride
+                };
+                let flows: Vec<_> = (0..ranks).map(|rank| (order[rank], order[next(rank)])).collect();
+                stride *= factor;
+                step(&flows, 2 * (factor as u32 - 1), bytes / stride as f64)
+            });
+            stages.collect()
+        }
+    };
+    // The sum of nothing would be -0.
+    let seconds = steps.iter().fold(0.0, |sum, step| sum + f64::from(step.count) * step.seconds);
+    if !(seconds.is_finite() && steps.iter().all(|step| step.load.is_finite())) {
+        return Err(SimulationError::TooLong);
+    }
+    Ok(Outcome { steps, seconds })
+}
+
+/// The hosts of a BiGraph by the ranks that HDRM gives them.
+///
+/// # Errors
+///
+/// If the network is no BiGraph, or HDRM has no mapping for it.
+pub fn hdrm_order(network: &Network) -> Result<Vec<u32>, SimulationError> {
+    let Network::BiGraph { hosts_per_switch, switches, .. } = network else {
+        return Err(SimulationError::NoBiGraph);
+    };
+    let halves = hdrm::mapping(*hosts_per_switch, *switches)?;
+    let mut order = vec![0; (hosts_per_switch * switches) as usize];
+    for (half, of_half) in (0..).zip(&halves) {
+        for (switch, ranks) in (0..).zip(of_half) {
+            for (slot, &rank) in (0..).zip(ranks) {
+                order[rank as usize] = (2 * switch + half) * hosts_per_switch + slot;
+            }
+        }
+    }
+    Ok(order)
+}
+
+fn check_order(hosts: u32, order: &[u32]) -> Result<(), SimulationError> {
+    let mut sorted = order.to_vec();
+    sorted.sort_unstable();
+    let is_permutation = sorted.into_iter().eq(0..hosts);
+    if is_permutation { Ok(()) } else { Err(SimulationError::NotAPermutation { hosts }) }
+}

@@ -1,0 +1,200 @@
+//! A network of which a matrix is known: what pairs of nodes get, and what groups of nodes share.
+//!
+//! A matrix says what each pair gets, and not what pairs that cross the border of a group get together. That is the capacity of the
+//! group's uplink: as somebody says it, or as follows from rates that were measured while many pairs crossed.
+
+use std::collections::BTreeMap;
+
+use super::link::LinkId;
+use hoplite_core::topology::TopologyError;
+use hoplite_core::topology::matrix::{Link, Matrix};
+use hoplite_core::topology::measured::Groups;
+use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path, groups_of, is_in, number_of};
+
+/// A network of which a matrix is known.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MeasuredNetwork {
+    matrix: Matrix,
+    /// What a byte takes on the link of each node, in picoseconds: the least of its links. Zero if nothing is known of it.
+    node_gaps: Vec<u32>,
+    paths: Vec<Path>,
+    /// What a byte takes on the uplink of a group, in picoseconds.
+    uplink_gaps: BTreeMap<Path, f64>,
+    /// By level, outermost first, in links of a node; zero where no uplink is known.
+    uplinks: [f64; MAX_LEVELS],
+    /// `true` if the rates of pairs that cross uplinks are those under load, which the capacities follow from and replace.
+    is_derived: bool,
+}
+
+impl MeasuredNetwork {
+    /// A network whose pairs share nothing but the links of their nodes.
+    pub fn unshared(matrix: Matrix) -> Self {
+        let nodes = matrix.len();
+        let gap = |node: usize| {
+            let gaps =
+                (0..nodes).filter(|other| *other != node).map(|other| matrix.link(node, other).ps_per_byte);
+            gaps.min().unwrap_or(0)
+        };
+        Self {
+            node_gaps: (0..nodes).map(gap).collect(),
+            paths: vec![EVERYWHERE; nodes],
+            uplink_gaps: BTreeMap::new(),
+            uplinks: [0.0; MAX_LEVELS],
+            is_derived: false,
+            matrix,
+        }
+    }
+
+    /// A network whose groups have uplinks. The groups are given by their names, those of each node outermost first, or else follow
+    /// from the rates of the matrix, or from its latencies if capacities are given and no rates show any. So do the capacities, unless they are given for each level of groups, outermost first, in links of a node; a
+    /// single one is that of all levels. Capacities that follow from the matrix are right if it was measured under load.
+    ///
+    /// # Errors
+    ///
+    /// If the costs are too large to be added up, groups are not given for each node, or capacities not for each level.
+    pub fn shared(
+        matrix: Matrix,
+        groups: Option<&[Vec<String>]>,
+        uplinks: Option<&[f64]>,
+    ) -> Result<Self, SharedError> {
+        let groups = match groups {
+            Some(names) => Groups::with_paths(&matrix, named_paths(names, matrix.len())?),
+            None => match Groups::of(&matrix)? {
+                none if none.is_empty() && uplinks.is_some() => Groups::of_latencies(&matrix)?,
+                groups => groups,
+            },
+        };
+        let used: Vec<usize> =
+            (0..MAX_LEVELS).filter(|level| groups.paths.iter().any(|path| path[*level] != 0)).collect();
+        let mut capacities = [0.0; MAX_LEVELS];
+        match uplinks {
+            Some(given) if used.is_empty() || (given.len() != 1 && given.len() != used.len()) => {
+                return Err(SharedError::Levels { given: given.len(), levels: used.len() });
+            }
+            Some(given) if !given.iter().all(|links| *links > 0.0 && links.is_finite()) => {
+                return Err(SharedError::Capacity);
+            }
+            Some(given) => {
+                for (&level, &links) in used.iter().zip(given.iter().cycle()) {
+                    capacities[level] = links;
+                }
+            }
+            None => capacities = groups.uplink.levels().map(|permille| f64::from(permille) / 1000.0),
+        }
+        let mut network = Self::unshared(matrix);
+        (network.paths, network.uplinks, network.is_derived) = (groups.paths, capacities, uplinks.is_none());
+        network.uplink_gaps = network.gaps_of_uplinks();
+        Ok(network)
+    }
+
+    /// An uplink of so many links is beside the link of the median node of its group.
+    fn gaps_of_uplinks(&self) -> BTreeMap<Path, f64> {
+        let mut members: BTreeMap<Path, Vec<u32>> = BTreeMap::new();
+        for (path, gap) in self.paths.iter().zip(&self.node_gaps) {
+            for group in groups_of(*path).filter(|group| *group != EVERYWHERE) {
+                members.entry(group).or_default().push(*gap);
+            }
+        }
+        let gap = |(group, mut gaps): (Path, Vec<u32>)| {
+            gaps.sort_unstable();
+            let level = group.iter().rposition(|number| *number != 0)?;
+            let links = self.uplinks[level];
+            (links > 0.0).then(|| (group, f64::from(gaps[gaps.len() / 2]) / links))
+        };
+        members.into_iter().filter_map(gap).collect()
+    }
+
+    /// Returns the number of nodes.
+    pub fn hosts(&self) -> u32 {
+        self.matrix.len() as u32
+    }
+
+    /// Returns the number of groups that have an uplink.
+    pub fn groups(&self) -> usize {
+        self.uplink_gaps.len()
+    }
+
+    /// What the uplinks carry at each level that has any, outermost first, in links of a node.
+    pub fn uplinks(&self) -> Vec<f64> {
+        self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
+    }
+
+    /// What a pair has for itself, and the uplinks that it crosses.
+    pub(super) fn route(&self, from: u32, to: u32) -> impl Iterator<Item = LinkId> {
+        let (start, end) = (self.paths[from as usize], self.paths[to as usize]);
+        let crossed = move |path: Path, other: Path| {
+            let groups = groups_of(path).filter(move |group| *group != EVERYWHERE && !is_in(other, *group));
+            groups.filter(|group| self.uplink_gaps.contains_key(group))
+        };
+        let up = crossed(start, end).map(|group| LinkId::Uplink { group, is_up: true });
+        let down = crossed(end, start).map(|group| LinkId::Uplink { group, is_up: false });
+        let mut uplinks = up.chain(down).peekable();
+        let has_own = !self.is_derived || uplinks.peek().is_none();
+        has_own.then_some(LinkId::Pair(from, to)).into_iter().chain(uplinks)
+    }
+
+    /// What a byte takes on a link, in picoseconds; zero if nothing is known of it.
+    pub(super) fn gap(&self, link: LinkId) -> f64 {
+        match link {
+            LinkId::FromHost(host) | LinkId::ToHost(host) => self.node_gaps[host as usize].into(),
+            LinkId::Pair(a, b) => self.link(a, b).ps_per_byte.into(),
+            LinkId::Uplink { group, .. } => self.uplink_gaps.get(&group).copied().unwrap_or(0.0),
+            _ => 0.0,
+        }
+    }
+
+    pub(super) fn link(&self, a: u32, b: u32) -> Link {
+        self.matrix.link(a as usize, b as usize)
+    }
+}
+
+/// The paths of groups that have names, the innermost of all nodes at the innermost level.
+fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedError> {
+    if names.len() != nodes {
+        return Err(SharedError::Groups { count: names.len(), nodes });
+    }
+    let levels = names.iter().map(Vec::len).max().unwrap_or(0);
+    let Some(first) = MAX_LEVELS.checked_sub(levels) else { return Err(SharedError::TooDeep { levels }) };
+    let path = |names: &Vec<String>| {
+        let mut path = EVERYWHERE;
+        for (number, name) in path[first..].iter_mut().zip(names) {
+            *number = number_of(name);
+        }
+        path
+    };
+    Ok(names.iter().map(path).collect())
+}
+
+/// The reason for which a network has no such uplinks.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum SharedError {
+    /// Groups are not given for each node.
+    #[error("groups are given for {count} nodes, not {nodes}")]
+    Groups {
+        /// For how many they are given.
+        count: usize,
+        /// The number of nodes.
+        nodes: usize,
+    },
+    /// A node is in too many groups.
+    #[error("{levels} levels of groups are more than {MAX_LEVELS}")]
+    TooDeep {
+        /// The number of levels.
+        levels: usize,
+    },
+    /// Capacities are not given for each level.
+    #[error("{given} capacities of uplinks are given for {levels} levels of groups")]
+    Levels {
+        /// How many are given.
+        given: usize,
+        /// The number of levels.
+        levels: usize,
+    },
+    /// A capacity is zero, or no number.
+    #[error("an uplink carries more than nothing, and something finite")]
+    Capacity,
+    /// The matrix has no groups.
+    #[error(transparent)]
+    Topology(#[from] TopologyError),
+}

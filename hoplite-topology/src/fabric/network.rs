@@ -1,0 +1,268 @@
+//! Networks of hosts and switches, and the links that a flow between two hosts takes.
+//!
+//! Links have a capacity relative to that of a host's link, which is one. Routing is explicit where a network offers several ways.
+//!
+//! Source: EFLOPS, sections IV-B and VII-C for BiGraph and fat-tree; BlueConnect, section 3 for the torus.
+
+use std::collections::BTreeMap;
+
+use thiserror::Error;
+
+pub use super::link::LinkId;
+use super::measured::MeasuredNetwork;
+use hoplite_core::placement::mix;
+
+/// As many nodes as a shard takes.
+pub const MAX_HOSTS: u32 = 65_536;
+
+/// Which of several equally short ways a flow takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Routing {
+    /// By the remainder of the destination's number: what static forwarding tables do.
+    Modulo,
+    /// By a hash of source and destination with this seed: equal-cost multipath.
+    Ecmp(u64),
+    /// Each way carries an equal part.
+    Ideal,
+}
+
+/// A network.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Network {
+    /// Two halves of switches, each linked to all of the other half; hosts at all of them. Host h is at switch h / M, in the order
+    /// upper 0, lower 0, upper 1, lower 1, .... Between halves there is one way; within a half, one by each switch of the other.
+    BiGraph {
+        /// M.
+        hosts_per_switch: u32,
+        /// N, even.
+        switches: u32,
+        /// Within a half.
+        routing: Routing,
+    },
+    /// Leaves with hosts, and spines that each leaf is linked to.
+    FatTree {
+        /// How many leaves there are.
+        leaves: u32,
+        /// The number of hosts that each has; host h is at leaf h / this.
+        hosts_per_leaf: u32,
+        /// How many spines there are; each link to one has the capacity of a host's.
+        spines: u32,
+        /// Which spine a flow crosses.
+        routing: Routing,
+    },
+    /// A host at each point, routed dimension by dimension, the shorter way round; upwards where both are alike. The first
+    /// dimension's coordinates change fastest.
+    Torus {
+        /// The points of each dimension.
+        dimensions: Vec<u32>,
+    },
+    /// Nodes whose pairs each have a way of their own, and share the hosts' links and the uplinks of groups.
+    Measured(MeasuredNetwork),
+}
+
+/// The reason for which there is no such network.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// A part of it has no elements.
+    #[error("a network needs hosts, switches and links")]
+    Empty,
+    /// More than [`MAX_HOSTS`].
+    #[error("{hosts} hosts are more than {MAX_HOSTS}")]
+    TooManyHosts {
+        /// How many there would be.
+        hosts: u64,
+    },
+    /// A BiGraph has two equal halves.
+    #[error("{switches} switches are no two halves")]
+    OddSwitches {
+        /// How many there are.
+        switches: u32,
+    },
+    /// No network of this form has as many hosts.
+    #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
+    NoSuchSize {
+        /// The form.
+        fabric: &'static str,
+        /// The number of hosts that it should have.
+        hosts: u32,
+        /// Which numbers there are.
+        needed: &'static str,
+    },
+}
+
+impl Network {
+    /// The smallest BiGraph with so many hosts in which each switch has no more hosts than links to the other half.
+    ///
+    /// # Errors
+    ///
+    /// If the number is no power of two of at least two.
+    pub fn bigraph(hosts: u32, routing: Routing) -> Result<Self, NetworkError> {
+        let (hosts_per_switch, switches) = square(hosts, "BiGraph")?;
+        Ok(Self::BiGraph { hosts_per_switch, switches, routing })
+    }
+
+    /// A fat-tree of two levels of the same switches as [`bigraph`](Self::bigraph) of this size, with as many links up as down.
+    ///
+    /// # Errors
+    ///
+    /// If the number is no power of two of at least two.
+    pub fn fat_tree(hosts: u32, routing: Routing) -> Result<Self, NetworkError> {
+        let (hosts_per_leaf, leaves) = square(hosts, "fat-tree")?;
+        Ok(Self::FatTree { leaves, hosts_per_leaf, spines: hosts_per_leaf, routing })
+    }
+
+    /// The torus of two dimensions with so many hosts that is closest to a square.
+    ///
+    /// # Errors
+    ///
+    /// If there are no or too many hosts.
+    pub fn torus(hosts: u32) -> Result<Self, NetworkError> {
+        check_hosts(hosts.into())?;
+        let short = (1..=hosts.isqrt()).rev().find(|side| hosts.is_multiple_of(*side)).unwrap_or(1);
+        Ok(Self::Torus { dimensions: vec![hosts / short, short] })
+    }
+
+    /// Checks that the network has hosts and links, and not too many.
+    ///
+    /// # Errors
+    ///
+    /// If it has not.
+    pub fn check(&self) -> Result<(), NetworkError> {
+        let sides: Vec<u32> = match self {
+            Self::BiGraph { switches, .. } if switches % 2 == 1 => {
+                return Err(NetworkError::OddSwitches { switches: *switches });
+            }
+            Self::BiGraph { hosts_per_switch, switches, .. } => vec![*hosts_per_switch, *switches],
+            Self::FatTree { spines: 0, .. } => return Err(NetworkError::Empty),
+            Self::FatTree { leaves, hosts_per_leaf, .. } => vec![*leaves, *hosts_per_leaf],
+            Self::Torus { dimensions } => dimensions.clone(),
+            Self::Measured(_) => vec![self.hosts()],
+        };
+        check_hosts(sides.iter().fold(1, |hosts, &side| u64::saturating_mul(hosts, side.into())))
+    }
+
+    /// Returns the number of hosts.
+    pub fn hosts(&self) -> u32 {
+        match self {
+            Self::BiGraph { hosts_per_switch, switches, .. } => hosts_per_switch * switches,
+            Self::FatTree { leaves, hosts_per_leaf, .. } => leaves * hosts_per_leaf,
+            Self::Torus { dimensions } => dimensions.iter().product(),
+            Self::Measured(network) => network.hosts(),
+        }
+    }
+
+    /// The links of a flow between two hosts, and the part of it that each carries.
+    pub fn route(&self, from: u32, to: u32) -> Vec<(LinkId, f64)> {
+        if let Self::Torus { dimensions } = self {
+            return torus_route(dimensions, from, to);
+        }
+        let mut route = vec![(LinkId::FromHost(from), 1.0), (LinkId::ToHost(to), 1.0)];
+        match self {
+            Self::BiGraph { hosts_per_switch, switches, routing } => {
+                let place = |host: u32| (host / hosts_per_switch % 2, host / hosts_per_switch / 2);
+                let ((half, start), (other, end)) = (place(from), place(to));
+                let cross = |half: u32, from, to| LinkId::Cross { half: half as u8, from, to };
+                if half != other {
+                    route.push((cross(half, start, end), 1.0));
+                } else if start != end {
+                    for (via, part) in ways(*routing, from, to, switches / 2) {
+                        route.push((cross(half, start, via), part));
+                        route.push((cross(1 - half, via, end), part));
+                    }
+                }
+            }
+            Self::FatTree { hosts_per_leaf, spines, routing, .. } => {
+                let (start, end) = (from / hosts_per_leaf, to / hosts_per_leaf);
+                if start != end {
+                    for (spine, part) in ways(*routing, from, to, *spines) {
+                        route.push((LinkId::Up { leaf: start, spine }, part));
+                        route.push((LinkId::Down { spine, leaf: end }, part));
+                    }
+                }
+            }
+            Self::Measured(network) => route.extend(network.route(from, to).map(|link| (link, 1.0))),
+            Self::Torus { .. } => {}
+        }
+        route
+    }
+
+    /// The capacity of a link, relative to a link whose bytes take `ps_per_byte`. Only measured links differ.
+    pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
+        let Self::Measured(network) = self else { return 1.0 };
+        let measured = network.gap(link);
+        let is_hosts = matches!(link, LinkId::FromHost(_) | LinkId::ToHost(_));
+        let capacity = if measured > 0.0 { ps_per_byte / measured } else { f64::INFINITY };
+        if is_hosts { capacity.min(1.0) } else { capacity }
+    }
+
+    /// The latency between two hosts, if it was measured.
+    pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
+        match self {
+            Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),
+            _ => None,
+        }
+    }
+}
+
+/// Hosts per switch and switches of the smallest system with at most half as many hosts per switch as switches.
+fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
+    check_hosts(hosts.into())?;
+    if hosts < 2 || !hosts.is_power_of_two() {
+        return Err(NetworkError::NoSuchSize { fabric, hosts, needed: "a power of two, at least 2" });
+    }
+    let mut switches = 2;
+    while u64::from(switches) * u64::from(switches) / 2 < u64::from(hosts) {
+        switches *= 2;
+    }
+    Ok((hosts / switches, switches))
+}
+
+fn check_hosts(hosts: u64) -> Result<(), NetworkError> {
+    match hosts {
+        0 => Err(NetworkError::Empty),
+        hosts if hosts > u64::from(MAX_HOSTS) => Err(NetworkError::TooManyHosts { hosts }),
+        _ => Ok(()),
+    }
+}
+
+/// Which of `count` ways a flow takes, and with what part of it.
+fn ways(routing: Routing, from: u32, to: u32, count: u32) -> Vec<(u32, f64)> {
+    match routing {
+        Routing::Modulo => vec![(to % count, 1.0)],
+        Routing::Ecmp(seed) => {
+            let pair = u64::from(from) << 32 | u64::from(to);
+            vec![((mix(mix(seed) ^ pair) % u64::from(count)) as u32, 1.0)]
+        }
+        Routing::Ideal => (0..count).map(|way| (way, 1.0 / f64::from(count))).collect(),
+    }
+}
+
+fn torus_route(dimensions: &[u32], from: u32, to: u32) -> Vec<(LinkId, f64)> {
+    let mut route = Vec::new();
+    let (mut at, mut stride) = (from, 1);
+    for (dimension, &side) in dimensions.iter().enumerate() {
+        let coordinate = |point: u32| point / stride % side;
+        let ahead = (coordinate(to) + side - coordinate(from)) % side;
+        let is_ahead = ahead <= side - ahead;
+        for _ in 0..ahead.min(side - ahead) {
+            route.push((LinkId::Torus { point: at, dimension: dimension as u8, is_ahead }, 1.0));
+            let here = coordinate(at);
+            let next = if is_ahead { (here + 1) % side } else { (here + side - 1) % side };
+            at = at - here * stride + next * stride;
+        }
+        stride *= side;
+    }
+    route
+}
+
+/// How many flows each link carries.
+pub fn loads(network: &Network, flows: &[(u32, u32)]) -> BTreeMap<LinkId, f64> {
+    let mut loads = BTreeMap::new();
+    for &(from, to) in flows {
+        for (link, part) in network.route(from, to) {
+            *loads.entry(link).or_default() += part;
+        }
+    }
+    loads
+}

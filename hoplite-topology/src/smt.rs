@@ -1,0 +1,149 @@
+//! The order of ranks as a question to an external SMT solver such as z3, which may prove an optimum that the search cannot; and
+//! the order in its answer.
+//!
+//! The solver is optional, and callers run it: this module only writes and reads text. It asks "Is there an order that costs less
+//! than this?" in SMT-LIB 2; `unsat` proves that there is none. Each pair of rank and node is a Boolean, which solves faster
+//! than the arrays of the paper; up to about 12 nodes.
+//!
+//! Source: Cloud Collectives, section IV-C.
+
+use std::fmt::Write;
+
+use crate::cost::{Model, pair_of_trees, stages};
+use crate::error::Error;
+use hoplite_core::topology::Links;
+
+/// More nodes than this are refused: the text grows with the fourth power, and no solver comes to an end.
+pub const MAX_NODES: usize = 16;
+
+/// The answer of a solver.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Answer {
+    /// A cheaper order.
+    Order(Vec<u32>),
+    /// There is none.
+    NoneCheaper,
+    /// It gave up.
+    Unknown,
+}
+
+/// Writes the question whether an order costs less than `below_ps`.
+///
+/// # Errors
+///
+/// If there are too many nodes, or the model does not exist for so many. Chains and hierarchies cannot be asked for.
+pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, Error> {
+    let nodes = links.len();
+    if nodes > MAX_NODES {
+        return Err(Error::TooManyForSolver { count: nodes });
+    }
+    let mut text = String::from("(set-logic QF_LIA)\n(set-option :produce-models true)\n");
+    permutation(&mut text, nodes);
+    let mut terms = Vec::new();
+    match model {
+        Model::Ring => {
+            for rank in 0..nodes {
+                let hop = declare(&mut text, format!("c_{rank}"));
+                at_least(&mut text, &hop, links, [rank, (rank + 1) % nodes], 1, "0");
+                terms.push(hop);
+            }
+        }
+        Model::HalvingDoubling | Model::BCube(_) => {
+            for (index, stage) in stages(model, nodes)?.iter().enumerate() {
+                let slowest = declare(&mut text, format!("c_{index}"));
+                for (a, b) in (0..nodes).flat_map(|a| (0..a).map(move |b| (a, b))) {
+                    if stage.are_peers(a, b) {
+                        at_least(&mut text, &slowest, links, [a, b], stage.parts, "0");
+                    }
+                }
+                terms.push(slowest);
+            }
+        }
+        Model::DoubleBinaryTree | Model::NcclTree => {
+            let worse = declare(&mut text, "cost".to_owned());
+            for (tree, parents) in pair_of_trees(model, nodes).iter().enumerate() {
+                // The time from when a rank has a message to when all below it have.
+                let below: Vec<String> =
+                    (0..nodes).map(|rank| declare(&mut text, format!("t_{tree}_{rank}"))).collect();
+                for (rank, parent) in parents.iter().enumerate() {
+                    match parent {
+                        Some(parent) => {
+                            let above = *parent as usize;
+                            at_least(&mut text, &below[above], links, [above, rank], 2, &below[rank]);
+                        }
+                        None => _ = writeln!(text, "(assert (>= {worse} {}))", below[rank]),
+                    }
+                }
+            }
+            terms.push(worse);
+        }
+        Model::Chain | Model::Hierarchical(_) => {
+            return Err(Error::UnknownModel { text: model.to_string() });
+        }
+    }
+    let _ = writeln!(text, "(assert (< (+ 0 {}) {below_ps}))\n(check-sat)\n(get-model)", terms.join(" "));
+    Ok(text)
+}
+
+/// Declares a number that is not negative.
+fn declare(text: &mut String, name: String) -> String {
+    let _ = writeln!(text, "(declare-const {name} Int)\n(assert (>= {name} 0))");
+    name
+}
+
+/// x_r_i says that rank r is at node i: each rank at one node, and each node with one rank.
+fn permutation(text: &mut String, nodes: usize) {
+    let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
+    for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
+        let _ = writeln!(text, "(declare-const {} Bool)", name(rank, node));
+    }
+    for index in 0..nodes {
+        let of_rank: Vec<String> = (0..nodes).map(|node| name(index, node)).collect();
+        let of_node: Vec<String> = (0..nodes).map(|rank| name(rank, index)).collect();
+        for names in [of_rank, of_node] {
+            let _ = writeln!(text, "(assert (or {}))", names.join(" "));
+            for (a, b) in (0..nodes).flat_map(|a| (0..a).map(move |b| (a, b))) {
+                let _ = writeln!(text, "(assert (or (not {}) (not {})))", names[a], names[b]);
+            }
+        }
+    }
+}
+
+/// `name` is at least what the `parts`-th part costs between the nodes of two ranks, and `more`.
+fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2], parts: u64, more: &str) {
+    for (i, j) in (0..links.len()).flat_map(|i| (0..links.len()).map(move |j| (i, j))) {
+        if i != j {
+            let cost = links.part(i as u32, j as u32, parts);
+            let _ = writeln!(text, "(assert (=> (and x_{a}_{i} x_{b}_{j}) (>= {name} (+ {cost} {more}))))");
+        }
+    }
+}
+
+/// Reads the answer of a solver to the question for `nodes` nodes.
+///
+/// # Errors
+///
+/// If it says that there is an order, but gives a rank no node.
+pub fn answer(text: &str, nodes: usize) -> Result<Answer, Error> {
+    let mut words =
+        text.split(|c: char| c.is_whitespace() || c == '(' || c == ')').filter(|word| !word.is_empty());
+    match words.next() {
+        Some("sat") => {}
+        Some("unsat") => return Ok(Answer::NoneCheaper),
+        _ => return Ok(Answer::Unknown),
+    }
+    let mut order = vec![None; nodes];
+    let mut last = None;
+    for word in words {
+        if let Some((rank, node)) = word.strip_prefix("x_").and_then(|name| name.split_once('_')) {
+            last = rank.parse::<usize>().ok().zip(node.parse::<u32>().ok());
+        } else if let ("true", Some((rank, node))) = (word, last)
+            && let Some(entry) = order.get_mut(rank)
+        {
+            *entry = Some(node);
+        }
+    }
+    let entries = order.into_iter().enumerate();
+    let order: Result<_, _> = entries.map(|(rank, node)| node.ok_or(Error::NoModel { rank })).collect();
+    Ok(Answer::Order(order?))
+}

@@ -1,0 +1,150 @@
+//! Annealing, for models whose cost is a sum of maxima.
+//!
+//! Moves are swaps of two ranks, of two aligned blocks of 2^k ranks, and reversals. A worse order is accepted with a probability
+//! that falls with the temperature, in rounds of which each starts from the best order with half of the temperature of the one
+//! before; a round ends with moves that only improve.
+//!
+//! Source: Cloud Collectives, section IV-C; the blocks, the energy (see [`Evaluator::energy`]) and the rounds are ours.
+
+use crate::cost::Evaluator;
+use hoplite_core::topology::random::Random;
+
+/// The whole of the time that a search has: see [`Search::advance`](super::Search::advance).
+pub const WHOLE: u32 = 1_000_000;
+/// Each round has this part of the time.
+const ROUND: u32 = WHOLE / 5;
+/// The last part of a round, in which no worse order is accepted.
+const QUIET: u32 = ROUND / 5;
+/// Moves whose mean difference sets the temperature.
+const SAMPLES: u32 = 64;
+
+#[derive(Debug)]
+pub(super) struct Anneal<'a> {
+    evaluator: Evaluator<'a>,
+    energy: u128,
+    best: Vec<u32>,
+    best_cost: u128,
+    best_energy: u128,
+    /// The first temperature: the mean difference that a swap makes.
+    hottest: u128,
+    round: u32,
+    random: Random,
+}
+
+impl<'a> Anneal<'a> {
+    pub(super) fn new(mut evaluator: Evaluator<'a>, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let nodes = evaluator.order().len();
+        let energy = evaluator.energy();
+        let mut differences = 0;
+        for _ in 0..SAMPLES {
+            evaluator.swap(random.index(nodes), random.index(nodes));
+            differences += evaluator.energy().abs_diff(energy);
+            evaluator.undo();
+        }
+        Self {
+            best: evaluator.order().to_vec(),
+            best_cost: evaluator.cost(),
+            best_energy: energy,
+            evaluator,
+            energy,
+            hottest: differences / u128::from(SAMPLES) / 4,
+            round: 0,
+            random,
+        }
+    }
+
+    pub(super) fn best(&self) -> &[u32] {
+        &self.best
+    }
+
+    pub(super) const fn best_cost(&self) -> u128 {
+        self.best_cost
+    }
+
+    /// Tries one move. `done` of [`WHOLE`] of the time are gone.
+    pub(super) fn step(&mut self, done: u32) {
+        let round = done / ROUND;
+        if round != self.round {
+            self.round = round;
+            self.start_again();
+        }
+        let allowed = self.allowed(done % ROUND);
+        self.change();
+        let energy = self.evaluator.energy();
+        if energy > self.energy + allowed {
+            self.evaluator.undo();
+            return;
+        }
+        self.evaluator.commit();
+        self.energy = energy;
+        if (self.evaluator.cost(), energy) < (self.best_cost, self.best_energy) {
+            self.best_energy = energy;
+            self.best_cost = self.evaluator.cost();
+            self.best.copy_from_slice(self.evaluator.order());
+        }
+    }
+
+    /// Goes back to the best order.
+    fn start_again(&mut self) {
+        for rank in 0..self.best.len() {
+            let at = self.evaluator.order().iter().position(|node| *node == self.best[rank]);
+            self.evaluator.swap(rank, at.expect("both are orders of the same nodes"));
+        }
+        self.evaluator.commit();
+        self.energy = self.evaluator.energy();
+    }
+
+    /// By how much the next order may be worse: the temperature times a number that is distributed exponentially, which is the
+    /// test of Metropolis et al. (1953).
+    fn allowed(&mut self, gone: u32) -> u128 {
+        if gone >= ROUND - QUIET {
+            return 0;
+        }
+        let start = self.hottest >> self.round;
+        let left = u128::from(ROUND - QUIET - gone);
+        let temperature = start * left * left / u128::from(ROUND - QUIET).pow(2);
+        (temperature * u128::from(exponential(self.random.next_number()))) >> 16
+    }
+
+    fn change(&mut self) {
+        let nodes = self.evaluator.order().len();
+        let (a, b) = (self.random.index(nodes), self.random.index(nodes));
+        match self.random.below(8) {
+            0 => {
+                // Blocks of 2, 4, ... ranks, of which there are at least two.
+                let exponent = 1 + self.random.below(u64::from(nodes.ilog2().saturating_sub(1)).max(1));
+                let length = 1_usize << exponent;
+                let blocks = nodes / length;
+                if blocks >= 2 {
+                    let (a, b) = (a % blocks, b % blocks);
+                    self.evaluator.swap_blocks(a * length, b * length, length);
+                }
+            }
+            1 => self.evaluator.reverse(a.min(b), a.max(b) + 1),
+            _ => self.evaluator.swap(a, b),
+        }
+    }
+}
+
+/// -ln(u) in 1/65536 for u uniform in (0, 1], by straight pieces between powers of two: the same on all machines.
+fn exponential(bits: u64) -> u32 {
+    const LN_2: u64 = 45_426;
+    let zeros = bits.leading_zeros();
+    let mantissa = if zeros >= 63 { 0 } else { (bits << (zeros + 1)) >> 48 };
+    let logarithm = (u64::from(zeros) + 1) * 65_536 - mantissa;
+    ((logarithm * LN_2) >> 16) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exponential_numbers_have_a_mean_of_one() {
+        let mut random = Random::new(1);
+        let sum: u64 = (0..100_000).map(|_| u64::from(exponential(random.next_number()))).sum();
+        let mean = sum / 100_000;
+        assert!((63_000..69_000).contains(&mean), "{mean}");
+    }
+}

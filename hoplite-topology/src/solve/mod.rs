@@ -1,0 +1,164 @@
+//! The search for a cheap order.
+//!
+//! A [`Search`] has no clock: its caller lets it make some moves, looks at the time, and says how much of it has gone. With the
+//! same seed and the same calls it finds the same order.
+//!
+//! * `exact`: small cases, solved and proved at once.
+//! * `bound`: lower bounds of the cost.
+//! * `tour`: rings, by local search with neighbour lists, and kicks.
+//! * `anneal`: all other models, by annealing from the leaves of a dendrogram.
+//!
+//! Source: Cloud Collectives, section IV-C, whose search is annealing by swaps and permuted sub-arrays followed by a solver. Rings are
+//! travelling salesman problems and have better methods.
+
+mod anneal;
+mod bound;
+mod exact;
+mod tour;
+
+use anneal::Anneal;
+pub use anneal::WHOLE;
+use bound::{OneTree, lower_bound};
+use tour::Tour;
+
+use crate::cost::{Evaluator, Model};
+use crate::error::Error;
+use hoplite_core::topology::Links;
+use hoplite_core::topology::cluster::Dendrogram;
+use hoplite_core::topology::random::Random;
+
+/// The multipliers of a ring's bound get this part of the time at most: they also make the neighbour lists good.
+const BOUND_SHARE: u32 = WHOLE / 4;
+
+/// Whether a search can find anything better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    /// A better order may be found.
+    Searching,
+    /// The best order is proved to be an optimum.
+    Proved,
+}
+
+/// A search for the cheapest order of one model.
+#[derive(Debug)]
+pub struct Search<'a> {
+    links: Links<'a>,
+    best: Vec<u32>,
+    best_cost: u128,
+    bound: u128,
+    method: Method<'a>,
+    random: Random,
+}
+
+#[derive(Debug)]
+enum Method<'a> {
+    /// The search has ended.
+    Done,
+    Bound(Box<OneTree<'a>>),
+    Tour(Box<Tour<'a>>),
+    Anneal(Box<Anneal<'a>>),
+}
+
+impl<'a> Search<'a> {
+    /// Prepares a search, and ends it where the order can be computed: rings of up to `exact::MAX_RING` nodes, chains of up
+    /// to `exact::MAX_CHAIN`, all others of up to `exact::MAX_ANY`.
+    ///
+    /// # Errors
+    ///
+    /// If the model does not exist for so many nodes.
+    pub fn new(links: Links<'a>, model: &Model, seed: u64) -> Result<Self, Error> {
+        let identity: Vec<u32> = (0..links.len() as u32).collect();
+        let start = Evaluator::new(links, model, &identity)?;
+        let (best, best_cost) = (identity, start.cost());
+        let random = Random::new(seed);
+        let mut search = Self { links, best, best_cost, bound: 0, method: Method::Done, random };
+        if let Some(order) = exact::optimum(links, model, start) {
+            search.best_cost = Evaluator::new(links, model, &order)?.cost();
+            search.best = order;
+            search.bound = search.best_cost;
+            return Ok(search);
+        }
+        let dendrogram = Dendrogram::new(links);
+        search.bound = lower_bound(links, model, &dendrogram);
+        let by_ends = dendrogram.leaves_by_ends(links);
+        for order in [by_ends, dendrogram.leaves_by_size()] {
+            let cost = Evaluator::new(links, model, &order)?.cost();
+            search.offer(&order, cost);
+        }
+        if search.status() == Status::Searching {
+            search.method = match model {
+                Model::Ring => Method::Bound(Box::new(OneTree::new(links, search.best_cost))),
+                _ => {
+                    let evaluator = Evaluator::new(links, model, &search.best)?;
+                    Method::Anneal(Box::new(Anneal::new(evaluator, search.random.next_number())))
+                }
+            };
+        }
+        Ok(search)
+    }
+
+    /// Makes about `moves` moves. `done` of [`WHOLE`] of the time that the search has are gone.
+    pub fn advance(&mut self, moves: u32, done: u32) -> Status {
+        match &mut self.method {
+            Method::Done => {}
+            Method::Bound(one_tree) => {
+                let is_over = !one_tree.step() || done >= BOUND_SHARE;
+                self.bound = self.bound.max(one_tree.bound());
+                if is_over {
+                    let seed = self.random.next_number();
+                    let tour = Tour::new(self.links, &self.best, one_tree.multipliers(), seed);
+                    self.method = Method::Tour(Box::new(tour));
+                }
+            }
+            Method::Tour(tour) => {
+                for _ in 0..moves {
+                    tour.kick();
+                }
+                if tour.cost() < self.best_cost {
+                    self.best_cost = tour.cost();
+                    self.best = tour.order().to_vec();
+                }
+            }
+            Method::Anneal(anneal) => {
+                for _ in 0..moves {
+                    anneal.step(done);
+                }
+                if anneal.best_cost() < self.best_cost {
+                    self.best_cost = anneal.best_cost();
+                    self.best = anneal.best().to_vec();
+                }
+            }
+        }
+        if self.status() == Status::Proved {
+            self.method = Method::Done;
+        }
+        self.status()
+    }
+
+    /// The best order so far.
+    pub fn best(&self) -> &[u32] {
+        &self.best
+    }
+
+    /// The cost of the best order, in picoseconds.
+    pub const fn best_cost(&self) -> u128 {
+        self.best_cost
+    }
+
+    /// The lower bound of the cost, in picoseconds.
+    pub const fn lower_bound(&self) -> u128 {
+        self.bound
+    }
+
+    /// Whether the best order is proved to be an optimum.
+    pub const fn status(&self) -> Status {
+        if self.best_cost == self.bound { Status::Proved } else { Status::Searching }
+    }
+
+    fn offer(&mut self, order: &[u32], cost: u128) {
+        if cost < self.best_cost {
+            self.best_cost = cost;
+            self.best = order.to_vec();
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! The troubles of a store on the wire.
+
+use std::time::Duration;
+
+use hoplite_core::error::{Error, Plane};
+use hoplite_core::node::LongWait;
+
+use crate::{error, v1};
+
+/// The wire form of a long wait.
+pub fn encode_wait(wait: &LongWait) -> v1::LongWait {
+    v1::LongWait {
+        operation: u32::try_from(error::encode_operation(wait.operation)).unwrap_or_default(),
+        waited_us: u64::try_from(wait.waited.as_micros()).unwrap_or(u64::MAX),
+        missing: wait.missing.as_ref().map(error::encode_missing),
+    }
+}
+
+/// A long wait of which a store tells; `None` for an operation that this version does not know.
+pub fn decode_wait(wait: v1::LongWait) -> Option<LongWait> {
+    Some(LongWait {
+        operation: error::decode_operation(wait.operation.into())?,
+        waited: Duration::from_micros(wait.waited_us),
+        missing: wait.missing.and_then(|missing| error::decode_missing(missing, Plane::Local)),
+    })
+}
+
+/// The wire form of a failure that began so long ago, of the peer `name`.
+pub fn encode_fault(name: &str, error: &Error, since: Duration) -> v1::PeerFault {
+    v1::PeerFault {
+        name: name.to_owned(),
+        error: Some(error::encode(error)),
+        since_us: u64::try_from(since.as_micros()).unwrap_or(u64::MAX),
+    }
+}
+
+/// The name of a peer, its failure, and how long ago that began; `None` if that is not complete.
+pub fn decode_fault(fault: v1::PeerFault) -> Option<(String, Error, Duration)> {
+    let name = error::shown(&fault.name);
+    Some((name, error::decode(fault.error?, Plane::Local), Duration::from_micros(fault.since_us)))
+}
