@@ -59,8 +59,9 @@ pub use run::{Process, run};
 pub use security::{
     CertificateFacts, Checked, Credentials, Damaged, FileError, HalfOpen, HalfOpenPlace, HelloFields, Hellos,
     MAX_PLAIN_BYTES, NONCE_BYTES, NotLoopback, Opener, Protocol, Prover, Purpose, Route, Sealer, SecretError,
-    Security, SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError,
-    begins_with_byte_order_mark, cause, handshake_error, nonce, opening, speaks_tls, tls_explanation,
+    Security, SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError, accept_tls,
+    begins_with_byte_order_mark, cause, close_refused, handshake_error, nonce, opening, speaks_tls,
+    tls_explanation,
 };
 pub use size::{NotASize, Size};
 pub use socket::{DetachedSocket, InProcess, InProcessListener, Socket};

@@ -19,13 +19,14 @@ use hoplite_core::error::Error;
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_daemon::opening::{self, OpeningError};
-use hoplite_daemon::{Acceptor, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token};
+use hoplite_daemon::{
+    Acceptor, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, accept_tls,
+};
 use hoplite_proto::directory::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio::time::{sleep, timeout};
-use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -230,8 +231,7 @@ impl Gate {
         let token = token.as_ref();
         match (tls, socket) {
             (Some(tls), Socket::Tcp(stream)) => {
-                let acceptor = TlsAcceptor::from(tls.server(Protocol::Http2));
-                let mut stream = acceptor.accept(stream).await?;
+                let mut stream = accept_tls(tls.server(Protocol::Http2), stream).await?;
                 Protocol::Http2.check(stream.get_ref().1).map_err(io::Error::other)?;
                 match self.preface(&mut stream).await? {
                     Some(preface) => {

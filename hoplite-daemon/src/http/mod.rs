@@ -25,7 +25,6 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tokio_rustls::TlsAcceptor;
 
 pub use address::{HttpAddress, NotAPlace};
 pub(crate) use hosts::HostSettings;
@@ -35,7 +34,7 @@ pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::accept::Acceptor;
 use crate::metrics::IntCounter;
-use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls};
+use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls, accept_tls};
 
 /// What is asked for, with its body; `None` if that is longer than [`MAX_BODY_BYTES`] or does not come.
 pub type HttpRequest = Request<Option<Bytes>>;
@@ -153,7 +152,7 @@ where
         Scheme::HttpsForMembers(tls) => tls.server(Protocol::Http1),
         Scheme::HttpsForAnybody(tls) => tls.server_for_anybody(Protocol::Http1),
     };
-    match TlsAcceptor::from(config).accept(stream).await {
+    match accept_tls(config, stream).await {
         Ok(stream) => converse(stream, seating, Visit { address, is_tls: true }, answer).await,
         Err(error) => tracing::debug!(%error, "a handshake of HTTPS failed"),
     }

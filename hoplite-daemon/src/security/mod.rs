@@ -6,6 +6,7 @@
 //! * `challenge`: how both sides of a connection prove that they know the token.
 //! * `opening`: how connections of the control plane begin; `record`: how their bytes are protected.
 //! * `channel`: how clients of the control plane connect.
+//! * `refusal`: how a connection ends whose peer is refused.
 //! * `file`: reads secrets and certificates.
 //! * `half_open`: bounds the connections that have not proven anything yet.
 
@@ -16,6 +17,7 @@ mod file;
 mod half_open;
 pub mod opening;
 mod record;
+mod refusal;
 mod secret;
 mod tls;
 mod token;
@@ -30,6 +32,7 @@ pub use facts::CertificateFacts;
 pub use file::{FileError, begins_with_byte_order_mark};
 pub use half_open::{HalfOpen, HalfOpenPlace};
 pub use record::{Checked, Damaged, MAX_PLAIN_BYTES, Opener, Sealer};
+pub use refusal::{accept_tls, close_refused};
 pub use secret::SecretError;
 pub use tls::{Protocol, Tls, TlsError, TlsFiles, tls_explanation};
 pub use token::{Purpose, TAG_BYTES, Token, TokenError};

@@ -14,6 +14,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use super::challenge::{self, HelloFields, Hellos, NONCE_BYTES, Prover};
 use super::record::{Damaged, KEY_BYTES, Opener, Sealer};
+use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
 /// Who connects to a shard.
@@ -110,8 +111,7 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     if let Err(OpeningError::Refuses(error)) = &opened {
         // If the message cannot be sent, the caller still gets the refusal, not the error of the write.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
-            // Else the system may drop the refusal, because bytes wait that nobody has read.
-            let _ = stream.shutdown().await;
+            close_refused(stream).await;
         }
     }
     opened
@@ -327,7 +327,7 @@ mod tests {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn each_side_learns_why_there_is_no_connection() {
         let (one, other) = (token(b"sixteen bytes ok"), token(b"sixteen bytes no"));
         let foreign = Caller { cluster: Some(cluster("d")), node: None };

@@ -9,17 +9,14 @@
 use std::fmt;
 use std::io;
 use std::ops::Range;
-use std::time::Duration;
 
-use hoplite_daemon::{Protocol, Tls, tls_explanation};
+use hoplite_daemon::{Protocol, Tls, close_refused, tls_explanation};
 use hoplite_shm::Buffer;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
-use tokio::time::timeout;
 
 /// Longest plain text of a record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
@@ -30,10 +27,6 @@ const FIRST_BYTES: usize = 2 << 10;
 /// The longest that this buffer becomes. The longest message of a handshake is a certificate, with
 /// those between it and the authority: a few kilobytes.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// Time for a peer that was refused to close the connection after it was told why.
-const REFUSAL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most bytes of a peer that was refused that are read until then.
-const MAX_REFUSED_BYTES: u64 = 256 << 10;
 /// How many records are taken from the socket at once. Each connection has so much memory for each direction.
 const INCOMING_RECORDS: usize = 8;
 /// How many records are handed to the socket at once.
@@ -334,16 +327,9 @@ impl TlsStream {
         if self.outgoing.unsent.is_empty() {
             return;
         }
-        let told = async {
-            self.flush().await?;
-            self.stream.shutdown().await?;
-            let mut rest = (&mut self.stream).take(MAX_REFUSED_BYTES);
-            let mut heard = [0; 1024];
-            while rest.read(&mut heard).await? > 0 {}
-            Ok::<_, io::Error>(())
-        };
-        // The caller returns why the peer is refused, whether or not the peer hears of it.
-        let _ = timeout(REFUSAL_TIMEOUT, told).await;
+        if self.flush().await.is_ok() {
+            close_refused(&mut self.stream).await;
+        }
     }
 
     /// Returns `true` if rustls has messages for the peer that are not encoded yet.
