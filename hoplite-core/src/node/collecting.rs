@@ -14,12 +14,12 @@ mod session;
 
 use std::collections::BTreeMap;
 
-use super::calls::CallKey;
-use super::context::Context;
 use super::{Node, Reduce, ReduceRecord};
 use crate::collective::CollectiveEvent;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::context::Context;
 use crate::plan::collective::Collective;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;

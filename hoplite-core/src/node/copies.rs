@@ -1,12 +1,13 @@
 //! What follows from changes of copies for those who wait for them, and for the directory.
 
-use super::calls::Purpose;
-use super::context::{Deadline, Notice};
-use super::table::{Room, SpaceWaiter};
 use super::{ClientId, CopyId, Node, ObjectView};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::ObjectId;
+use crate::objects::calls::Purpose;
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::notice::{Deadline, Notice};
+use crate::objects::table::Room;
 use crate::shard::{LocationState, UnpublishReason};
 
 impl Node {

@@ -4,14 +4,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::calls::{Call, CallKey};
-use super::fetch::FetchStep;
-use super::table::{ActivePull, LocalCopy, Phase, SpaceWaiter};
 use super::{CopyId, Effect, MAX_CONTENTS_BYTES, Node, PullId, Response, ServeId, Until};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::CallKey;
 use crate::metadata::Metadata;
+use crate::objects::calls::Call;
+use crate::objects::fetch::FetchStep;
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::table::{ActivePull, LocalCopy, Phase};
 use crate::shard::{Grant, PullOutcome, UnpublishReason};
 
 /// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the

@@ -2,25 +2,18 @@
 
 use std::collections::BTreeMap;
 
-use super::combine::{Combinations, CombineUser, resolve_inputs};
-use super::context::{Context, Deadline, Notice};
-use super::table::{LocalCopy, Phase, SpaceWaiter, Table};
-use super::{CombineOutcome, CopyId, Effect, Hop, HopFailure, HopId, HopReport, HostingId};
+use super::{CombineOutcome, CopyId, Effect, Hop, HopFailure, HopOwner, HopReport};
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::id::ObjectId;
 use crate::metadata::Metadata;
+use crate::objects::combine::{Combinations, CombineUser, resolve_inputs};
+use crate::objects::context::Context;
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::notice::{Deadline, Notice};
+use crate::objects::table::{LocalCopy, Phase, Table};
 use crate::shard::PullOutcome;
 use crate::time::Time;
-
-/// The store that directs a hop.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum HopOwner {
-    /// A coordinator elsewhere.
-    Elsewhere(HostingId),
-    /// This store.
-    Here(HopId),
-}
 
 /// A hop that was asked for and not released yet.
 #[derive(Debug)]

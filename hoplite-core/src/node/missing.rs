@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use super::calls::{Call, CallKey, DeleteCall};
-use super::fetch::FetchStep;
 use super::reduce::Lack;
-use super::table::{LocalCopy, SpaceWaiter};
 use super::{CopyId, LongWait, Node, PeerFault, Troubles};
 use crate::error::Error;
 use crate::error::Missing;
 use crate::id::{NodeId, ObjectId};
+use crate::message::CallKey;
 use crate::missing::{Absent, Named};
+use crate::objects::calls::{Call, DeleteCall};
+use crate::objects::fetch::FetchStep;
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::table::LocalCopy;
 use crate::shard::RequestId;
 use crate::time::Time;
 

@@ -19,112 +19,41 @@
 //! * Every request but those documented as not answered is answered exactly once (a subscription: any number of times),
 //!   unless its client is gone.
 
-mod asks;
-mod calls;
 mod collecting;
-mod combine;
-mod context;
 mod copies;
-mod faults;
-mod fetch;
 mod gets;
 mod holders;
 mod hop;
 mod inspect;
-mod message;
 mod missing;
-mod passable;
-mod publication;
 mod publish;
 mod put;
-mod queue;
-mod recent_ends;
 mod reduce;
 mod reducing;
 mod requests;
 mod shards;
-mod table;
 
-pub use message::*;
 pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
-pub use passable::{is_news, passable};
 
 use crate::error::Error;
 pub use crate::fault::Fault;
-use crate::id::{NodeId, ObjectId, PutId};
-use crate::limits::Limits;
-use crate::placement::ShardMap;
-use crate::plan::collective::SchedulePreference;
-use crate::shard::Placed;
+use crate::id::{ObjectId, PutId};
+pub use crate::message::*;
+use crate::objects::calls::Calls;
+use crate::objects::combine::Combinations;
+use crate::objects::context::Context;
+use crate::objects::faults::Faults;
+use crate::objects::fetch::Fetches;
+use crate::objects::notice::{Deadline, Notice};
+use crate::objects::queries::Asks;
+use crate::objects::recent_ends::RecentEnds;
+use crate::objects::table::Table;
 use crate::time::Time;
-use crate::topology::place::Path;
-use asks::Asks;
-use calls::{CallKey, Calls};
+pub use crate::transfer::forwardable::{forwardable, is_news};
 use collecting::Collectives;
-use combine::Combinations;
-use context::{Context, Deadline, Notice};
-use faults::Faults;
-use fetch::Fetches;
 pub use holders::{Holder, Holders};
-use hop::{HopOwner, Hostings};
-use recent_ends::RecentEnds;
+use hop::Hostings;
 use reduce::Reductions;
-pub use reduce::{Position, ReduceRecord};
-use table::Table;
-
-/// What a [`Node`] is told at its start.
-#[derive(Debug, Clone)]
-pub struct NodeConfig {
-    /// The name of this node.
-    pub node: NodeId,
-    /// The groups of nodes that it is in.
-    pub path: Path,
-    /// The size of the arena.
-    pub capacity_bytes: u64,
-    /// The limits to enforce.
-    pub limits: Limits,
-    /// The shards of the directory.
-    pub shards: ShardMap,
-    /// How the sessions of allreduces exchange data that this node coordinates.
-    pub allreduce_schedule: SchedulePreference,
-    /// Makes the [`PutId`]s of this run differ from those of every other run and node.
-    pub seed: u64,
-}
-
-/// What is in a store, for status reports and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct NodeStatus {
-    /// The size of the arena.
-    pub capacity_bytes: u64,
-    /// How much of it is free.
-    pub free_bytes: u64,
-    /// How much holds pinned copies.
-    pub pinned_bytes: u64,
-    /// How much could be evicted at once.
-    pub evictable_bytes: u64,
-    /// The number of copies.
-    pub copies: usize,
-    /// How many pulls are under way.
-    pub pulls: usize,
-    /// How much is set aside for targets of reduces that have not begun to grow.
-    pub reserved_bytes: u64,
-    /// How many reduces this store coordinates.
-    pub reductions: usize,
-    /// The number of hops that it performs, for itself or others, failed ones included that were not released yet.
-    pub hops: usize,
-    /// The number of copies that were evicted so far.
-    pub evictions: u64,
-    /// The number of puts that met another put of the same id, so far.
-    pub put_conflicts: u64,
-    /// The number of hops that are performed for its reduces, here or elsewhere.
-    pub directed_hops: usize,
-    /// How many combinations are under way.
-    pub combinations: usize,
-    /// How many calls, fetches, hops and reduces wait for room.
-    pub waiting_for_room: usize,
-    /// Where it is, and by which version of the measured places; of version zero if it was told none.
-    pub place: Placed,
-}
 
 /// The object table of one store. See the [module documentation](self).
 #[derive(Debug)]

@@ -1,9 +1,9 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
-use super::context::Deadline;
 use super::{CopyId, Effect, Node, Urgency};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
+use crate::objects::notice::Deadline;
 use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason};
 
 impl Node {

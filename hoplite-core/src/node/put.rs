@@ -22,11 +22,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::calls::{Call, CallKey, Contents, CreateCall, Purpose};
-use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{ClientId, Confirm, CopyId, Effect, Node, Response};
 use crate::error::{Error, Operation, Result};
 use crate::id::{ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::calls::{Call, Contents, CreateCall, Purpose};
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::table::{LocalCopy, Phase};
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
 /// What an attempt to create a copy came to.

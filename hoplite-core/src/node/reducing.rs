@@ -1,17 +1,19 @@
 //! Reduces and hops as a part of the node: requests come in, and what a reduction needs done is done.
 
-use super::calls::{Call, CallKey};
-use super::combine::{CombineUser, Combined, resolve_input};
-use super::hop::HopOwner;
 use super::reduce::{Action, TargetInput};
-use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{
     CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Node, Reduce, Response, Until,
 };
 use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::ObjectId;
+use crate::message::CallKey;
+use crate::message::HopOwner;
 use crate::metadata::Metadata;
+use crate::objects::calls::Call;
+use crate::objects::combine::{CombineUser, Combined, resolve_input};
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::table::{LocalCopy, Phase};
 use crate::shard::{RequestId, UnpublishReason, Wants};
 
 /// With more sources, most of those that the directory has may be combined elsewhere.

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::calls::{Call, CallKey, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
-use super::context::Notice;
-use super::table::SpaceWaiter;
 use super::{ClientId, CopyId, Effect, Inspection, Node, Request, Response};
 use crate::error::Missing;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
+use crate::message::CallKey;
+use crate::objects::calls::{Call, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
+use crate::objects::notice::Notice;
+use crate::objects::notice::SpaceWaiter;
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::{Locations, RequestId};
 

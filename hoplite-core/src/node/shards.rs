@@ -20,12 +20,12 @@
 
 use std::time::Duration;
 
-use super::asks::{Ask, Purpose};
-use super::calls::CallKey;
 use super::{Effect, Node};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::CallKey;
 use crate::metadata::Metadata;
+use crate::objects::queries::{Ask, Purpose};
 use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants};
 
 /// The time that a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::super::calls::{Call, CallKey};
-use super::super::context::Deadline;
 use super::super::{Effect, Node};
 use crate::collective::{Agreement, CollectiveEffect, Gathering, Member};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::calls::Call;
+use crate::objects::notice::Deadline;
 use crate::plan::collective::MAX_MEMBERS;
 use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;

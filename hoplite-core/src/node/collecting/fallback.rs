@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::super::calls::{CallKey, Contents, CreateCall};
-use super::super::context::Deadline;
-use super::super::table::SpaceWaiter;
 use super::super::{CallId, ClientId, Confirm, Node};
 use super::CoordinatedCall;
 use crate::collective::Agreement;
 use crate::error::Error;
 use crate::id::ObjectId;
+use crate::message::CallKey;
 use crate::metadata::Metadata;
+use crate::objects::calls::{Contents, CreateCall};
+use crate::objects::notice::Deadline;
+use crate::objects::notice::SpaceWaiter;
 use crate::peer::ROOM_TIMEOUT;
 use crate::shard::{RequestId, UnpublishReason};
 

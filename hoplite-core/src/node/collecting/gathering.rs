@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::super::calls::CallKey;
-use super::super::context::{Context, Deadline};
 use super::super::reducing::what_to_ask_for;
 use super::super::{Node, Reduce, ReduceRecord};
 use super::{CoordinatedCall, record};
 use crate::collective::{Gathering, Outlook};
 use crate::id::ObjectId;
+use crate::message::CallKey;
+use crate::objects::context::Context;
+use crate::objects::notice::Deadline;
 use crate::plan::collective::Collective;
 use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::calls::Call;
 use super::super::{Node, Position, ReduceRecord};
 use crate::collective::{Agreement, Member, MemberStage, Membership, MembershipId, Plan, describe_plan};
 use crate::id::ObjectId;
+use crate::objects::calls::Call;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::time::Time;

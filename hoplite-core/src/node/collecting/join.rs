@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::super::calls::CallKey;
-use super::super::context::Deadline;
 use super::super::{ByteRange, CopyId, Node, Until};
 use super::audience::MIN_ATTEMPT_TIMEOUT;
 use crate::collective::{Agreement, Failure, MembershipId, promises_session};
 use crate::id::ObjectId;
+use crate::message::CallKey;
+use crate::objects::notice::Deadline;
 
 /// The time that a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
 /// long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes to be made otherwise.

@@ -3,9 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::super::calls::Call;
-use super::super::context::Deadline;
-use super::super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::super::{CombineId, CombineOutcome, CopyId, Effect, Node};
 use crate::collective::{
     Agreement, CollectiveEffect, Failure, MemberStage, Membership, MembershipId, Plan, Report, Word,
@@ -14,6 +11,10 @@ use crate::collective::{
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
+use crate::objects::calls::Call;
+use crate::objects::notice::Deadline;
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::table::{LocalCopy, Phase};
 
 /// The time that those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
 /// may be silent.

@@ -2,8 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::super::calls::{Call, CallKey};
-use super::super::context::Context;
 use super::super::inspect::cut;
 use super::super::{Effect, Node, Reduce, ReduceRecord, Response};
 use super::CoordinatedCall;
@@ -13,6 +11,9 @@ use crate::collective::{
 };
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::calls::Call;
+use crate::objects::context::Context;
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::Choice;
 use crate::plan::collective::{Arrangement, Collective, Schedule, arrange, arrange_parts, frame_bytes};

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::fetch::back_off;
 use super::super::{HopFailure, HopId, HopReport};
 use super::World;
 use super::reduction::{Reduction, Run, RunPhase};
 use super::sources::SourcePlace;
 use super::target::{Stream, TargetState};
 use crate::id::NodeId;
+use crate::objects::fetch::back_off;
 use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;

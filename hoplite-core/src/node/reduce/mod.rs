@@ -59,22 +59,22 @@ mod target;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::calls::CallKey;
-use super::context::Context;
-use super::table::Table;
 use super::{CallId, CombineOutcome, CopyId, Effect, Hop, HopId, HopInput, HopReport, Reduce};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
 use crate::id::ObjectId;
+use crate::message::CallKey;
+use crate::message::ReduceRecord;
 use crate::metadata::Metadata;
+use crate::objects::context::Context;
+use crate::objects::table::Table;
 use crate::plan::reduce::VertexId;
 use crate::reduce::ReduceOp;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
 pub(super) use lack::Lack;
 use record::Records;
-pub use record::{Position, ReduceRecord};
 use reduction::{Progress, Reduction, Run};
 
 /// What a reduction needs done.

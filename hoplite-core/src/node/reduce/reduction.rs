@@ -4,8 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::super::calls::CallKey;
-use super::super::context::Deadline;
 use super::super::{HopId, Reduce, ReduceOrder};
 use super::detours::Detours;
 use super::mend::{Faults, Mending};
@@ -14,6 +12,8 @@ use super::target::TargetState;
 use super::{Action, World};
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::notice::Deadline;
 use crate::plan::Choice;
 use crate::plan::reduce::{ReduceSchedule, Tree, VertexId};
 use crate::shard::{Location, RequestId};

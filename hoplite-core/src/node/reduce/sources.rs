@@ -6,7 +6,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::context::Context;
 use super::super::{CallId, CopyId, Reduce, ReduceOrder};
 use super::reduction::{Progress, Reduction};
 use super::{Action, World};
@@ -14,6 +13,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
+use crate::objects::context::Context;
 use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
 use crate::time::Time;

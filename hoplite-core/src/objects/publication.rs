@@ -3,9 +3,9 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::calls::CallKey;
 use super::fetch::back_off;
 use crate::id::{NodeId, PutId};
+use crate::message::CallKey;
 use crate::time::Time;
 
 /// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
@@ -13,11 +13,11 @@ use crate::time::Time;
 const DISPUTES: u32 = 3;
 
 /// Another put of the same id, and who has it.
-pub(super) type Rival = (PutId, (NodeId, SocketAddr));
+pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 
 /// See the [module documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct Publication {
+pub(crate) struct Publication {
     /// The shards that have accepted the put in their present session.
     accepted_by: Vec<usize>,
     /// Another put of the id was first; whether it is equal is found out once this copy is complete.
@@ -35,60 +35,60 @@ pub(super) struct Publication {
 
 impl Publication {
     /// The shards that were told of the copy in their present session.
-    pub(super) fn known_at(&self) -> &[usize] {
+    pub(crate) fn known_at(&self) -> &[usize] {
         &self.known_at
     }
 
     /// A shard knows the copy.
-    pub(super) fn is_known_to(&mut self, shard: usize) {
+    pub(crate) fn is_known_to(&mut self, shard: usize) {
         if !self.known_at.contains(&shard) {
             self.known_at.push(shard);
         }
     }
 
     /// A session with a shard came or went: one that is new knows nothing, even if the same shard was there before.
-    pub(super) fn session_changed(&mut self, shard: usize) {
+    pub(crate) fn session_changed(&mut self, shard: usize) {
         self.known_at.retain(|known| *known != shard);
         self.accepted_by.retain(|other| *other != shard);
     }
 
     /// Returns `true` if shards know this put, and no other of its id.
-    pub(super) fn is_only_known_put(&self) -> bool {
+    pub(crate) fn is_only_known_put(&self) -> bool {
         !self.known_at.is_empty() && self.rival.is_none()
     }
 
-    pub(super) const fn rival(&self) -> Option<&Rival> {
+    pub(crate) const fn rival(&self) -> Option<&Rival> {
         self.rival.as_ref()
     }
 
-    pub(super) fn set_rival(&mut self, rival: Rival) {
+    pub(crate) fn set_rival(&mut self, rival: Rival) {
         self.rival = Some(rival);
     }
 
-    pub(super) fn take_rival(&mut self) -> Option<Rival> {
+    pub(crate) fn take_rival(&mut self) -> Option<Rival> {
         self.rival.take()
     }
 
     /// The call that waits for the verdict.
-    pub(super) const fn sealer(&self) -> Option<CallKey> {
+    pub(crate) const fn sealer(&self) -> Option<CallKey> {
         self.sealer
     }
 
-    pub(super) fn set_sealer(&mut self, key: CallKey) {
+    pub(crate) fn set_sealer(&mut self, key: CallKey) {
         self.sealer = Some(key);
     }
 
-    pub(super) fn take_sealer(&mut self) -> Option<CallKey> {
+    pub(crate) fn take_sealer(&mut self) -> Option<CallKey> {
         self.sealer.take()
     }
 
     /// Returns `true` if a shard has accepted the put in its present session.
-    pub(super) fn is_accepted_by(&self, shard: usize) -> bool {
+    pub(crate) fn is_accepted_by(&self, shard: usize) -> bool {
         self.accepted_by.contains(&shard)
     }
 
     /// A shard has accepted the put, which counts as long as it decides.
-    pub(super) fn accept(&mut self, shard: usize) {
+    pub(crate) fn accept(&mut self, shard: usize) {
         if !self.is_accepted_by(shard) {
             self.accepted_by.push(shard);
         }
@@ -96,24 +96,24 @@ impl Publication {
 
     /// The deciding shard has accepted the put. What it was to be compared with is gone, or never was the first at this shard:
     /// without forgetting that, two equal puts could each take the name of the other.
-    pub(super) fn settle(&mut self) {
+    pub(crate) fn settle(&mut self) {
         self.rival = None;
         self.is_confirmed = true;
     }
 
     /// The copy is one of another put now, which nobody has accepted from this store.
-    pub(super) fn rename(&mut self) {
+    pub(crate) fn rename(&mut self) {
         self.accepted_by.clear();
     }
 
     /// The deciding shard knows another put. Another shard may have accepted this one while that shard was away.
-    pub(super) fn contest(&mut self) {
+    pub(crate) fn contest(&mut self) {
         self.accepted_by.clear();
         self.is_confirmed = false;
     }
 
     /// A shard disagrees: answers after which pause the copy is to be published again, unless that is planned.
-    pub(super) fn dispute(&mut self, now: Time) -> Option<Time> {
+    pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
         if self.republish_at.is_some() {
             return None;
         }
@@ -124,24 +124,24 @@ impl Publication {
     }
 
     /// Returns `true` if shards have disagreed about it.
-    pub(super) const fn is_disputed(&self) -> bool {
+    pub(crate) const fn is_disputed(&self) -> bool {
         self.disputes > 0
     }
 
     /// Returns `true` if a put that is in its way is a remainder: it has lost at the shard that decides, or is gone there, and has not
     /// been withdrawn.
-    pub(super) const fn has_outlasted_rivals(&self) -> bool {
+    pub(crate) const fn has_outlasted_rivals(&self) -> bool {
         self.is_confirmed && self.disputes >= DISPUTES
     }
 
     /// It is published again now.
-    pub(super) fn begin_again(&mut self) {
+    pub(crate) fn begin_again(&mut self) {
         self.republish_at = None;
         self.is_confirmed = false;
     }
 
     /// It is not to be published again any more; answers when it was to be.
-    pub(super) fn take_republish_time(&mut self) -> Option<Time> {
+    pub(crate) fn take_republish_time(&mut self) -> Option<Time> {
         self.republish_at.take()
     }
 }

@@ -4,44 +4,16 @@
 //! appears when copies are freed, or when somebody gives back what was set aside. A store that reclaims room in a way that
 //! takes time, by writing copies to a disk, frees them when that is done.
 
-use super::super::calls::CallKey;
-use super::super::hop::HopOwner;
-use super::{CopyId, LocalCopy, Table};
-use crate::collective::MembershipId;
-use crate::error::Error;
-use crate::error::Missing;
+use super::super::notice::SpaceWaiter;
+use super::{LocalCopy, Room, Table};
+use crate::error::{Error, Missing};
 use crate::extent::{Extent, HEADER_BYTES};
 use crate::id::{NodeId, ObjectId};
 use crate::limits::Limits;
 
-/// A call or a transfer that waits for room.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(in super::super) enum SpaceWaiter {
-    Create(CallKey),
-    Fetch(ObjectId),
-    Hop(HopOwner),
-    Target(ObjectId),
-    Membership(MembershipId),
-}
-
-/// What an attempt to find room came to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in super::super) enum Room {
-    Found(Extent),
-    /// There will be if this copy, which is the least recently used one, is evicted, or it and others.
-    AfterEvicting(CopyId),
-    /// There is none now.
-    None,
-}
-
 impl Table {
     /// Checks that an object of this size can ever be stored here.
-    pub(in super::super) fn check_size(
-        &self,
-        limits: &Limits,
-        id: &ObjectId,
-        size_bytes: u64,
-    ) -> Result<(), Error> {
+    pub(crate) fn check_size(&self, limits: &Limits, id: &ObjectId, size_bytes: u64) -> Result<(), Error> {
         let limit_bytes =
             limits.max_object_bytes.min(self.allocator.capacity_bytes().saturating_sub(HEADER_BYTES));
         if size_bytes > limit_bytes {
@@ -51,7 +23,7 @@ impl Table {
     }
 
     /// Looks for room for an object. Nothing is to be evicted if even all of it would not make enough room in total.
-    pub(in super::super) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
+    pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         let length_bytes = HEADER_BYTES + size_bytes;
         let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
         let eviction = victim.map_or(Room::None, Room::AfterEvicting);
@@ -69,19 +41,19 @@ impl Table {
     }
 
     /// Returns `true` if an object could be stored now, apart from fragmentation.
-    pub(in super::super) fn may_fit(&self, size_bytes: u64) -> bool {
+    pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
         HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes
     }
 
     /// Returns `true` if an object could be stored without anybody deleting another one, once all that is under way is over.
-    pub(in super::super) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
+    pub(crate) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
         let stays = |copy: &&LocalCopy| copy.is_live() && copy.is_pinned() && copy.is_complete();
         let kept_bytes: u64 = self.copies.values().filter(stays).map(|copy| copy.extent.length_bytes).sum();
         HEADER_BYTES + size_bytes <= self.allocator.capacity_bytes().saturating_sub(kept_bytes)
     }
 
     /// Gives back room that was found and is not needed.
-    pub(in super::super) fn give_back(&mut self, room: Extent) {
+    pub(crate) fn give_back(&mut self, room: Extent) {
         self.reserved_bytes -= room.length_bytes;
         self.free(room);
     }
@@ -92,13 +64,13 @@ impl Table {
         self.has_new_space = true;
     }
 
-    pub(in super::super) fn count_eviction(&mut self) {
+    pub(crate) fn count_eviction(&mut self) {
         self.evictions += 1;
     }
 
     /// Returns the error of a caller for whom there was no room at this store, `node`. It names the store, because other stores
     /// may be told of it.
-    pub(in super::super) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
+    pub(crate) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
         Error::StoreFull {
             needed_bytes: HEADER_BYTES + size_bytes,
             free_bytes: self.allocator.free_bytes(),
@@ -108,7 +80,7 @@ impl Table {
     }
 
     /// The thing that such a caller waits for.
-    pub(in super::super) fn lacks_room(&self, size_bytes: u64) -> Missing {
+    pub(crate) fn lacks_room(&self, size_bytes: u64) -> Missing {
         Missing::Room {
             needed_bytes: HEADER_BYTES + size_bytes,
             free_bytes: self.allocator.free_bytes(),
@@ -116,20 +88,20 @@ impl Table {
         }
     }
 
-    pub(in super::super) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
+    pub(crate) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
         self.space_waiters.push(waiter);
     }
 
-    pub(in super::super) fn is_waiting_for_space(&self, waiter: &SpaceWaiter) -> bool {
+    pub(crate) fn is_waiting_for_space(&self, waiter: &SpaceWaiter) -> bool {
         self.space_waiters.contains(waiter)
     }
 
-    pub(in super::super) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
+    pub(crate) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
         self.space_waiters.remove(waiter);
     }
 
     /// Those who wait for room, in the order of their arrival, if there is some that they have not tried yet.
-    pub(in super::super) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
+    pub(crate) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
         std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take().collect())
     }
 }

@@ -3,49 +3,19 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 
-use super::calls::CallKey;
-use super::hop::HopOwner;
-use super::{CallId, ClientId, CopyId, Effect, HopId, HopReport, NodeConfig, Response, Urgency};
-use crate::collective::MembershipId;
+use super::notice::{Deadline, Notice};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
+use crate::message::{CallKey, ClientId, Effect, NodeConfig, Response, Urgency};
 use crate::placement::mix;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Placed, ToShard, UnpublishReason};
 use crate::time::Time;
 
-/// What is due at a deadline.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Deadline {
-    Call(CallKey),
-    Retry(ObjectId),
-    Republish(CopyId),
-    Hop(HopOwner),
-    Reduce(ObjectId),
-    Membership(MembershipId),
-    Join(CallKey),
-}
-
-/// What one part of the node tells another. It is delivered when the part that tells it is done with the present event, so
-/// that nobody is found in the middle of a change.
-#[derive(Debug)]
-pub(super) enum Notice {
-    /// The answer to a call of [`ClientId::STORE`](super::ClientId::STORE).
-    Answer(CallId, Result<Response, Error>),
-    /// How a hop goes that this store both directs and performs.
-    Report(HopId, HopReport),
-    /// The copies of an object have changed; calls may wait for that.
-    Changed(ObjectId),
-    /// The target of a reduce was in this copy, which was deleted, or given up.
-    TargetGone(ObjectId, CopyId, Error),
-    /// The call has ended that a reduce is for.
-    ReduceUnwanted(CallKey, ObjectId),
-}
-
 /// See the [module documentation](self).
 #[derive(Debug)]
-pub(super) struct Context {
+pub(crate) struct Context {
     config: NodeConfig,
     now: Time,
     link: LinkEstimate,
@@ -61,7 +31,7 @@ pub(super) struct Context {
 }
 
 impl Context {
-    pub(super) fn new(config: NodeConfig) -> Self {
+    pub(crate) fn new(config: NodeConfig) -> Self {
         Self {
             shards_up: vec![false; config.shards.len()],
             config,
@@ -77,39 +47,39 @@ impl Context {
         }
     }
 
-    pub(super) const fn config(&self) -> &NodeConfig {
+    pub(crate) const fn config(&self) -> &NodeConfig {
         &self.config
     }
 
-    pub(super) const fn limits(&self) -> &Limits {
+    pub(crate) const fn limits(&self) -> &Limits {
         &self.config.limits
     }
 
     /// The name of this node.
-    pub(super) const fn node(&self) -> &NodeId {
+    pub(crate) const fn node(&self) -> &NodeId {
         &self.config.node
     }
 
-    pub(super) const fn now(&self) -> Time {
+    pub(crate) const fn now(&self) -> Time {
         self.now
     }
 
     /// Moves the clock, which never goes back.
-    pub(super) fn advance(&mut self, now: Time) {
+    pub(crate) fn advance(&mut self, now: Time) {
         self.now = self.now.max(now);
     }
 
     /// What the links between this node and others are taken for.
-    pub(super) const fn link(&self) -> LinkEstimate {
+    pub(crate) const fn link(&self) -> LinkEstimate {
         self.link
     }
 
-    pub(super) fn set_link(&mut self, link: LinkEstimate) {
+    pub(crate) fn set_link(&mut self, link: LinkEstimate) {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
     /// The directory says in which groups this node is, and what uplinks carry. Returns whether that is news.
-    pub(super) fn be_placed(&mut self, placed: Placed) -> bool {
+    pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
             Ordering::Less => return false,
@@ -121,49 +91,49 @@ impl Context {
     }
 
     /// What the directory has said of that; of version zero, if nothing was measured.
-    pub(super) const fn place(&self) -> Placed {
+    pub(crate) const fn place(&self) -> Placed {
         Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
     }
 
     /// The peers to which the links have been slow for long.
-    pub(super) fn slow_peers(&self) -> &[NodeId] {
+    pub(crate) fn slow_peers(&self) -> &[NodeId] {
         &self.slow_peers
     }
 
-    pub(super) fn set_slow_peers(&mut self, peers: Vec<NodeId>) {
+    pub(crate) fn set_slow_peers(&mut self, peers: Vec<NodeId>) {
         self.slow_peers = peers;
     }
 
-    pub(super) const fn is_shutting_down(&self) -> bool {
+    pub(crate) const fn is_shutting_down(&self) -> bool {
         self.is_shutting_down
     }
 
-    pub(super) fn begin_shutdown(&mut self) {
+    pub(crate) fn begin_shutdown(&mut self) {
         self.is_shutting_down = true;
     }
 
     /// Returns `true` if a complete object of this size is also kept in its shard.
-    pub(super) fn is_inline(&self, size_bytes: u64) -> bool {
+    pub(crate) fn is_inline(&self, size_bytes: u64) -> bool {
         size_bytes < self.config.limits.inline_below_bytes
     }
 
     /// Returns `true` if an object of this size is small: complete soon after it was begun, so that it is published only then.
-    pub(super) fn is_small(&self, size_bytes: u64) -> bool {
+    pub(crate) fn is_small(&self, size_bytes: u64) -> bool {
         self.is_inline(size_bytes) || size_bytes < self.config.limits.confirmed_from_bytes
     }
 
     /// Appends what the shell must do next.
-    pub(super) fn push(&mut self, effect: Effect) {
+    pub(crate) fn push(&mut self, effect: Effect) {
         self.effects.push(effect);
     }
 
     /// Moves all effects to the end of `effects`.
-    pub(super) fn take_effects(&mut self, effects: &mut Vec<Effect>) {
+    pub(crate) fn take_effects(&mut self, effects: &mut Vec<Effect>) {
         effects.append(&mut self.effects);
     }
 
     /// Answers a call that was never entered, or goes on.
-    pub(super) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
+    pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
         let CallKey { client, call } = key;
         if client == ClientId::STORE {
             return self.notify(Notice::Answer(call, response));
@@ -171,71 +141,71 @@ impl Context {
         self.push(Effect::Reply { client, call, response });
     }
 
-    pub(super) fn notify(&mut self, notice: Notice) {
+    pub(crate) fn notify(&mut self, notice: Notice) {
         self.notices.push_back(notice);
     }
 
-    pub(super) fn next_notice(&mut self) -> Option<Notice> {
+    pub(crate) fn next_notice(&mut self) -> Option<Notice> {
         self.notices.pop_front()
     }
 
     /// Sets a deadline, unless it is never.
-    pub(super) fn schedule(&mut self, time: Time, deadline: Deadline) {
+    pub(crate) fn schedule(&mut self, time: Time, deadline: Deadline) {
         if time != Time::NEVER {
             self.deadlines.insert((time, deadline));
         }
     }
 
-    pub(super) fn unschedule(&mut self, time: Time, deadline: Deadline) {
+    pub(crate) fn unschedule(&mut self, time: Time, deadline: Deadline) {
         self.deadlines.remove(&(time, deadline));
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Time> {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|(time, _)| *time)
     }
 
     /// Takes the first deadline that is due now.
-    pub(super) fn next_due(&mut self) -> Option<Deadline> {
+    pub(crate) fn next_due(&mut self) -> Option<Deadline> {
         self.next_deadline().filter(|time| *time <= self.now)?;
         self.deadlines.pop_first().map(|(_, deadline)| deadline)
     }
 
     /// A number never given before in this run.
-    pub(super) fn next_number(&mut self) -> u64 {
+    pub(crate) fn next_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
     }
 
-    pub(super) fn next_put(&mut self) -> PutId {
+    pub(crate) fn next_put(&mut self) -> PutId {
         let number = self.next_number();
         PutId(mix(self.config.seed ^ mix(number)))
     }
 
     /// Notes that a session with a shard came or went.
-    pub(super) fn set_shard(&mut self, shard: usize, is_up: bool) {
+    pub(crate) fn set_shard(&mut self, shard: usize, is_up: bool) {
         self.shards_up[shard] = is_up;
     }
 
     /// Returns `true` if a shard is connected; `false` if there is no such shard.
-    pub(super) fn is_up(&self, shard: usize) -> bool {
+    pub(crate) fn is_up(&self, shard: usize) -> bool {
         self.shards_up.get(shard).is_some_and(|is_up| *is_up)
     }
 
-    pub(super) fn shard_count(&self) -> usize {
+    pub(crate) fn shard_count(&self) -> usize {
         self.shards_up.len()
     }
 
     /// The connected shards that are responsible for `id`, the one that decides first.
-    pub(super) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
+    pub(crate) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
         self.config.shards.replicas(id, |shard| self.shards_up[shard])
     }
 
     /// The shard that decides about `id`.
-    pub(super) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
+    pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
         self.responsible_shards(id).next()
     }
 
-    pub(super) fn tell_shard(&mut self, shard: usize, message: ToShard) {
+    pub(crate) fn tell_shard(&mut self, shard: usize, message: ToShard) {
         let urgency = match message {
             ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Deferrable,
             _ => Urgency::Prompt,

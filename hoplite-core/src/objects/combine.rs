@@ -3,17 +3,16 @@
 use std::collections::BTreeMap;
 
 use super::context::Context;
-use super::hop::HopOwner;
 use super::table::Table;
-use super::{CombineId, CombineInput, CopyId, Effect, HopInput};
 use crate::collective::{CollectiveEffect, MembershipId, Plan};
 use crate::dtype::Dtype;
 use crate::id::ObjectId;
+use crate::message::{CombineId, CombineInput, CopyId, Effect, HopInput, HopOwner};
 use crate::reduce::ReduceOp;
 
 /// What a combination is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum CombineUser {
+pub(crate) enum CombineUser {
     /// The target of a reduce of this store.
     Target(ObjectId),
     /// A hop.
@@ -33,29 +32,29 @@ struct Combination {
 
 /// A combination that has ended.
 #[derive(Debug)]
-pub(super) struct Combined {
-    pub(super) user: CombineUser,
+pub(crate) struct Combined {
+    pub(crate) user: CombineUser,
     /// How many bytes of its copy are valid.
-    pub(super) valid_bytes: u64,
+    pub(crate) valid_bytes: u64,
     /// `true` if the copy is still wanted.
-    pub(super) is_live: bool,
+    pub(crate) is_live: bool,
     /// The copies that it has read. The caller lets go of them.
-    pub(super) held: Vec<CopyId>,
+    pub(crate) held: Vec<CopyId>,
 }
 
 /// All combinations under way.
 #[derive(Debug, Default)]
-pub(super) struct Combinations {
+pub(crate) struct Combinations {
     running: BTreeMap<CombineId, Combination>,
 }
 
 impl Combinations {
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.running.len()
     }
 
     /// Starts to fill `copy` from `offset_bytes` on.
-    pub(super) fn start(
+    pub(crate) fn start(
         &mut self,
         (ctx, table): (&mut Context, &mut Table),
         copy: CopyId,
@@ -79,7 +78,7 @@ impl Combinations {
     }
 
     /// Starts to fill `copy` as a member of a session, from these copies and from what other members give.
-    pub(super) fn start_exchange(
+    pub(crate) fn start_exchange(
         &mut self,
         (ctx, table): (&mut Context, &mut Table),
         copy: CopyId,
@@ -101,12 +100,12 @@ impl Combinations {
     }
 
     /// Returns `true` if a combination has not ended.
-    pub(super) fn contains(&self, combine: CombineId) -> bool {
+    pub(crate) fn contains(&self, combine: CombineId) -> bool {
         self.running.contains_key(&combine)
     }
 
     /// A combination no longer touches any memory.
-    pub(super) fn end(
+    pub(crate) fn end(
         &mut self,
         (ctx, table): (&mut Context, &mut Table),
         combine: CombineId,
@@ -121,7 +120,7 @@ impl Combinations {
 
 /// Where each input is to be read; the place of the first one that should be here and is not, or is of another size,
 /// otherwise.
-pub(super) fn resolve_inputs(
+pub(crate) fn resolve_inputs(
     ctx: &Context,
     table: &Table,
     inputs: &[HopInput],
@@ -131,7 +130,7 @@ pub(super) fn resolve_inputs(
 }
 
 /// Where an input is to be read; `None` if it should be here and is not, or is of another size.
-pub(super) fn resolve_input(ctx: &Context, table: &Table, input: &HopInput) -> Option<CombineInput> {
+pub(crate) fn resolve_input(ctx: &Context, table: &Table, input: &HopInput) -> Option<CombineInput> {
     if input.node != *ctx.node() {
         return Some(CombineInput::Remote(input.clone()));
     }

@@ -3,6 +3,7 @@
 //! It knows nothing of the directory, of calls, or of why a copy is there. An extent is freed only when no client
 //! references its copy, no serve reads it, no pull or combination writes it and no comparison reads it.
 
+mod awaiting;
 mod copy;
 mod serves;
 mod space;
@@ -13,21 +14,31 @@ use std::ops::Index;
 use lru::LruCache;
 
 use super::context::Context;
+use super::notice::SpaceWaiter;
 use super::publication::Publication;
 use super::queue::Queue;
-use super::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
 use crate::error::Error;
-use crate::extent::Allocator;
+use crate::extent::{Allocator, Extent};
 use crate::id::{ObjectId, PutId};
+use crate::message::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
 use crate::shard::{GrantId, PullOutcome, Retention};
+use awaiting::AwaitingServes;
 use copy::Visibility;
-pub(super) use copy::{ActivePull, LocalCopy, Phase};
-use serves::AwaitingServes;
-pub(super) use space::{Room, SpaceWaiter};
+pub(crate) use copy::{ActivePull, LocalCopy, Phase};
+
+/// What an attempt to find room came to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Found(Extent),
+    /// There will be if this copy, which is the least recently used one, is evicted, or it and others.
+    AfterEvicting(CopyId),
+    /// There is none now.
+    None,
+}
 
 /// See the [module documentation](self).
 #[derive(Debug)]
-pub(super) struct Table {
+pub(crate) struct Table {
     allocator: Allocator,
     copies: BTreeMap<CopyId, LocalCopy>,
     /// The live copy of each id.
@@ -48,7 +59,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    pub(super) fn new(capacity_bytes: u64) -> Self {
+    pub(crate) fn new(capacity_bytes: u64) -> Self {
         Self {
             allocator: Allocator::new(capacity_bytes),
             copies: BTreeMap::new(),
@@ -67,7 +78,7 @@ impl Table {
     }
 
     /// What the table knows of a status report.
-    pub(super) fn status(&self) -> NodeStatus {
+    pub(crate) fn status(&self) -> NodeStatus {
         NodeStatus {
             capacity_bytes: self.allocator.capacity_bytes(),
             free_bytes: self.allocator.free_bytes(),
@@ -83,12 +94,12 @@ impl Table {
     }
 
     /// The copy, as long as its space is not free.
-    pub(super) fn get(&self, copy: &CopyId) -> Option<&LocalCopy> {
+    pub(crate) fn get(&self, copy: &CopyId) -> Option<&LocalCopy> {
         self.copies.get(copy)
     }
 
     /// What the directory knows of a copy, to change that.
-    pub(super) fn publication_mut(&mut self, copy: CopyId) -> &mut Publication {
+    pub(crate) fn publication_mut(&mut self, copy: CopyId) -> &mut Publication {
         self.copy_mut(copy).publication_mut()
     }
 
@@ -97,38 +108,38 @@ impl Table {
     }
 
     /// The live copy of `id`, complete or not.
-    pub(super) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
+    pub(crate) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
         let copy = *self.index.get(id)?;
         Some((copy, &self.copies[&copy]))
     }
 
     /// The live copy of `id`, if all its bytes are there.
-    pub(super) fn complete_copy(&self, id: &ObjectId) -> Option<CopyId> {
+    pub(crate) fn complete_copy(&self, id: &ObjectId) -> Option<CopyId> {
         self.live(id).filter(|(_, copy)| copy.is_complete()).map(|(copy, _)| copy)
     }
 
     /// The live copy of this very put.
-    pub(super) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+    pub(crate) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
         self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)
     }
 
     /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
-    pub(super) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+    pub(crate) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
         self.live_put(id, put).filter(|copy| self.copies[copy].visibility == Visibility::Public)
     }
 
     /// Returns `true` if a copy is in the index: not deleted, lost or given up.
-    pub(super) fn is_live(&self, copy: CopyId) -> bool {
+    pub(crate) fn is_live(&self, copy: CopyId) -> bool {
         self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
     }
 
     /// All live copies, by id.
-    pub(super) fn live_copies(&self) -> Vec<CopyId> {
+    pub(crate) fn live_copies(&self) -> Vec<CopyId> {
         self.index.values().copied().collect()
     }
 
     /// Where a client finds a copy.
-    pub(super) fn view(&self, copy: CopyId) -> ObjectView {
+    pub(crate) fn view(&self, copy: CopyId) -> ObjectView {
         let local = &self.copies[&copy];
         ObjectView {
             copy,
@@ -140,7 +151,7 @@ impl Table {
     }
 
     /// Enters a copy, in room that was found before.
-    pub(super) fn open(&mut self, ctx: &mut Context, opening: LocalCopy) -> CopyId {
+    pub(crate) fn open(&mut self, ctx: &mut Context, opening: LocalCopy) -> CopyId {
         let copy = CopyId(ctx.next_number());
         let producer = match opening.phase {
             Phase::Writing { .. } => Producer::Worker,
@@ -160,7 +171,7 @@ impl Table {
     }
 
     /// Marks all bytes valid.
-    pub(super) fn complete(&mut self, ctx: &mut Context, copy: CopyId) {
+    pub(crate) fn complete(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).phase = Phase::Complete;
         ctx.push(Effect::CopyCompleted { copy });
         self.settle(ctx, copy);
@@ -168,7 +179,7 @@ impl Table {
 
     /// Takes a copy out of the index: nobody finds it any more, those who use it keep it until they let go. Whether it was
     /// in there.
-    pub(super) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
+    pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
             return false;
@@ -193,12 +204,12 @@ impl Table {
     }
 
     /// A copy that nobody was told of is the object that its id says.
-    pub(super) fn reveal(&mut self, copy: CopyId) {
+    pub(crate) fn reveal(&mut self, copy: CopyId) {
         self.copy_mut(copy).visibility = Visibility::Public;
     }
 
     /// Keeps a complete copy until it is deleted.
-    pub(super) fn pin(&mut self, copy: CopyId) {
+    pub(crate) fn pin(&mut self, copy: CopyId) {
         let local = self.copy_mut(copy);
         if local.is_pinned() {
             return;
@@ -209,25 +220,25 @@ impl Table {
     }
 
     /// The copy is one of another put of its id, which has the same bytes.
-    pub(super) fn rename_put(&mut self, copy: CopyId, put: PutId) {
+    pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
         self.copy_mut(copy).put = put;
     }
 
     /// Keeps a copy from eviction and from being freed.
-    pub(super) fn hold(&mut self, copy: CopyId) {
+    pub(crate) fn hold(&mut self, copy: CopyId) {
         self.copy_mut(copy).references += 1;
         self.keep(copy);
     }
 
     /// Ends one [`Table::hold`].
-    pub(super) fn let_go(&mut self, ctx: &mut Context, copy: CopyId) {
+    pub(crate) fn let_go(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).references -= 1;
         self.settle(ctx, copy);
     }
 
     /// Ends a [`Table::hold`] of each of `kept`, which were held only while room was looked for: that they are evictable again is
     /// no news for those who wait for room.
-    pub(super) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
+    pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
             self.let_go(ctx, *copy);
@@ -236,12 +247,12 @@ impl Table {
     }
 
     /// Counts a copy as used, so that others are evicted before it.
-    pub(super) fn touch(&mut self, copy: CopyId) {
+    pub(crate) fn touch(&mut self, copy: CopyId) {
         self.evictable.promote(&copy);
     }
 
     /// Starts a pull into a copy; answers from which byte on.
-    pub(super) fn begin_pull(&mut self, copy: CopyId, active: ActivePull) {
+    pub(crate) fn begin_pull(&mut self, copy: CopyId, active: ActivePull) {
         self.pulls.insert(active.pull, copy);
         let local = self.copy_mut(copy);
         let valid_bytes = local.received_bytes();
@@ -249,7 +260,7 @@ impl Table {
     }
 
     /// A pull no longer touches the memory of its copy. Answers which pull, of which copy.
-    pub(super) fn end_pull(
+    pub(crate) fn end_pull(
         &mut self,
         ctx: &mut Context,
         pull: PullId,
@@ -267,12 +278,12 @@ impl Table {
     }
 
     /// The copies that are being pulled.
-    pub(super) fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
+    pub(crate) fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
         self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
     }
 
     /// The pulls that a shard granted go on without a grant: its session is lost.
-    pub(super) fn forget_grants_of(&mut self, shard: usize) {
+    pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
                 self.copies.get_mut(copy)
@@ -285,7 +296,7 @@ impl Table {
 
     /// Ends the pull that has a slot of a shard, so that another receiver can have the slot; but not one that only others still
     /// need, whose bytes would go with it.
-    pub(super) fn give_way(
+    pub(crate) fn give_way(
         &mut self,
         ctx: &mut Context,
         shard: usize,
@@ -304,19 +315,19 @@ impl Table {
     }
 
     /// Ends the pull of a copy whose sender waits for this store.
-    pub(super) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
+    pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
         if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
             active.end_as(ctx, PullOutcome::SenderStalled);
         }
     }
 
     /// A combination fills a copy from `offset_bytes` on.
-    pub(super) fn begin_combine(&mut self, copy: CopyId, combine: CombineId, offset_bytes: u64) {
+    pub(crate) fn begin_combine(&mut self, copy: CopyId, combine: CombineId, offset_bytes: u64) {
         self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine), valid_bytes: offset_bytes };
     }
 
     /// Asks the combination that fills `copy` to end, if there is one; whether there is.
-    pub(super) fn cancel_combine(&self, ctx: &mut Context, copy: CopyId) -> bool {
+    pub(crate) fn cancel_combine(&self, ctx: &mut Context, copy: CopyId) -> bool {
         match self.copies.get(&copy).map(|local| &local.phase) {
             Some(Phase::Combining { combine: Some(combine), .. }) => {
                 ctx.push(Effect::CancelCombine { combine: *combine });
@@ -327,7 +338,7 @@ impl Table {
     }
 
     /// The combination of a copy no longer touches any memory. Answers how many bytes are valid.
-    pub(super) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
+    pub(crate) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
         let local = self.copy_mut(copy);
         let valid_bytes = valid_bytes.min(local.size_bytes);
         // What is complete stays so: an exchange goes on for others.
@@ -339,14 +350,14 @@ impl Table {
     }
 
     /// A comparison reads a copy; false if one does already.
-    pub(super) fn begin_compare(&mut self, copy: CopyId) -> bool {
+    pub(crate) fn begin_compare(&mut self, copy: CopyId) -> bool {
         let is_first = !std::mem::replace(&mut self.copy_mut(copy).is_comparing, true);
         self.keep(copy);
         is_first
     }
 
     /// The comparison is done; false if there was none.
-    pub(super) fn end_compare(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
+    pub(crate) fn end_compare(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
         let was_comparing =
             self.copies.get_mut(&copy).is_some_and(|local| std::mem::take(&mut local.is_comparing));
         self.settle(ctx, copy);
@@ -354,7 +365,7 @@ impl Table {
     }
 
     /// The writer of a copy gives it up: only references and serves keep it now.
-    pub(super) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
+    pub(crate) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
         self.copy_mut(copy).phase = Phase::Receiving { pull: None, valid_bytes: 0 };
         self.settle(ctx, copy);
     }

@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::context::{Context, Deadline};
+use super::context::Context;
+use super::notice::Deadline;
 use super::queue::Queue;
-use super::{CallId, ClientId, Confirm, CopyId, Until};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
 use crate::limits::Limits;
+use crate::message::{CallId, CallKey, ClientId, Confirm, CopyId, Until};
 use crate::metadata::Metadata;
 use crate::shard::RequestId;
 use crate::time::Time;
@@ -22,33 +23,26 @@ use crate::time::Time;
 /// Most bytes of objects that wait with puts that have handed them over: they are beside the arena.
 const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
 
-/// A call, unique in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct CallKey {
-    pub(super) client: ClientId,
-    pub(super) call: CallId,
-}
-
 /// What a create asked for.
 #[derive(Debug, Clone)]
-pub(super) struct CreateCall {
-    pub(super) id: ObjectId,
-    pub(super) size_bytes: u64,
-    pub(super) metadata: Metadata,
+pub(crate) struct CreateCall {
+    pub(crate) id: ObjectId,
+    pub(crate) size_bytes: u64,
+    pub(crate) metadata: Metadata,
     /// The object, if the caller has handed over all of it.
-    pub(super) contents: Option<Contents>,
+    pub(crate) contents: Option<Contents>,
 }
 
 /// The bytes of an object that is put by one request.
 #[derive(Debug, Clone)]
-pub(super) struct Contents {
-    pub(super) bytes: Bytes,
-    pub(super) confirm: Confirm,
+pub(crate) struct Contents {
+    pub(crate) bytes: Bytes,
+    pub(crate) confirm: Confirm,
 }
 
 /// A call that waits for something.
 #[derive(Debug)]
-pub(super) enum Call {
+pub(crate) enum Call {
     Create(CreateCall),
     Seal {
         copy: CopyId,
@@ -82,7 +76,7 @@ pub(super) enum Call {
 
 /// What answers a locate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Wanted {
+pub(crate) enum Wanted {
     /// A location, or the bytes.
     Location,
     /// The first word of the directory.
@@ -91,14 +85,14 @@ pub(super) enum Wanted {
 
 /// A delete whose questions are not all answered.
 #[derive(Debug)]
-pub(super) struct DeleteCall {
+pub(crate) struct DeleteCall {
     asks: BTreeSet<RequestId>,
     deleted: usize,
 }
 
 /// A wait for the objects of a list.
 #[derive(Debug)]
-pub(super) struct WaitCall {
+pub(crate) struct WaitCall {
     /// How many are wanted.
     count: usize,
     /// The indices of those that are available.
@@ -109,29 +103,29 @@ pub(super) struct WaitCall {
 }
 
 impl DeleteCall {
-    pub(super) fn new(asks: BTreeSet<RequestId>, deleted: usize) -> Self {
+    pub(crate) fn new(asks: BTreeSet<RequestId>, deleted: usize) -> Self {
         Self { asks, deleted }
     }
 
     /// The questions that are not answered.
-    pub(super) fn asks(&self) -> impl Iterator<Item = RequestId> {
+    pub(crate) fn asks(&self) -> impl Iterator<Item = RequestId> {
         self.asks.iter().copied()
     }
 
     /// A question is answered: whether it named an object.
-    pub(super) fn answered(&mut self, ask: RequestId, was_there: bool) {
+    pub(crate) fn answered(&mut self, ask: RequestId, was_there: bool) {
         self.asks.remove(&ask);
         self.deleted += usize::from(was_there);
     }
 
     /// How many of the ids named an object, once all questions are answered.
-    pub(super) fn outcome(&self) -> Option<usize> {
+    pub(crate) fn outcome(&self) -> Option<usize> {
         self.asks.is_empty().then_some(self.deleted)
     }
 }
 
 impl WaitCall {
-    pub(super) fn new(
+    pub(crate) fn new(
         count: usize,
         ready: BTreeSet<usize>,
         asks: BTreeSet<RequestId>,
@@ -141,12 +135,12 @@ impl WaitCall {
     }
 
     /// The questions where the objects are.
-    pub(super) fn asks(&self) -> impl Iterator<Item = RequestId> + Clone {
+    pub(crate) fn asks(&self) -> impl Iterator<Item = RequestId> + Clone {
         self.asks.iter().copied()
     }
 
     /// The directory told whether the object with this index is available.
-    pub(super) fn located(&mut self, index: usize, is_available: bool) {
+    pub(crate) fn located(&mut self, index: usize, is_available: bool) {
         if is_available {
             self.ready.insert(index);
         } else {
@@ -158,12 +152,12 @@ impl WaitCall {
     }
 
     /// Returns `true` if enough are available, or the directory has said what it knows and that is enough.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.ready.len() >= self.count || self.unanswered.as_ref().is_some_and(BTreeSet::is_empty)
     }
 
     /// The indices of those that are available.
-    pub(super) fn ready(&self) -> Vec<usize> {
+    pub(crate) fn ready(&self) -> Vec<usize> {
         self.ready.iter().copied().collect()
     }
 }
@@ -184,7 +178,7 @@ impl Call {
     }
 
     /// The questions to the directory that it waits for.
-    pub(super) fn asks(&self) -> Vec<RequestId> {
+    pub(crate) fn asks(&self) -> Vec<RequestId> {
         match self {
             Self::Delete(DeleteCall { asks, .. }) | Self::Wait(WaitCall { asks, .. }) => {
                 asks.iter().copied().collect()
@@ -206,7 +200,7 @@ struct OpenCall {
 
 /// The reason for which a client is given a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// It reads a copy.
     Get,
     /// It writes a copy, or compares with one that is there already.
@@ -224,7 +218,7 @@ struct Client {
 
 /// See the [module documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct Calls {
+pub(crate) struct Calls {
     clients: BTreeMap<ClientId, Client>,
     open: BTreeMap<CallKey, OpenCall>,
     /// The creates and gets that wait for a change of the copies of an object.
@@ -235,7 +229,7 @@ pub(super) struct Calls {
 
 impl Calls {
     /// Checks that a client may open one more call.
-    pub(super) fn check_limit(&self, limits: &Limits, client: ClientId) -> Result<()> {
+    pub(crate) fn check_limit(&self, limits: &Limits, client: ClientId) -> Result<()> {
         let limit = limits.max_requests_per_client;
         if self.clients.get(&client).is_some_and(|holder| holder.calls >= limit) {
             return Err(Error::limit_exceeded("open calls of a client", limit as u64));
@@ -244,12 +238,12 @@ impl Calls {
     }
 
     /// Counts the open calls of a client.
-    pub(super) fn open_calls(&self, client: ClientId) -> usize {
+    pub(crate) fn open_calls(&self, client: ClientId) -> usize {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
     /// Checks that a client may ask for so many ids, given those that its open calls still wait for.
-    pub(super) fn check_ids(&self, limits: &Limits, client: ClientId, ids: &[ObjectId]) -> Result<()> {
+    pub(crate) fn check_ids(&self, limits: &Limits, client: ClientId, ids: &[ObjectId]) -> Result<()> {
         let limit = limits.max_ids_per_request;
         let open: usize = self.of_client(client).map(|(_, open)| open.call.open_ids()).sum();
         if ids.len() + open > limit {
@@ -259,32 +253,32 @@ impl Calls {
     }
 
     /// Checks that a put that has to wait may leave so many bytes here.
-    pub(super) fn check_room_for_bytes(&self, bytes: usize) -> Result<()> {
+    pub(crate) fn check_room_for_bytes(&self, bytes: usize) -> Result<()> {
         if self.handed_over_bytes + bytes <= MAX_WAITING_PUT_BYTES {
             return Ok(());
         }
         Err(Error::limit_exceeded("bytes of small puts that wait", MAX_WAITING_PUT_BYTES as u64))
     }
 
-    pub(super) fn contains(&self, key: CallKey) -> bool {
+    pub(crate) fn contains(&self, key: CallKey) -> bool {
         self.open.contains_key(&key)
     }
 
-    pub(super) fn get(&self, key: CallKey) -> Option<&Call> {
+    pub(crate) fn get(&self, key: CallKey) -> Option<&Call> {
         self.open.get(&key).map(|open| &open.call)
     }
 
-    pub(super) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call> {
+    pub(crate) fn get_mut(&mut self, key: CallKey) -> Option<&mut Call> {
         self.open.get_mut(&key).map(|open| &mut open.call)
     }
 
     /// What a call was asked for, and how long it has been waiting.
-    pub(super) fn waited(&self, key: CallKey, now: Time) -> Option<(Operation, Duration)> {
+    pub(crate) fn waited(&self, key: CallKey, now: Time) -> Option<(Operation, Duration)> {
         self.open.get(&key).map(|open| (open.operation, now.since(open.started)))
     }
 
     /// The calls of clients that have waited for so long, and for how long.
-    pub(super) fn waiting_for(
+    pub(crate) fn waiting_for(
         &self,
         now: Time,
         limit: Duration,
@@ -298,17 +292,17 @@ impl Calls {
     }
 
     /// How much time a call has left.
-    pub(super) fn time_left(&self, key: CallKey, now: Time) -> Duration {
+    pub(crate) fn time_left(&self, key: CallKey, now: Time) -> Duration {
         self.open.get(&key).map_or(Duration::ZERO, |open| open.deadline.since(now))
     }
 
     /// All open calls.
-    pub(super) fn keys(&self) -> Vec<CallKey> {
+    pub(crate) fn keys(&self) -> Vec<CallKey> {
         self.open.keys().copied().collect()
     }
 
     /// The open calls of a client.
-    pub(super) fn keys_of(&self, client: ClientId) -> Vec<CallKey> {
+    pub(crate) fn keys_of(&self, client: ClientId) -> Vec<CallKey> {
         self.of_client(client).map(|(key, _)| *key).collect()
     }
 
@@ -319,7 +313,7 @@ impl Calls {
     }
 
     /// Enters a call that has to wait.
-    pub(super) fn enter(
+    pub(crate) fn enter(
         &mut self,
         ctx: &mut Context,
         key: CallKey,
@@ -339,7 +333,7 @@ impl Calls {
     }
 
     /// Removes a call.
-    pub(super) fn remove(&mut self, ctx: &mut Context, key: CallKey) -> Option<Call> {
+    pub(crate) fn remove(&mut self, ctx: &mut Context, key: CallKey) -> Option<Call> {
         let OpenCall { call, deadline, .. } = self.open.remove(&key)?;
         ctx.unschedule(deadline, Deadline::Call(key));
         self.handed_over_bytes -= call.handed_over_bytes();
@@ -358,17 +352,17 @@ impl Calls {
     }
 
     /// Makes a create or a get wait for the next change of the copies of `id`.
-    pub(super) fn wait_for_copy(&mut self, id: &ObjectId, key: CallKey) {
+    pub(crate) fn wait_for_copy(&mut self, id: &ObjectId, key: CallKey) {
         self.waiters.entry(id.clone()).or_default().push(key);
     }
 
     /// Returns `true` if somebody waits for a change of `id`.
-    pub(super) fn is_awaited(&self, id: &ObjectId) -> bool {
+    pub(crate) fn is_awaited(&self, id: &ObjectId) -> bool {
         self.waiters.contains_key(id)
     }
 
     /// The creates and gets that wait for a change of `id`, the first to come first.
-    pub(super) fn waiting(&self, id: &ObjectId) -> Vec<CallKey> {
+    pub(crate) fn waiting(&self, id: &ObjectId) -> Vec<CallKey> {
         self.waiters.get(id).into_iter().flat_map(Queue::iter).copied().collect()
     }
 
@@ -382,12 +376,12 @@ impl Calls {
     }
 
     /// The gets that wait for `id`.
-    pub(super) fn gets(&self, id: &ObjectId) -> Vec<CallKey> {
+    pub(crate) fn gets(&self, id: &ObjectId) -> Vec<CallKey> {
         self.waiting_gets(id).map(|(key, _)| key).collect()
     }
 
     /// Until when some get waits for `id`; `None` if none does.
-    pub(super) fn last_get_deadline(&self, id: &ObjectId) -> Option<Time> {
+    pub(crate) fn last_get_deadline(&self, id: &ObjectId) -> Option<Time> {
         self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
@@ -395,7 +389,7 @@ impl Calls {
     ///
     /// Puts have some references of their own, one for each call that a client may have open, so that a client that holds
     /// as many views as it may can still put.
-    pub(super) fn check_may_refer(&self, limits: &Limits, client: ClientId, purpose: Purpose) -> Result<()> {
+    pub(crate) fn check_may_refer(&self, limits: &Limits, client: ClientId, purpose: Purpose) -> Result<()> {
         let limit = limits.max_references_per_client;
         let reserve = match purpose {
             Purpose::Get => 0,
@@ -412,19 +406,19 @@ impl Calls {
     }
 
     /// Returns `true` if `client` holds a reference to this copy.
-    pub(super) fn refers(&self, client: ClientId, copy: CopyId) -> bool {
+    pub(crate) fn refers(&self, client: ClientId, copy: CopyId) -> bool {
         self.clients.get(&client).is_some_and(|holder| holder.references.contains_key(&copy))
     }
 
     /// Notes one more reference of `client`.
-    pub(super) fn add_reference(&mut self, client: ClientId, copy: CopyId) {
+    pub(crate) fn add_reference(&mut self, client: ClientId, copy: CopyId) {
         let holder = self.clients.entry(client).or_default();
         *holder.references.entry(copy).or_default() += 1;
         holder.reference_count += 1;
     }
 
     /// Takes one reference back. Answers whether there was one.
-    pub(super) fn remove_reference(&mut self, client: ClientId, copy: CopyId) -> bool {
+    pub(crate) fn remove_reference(&mut self, client: ClientId, copy: CopyId) -> bool {
         let Some(holder) = self.clients.get_mut(&client) else { return false };
         let Some(count) = holder.references.get_mut(&copy) else { return false };
         *count -= 1;
@@ -436,20 +430,20 @@ impl Calls {
     }
 
     /// The references of a client, each as often as it holds it.
-    pub(super) fn references(&self, client: ClientId) -> Vec<CopyId> {
+    pub(crate) fn references(&self, client: ClientId) -> Vec<CopyId> {
         let held = self.clients.get(&client).into_iter().flat_map(|holder| &holder.references);
         held.flat_map(|(copy, count)| std::iter::repeat_n(*copy, *count as usize)).collect()
     }
 
     /// All copies to which clients refer, each once for a client.
-    pub(super) fn all_references(&self) -> impl Iterator<Item = (ClientId, CopyId)> {
+    pub(crate) fn all_references(&self) -> impl Iterator<Item = (ClientId, CopyId)> {
         self.clients
             .iter()
             .flat_map(|(client, holder)| holder.references.keys().map(move |copy| (*client, *copy)))
     }
 
     /// Forgets a client that holds nothing any more.
-    pub(super) fn forget_client(&mut self, client: ClientId) {
+    pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.clients.remove(&client);
     }
 }

@@ -2,16 +2,16 @@
 
 use super::super::context::Context;
 use super::super::publication::Publication;
-use super::super::{ClientId, CombineId, Effect, PullId};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::{ClientId, CombineId, Effect, PullId};
 use crate::metadata::Metadata;
 use crate::shard::{GrantId, LocationState, PullOutcome, Retention};
 
 /// How far a copy is.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) enum Phase {
+pub(crate) enum Phase {
     /// A client writes it.
     Writing { client: ClientId },
     /// It is pulled from another node, or waits for a sender.
@@ -24,16 +24,16 @@ pub(in super::super) enum Phase {
 
 /// A pull under way.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in super::super) struct ActivePull {
-    pub(in super::super) pull: PullId,
-    pub(in super::super) sender: NodeId,
+pub(crate) struct ActivePull {
+    pub(crate) pull: PullId,
+    pub(crate) sender: NodeId,
     /// The shard that granted the slot, and which slot; no slot once that shard's session is lost.
-    pub(in super::super) shard: usize,
-    pub(in super::super) grant: Option<GrantId>,
+    pub(crate) shard: usize,
+    pub(crate) grant: Option<GrantId>,
     /// What its end counts as, if this store is ending it to have another sender.
-    pub(in super::super) ends_as: Option<PullOutcome>,
+    pub(crate) ends_as: Option<PullOutcome>,
     /// The number of bytes that were there when it started.
-    pub(in super::super) offset_bytes: u64,
+    pub(crate) offset_bytes: u64,
 }
 
 impl ActivePull {
@@ -57,12 +57,12 @@ pub(super) enum Visibility {
 
 /// One copy. Only the table changes it.
 #[derive(Debug)]
-pub(in super::super) struct LocalCopy {
-    pub(in super::super) id: ObjectId,
-    pub(in super::super) put: PutId,
-    pub(in super::super) size_bytes: u64,
-    pub(in super::super) metadata: Metadata,
-    pub(in super::super) extent: Extent,
+pub(crate) struct LocalCopy {
+    pub(crate) id: ObjectId,
+    pub(crate) put: PutId,
+    pub(crate) size_bytes: u64,
+    pub(crate) metadata: Metadata,
+    pub(crate) extent: Extent,
     pub(super) phase: Phase,
     pub(super) retention: Retention,
     pub(super) visibility: Visibility,
@@ -79,7 +79,7 @@ pub(in super::super) struct LocalCopy {
 impl LocalCopy {
     /// A copy that nobody uses yet. What a client writes or a reduce makes is a put: it stays, and the directory has yet to
     /// accept it.
-    pub(in super::super) fn begin(
+    pub(crate) fn begin(
         id: ObjectId,
         put: PutId,
         size_bytes: u64,
@@ -107,7 +107,7 @@ impl LocalCopy {
     }
 
     /// How many of its leading bytes were received so far.
-    pub(in super::super) const fn received_bytes(&self) -> u64 {
+    pub(crate) const fn received_bytes(&self) -> u64 {
         match self.phase {
             Phase::Receiving { valid_bytes, .. } => valid_bytes,
             _ => 0,
@@ -115,62 +115,62 @@ impl LocalCopy {
     }
 
     /// What the directory knows of it.
-    pub(in super::super) const fn publication(&self) -> &Publication {
+    pub(crate) const fn publication(&self) -> &Publication {
         &self.publication
     }
 
-    pub(in super::super) const fn publication_mut(&mut self) -> &mut Publication {
+    pub(crate) const fn publication_mut(&mut self) -> &mut Publication {
         &mut self.publication
     }
 
     /// The same copy, of which no shard is told.
-    pub(in super::super) fn private(self) -> Self {
+    pub(crate) fn private(self) -> Self {
         Self { visibility: Visibility::Private, ..self }
     }
 
     /// The same copy, which may be evicted when it is complete.
-    pub(in super::super) fn evictable(self) -> Self {
+    pub(crate) fn evictable(self) -> Self {
         Self { retention: Retention::Evictable, ..self }
     }
 
-    pub(in super::super) fn is_public(&self) -> bool {
+    pub(crate) fn is_public(&self) -> bool {
         self.visibility == Visibility::Public
     }
 
     /// Returns `true` if it is in the index.
-    pub(in super::super) const fn is_live(&self) -> bool {
+    pub(crate) const fn is_live(&self) -> bool {
         self.detached.is_none()
     }
 
     /// Returns the reason for which it left the index.
-    pub(in super::super) const fn end(&self) -> Option<&Error> {
+    pub(crate) const fn end(&self) -> Option<&Error> {
         self.detached.as_ref()
     }
 
-    pub(in super::super) const fn is_written(&self) -> bool {
+    pub(crate) const fn is_written(&self) -> bool {
         matches!(self.phase, Phase::Writing { .. })
     }
 
-    pub(in super::super) fn is_written_by(&self, client: ClientId) -> bool {
+    pub(crate) fn is_written_by(&self, client: ClientId) -> bool {
         self.phase == Phase::Writing { client }
     }
 
-    pub(in super::super) const fn is_combined(&self) -> bool {
+    pub(crate) const fn is_combined(&self) -> bool {
         matches!(self.phase, Phase::Combining { .. })
     }
 
     /// Returns `true` if its bytes come from another node.
-    pub(in super::super) const fn is_received(&self) -> bool {
+    pub(crate) const fn is_received(&self) -> bool {
         matches!(self.phase, Phase::Receiving { .. })
     }
 
     /// Returns `true` if they do, and no pull runs.
-    pub(in super::super) const fn awaits_sender(&self) -> bool {
+    pub(crate) const fn awaits_sender(&self) -> bool {
         matches!(self.phase, Phase::Receiving { pull: None, .. })
     }
 
     /// The node from which it is pulled now.
-    pub(in super::super) const fn sender(&self) -> Option<&NodeId> {
+    pub(crate) const fn sender(&self) -> Option<&NodeId> {
         match &self.phase {
             Phase::Receiving { pull: Some(active), .. } => Some(&active.sender),
             _ => None,
@@ -178,7 +178,7 @@ impl LocalCopy {
     }
 
     /// The state in which it is published.
-    pub(in super::super) const fn location_state(&self) -> LocationState {
+    pub(crate) const fn location_state(&self) -> LocationState {
         match self.phase {
             Phase::Writing { .. } | Phase::Combining { .. } => LocationState::Producing,
             Phase::Receiving { .. } => LocationState::Partial,
@@ -186,28 +186,28 @@ impl LocalCopy {
         }
     }
 
-    pub(in super::super) const fn retention(&self) -> Retention {
+    pub(crate) const fn retention(&self) -> Retention {
         self.retention
     }
 
-    pub(in super::super) const fn is_referenced(&self) -> bool {
+    pub(crate) const fn is_referenced(&self) -> bool {
         self.references > 0
     }
 
-    pub(in super::super) fn is_comparing(&self) -> bool {
+    pub(crate) fn is_comparing(&self) -> bool {
         self.is_comparing
     }
 
-    pub(in super::super) fn is_complete(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         self.phase == Phase::Complete
     }
 
-    pub(in super::super) fn is_pinned(&self) -> bool {
+    pub(crate) fn is_pinned(&self) -> bool {
         self.retention == Retention::Pinned
     }
 
     /// Returns `true` if it becomes complete by itself, without any other node.
-    pub(in super::super) fn is_produced_here(&self) -> bool {
+    pub(crate) fn is_produced_here(&self) -> bool {
         matches!(self.phase, Phase::Writing { .. } | Phase::Combining { .. })
     }
 

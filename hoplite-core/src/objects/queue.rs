@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 /// A set that remembers in which order its members came. O(log n) per operation: thousands may wait for one object.
 #[derive(Debug)]
-pub(super) struct Queue<T> {
+pub(crate) struct Queue<T> {
     by_place: BTreeMap<u64, T>,
     places: BTreeMap<T, u64>,
     next_place: u64,
@@ -18,7 +18,7 @@ impl<T> Default for Queue<T> {
 
 impl<T: Ord + Clone> Queue<T> {
     /// Adds `member` at the end; one that is there keeps its place.
-    pub(super) fn push(&mut self, member: T) {
+    pub(crate) fn push(&mut self, member: T) {
         if !self.contains(&member) {
             self.places.insert(member.clone(), self.next_place);
             self.by_place.insert(self.next_place, member);
@@ -26,31 +26,31 @@ impl<T: Ord + Clone> Queue<T> {
         }
     }
 
-    pub(super) fn remove(&mut self, member: &T) {
+    pub(crate) fn remove(&mut self, member: &T) {
         if let Some(place) = self.places.remove(member) {
             self.by_place.remove(&place);
         }
     }
 
-    pub(super) fn contains(&self, member: &T) -> bool {
+    pub(crate) fn contains(&self, member: &T) -> bool {
         self.places.contains_key(member)
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.places.len()
     }
 
     /// The members, the first to come first.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.by_place.values()
     }
 
     /// Takes all members out, the first to come first.
-    pub(super) fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
+    pub(crate) fn take(&mut self) -> impl Iterator<Item = T> + use<T> {
         std::mem::take(self).by_place.into_values()
     }
 }

@@ -41,9 +41,9 @@ pub struct PeerFault {
 pub struct Troubles {
     /// The number of calls, fetches, hops and reduces that wait for room.
     pub full_waiters: usize,
-    /// The number of calls of clients that have waited for [`LONG_WAIT`](super::super::LONG_WAIT).
+    /// The number of calls of clients that have waited for [`LONG_WAIT`](crate::node::LONG_WAIT).
     pub long_waits: usize,
-    /// Some of these calls: at most [`MAX_LONG_WAITS`](super::super::MAX_LONG_WAITS).
+    /// Some of these calls: at most [`MAX_LONG_WAITS`](crate::node::MAX_LONG_WAITS).
     pub waits: Vec<LongWait>,
     /// The directory shards with which there is no session.
     pub shards: Vec<ShardFault>,

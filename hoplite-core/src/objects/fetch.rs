@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::context::{Context, Deadline};
+use super::context::Context;
+use super::notice::Deadline;
 use crate::id::{NodeId, ObjectId};
 use crate::shard::RequestId;
 use crate::time::Time;
@@ -36,7 +37,7 @@ impl Fetch {
 
 /// What a fetch waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum FetchStep {
+pub(crate) enum FetchStep {
     /// The directory's answer.
     Asking(RequestId),
     /// Room for an object of this size.
@@ -49,33 +50,33 @@ pub(super) enum FetchStep {
 
 /// All fetches of a store.
 #[derive(Debug, Default)]
-pub(super) struct Fetches {
+pub(crate) struct Fetches {
     by_id: BTreeMap<ObjectId, Fetch>,
 }
 
 impl Fetches {
     /// What the fetch of `id` waits for, if there is one.
-    pub(super) fn step(&self, id: &ObjectId) -> Option<FetchStep> {
+    pub(crate) fn step(&self, id: &ObjectId) -> Option<FetchStep> {
         self.by_id.get(id).map(|fetch| fetch.step)
     }
 
-    pub(super) fn contains(&self, id: &ObjectId) -> bool {
+    pub(crate) fn contains(&self, id: &ObjectId) -> bool {
         self.by_id.contains_key(id)
     }
 
     /// The senders that a fetch avoids, since they failed lately.
-    pub(super) fn avoided(&self, id: &ObjectId) -> &[NodeId] {
+    pub(crate) fn avoided(&self, id: &ObjectId) -> &[NodeId] {
         self.by_id.get(id).map_or(&[], |fetch| &fetch.avoid)
     }
 
     /// The directory is asked for a sender; begins a fetch if there is none.
-    pub(super) fn ask(&mut self, id: &ObjectId, request: RequestId) {
+    pub(crate) fn ask(&mut self, id: &ObjectId, request: RequestId) {
         let step = FetchStep::Asking(request);
         self.by_id.entry(id.clone()).or_insert_with(|| Fetch::new(step)).step = step;
     }
 
     /// Begins a fetch, unless there is one, that asks the directory only then.
-    pub(super) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
+    pub(crate) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
         if !self.contains(id) {
             self.by_id.insert(id.clone(), Fetch::new(FetchStep::BackingOff { until }));
             ctx.schedule(until, Deadline::Retry(id.clone()));
@@ -83,24 +84,24 @@ impl Fetches {
     }
 
     /// A shard is told that an answer with the bytes is declined.
-    pub(super) fn decline(&mut self, id: &ObjectId) {
+    pub(crate) fn decline(&mut self, id: &ObjectId) {
         if let Some(fetch) = self.by_id.get_mut(id) {
             fetch.has_declined = true;
         }
     }
 
     /// Returns `true` if that was so since the fetch of `id` began.
-    pub(super) fn has_declined(&self, id: &ObjectId) -> bool {
+    pub(crate) fn has_declined(&self, id: &ObjectId) -> bool {
         self.by_id.get(id).is_some_and(|fetch| fetch.has_declined)
     }
 
     /// A pull runs.
-    pub(super) fn pull(&mut self, id: &ObjectId) {
+    pub(crate) fn pull(&mut self, id: &ObjectId) {
         self.set_step(id, FetchStep::Pulling);
     }
 
     /// There is no room for the object, which has this size.
-    pub(super) fn lack_space(&mut self, id: &ObjectId, size_bytes: u64) {
+    pub(crate) fn lack_space(&mut self, id: &ObjectId, size_bytes: u64) {
         self.set_step(id, FetchStep::WaitingForSpace { size_bytes });
     }
 
@@ -111,7 +112,7 @@ impl Fetches {
     }
 
     /// A pull has failed, maybe because of its sender. Answers whether to try again at once; if not, a deadline is set.
-    pub(super) fn failed(
+    pub(crate) fn failed(
         &mut self,
         ctx: &mut Context,
         id: &ObjectId,
@@ -136,7 +137,7 @@ impl Fetches {
     }
 
     /// Forgets a fetch; answers what it waited for.
-    pub(super) fn remove(&mut self, ctx: &mut Context, id: &ObjectId) -> Option<FetchStep> {
+    pub(crate) fn remove(&mut self, ctx: &mut Context, id: &ObjectId) -> Option<FetchStep> {
         let step = self.by_id.remove(id)?.step;
         if let FetchStep::BackingOff { until } = step {
             ctx.unschedule(until, Deadline::Retry(id.clone()));
@@ -146,7 +147,7 @@ impl Fetches {
 }
 
 /// Returns the time to wait before the next attempt after `failures` in a row: doubling, up to a limit.
-pub(super) fn back_off(failures: u32) -> Duration {
+pub(crate) fn back_off(failures: u32) -> Duration {
     FIRST_BACK_OFF.saturating_mul(1 << failures.saturating_sub(2).min(10)).min(MAX_BACK_OFF)
 }
 

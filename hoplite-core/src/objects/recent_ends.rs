@@ -16,11 +16,11 @@ const MAX_RECENT_ENDS: usize = 4096;
 
 /// The latest messages, oldest first, for as long as shards remember deleted objects.
 #[derive(Debug, Default)]
-pub(super) struct RecentEnds(VecDeque<(Time, ToShard)>);
+pub(crate) struct RecentEnds(VecDeque<(Time, ToShard)>);
 
 impl RecentEnds {
     /// Adds a message, and forgets those that are older than `ttl`.
-    pub(super) fn push(&mut self, now: Time, ttl: Duration, message: ToShard) {
+    pub(crate) fn push(&mut self, now: Time, ttl: Duration, message: ToShard) {
         self.forget_old(now, ttl);
         if self.0.len() >= MAX_RECENT_ENDS {
             self.0.pop_front();
@@ -29,7 +29,7 @@ impl RecentEnds {
     }
 
     /// What shards were told of the end of this put.
-    pub(super) fn of(&self, id: &ObjectId, put: PutId) -> Option<&ToShard> {
+    pub(crate) fn of(&self, id: &ObjectId, put: PutId) -> Option<&ToShard> {
         let is_meant = |message: &&ToShard| match message {
             ToShard::Forget { id: of, put: ended } | ToShard::Unpublish { id: of, put: ended, .. } => {
                 (of, *ended) == (id, put)
@@ -40,7 +40,7 @@ impl RecentEnds {
     }
 
     /// All that are not older than `ttl`.
-    pub(super) fn all(&mut self, now: Time, ttl: Duration) -> impl Iterator<Item = &ToShard> {
+    pub(crate) fn all(&mut self, now: Time, ttl: Duration) -> impl Iterator<Item = &ToShard> {
         self.forget_old(now, ttl);
         self.0.iter().map(|(_, message)| message)
     }

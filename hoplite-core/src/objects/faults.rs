@@ -1,17 +1,16 @@
 //! What this store has heard of shards and stores that refuse it, or cannot be reached.
 
 use super::context::Context;
-use super::{Fault, ShardFault};
-use crate::error::Error;
-use crate::error::Missing;
-use crate::fault::PeerFaults;
+use crate::error::{Error, Missing};
+use crate::fault::{Fault, PeerFaults};
 use crate::id::{NodeId, ObjectId};
+use crate::message::ShardFault;
 use crate::placement::REPLICAS;
 use crate::time::Time;
 
 /// See the [module documentation](self).
 #[derive(Debug, Default)]
-pub(super) struct Faults {
+pub(crate) struct Faults {
     /// By the number of the shard; none while a session with it is up.
     shards: Vec<Option<Fault>>,
     peers: PeerFaults,
@@ -19,7 +18,7 @@ pub(super) struct Faults {
 
 impl Faults {
     /// A session with a shard has ended, or did not come about.
-    pub(super) fn shard_failed(&mut self, ctx: &Context, shard: usize, error: Error) {
+    pub(crate) fn shard_failed(&mut self, ctx: &Context, shard: usize, error: Error) {
         if shard >= ctx.shard_count() || ctx.is_up(shard) {
             return;
         }
@@ -29,41 +28,41 @@ impl Faults {
     }
 
     /// A session with a shard is up.
-    pub(super) fn shard_reached(&mut self, shard: usize) {
+    pub(crate) fn shard_reached(&mut self, shard: usize) {
         if let Some(fault) = self.shards.get_mut(shard) {
             *fault = None;
         }
     }
 
     /// The data plane could not connect to a store.
-    pub(super) fn peer_failed(&mut self, ctx: &Context, peer: &NodeId, error: Error) {
+    pub(crate) fn peer_failed(&mut self, ctx: &Context, peer: &NodeId, error: Error) {
         self.peers.failed(ctx.now(), peer, error);
     }
 
     /// The data plane has connected to a store.
-    pub(super) fn peer_reached(&mut self, peer: &NodeId) {
+    pub(crate) fn peer_reached(&mut self, peer: &NodeId) {
         self.peers.reached(peer);
     }
 
     /// The shards that are not connected.
-    pub(super) fn shards(&self) -> impl Iterator<Item = ShardFault> {
+    pub(crate) fn shards(&self) -> impl Iterator<Item = ShardFault> {
         let faults = self.shards.iter().enumerate();
         faults.filter_map(|(shard, fault)| Some(ShardFault { shard, fault: fault.clone()? }))
     }
 
     /// The stores that could not be reached lately.
-    pub(super) fn peers(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
+    pub(crate) fn peers(&self, now: Time) -> impl Iterator<Item = (&NodeId, &Fault)> {
         self.peers.recent(now)
     }
 
     /// Returns the reason for which a store cannot be asked, if that is so.
-    pub(super) fn peer(&self, ctx: &Context, node: &NodeId) -> Option<Missing> {
+    pub(crate) fn peer(&self, ctx: &Context, node: &NodeId) -> Option<Missing> {
         let fault = self.peers.of(ctx.now(), node)?;
         Some(Missing::Peer { node: node.clone(), reason: Box::new(fault.error.clone()) })
     }
 
     /// Returns the reason for which no shard can be asked about an object, if that is so.
-    pub(super) fn directory(&self, ctx: &Context, id: &ObjectId) -> Option<Missing> {
+    pub(crate) fn directory(&self, ctx: &Context, id: &ObjectId) -> Option<Missing> {
         if ctx.first_shard(id).is_some() {
             return None;
         }

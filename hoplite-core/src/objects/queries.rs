@@ -3,23 +3,23 @@
 
 use std::collections::BTreeMap;
 
-use super::calls::CallKey;
 use super::context::Context;
 use crate::id::ObjectId;
+use crate::message::CallKey;
 use crate::shard::{RequestId, ToShard};
 
 /// A question that waits for its answer.
 #[derive(Debug)]
-pub(super) struct Ask {
-    pub(super) id: ObjectId,
+pub(crate) struct Ask {
+    pub(crate) id: ObjectId,
     /// Where it sits; nowhere while no shard is connected.
     shard: Option<usize>,
-    pub(super) purpose: Purpose,
+    pub(crate) purpose: Purpose,
 }
 
 /// The reason for which a question was asked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(crate) enum Purpose {
     /// To fetch the object.
     Fetch,
     /// To delete it for a call.
@@ -34,13 +34,13 @@ pub(super) enum Purpose {
 
 /// All questions that wait for an answer.
 #[derive(Debug, Default)]
-pub(super) struct Asks {
+pub(crate) struct Asks {
     open: BTreeMap<RequestId, Ask>,
 }
 
 impl Asks {
     /// Enters a question. It is to be sent.
-    pub(super) fn enter(&mut self, ctx: &mut Context, id: ObjectId, purpose: Purpose) -> RequestId {
+    pub(crate) fn enter(&mut self, ctx: &mut Context, id: ObjectId, purpose: Purpose) -> RequestId {
         let request = RequestId(ctx.next_number());
         let shard = ctx.first_shard(&id);
         self.open.insert(request, Ask { id, shard, purpose });
@@ -48,35 +48,35 @@ impl Asks {
     }
 
     /// Where a question sits, and what it is; `None` if it is answered, or no shard is connected.
-    pub(super) fn sitting(&self, request: RequestId) -> Option<(usize, &Ask)> {
+    pub(crate) fn sitting(&self, request: RequestId) -> Option<(usize, &Ask)> {
         let ask = self.open.get(&request)?;
         Some((ask.shard?, ask))
     }
 
     /// The object that a question is about, if it waits for its answer.
-    pub(super) fn id(&self, request: RequestId) -> Option<&ObjectId> {
+    pub(crate) fn id(&self, request: RequestId) -> Option<&ObjectId> {
         self.open.get(&request).map(|ask| &ask.id)
     }
 
     /// A shard has answered a question for good.
-    pub(super) fn answered(&mut self, shard: usize, request: RequestId) -> Option<Ask> {
+    pub(crate) fn answered(&mut self, shard: usize, request: RequestId) -> Option<Ask> {
         if self.open.get(&request)?.shard == Some(shard) { self.open.remove(&request) } else { None }
     }
 
     /// Returns the reason for which a question was asked that sits at this shard, and goes on.
-    pub(super) fn purpose_at(&self, shard: usize, request: RequestId) -> Option<Purpose> {
+    pub(crate) fn purpose_at(&self, shard: usize, request: RequestId) -> Option<Purpose> {
         let (at, ask) = self.sitting(request)?;
         (at == shard).then(|| ask.purpose.clone())
     }
 
     /// Returns `true` if a question sits at this shard that is answered again and again.
-    pub(super) fn is_subscription_at(&self, shard: usize, request: RequestId) -> bool {
+    pub(crate) fn is_subscription_at(&self, shard: usize, request: RequestId) -> bool {
         let purpose = self.purpose_at(shard, request);
         purpose.is_some_and(|purpose| !matches!(purpose, Purpose::Fetch | Purpose::Delete(_)))
     }
 
     /// Takes a question back.
-    pub(super) fn withdraw(&mut self, ctx: &mut Context, request: RequestId) {
+    pub(crate) fn withdraw(&mut self, ctx: &mut Context, request: RequestId) {
         if let Some(Ask { shard: Some(shard), purpose, .. }) = self.open.remove(&request) {
             withdraw_at(ctx, shard, request, &purpose);
         }
@@ -84,7 +84,7 @@ impl Asks {
 
     /// Moves questions to the shards that are responsible now that the session with `changed` came or went. Answers those that
     /// are to be sent again.
-    pub(super) fn rehome(&mut self, ctx: &mut Context, changed: usize) -> Vec<RequestId> {
+    pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: usize) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, ask) in &mut self.open {
             let responsible = ctx.first_shard(&ask.id);
