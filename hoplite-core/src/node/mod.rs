@@ -20,126 +20,56 @@
 //!   unless its client is gone.
 
 mod collecting;
-mod copies;
-mod gets;
-mod holders;
 mod hop;
 mod inspect;
 mod missing;
-mod publish;
-mod put;
 mod reduce;
 mod reducing;
-mod requests;
-mod shards;
 
+pub use crate::fault::Fault;
+pub use crate::message::*;
+pub use crate::objects::{Holder, Holders};
+pub use crate::transfer::forwardable::{forwardable, is_news};
 pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
 
-use crate::error::Error;
-pub use crate::fault::Fault;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
 use crate::id::{ObjectId, PutId};
-pub use crate::message::*;
-use crate::objects::calls::Calls;
-use crate::objects::combine::Combinations;
-use crate::objects::context::Context;
-use crate::objects::faults::Faults;
-use crate::objects::fetch::Fetches;
-use crate::objects::notice::{Deadline, Notice};
-use crate::objects::queries::Asks;
-use crate::objects::recent_ends::RecentEnds;
-use crate::objects::table::Table;
+use crate::load::{Load, MAX_REPORTED};
+use crate::objects::Objects;
+use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
 use crate::time::Time;
-pub use crate::transfer::forwardable::{forwardable, is_news};
 use collecting::Collectives;
-pub use holders::{Holder, Holders};
 use hop::Hostings;
+use missing::View;
 use reduce::Reductions;
 
-/// The object table of one store. See the [module documentation](self).
+/// The state machine of one store. See the [module documentation](self).
 #[derive(Debug)]
 pub struct Node {
-    ctx: Context,
-    copies: Table,
-    calls: Calls,
-    fetches: Fetches,
-    combinations: Combinations,
+    objects: Objects,
     hostings: Hostings,
     reductions: Reductions,
     collectives: Collectives,
-    asks: Asks,
-    recent_ends: RecentEnds,
-    faults: Faults,
-    put_conflicts: u64,
 }
 
 impl Node {
     /// An empty store.
     pub fn new(config: NodeConfig) -> Self {
         Self {
-            copies: Table::new(config.capacity_bytes),
-            ctx: Context::new(config),
-            calls: Calls::default(),
-            fetches: Fetches::default(),
-            combinations: Combinations::default(),
+            objects: Objects::new(config),
             hostings: Hostings::default(),
             reductions: Reductions::default(),
             collectives: Collectives::default(),
-            asks: Asks::default(),
-            recent_ends: RecentEnds::default(),
-            faults: Faults::default(),
-            put_conflicts: 0,
         }
     }
 
     /// Takes in what happened at `now` and appends what is to be done to `effects`.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
-        self.ctx.advance(now);
-        match event {
-            Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
-            Event::Followed { client, call, progress } => {
-                self.followed(CallKey { client, call }, progress);
-            }
-            Event::Inspected { client, call } => self.inspected(CallKey { client, call }),
-            Event::ClientGone { client } => self.client_gone(client),
-            Event::ShardUp { shard } => {
-                self.faults.shard_reached(shard);
-                self.shard_changed(shard, true);
-            }
-            Event::ShardDown { shard } => self.shard_changed(shard, false),
-            Event::ShardFailed { shard, error } => self.faults.shard_failed(&self.ctx, shard, error),
-            Event::PeerFailed { peer, error } => self.faults.peer_failed(&self.ctx, &peer, error),
-            Event::PeerReached { peer } => self.faults.peer_reached(&peer),
-            Event::FromShard { shard, message } => self.shard_said(shard, message),
-            Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
-            Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {
-                self.serve_receiver(serve, &peer, &id, put);
-            }
-            Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
-                let is_expected = !self.collectives.has_ended(put);
-                self.copies.serve(&mut self.ctx, serve, &id, put, is_expected);
-            }
-            Event::ServeEnded { serve } => self.copies.end_serve(&mut self.ctx, serve),
-            Event::Compared { copy, equal } => self.compared(copy, equal),
-            Event::CombineEnded { combine, valid_bytes, outcome } => {
-                self.combine_ended(combine, valid_bytes, outcome);
-            }
-            Event::HopRequested { hosting, hop } => {
-                self.hostings.accept(&mut self.ctx, HopOwner::Elsewhere(hosting), hop);
-                self.begin_hop(HopOwner::Elsewhere(hosting));
-            }
-            Event::HopReleased { hosting } => {
-                self.hostings.release(&mut self.ctx, &mut self.copies, HopOwner::Elsewhere(hosting));
-            }
-            Event::HopReported { hop, report } => {
-                self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
-                self.perform_actions();
-            }
-            Event::Collective(event) => self.collective(event),
-            Event::Measured { link } => self.ctx.set_link(link),
-            Event::SlowLinks { peers } => self.has_slow_links(peers),
-            Event::Tick => {}
-            Event::ShutDown => self.shut_down(),
-        }
+        self.objects.ctx.advance(now);
+        self.take(event);
+        self.deliver_notices();
         self.expire();
         loop {
             self.deliver_notices();
@@ -147,12 +77,150 @@ impl Node {
                 break;
             }
         }
-        self.ctx.take_effects(effects);
+        self.objects.ctx.take_effects(effects);
+    }
+
+    fn take(&mut self, event: Event) {
+        let objects = &mut self.objects;
+        match event {
+            Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
+            Event::Followed { client, call, progress } => {
+                objects.followed(CallKey { client, call }, progress);
+            }
+            Event::Inspected { client, call } => objects.inspected(CallKey { client, call }),
+            Event::ClientGone { client } => objects.client_gone(client),
+            Event::ShardUp { shard } => objects.shard_changed(shard, true),
+            Event::ShardDown { shard } => objects.shard_changed(shard, false),
+            Event::ShardFailed { shard, error } => objects.faults.shard_failed(&objects.ctx, shard, error),
+            Event::PeerFailed { peer, error } => objects.faults.peer_failed(&objects.ctx, &peer, error),
+            Event::PeerReached { peer } => objects.faults.peer_reached(&peer),
+            Event::FromShard { shard, message } => objects.shard_said(shard, message),
+            Event::PullEnded { pull, valid_bytes, outcome } => objects.pull_ended(pull, valid_bytes, outcome),
+            Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {
+                objects.serve_receiver(serve, &peer, &id, put);
+            }
+            Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
+                let is_expected = !self.collectives.has_ended(put);
+                objects.copies.serve(&mut objects.ctx, serve, &id, put, is_expected);
+            }
+            Event::ServeEnded { serve } => objects.copies.end_serve(&mut objects.ctx, serve),
+            Event::Compared { copy, equal } => objects.compared(copy, equal),
+            Event::CombineEnded { combine, valid_bytes, outcome } => {
+                self.combine_ended(combine, valid_bytes, outcome);
+            }
+            Event::HopRequested { hosting, hop } => {
+                let owner = HopOwner::Elsewhere(hosting);
+                self.hostings.accept(&mut objects.ctx, owner, hop);
+                self.begin_hop(owner);
+            }
+            Event::HopReleased { hosting } => {
+                let owner = HopOwner::Elsewhere(hosting);
+                self.hostings.release(&mut objects.ctx, &mut objects.copies, owner);
+            }
+            Event::HopReported { hop, report } => self.hop_reported(hop, report),
+            Event::Collective(event) => self.collective(event),
+            Event::Measured { link } => objects.ctx.set_link(link),
+            Event::SlowLinks { peers } => objects.has_slow_links(peers),
+            Event::Tick => {}
+            Event::ShutDown => self.shut_down(),
+        }
+    }
+
+    fn request(&mut self, key: CallKey, request: Request) {
+        if let Err(error) = self.objects.check_request(key, &request) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        match request {
+            Request::Reduce(request) => self.reduce(key, request),
+            Request::Collective(kind, request) => self.coordinate(key, kind, request),
+            Request::Join { target, agreement, is_again, source_bytes, timeout } => {
+                self.join(key, target, (agreement, is_again), source_bytes, timeout);
+            }
+            Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
+            request => self.objects.request(key, request),
+        }
+    }
+
+    /// Deletes objects, and ends the reduces and collectives that make some of them.
+    fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
+        if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key.client, &ids) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
+        let ended = ids.iter().filter(|id| self.delete_target(id)).count();
+        self.objects.delete(key, ids, ended, timeout);
+    }
+
+    fn deliver_notices(&mut self) {
+        while let Some(notice) = self.objects.ctx.next_notice() {
+            match notice {
+                Notice::Answer(call, response) => self.source_fetched(call, response),
+                Notice::Report(hop, report) => self.hop_reported(hop, report),
+                Notice::Changed(id) => {
+                    self.objects.changed(&id);
+                    self.refer_participants(&id);
+                }
+                Notice::TargetPublished(target) => self.target_published(&target),
+                Notice::Gone(id, copy, error) => self.target_gone(&id, copy, error),
+                Notice::ReduceEnded(key, target, error) => self.reduce_ended(key, &target, error),
+                Notice::SourceLocated(target, index, locations) => {
+                    self.source_located(&target, index, locations);
+                }
+                Notice::TargetLocated(locations) => self.target_located(&locations),
+                Notice::TargetDeleted(target) => {
+                    self.delete_target(&target);
+                }
+                Notice::QueryFailed(target, error) => self.fail_target(&target, error),
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        while let Some(deadline) = self.objects.ctx.next_due() {
+            match deadline {
+                Deadline::Call(key) => {
+                    let missing = self.view().missing(key);
+                    self.objects.call_expired(key, missing);
+                }
+                Deadline::Retry(id) => self.objects.retry_fetch(&id),
+                Deadline::Republish(copy) => self.objects.publish_again(copy),
+                Deadline::Hop(owner) => {
+                    self.hostings.expired(&mut self.objects.ctx, &mut self.objects.copies, owner);
+                }
+                Deadline::Reduce(target) => self.reconsider_target(&target),
+                Deadline::Membership(membership) => self.membership_expired(membership),
+                Deadline::Join(key) => self.join_expired(key),
+            }
+        }
+    }
+
+    /// Tries again for those who wait for room, in the order of their arrival. A waiter that still does not fit does not hold
+    /// the others up, because a huge object must not stop every small one. Returns `true` if there was new room.
+    fn retry_space(&mut self) -> bool {
+        let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
+        for waiter in waiters {
+            match waiter {
+                SpaceWaiter::Create(key) => self.objects.retry_create(key),
+                SpaceWaiter::Fetch(id) => self.objects.fetch_has_space(&id),
+                SpaceWaiter::Hop(owner) => self.begin_hop(owner),
+                SpaceWaiter::Target(id) => self.reconsider_target(&id),
+                SpaceWaiter::Membership(membership) => self.begin_membership(membership),
+            }
+        }
+        true
+    }
+
+    fn shut_down(&mut self) {
+        self.objects.ctx.begin_shutdown();
+        self.objects.end_calls();
+        self.hostings.shut_down(&mut self.objects.ctx, &mut self.objects.copies);
+        self.shut_down_memberships();
+        self.objects.withdraw_copies();
     }
 
     /// Returns the time at which [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.ctx.next_deadline()
+        self.objects.ctx.next_deadline()
     }
 
     /// What is in the store now.
@@ -160,69 +228,43 @@ impl Node {
         NodeStatus {
             reductions: self.reductions.len() + self.collectives.coordinated(),
             hops: self.hostings.len() + self.collectives.memberships(),
-            put_conflicts: self.put_conflicts,
             directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
-            combinations: self.combinations.len(),
-            place: self.ctx.place(),
-            ..self.copies.status()
+            ..self.objects.status()
         }
     }
 
-    /// Which object a copy is of, and which put, as long as its space is not free.
-    pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
-        self.copies.get(&copy).map(|copy| (&copy.id, copy.put))
+    /// How the store is now, as far as its object table knows. What moves bytes knows the rest.
+    pub fn load(&self, now: Time) -> Load {
+        self.view().load(&self.status(), now)
     }
 
-    /// How the latest reduce of this target went that this store coordinated, if it remembers.
+    /// What goes wrong at this store at `now`, for people.
+    pub fn troubles(&self, now: Time) -> Troubles {
+        self.view().troubles(now)
+    }
+
+    fn view(&self) -> View<'_> {
+        let Self { objects, reductions, collectives, .. } = self;
+        View { objects, reductions, collectives }
+    }
+
+    /// Returns the clients that refer to copies which nobody else needs.
+    pub fn holders(&self) -> Holders {
+        self.objects.holders()
+    }
+
+    /// The copies that are being pulled now, at most [`MAX_REPORTED`].
+    pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
+        self.objects.copies.pulled().take(MAX_REPORTED)
+    }
+
+    /// The object and the put of a copy, as long as its space is not free.
+    pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
+        self.objects.copies.get(&copy).map(|copy| (&copy.id, copy.put))
+    }
+
+    /// Describes the latest reduce of this target that this store coordinated, if the store remembers it.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.reductions.record(target)
-    }
-
-    fn deliver_notices(&mut self) {
-        while let Some(notice) = self.ctx.next_notice() {
-            match notice {
-                Notice::Answer(call, response) => self.source_fetched(call, response),
-                Notice::Report(hop, report) => {
-                    self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
-                    self.perform_actions();
-                }
-                Notice::Changed(id) => self.changed(&id),
-                Notice::TargetGone(target, copy, error) => {
-                    self.reductions.target_gone(&mut self.ctx, &self.copies, &target, copy, error);
-                    self.perform_actions();
-                }
-                Notice::ReduceUnwanted(key, target) => {
-                    self.collective_unwanted(key, &target);
-                    self.reductions.call_ended(&mut self.ctx, &self.copies, key, &target);
-                    self.perform_actions();
-                }
-            }
-        }
-    }
-
-    fn expire(&mut self) {
-        while let Some(deadline) = self.ctx.next_due() {
-            match deadline {
-                Deadline::Call(key) => self.call_expired(key),
-                Deadline::Retry(id) => self.retry_fetch(&id),
-                Deadline::Republish(copy) => self.publish_again(copy),
-                Deadline::Hop(owner) => self.hostings.expired(&mut self.ctx, &mut self.copies, owner),
-                Deadline::Reduce(target) => self.reconsider_reduce(&target),
-                Deadline::Membership(membership) => self.membership_expired(membership),
-                Deadline::Join(key) => self.join_expired(key),
-            }
-        }
-    }
-
-    fn shut_down(&mut self) {
-        self.ctx.begin_shutdown();
-        for key in self.calls.keys() {
-            self.finish(key, Err(Error::ShuttingDown));
-        }
-        self.hostings.shut_down(&mut self.ctx, &mut self.copies);
-        self.shut_down_memberships();
-        for copy in self.copies.live_copies() {
-            self.withdraw(copy);
-        }
     }
 }

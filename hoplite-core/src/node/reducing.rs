@@ -2,7 +2,8 @@
 
 use super::reduce::{Action, TargetInput};
 use super::{
-    CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, Node, Reduce, Response, Until,
+    CallId, ClientId, CombineId, CombineInput, CombineOutcome, CopyId, HopId, HopReport, Node, Reduce,
+    Response, Until,
 };
 use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
@@ -32,7 +33,7 @@ pub(super) fn what_to_ask_for(request: &Reduce) -> Wants {
 impl Node {
     pub(super) fn reduce(&mut self, key: CallKey, request: Reduce) {
         if let Err(error) = self.check_reduce(key.client, &request) {
-            return self.ctx.reply(key, Err(error));
+            return self.objects.ctx.reply(key, Err(error));
         }
         self.enter_reduce(key, &request);
         self.begin_reduction(key, request);
@@ -42,50 +43,51 @@ impl Node {
         let (target, sources) = (request.target.clone(), request.sources.len());
         self.forget_denials(&target);
         let call = Call::Reduce { target, sources, reduced: Vec::new() };
-        self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
+        self.objects.calls.enter(&mut self.objects.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
     /// Coordinates a reduce for a call that was entered.
     pub(super) fn begin_reduction(&mut self, key: CallKey, request: Reduce) {
         let target = request.target.clone();
-        let existence = self.ask_target(&target);
+        let existence = self.objects.query_target(&target);
         let wants = what_to_ask_for(&request);
-        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index, wants);
+        let ask =
+            |(index, id): (usize, &ObjectId)| self.objects.query_source(id.clone(), &target, index, wants);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
-        self.reductions.begin(&mut self.ctx, &self.copies, (key, request), existence, asks);
+        self.reductions.begin(&mut self.objects.ctx, &self.objects.copies, (key, request), existence, asks);
         self.perform_actions();
     }
 
     pub(super) fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
         request.check()?;
-        self.calls.check_ids(self.ctx.limits(), client, &request.sources)?;
+        self.objects.calls.check_ids(self.objects.ctx.limits(), client, &request.sources)?;
         let target = &request.target;
         let is_being_made = self.reductions.contains(target) || self.collectives.contains(target);
-        if self.copies.live(target).is_some() || is_being_made {
+        if self.objects.copies.live(target).is_some() || is_being_made {
             return Err(Error::AlreadyExists { id: target.clone() });
         }
         Ok(())
     }
 
     /// Looks whether a reduction can go on.
-    pub(super) fn reconsider_reduce(&mut self, target: &ObjectId) {
+    pub(super) fn reconsider_target(&mut self, target: &ObjectId) {
         self.reconsider_gathering(target);
         self.give_up_without_room(target);
-        self.reductions.reconsider(&mut self.ctx, &self.copies, target);
+        self.reductions.reconsider(&mut self.objects.ctx, &self.objects.copies, target);
         self.perform_actions();
     }
 
-    pub(super) fn fail_reduce(&mut self, target: &ObjectId, error: Error) {
+    pub(super) fn fail_target(&mut self, target: &ObjectId, error: Error) {
         self.fail_collective(target, &error);
-        self.reductions.fail(&mut self.ctx, &self.copies, target, error);
+        self.reductions.fail(&mut self.objects.ctx, &self.objects.copies, target, error);
         self.perform_actions();
     }
 
     /// Ends the reduction that would make an object that is being deleted; whether there was one.
-    pub(super) fn delete_reduction(&mut self, target: &ObjectId) -> bool {
+    pub(super) fn delete_target(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.reductions.contains(target) || self.collectives.contains(target);
         self.withdraw_announcement(target);
-        self.fail_reduce(target, Error::Deleted { id: target.clone() });
+        self.fail_target(target, Error::Deleted { id: target.clone() });
         is_under_way
     }
 
@@ -97,11 +99,38 @@ impl Node {
             Err(error) => Err(error),
         };
         let copy = fetched.as_ref().ok().copied();
-        self.reductions.fetched(&mut self.ctx, &self.copies, call, fetched);
+        self.reductions.fetched(&mut self.objects.ctx, &self.objects.copies, call, fetched);
         self.perform_actions();
         if let Some(copy) = copy {
-            self.release(ClientId::STORE, copy);
+            self.objects.release(ClientId::STORE, copy);
         }
+    }
+
+    /// The node of a hop reports how the hop goes.
+    pub(super) fn hop_reported(&mut self, hop: HopId, report: HopReport) {
+        self.reductions.hop_reported(&mut self.objects.ctx, &self.objects.copies, hop, report);
+        self.perform_actions();
+    }
+
+    /// The directory has accepted the target of a reduce.
+    pub(super) fn target_published(&mut self, target: &ObjectId) {
+        self.reductions.target_published(&mut self.objects.ctx, &self.objects.copies, target);
+        self.perform_actions();
+    }
+
+    /// A copy has left the index that may be the target of a reduce or a collective.
+    pub(super) fn target_gone(&mut self, target: &ObjectId, copy: CopyId, error: Error) {
+        self.collective_target_gone(target, &error);
+        self.reductions.target_gone(&mut self.objects.ctx, &self.objects.copies, target, copy, error);
+        self.perform_actions();
+    }
+
+    /// The call of a reduce or a collective has ended.
+    pub(super) fn reduce_ended(&mut self, key: CallKey, target: &ObjectId, error: Option<Error>) {
+        self.end_audience(key, target, error.as_ref());
+        self.collective_unwanted(key, target);
+        self.reductions.call_ended(&mut self.objects.ctx, &self.objects.copies, key, target);
+        self.perform_actions();
     }
 
     /// Does what reductions need done, in order. What follows from it comes back as notices, or goes to the end of the list.
@@ -113,19 +142,19 @@ impl Node {
 
     fn perform(&mut self, action: Action) {
         match action {
-            Action::Hold(copy) => self.copies.hold(copy),
-            Action::LetGo(copy) => self.let_go(copy),
+            Action::Hold(copy) => self.objects.copies.hold(copy),
+            Action::LetGo(copy) => self.objects.let_go(copy),
             Action::Fetch { call, id, timeout } => {
-                self.get(CallKey { client: ClientId::STORE, call }, id, Until::Complete, timeout);
+                self.objects.get(CallKey { client: ClientId::STORE, call }, id, Until::Complete, timeout);
             }
-            Action::CancelFetch(call) => self.forget_call(CallKey { client: ClientId::STORE, call }),
-            Action::Withdraw(request) => self.withdraw_ask(request),
+            Action::CancelFetch(call) => self.objects.forget_call(CallKey { client: ClientId::STORE, call }),
+            Action::Withdraw(request) => self.objects.withdraw_query(request),
             Action::Host { hop, spec } => {
-                self.hostings.accept(&mut self.ctx, HopOwner::Here(hop), spec);
+                self.hostings.accept(&mut self.objects.ctx, HopOwner::Here(hop), spec);
                 self.begin_hop(HopOwner::Here(hop));
             }
             Action::Release(hop) => {
-                self.hostings.release(&mut self.ctx, &mut self.copies, HopOwner::Here(hop));
+                self.hostings.release(&mut self.objects.ctx, &mut self.objects.copies, HopOwner::Here(hop));
             }
             Action::Reserve { target, size_bytes } => self.reserve_target(target, size_bytes),
             Action::Open { target, size_bytes, metadata, extent } => {
@@ -133,27 +162,28 @@ impl Node {
             }
             Action::Combine { target, copy, op, dtype, offset_bytes, inputs } => {
                 let inputs = inputs.into_iter().map(|input| self.resolve(input)).collect();
-                let (parts, user) = ((&mut self.ctx, &mut self.copies), CombineUser::Target(target));
-                self.combinations.start(parts, copy, (op, dtype), offset_bytes, inputs, user);
+                let (parts, user) =
+                    ((&mut self.objects.ctx, &mut self.objects.copies), CombineUser::Target(target));
+                self.objects.combinations.start(parts, copy, (op, dtype), offset_bytes, inputs, user);
             }
             Action::Supersede { target, copy } => {
-                self.unpublish(copy, UnpublishReason::Superseded);
-                self.detach(copy, Error::Superseded { id: target });
+                self.objects.unpublish(copy, UnpublishReason::Superseded);
+                self.objects.detach(copy, Error::Superseded { id: target });
             }
             Action::Complete { key, copy, reduced: indices } => {
-                if let Some(Call::Reduce { reduced, .. }) = self.calls.get_mut(key) {
+                if let Some(Call::Reduce { reduced, .. }) = self.objects.calls.get_mut(key) {
                     *reduced = indices;
                 }
-                self.copies.publication_mut(copy).set_sealer(key);
-                self.complete_put(copy);
+                self.objects.copies.publication_mut(copy).set_sealer(key);
+                self.objects.complete_put(copy);
             }
             Action::Reconsider(target) => {
-                self.reductions.reconsider(&mut self.ctx, &self.copies, &target);
+                self.reductions.reconsider(&mut self.objects.ctx, &self.objects.copies, &target);
             }
             Action::Abort { target, room, copy } => self.abort_target(&target, room, copy),
             Action::Fail(key, error) => {
-                if self.calls.contains(key) {
-                    self.finish(key, Err(error));
+                if self.objects.calls.contains(key) {
+                    self.objects.finish(key, Err(error));
                 }
             }
         }
@@ -161,35 +191,36 @@ impl Node {
 
     fn reserve_target(&mut self, target: ObjectId, size_bytes: u64) {
         let waiter = SpaceWaiter::Target(target.clone());
-        let Some(room) = self.allocate(size_bytes) else {
-            self.copies.wait_for_space(waiter);
+        let Some(room) = self.objects.allocate(size_bytes) else {
+            self.objects.copies.wait_for_space(waiter);
             return self.give_up_without_room(&target);
         };
-        self.copies.stop_waiting_for_space(&waiter);
-        let left = self.reductions.reserved(&mut self.ctx, &self.copies, &target, room);
+        self.objects.copies.stop_waiting_for_space(&waiter);
+        let left = self.reductions.reserved(&mut self.objects.ctx, &self.objects.copies, &target, room);
         if let Some(room) = left {
-            self.copies.give_back(room);
+            self.objects.copies.give_back(room);
         }
     }
 
     /// Opens the target of a reduce in the room that was made for it, and publishes it as one that is being produced.
     fn open_target(&mut self, id: ObjectId, size_bytes: u64, metadata: Metadata, room: Extent) {
-        if self.copies.live(&id).is_some() {
-            return self.fail_reduce(&id.clone(), Error::AlreadyExists { id });
+        if self.objects.copies.live(&id).is_some() {
+            return self.fail_target(&id.clone(), Error::AlreadyExists { id });
         }
         // Calls that wait here for the object get this one.
-        self.end_fetch(&id);
-        let put = self.ctx.next_put();
-        let metadata = Metadata { agreement: self.agreement_about(&id), ..metadata };
+        self.objects.end_fetch(&id);
+        let put = self.objects.ctx.next_put();
+        let metadata = Metadata { agreement: self.collectives.agreement_about(&id), ..metadata };
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };
-        let copy = self
-            .copies
-            .open(&mut self.ctx, LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase));
-        if !self.ctx.is_small(size_bytes) {
-            self.publish(copy);
+        let copy = self.objects.copies.open(
+            &mut self.objects.ctx,
+            LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase),
+        );
+        if !self.objects.ctx.is_small(size_bytes) {
+            self.objects.publish(copy);
         }
-        self.wake(&id);
-        self.reductions.opened(&mut self.ctx, &self.copies, &id, copy);
+        self.objects.wake(&id);
+        self.reductions.opened(&mut self.objects.ctx, &self.objects.copies, &id, copy);
     }
 
     /// Where an input of a target is read. One that should be here and is not is waited for, or fails, like any other.
@@ -197,7 +228,7 @@ impl Node {
         match input {
             TargetInput::Here { copy, base_bytes } => CombineInput::Local { copy, base_bytes },
             TargetInput::Stream(input) => {
-                let resolved = resolve_input(&self.ctx, &self.copies, &input);
+                let resolved = resolve_input(&self.objects.ctx, &self.objects.copies, &input);
                 resolved.unwrap_or(CombineInput::Remote(input))
             }
         }
@@ -205,47 +236,57 @@ impl Node {
 
     /// Gives up a target that is not complete, everywhere, or the room for it.
     fn abort_target(&mut self, id: &ObjectId, room: Option<Extent>, copy: Option<CopyId>) {
-        self.copies.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
+        self.objects.copies.stop_waiting_for_space(&SpaceWaiter::Target(id.clone()));
         if let Some(room) = room {
-            self.copies.give_back(room);
+            self.objects.copies.give_back(room);
         }
         match copy {
-            Some(copy) if self.copies.is_live(copy) => self.abandon_put(copy),
+            Some(copy) if self.objects.copies.is_live(copy) => self.objects.abandon_put(copy),
             // It was deleted, and those who waited for it were told.
             Some(_) => {}
             // One that was given up before another was begun has left those who wait for it with nothing.
-            None => self.wake(id),
+            None => self.objects.wake(id),
         }
     }
 
     /// Starts a hop if there is room for its output, and waits for room if not.
     pub(super) fn begin_hop(&mut self, owner: HopOwner) {
-        let output = self.hostings.output_of(&mut self.ctx, &mut self.copies, owner);
+        let output = self.hostings.output_of(&mut self.objects.ctx, &mut self.objects.copies, owner);
         let Some((id, size_bytes)) = output else { return };
-        let Some(room) = self.allocate(size_bytes) else {
-            return self.copies.wait_for_space(SpaceWaiter::Hop(owner));
+        let Some(room) = self.objects.allocate(size_bytes) else {
+            return self.objects.copies.wait_for_space(SpaceWaiter::Hop(owner));
         };
         // Nobody means the output who looks for an object of its name.
-        self.end_fetch(&id);
-        self.hostings.begin(&mut self.ctx, &mut self.copies, &mut self.combinations, owner, room);
+        self.objects.end_fetch(&id);
+        self.hostings.begin(
+            &mut self.objects.ctx,
+            &mut self.objects.copies,
+            &mut self.objects.combinations,
+            owner,
+            room,
+        );
     }
 
     pub(super) fn combine_ended(&mut self, combine: CombineId, valid_bytes: u64, outcome: CombineOutcome) {
-        let ended = self.combinations.end((&mut self.ctx, &mut self.copies), combine, valid_bytes);
+        let ended = self.objects.combinations.end(
+            (&mut self.objects.ctx, &mut self.objects.copies),
+            combine,
+            valid_bytes,
+        );
         let Some(Combined { user, valid_bytes, is_live, held }) = ended else { return };
         for input in held {
-            self.let_go(input);
+            self.objects.let_go(input);
         }
         match user {
             _ if !is_live => {}
             CombineUser::Target(target) => {
                 let ended = (valid_bytes, outcome);
-                self.reductions.combined(&mut self.ctx, &self.copies, &target, ended);
+                self.reductions.combined(&mut self.objects.ctx, &self.objects.copies, &target, ended);
                 self.perform_actions();
             }
             CombineUser::Membership(membership) => self.exchange_ended(membership, outcome),
             CombineUser::Hop(owner) => {
-                self.hostings.combined(&mut self.ctx, &mut self.copies, owner, outcome);
+                self.hostings.combined(&mut self.objects.ctx, &mut self.objects.copies, owner, outcome);
             }
         }
     }

@@ -60,11 +60,11 @@ pub(crate) enum Call {
     Delete(DeleteCall),
     Wait(WaitCall),
     Locate {
-        ask: Option<RequestId>,
+        query: Option<RequestId>,
         wants: Wanted,
     },
     Subscription {
-        ask: Option<RequestId>,
+        query: Option<RequestId>,
     },
     /// `sources`: how many; `reduced`: which of them, in joining order, once the target is complete.
     Reduce {
@@ -86,7 +86,7 @@ pub(crate) enum Wanted {
 /// A delete whose questions are not all answered.
 #[derive(Debug)]
 pub(crate) struct DeleteCall {
-    asks: BTreeSet<RequestId>,
+    queries: BTreeSet<RequestId>,
     deleted: usize,
 }
 
@@ -97,30 +97,30 @@ pub(crate) struct WaitCall {
     count: usize,
     /// The indices of those that are available.
     ready: BTreeSet<usize>,
-    asks: BTreeSet<RequestId>,
+    queries: BTreeSet<RequestId>,
     /// The indices of which the directory has not said anything yet, if its first word is enough.
     unanswered: Option<BTreeSet<usize>>,
 }
 
 impl DeleteCall {
-    pub(crate) fn new(asks: BTreeSet<RequestId>, deleted: usize) -> Self {
-        Self { asks, deleted }
+    pub(crate) fn new(queries: BTreeSet<RequestId>, deleted: usize) -> Self {
+        Self { queries, deleted }
     }
 
     /// The questions that are not answered.
-    pub(crate) fn asks(&self) -> impl Iterator<Item = RequestId> {
-        self.asks.iter().copied()
+    pub(crate) fn queries(&self) -> impl Iterator<Item = RequestId> {
+        self.queries.iter().copied()
     }
 
     /// A question is answered: whether it named an object.
-    pub(crate) fn answered(&mut self, ask: RequestId, was_there: bool) {
-        self.asks.remove(&ask);
+    pub(crate) fn answered(&mut self, query: RequestId, was_there: bool) {
+        self.queries.remove(&query);
         self.deleted += usize::from(was_there);
     }
 
     /// How many of the ids named an object, once all questions are answered.
     pub(crate) fn outcome(&self) -> Option<usize> {
-        self.asks.is_empty().then_some(self.deleted)
+        self.queries.is_empty().then_some(self.deleted)
     }
 }
 
@@ -128,15 +128,10 @@ impl WaitCall {
     pub(crate) fn new(
         count: usize,
         ready: BTreeSet<usize>,
-        asks: BTreeSet<RequestId>,
+        queries: BTreeSet<RequestId>,
         unanswered: Option<BTreeSet<usize>>,
     ) -> Self {
-        Self { count, ready, asks, unanswered }
-    }
-
-    /// The questions where the objects are.
-    pub(crate) fn asks(&self) -> impl Iterator<Item = RequestId> + Clone {
-        self.asks.iter().copied()
+        Self { count, ready, queries, unanswered }
     }
 
     /// The directory told whether the object with this index is available.
@@ -171,19 +166,19 @@ impl Call {
     /// How many ids of a list it still waits for.
     fn open_ids(&self) -> usize {
         match self {
-            Self::Delete(DeleteCall { asks, .. }) | Self::Wait(WaitCall { asks, .. }) => asks.len(),
+            Self::Delete(DeleteCall { queries, .. }) | Self::Wait(WaitCall { queries, .. }) => queries.len(),
             Self::Reduce { sources, .. } => *sources,
             _ => 0,
         }
     }
 
     /// The questions to the directory that it waits for.
-    pub(crate) fn asks(&self) -> Vec<RequestId> {
+    pub(crate) fn queries(&self) -> Vec<RequestId> {
         match self {
-            Self::Delete(DeleteCall { asks, .. }) | Self::Wait(WaitCall { asks, .. }) => {
-                asks.iter().copied().collect()
+            Self::Delete(DeleteCall { queries, .. }) | Self::Wait(WaitCall { queries, .. }) => {
+                queries.iter().copied().collect()
             }
-            Self::Locate { ask, .. } | Self::Subscription { ask } => ask.iter().copied().collect(),
+            Self::Locate { query, .. } | Self::Subscription { query } => query.iter().copied().collect(),
             _ => Vec::new(),
         }
     }

@@ -13,7 +13,7 @@ use crate::time::Time;
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
 /// Longest pause between two attempts to fetch an object: a fraction of what a person notices as a hang.
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
-/// Most senders that a query asks to avoid: the limit of the wire format.
+/// Most senders that a query queries to avoid: the limit of the wire format.
 const MAX_AVOIDED: usize = 64;
 
 /// An object that is being fetched. There is one as long as somebody here waits for the object, or a pull runs.
@@ -39,7 +39,7 @@ impl Fetch {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FetchStep {
     /// The directory's answer.
-    Asking(RequestId),
+    Querying(RequestId),
     /// Room for an object of this size.
     WaitingForSpace { size_bytes: u64 },
     /// The end of a pull.
@@ -69,13 +69,13 @@ impl Fetches {
         self.by_id.get(id).map_or(&[], |fetch| &fetch.avoid)
     }
 
-    /// The directory is asked for a sender; begins a fetch if there is none.
-    pub(crate) fn ask(&mut self, id: &ObjectId, request: RequestId) {
-        let step = FetchStep::Asking(request);
+    /// Notes the query for a sender; begins a fetch if there is none.
+    pub(crate) fn query(&mut self, id: &ObjectId, request: RequestId) {
+        let step = FetchStep::Querying(request);
         self.by_id.entry(id.clone()).or_insert_with(|| Fetch::new(step)).step = step;
     }
 
-    /// Begins a fetch, unless there is one, that asks the directory only then.
+    /// Begins a fetch, unless there is one, that queries the directory only then.
     pub(crate) fn expect(&mut self, ctx: &mut Context, id: &ObjectId, until: Time) {
         if !self.contains(id) {
             self.by_id.insert(id.clone(), Fetch::new(FetchStep::BackingOff { until }));

@@ -4,6 +4,7 @@ use crate::collective::MembershipId;
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::message::{CallId, CallKey, CopyId, HopId, HopOwner, HopReport, Response};
+use crate::shard::Locations;
 
 /// What is due at a deadline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,8 +18,8 @@ pub(crate) enum Deadline {
     Join(CallKey),
 }
 
-/// What one part of the node tells another. It is delivered when the part that tells it is done with the present event, so
-/// that nobody is found in the middle of a change.
+/// What a machine tells machines of its own level or of higher levels. The router delivers notices after the current event is complete,
+/// so no machine is entered while its own state is half changed.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// The answer to a call of [`ClientId::STORE`](crate::message::ClientId::STORE).
@@ -27,10 +28,20 @@ pub(crate) enum Notice {
     Report(HopId, HopReport),
     /// The copies of an object have changed; calls may wait for that.
     Changed(ObjectId),
-    /// The target of a reduce was in this copy, which was deleted, or given up.
-    TargetGone(ObjectId, CopyId, Error),
-    /// The call has ended that a reduce is for.
-    ReduceUnwanted(CallKey, ObjectId),
+    /// The directory has accepted a target that is being made.
+    TargetPublished(ObjectId),
+    /// A copy that was deleted, or was the target of a reduce, has left the index.
+    Gone(ObjectId, CopyId, Error),
+    /// The call of a reduce or a collective has ended, with an error unless it was answered.
+    ReduceEnded(CallKey, ObjectId, Option<Error>),
+    /// The directory told where a source is, by its place in the request for the target.
+    SourceLocated(ObjectId, usize, Locations),
+    /// The directory told what it knows of a target.
+    TargetLocated(Locations),
+    /// Somebody deleted a target that the directory does not know yet.
+    TargetDeleted(ObjectId),
+    /// The directory cannot answer a query about a target or one of its sources.
+    QueryFailed(ObjectId, Error),
 }
 
 /// A call or a transfer that waits for room.

@@ -326,7 +326,7 @@ impl Table {
         self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine), valid_bytes: offset_bytes };
     }
 
-    /// Asks the combination that fills `copy` to end, if there is one; whether there is.
+    /// Queries the combination that fills `copy` to end, if there is one; whether there is.
     pub(crate) fn cancel_combine(&self, ctx: &mut Context, copy: CopyId) -> bool {
         match self.copies.get(&copy).map(|local| &local.phase) {
             Some(Phase::Combining { combine: Some(combine), .. }) => {

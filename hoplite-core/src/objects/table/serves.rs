@@ -7,7 +7,7 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, ServeId};
 
 impl Table {
-    /// Another node asks to be served; it waits for a copy that `is_expected`.
+    /// Another node queries to be served; it waits for a copy that `is_expected`.
     pub(crate) fn serve(
         &mut self,
         ctx: &mut Context,

@@ -1,18 +1,18 @@
 //! What follows from changes of copies for those who wait for them, and for the directory.
 
-use super::{ClientId, CopyId, Node, ObjectView};
+use super::Objects;
+use super::calls::Purpose;
+use super::notice::{Deadline, Notice};
+use super::table::Room;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::ObjectId;
-use crate::objects::calls::Purpose;
-use crate::objects::notice::SpaceWaiter;
-use crate::objects::notice::{Deadline, Notice};
-use crate::objects::table::Room;
+use crate::message::{ClientId, CopyId, ObjectView};
 use crate::shard::{LocationState, UnpublishReason};
 
-impl Node {
+impl Objects {
     /// Finds room for an object, evicting what may be evicted, least recently used first.
-    pub(super) fn allocate(&mut self, size_bytes: u64) -> Option<Extent> {
+    pub(crate) fn allocate(&mut self, size_bytes: u64) -> Option<Extent> {
         loop {
             match self.copies.find_room(self.ctx.limits(), size_bytes) {
                 Room::Found(extent) => return Some(extent),
@@ -26,8 +26,8 @@ impl Node {
         }
     }
 
-    /// As [`Node::allocate`], without evicting `kept`, which the object is computed from.
-    pub(super) fn allocate_keeping(&mut self, kept: &[CopyId], size_bytes: u64) -> Option<Extent> {
+    /// As [`Objects::allocate`], without evicting `kept`, which the object is computed from.
+    pub(crate) fn allocate_keeping(&mut self, kept: &[CopyId], size_bytes: u64) -> Option<Extent> {
         for copy in kept {
             self.copies.hold(*copy);
         }
@@ -37,14 +37,14 @@ impl Node {
     }
 
     /// Has all calls looked at again that wait for a change of `id`.
-    pub(super) fn wake(&mut self, id: &ObjectId) {
+    pub(crate) fn wake(&mut self, id: &ObjectId) {
         if self.calls.is_awaited(id) {
             self.ctx.notify(Notice::Changed(id.clone()));
         }
     }
 
     /// Marks all bytes valid and answers those who waited for them.
-    pub(super) fn complete(&mut self, copy: CopyId) {
+    pub(crate) fn complete(&mut self, copy: CopyId) {
         let id = self.copies[&copy].id.clone();
         self.copies.complete(&mut self.ctx, copy);
         self.wake(&id);
@@ -53,7 +53,7 @@ impl Node {
     /// Takes a copy out of the index: nobody finds it any more, those who use it keep it until they let go.
     ///
     /// Local waiters are not told; that is the caller's decision.
-    pub(super) fn detach(&mut self, copy: CopyId, error: Error) {
+    pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.is_live() {
             // A fetch for it has nothing to go on with. Calls that still wait start another one.
@@ -75,32 +75,33 @@ impl Node {
         if let Some(key) = sealer {
             self.finish(key, Err(error.clone()));
         }
-        self.collective_target_gone(&id, &error);
-        if is_target {
-            self.ctx.notify(Notice::TargetGone(id, copy, error));
+        if is_target || matches!(error, Error::Deleted { .. }) {
+            self.ctx.notify(Notice::Gone(id, copy, error));
         }
     }
 
     /// Detaches and unpublishes a copy that the store itself gives up.
-    pub(super) fn abandon(&mut self, copy: CopyId, error: Error, reason: UnpublishReason) {
+    pub(crate) fn abandon(&mut self, copy: CopyId, error: Error, reason: UnpublishReason) {
         self.unpublish(copy, reason);
         self.detach(copy, error);
     }
 
-    /// As [`Node::abandon`], for what was received of an object whose fetch goes on.
-    pub(super) fn abandon_received(&mut self, copy: CopyId, error: Error) {
+    /// As [`Objects::abandon`], for what was received of an object whose fetch goes on.
+    pub(crate) fn abandon_received(&mut self, copy: CopyId, error: Error) {
         self.unpublish(copy, UnpublishReason::PullEnded);
         self.detach_copy(copy, error);
     }
 
-    /// Tells the directory that this store stops serving a copy, because the daemon ends.
-    pub(super) fn withdraw(&mut self, copy: CopyId) {
-        self.unpublish(copy, self.reason_to_leave(copy));
-        self.detach(copy, Error::ShuttingDown);
+    /// Tells the directory that this store stops serving its copies, because the daemon stops.
+    pub(crate) fn withdraw_copies(&mut self) {
+        for copy in self.copies.live_copies() {
+            self.unpublish(copy, self.reason_to_leave(copy));
+            self.detach(copy, Error::ShuttingDown);
+        }
     }
 
     /// What the directory is told when the store gives up a copy now.
-    pub(super) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
+    pub(crate) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
         match self.copies[&copy].location_state() {
             LocationState::Producing => UnpublishReason::Aborted,
             LocationState::Partial => UnpublishReason::PullEnded,
@@ -109,12 +110,12 @@ impl Node {
     }
 
     /// Gives `client` one more reference, to read.
-    pub(super) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
+    pub(crate) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
         self.refer_for(client, copy, Purpose::Get)
     }
 
     /// Gives `client` one more reference.
-    pub(super) fn refer_for(
+    pub(crate) fn refer_for(
         &mut self,
         client: ClientId,
         copy: CopyId,
@@ -127,7 +128,7 @@ impl Node {
     }
 
     /// A writer gives up its copy, even if the same client reads it and keeps that reference.
-    pub(super) fn give_up(&mut self, client: ClientId, copy: CopyId) {
+    pub(crate) fn give_up(&mut self, client: ClientId, copy: CopyId) {
         if self.copies.get(&copy).is_some_and(|local| local.is_written_by(client)) {
             self.abort(copy);
         }
@@ -135,7 +136,7 @@ impl Node {
     }
 
     /// Takes back one reference; unknown ones are ignored, for the client may have raced with its own release.
-    pub(super) fn release(&mut self, client: ClientId, copy: CopyId) {
+    pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
         if !self.calls.remove_reference(client, copy) {
             return;
         }
@@ -147,28 +148,12 @@ impl Node {
     }
 
     /// Ends one [`Table::hold`](super::table::Table::hold).
-    pub(super) fn let_go(&mut self, copy: CopyId) {
+    pub(crate) fn let_go(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let fetched = local.is_received().then(|| local.id.clone());
         self.copies.let_go(&mut self.ctx, copy);
         if let Some(id) = fetched {
             self.reconsider_fetch(&id);
         }
-    }
-
-    /// Tries again for those who wait for room, in the order of their arrival. One that still does not fit does not
-    /// hold up the others: a huge object that waits must not stop every small one. Whether there was new room.
-    pub(super) fn retry_space(&mut self) -> bool {
-        let Some(waiters) = self.copies.take_space_waiters() else { return false };
-        for waiter in waiters {
-            match waiter {
-                SpaceWaiter::Create(key) => self.retry_create(key),
-                SpaceWaiter::Fetch(id) => self.fetch_has_space(&id),
-                SpaceWaiter::Hop(owner) => self.begin_hop(owner),
-                SpaceWaiter::Target(id) => self.reconsider_reduce(&id),
-                SpaceWaiter::Membership(membership) => self.begin_membership(membership),
-            }
-        }
-        true
     }
 }

@@ -4,29 +4,29 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{CopyId, Effect, MAX_CONTENTS_BYTES, Node, PullId, Response, ServeId, Until};
+use super::Objects;
+use super::calls::Call;
+use super::fetch::FetchStep;
+use super::notice::SpaceWaiter;
+use super::table::{ActivePull, LocalCopy, Phase};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::message::CallKey;
+use crate::message::{CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, PullId, Response, ServeId, Until};
 use crate::metadata::Metadata;
-use crate::objects::calls::Call;
-use crate::objects::fetch::FetchStep;
-use crate::objects::notice::SpaceWaiter;
-use crate::objects::table::{ActivePull, LocalCopy, Phase};
 use crate::shard::{Grant, PullOutcome, UnpublishReason};
 
 /// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the
 /// client reads its answers.
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
-impl Node {
-    pub(super) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
+impl Objects {
+    pub(crate) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
         self.get_or_join(key, id, until, None, timeout);
     }
 
     /// A get, maybe by a participant of an allreduce whose target it is.
-    pub(super) fn get_or_join(
+    pub(crate) fn get_or_join(
         &mut self,
         key: CallKey,
         id: ObjectId,
@@ -43,8 +43,8 @@ impl Node {
         self.retry_get(key, &id, until, join);
     }
 
-    /// Answers a get if there is a copy that can. The start of an object without bytes is its end. What grows in a session is
-    /// only for those who join it.
+    /// Answers a get if a copy can. An empty object is ready only when it is complete. A copy that grows in a session answers only
+    /// participants of its collective.
     fn ready_copy(
         &mut self,
         key: CallKey,
@@ -54,14 +54,7 @@ impl Node {
     ) -> Option<Result<Response, Error>> {
         let (copy, local) = self.copies.live(id)?;
         let has_begun = until == Until::Started && local.size_bytes > 0;
-        if !local.is_complete() && !local.is_public() {
-            join?;
-            let (membership, order) = self.order_of(copy)?;
-            let view = self.refer(key.client, copy);
-            self.answered(membership);
-            return Some(view.map(|view| Response::Ranges { view, order }));
-        }
-        let is_ready = local.is_complete() || has_begun;
+        let is_ready = local.is_complete() || (has_begun && local.is_public());
         if !is_ready {
             return None;
         }
@@ -76,7 +69,7 @@ impl Node {
     }
 
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.
-    pub(super) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until, join: Option<Agreement>) {
+    pub(crate) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until, join: Option<Agreement>) {
         if let Some(response) = self.ready_copy(key, id, until, join) {
             self.finish(key, response);
         } else if !self.copies.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
@@ -86,31 +79,31 @@ impl Node {
 
     fn fetch(&mut self, id: &ObjectId) {
         if !self.fetches.contains(id) {
-            let request = self.ask_for_sender(id);
-            self.fetches.ask(id, request);
+            let request = self.query_sender(id);
+            self.fetches.query(id, request);
         }
     }
 
-    fn ask_again(&mut self, id: &ObjectId) {
+    fn query_again(&mut self, id: &ObjectId) {
         if self.fetches.contains(id) {
-            let request = self.ask_for_sender(id);
-            self.fetches.ask(id, request);
+            let request = self.query_sender(id);
+            self.fetches.query(id, request);
         }
     }
 
     /// Ends whatever a fetch waits for and forgets it.
-    pub(super) fn end_fetch(&mut self, id: &ObjectId) {
+    pub(crate) fn end_fetch(&mut self, id: &ObjectId) {
         if self.stop_fetch(id) {
             self.copies.refuse_awaiting_of(&mut self.ctx, id);
         }
     }
 
-    /// As [`Node::end_fetch`], when those who wait for this store to have the object are about to be served; whether there was
+    /// As [`Objects::end_fetch`], when those who wait for this store to have the object are about to be served; whether there was
     /// a fetch.
-    pub(super) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
+    pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         match step {
-            FetchStep::Asking(request) => self.withdraw_ask(request),
+            FetchStep::Querying(request) => self.withdraw_query(request),
             FetchStep::WaitingForSpace { .. } => {
                 self.copies.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone()));
             }
@@ -120,7 +113,7 @@ impl Node {
     }
 
     /// Ends a fetch that nobody waits for any more, unless a pull runs: others may stream from what it brings.
-    pub(super) fn reconsider_fetch(&mut self, id: &ObjectId) {
+    pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
             return;
@@ -133,7 +126,7 @@ impl Node {
         self.wake(id);
     }
 
-    /// Another node asks for a copy. It may be the one from which this store pulls it: two shards that know different things have
+    /// Another node queries for a copy. It may be the one from which this store pulls it: two shards that know different things have
     /// sent each to the other then, and neither gets a byte that the other does not have. So the store that is asked leaves
     /// such a sender, and serves it. A store that does not want the copy itself would not ask for another sender, so it
     /// refuses instead.
@@ -142,8 +135,8 @@ impl Node {
     /// after pauses that grow as those of all fetches do. Only who closes a cycle of two is seen here: longer ones end
     /// because they stall ([`stall`](crate::stall)).
     ///
-    /// The name of the peer is only believed for this: if it is false, this store asks for another sender without need.
-    pub(super) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
+    /// The name of the peer is only believed for this: if it is false, this store queries for another sender without need.
+    pub(crate) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
         if let Some(copy) = self.copies.live_put(id, put)
             && self.copies[&copy].sender() == Some(peer)
         {
@@ -153,25 +146,25 @@ impl Node {
             self.copies.leave_sender(&mut self.ctx, copy);
         }
         // A receiver may hear of its grant before this store hears of the one before it in the chain.
-        let is_expected = self.is_asking(id);
+        let is_expected = self.is_querying(id);
         self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
 
     /// Returns `true` if the directory was asked for a sender and has not answered: it may have sent somebody here by now.
-    fn is_asking(&self, id: &ObjectId) -> bool {
-        matches!(self.fetches.step(id), Some(FetchStep::Asking(_)))
+    fn is_querying(&self, id: &ObjectId) -> bool {
+        matches!(self.fetches.step(id), Some(FetchStep::Querying(_)))
     }
 
-    pub(super) fn is_wanted(&self, id: &ObjectId) -> bool {
+    pub(crate) fn is_wanted(&self, id: &ObjectId) -> bool {
         self.calls.last_get_deadline(id).is_some()
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Room has appeared: asks again, since the sender that was granted before serves somebody else now.
-    pub(super) fn fetch_has_space(&mut self, id: &ObjectId) {
+    /// Room has appeared: queries again, since the sender that was granted before serves somebody else now.
+    pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {
-            self.ask_again(id);
+            self.query_again(id);
         } else {
             self.copies.wait_for_space(SpaceWaiter::Fetch(id.clone()));
         }
@@ -209,7 +202,7 @@ impl Node {
         ))
     }
 
-    pub(super) fn granted(&mut self, shard: usize, grant: Grant) {
+    pub(crate) fn granted(&mut self, shard: usize, grant: Grant) {
         let is_wanted = self.fetches.contains(&grant.id);
         let copy = if is_wanted {
             self.receiving_copy(&grant.id, grant.put, grant.size_bytes, &grant.metadata)
@@ -247,7 +240,7 @@ impl Node {
         self.wake(&grant.id);
     }
 
-    pub(super) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
+    pub(crate) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
         let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
         let Some((copy, active)) = ended else { return };
         let outcome = active.ends_as.filter(|_| outcome == PullOutcome::Cancelled).unwrap_or(outcome);
@@ -274,26 +267,26 @@ impl Node {
             return self.wake(&id);
         }
         if outcome == PullOutcome::GaveWay {
-            return self.ask_again(&id);
+            return self.query_again(&id);
         }
         let is_sender_bad = !matches!(outcome, PullOutcome::Cancelled | PullOutcome::Complete);
         let bad_sender = is_sender_bad.then_some(&active.sender);
         if self.fetches.failed(&mut self.ctx, &id, bad_sender, brought_bytes) {
-            self.ask_again(&id);
+            self.query_again(&id);
         }
     }
 
-    pub(super) fn retry_fetch(&mut self, id: &ObjectId) {
+    pub(crate) fn retry_fetch(&mut self, id: &ObjectId) {
         if matches!(self.fetches.step(id), Some(FetchStep::BackingOff { .. })) {
-            self.ask_again(id);
+            self.query_again(id);
         }
     }
 
     /// The directory cannot name a sender.
-    pub(super) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
+    pub(crate) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
         if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
-            // A call with a later deadline joined after the question was asked.
-            return self.ask_again(id);
+            // A call with a later deadline joined after the query was sent.
+            return self.query_again(id);
         }
         self.fetches.remove(&mut self.ctx, id);
         self.copies.refuse_awaiting_of(&mut self.ctx, id);
@@ -307,7 +300,7 @@ impl Node {
     }
 
     /// The shard answered with the bytes themselves.
-    pub(super) fn inline_came(
+    pub(crate) fn inline_came(
         &mut self,
         shard: usize,
         id: &ObjectId,
@@ -334,8 +327,8 @@ impl Node {
         }
     }
 
-    /// The shard brought the bytes of an object that was only asked about: keeps them if there is room, as a get would.
-    pub(super) fn source_came(
+    /// The shard brought the bytes of an object for which a reduce has queried: keeps them if there is room, as a get would.
+    pub(crate) fn source_came(
         &mut self,
         shard: usize,
         id: &ObjectId,
@@ -372,7 +365,7 @@ impl Node {
     }
 
     /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
-    pub(super) fn take_over(
+    pub(crate) fn take_over(
         &mut self,
         shard: usize,
         id: &ObjectId,

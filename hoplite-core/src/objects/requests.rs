@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::{ClientId, CopyId, Effect, Inspection, Node, Request, Response};
+use super::Objects;
+use super::calls::{Call, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
+use super::notice::Notice;
+use super::notice::SpaceWaiter;
 use crate::error::Missing;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
-use crate::message::CallKey;
-use crate::objects::calls::{Call, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
-use crate::objects::notice::Notice;
-use crate::objects::notice::SpaceWaiter;
+use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Request, Response};
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::{Locations, RequestId};
 
@@ -27,11 +27,10 @@ fn of_client(mut request: Request) -> Request {
     request
 }
 
-impl Node {
-    pub(super) fn request(&mut self, key: CallKey, request: Request) {
-        if let Err(error) = self.check_request(key, &request) {
-            return self.ctx.reply(key, Err(error));
-        }
+impl Objects {
+    /// Serves a request that was checked and concerns objects only: all but reduces, collectives and deletes, which may concern
+    /// targets that are being made.
+    pub(crate) fn request(&mut self, key: CallKey, request: Request) {
         match of_client(request) {
             Request::Create { id, size_bytes, metadata, timeout } => {
                 self.create(key, CreateCall { id, size_bytes, metadata, contents: None }, timeout);
@@ -43,14 +42,8 @@ impl Node {
             Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
             Request::Get { id, until, timeout } => self.get(key, id, until, timeout),
             Request::Follow { copy, beyond_bytes, timeout } => self.follow(key, copy, beyond_bytes, timeout),
-            Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
-            Request::Reduce(request) => self.reduce(key, request),
-            Request::Collective(kind, request) => self.coordinate(key, kind, request),
-            Request::Join { target, agreement, is_again, source_bytes, timeout } => {
-                self.join(key, target, (agreement, is_again), source_bytes, timeout);
-            }
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Inspect(inspection) => self.inspect(key, inspection),
             request => self.take_back(key, &request),
@@ -58,7 +51,7 @@ impl Node {
     }
 
     /// Checks that a request may become a call. What gives something back may always.
-    fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
+    pub(crate) fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
         if !request.is_answered() {
             return Ok(());
         }
@@ -86,20 +79,25 @@ impl Node {
     }
 
     /// Answers a call and forgets it.
-    pub(super) fn finish(&mut self, key: CallKey, response: Result<Response>) {
-        if let Some(Call::Reduce { target, .. }) = self.calls.get(key) {
-            let target = target.clone();
-            self.end_audience(key, &target, response.as_ref().err());
-        }
-        self.forget_call(key);
+    pub(crate) fn finish(&mut self, key: CallKey, response: Result<Response>) {
+        self.end_call(key, response.as_ref().err().cloned());
         self.ctx.reply(key, response);
     }
 
-    /// Removes all traces of a call.
-    pub(super) fn forget_call(&mut self, key: CallKey) {
+    /// Forgets a call whose client no longer wants the answer.
+    pub(crate) fn forget_call(&mut self, key: CallKey) {
+        if let Some(Call::Reduce { target, .. }) = self.calls.get(key) {
+            let id = target.clone();
+            return self.end_call(key, Some(Error::ObjectLost { id }));
+        }
+        self.end_call(key, None);
+    }
+
+    /// Removes all traces of a call, which has failed if there is an `error`.
+    fn end_call(&mut self, key: CallKey, error: Option<Error>) {
         let Some(call) = self.calls.remove(&mut self.ctx, key) else { return };
-        for ask in call.asks() {
-            self.withdraw_ask(ask);
+        for query in call.queries() {
+            self.withdraw_query(query);
         }
         match call {
             Call::Create(_) => self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key)),
@@ -112,18 +110,19 @@ impl Node {
                 if let Some((copy, _)) = self.copies.live(&target) {
                     self.forget_sealer(copy, key);
                 }
-                self.ctx.notify(Notice::ReduceUnwanted(key, target));
+                self.ctx.notify(Notice::ReduceEnded(key, target, error));
             }
             Call::Delete(_) | Call::Wait(_) | Call::Locate { .. } | Call::Subscription { .. } => {}
         }
     }
 
-    pub(super) fn call_expired(&mut self, key: CallKey) {
+    /// Ends a call at its deadline, because of the thing that is `missing`.
+    pub(crate) fn call_expired(&mut self, key: CallKey, missing: Option<Missing>) {
         let Some((operation, waited)) = self.calls.waited(key, self.ctx.now()) else { return };
         let response = match self.calls.get(key) {
             Some(Call::Wait(wait)) => Ok(Response::Ready { indices: wait.ready() }),
             Some(Call::Locate { wants: Wanted::FirstWord, .. }) => Err(self.no_answer(key)),
-            _ => Err(match self.missing(key) {
+            _ => Err(match missing {
                 Some(Missing::Room { needed_bytes, free_bytes, capacity_bytes }) => {
                     Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders: String::new() }
                 }
@@ -133,7 +132,14 @@ impl Node {
         self.finish(key, response);
     }
 
-    pub(super) fn client_gone(&mut self, client: ClientId) {
+    /// Answers all calls, because the daemon stops.
+    pub(crate) fn end_calls(&mut self) {
+        for key in self.calls.keys() {
+            self.finish(key, Err(Error::ShuttingDown));
+        }
+    }
+
+    pub(crate) fn client_gone(&mut self, client: ClientId) {
         for key in self.calls.keys_of(client) {
             self.forget_call(key);
         }
@@ -144,7 +150,7 @@ impl Node {
     }
 
     /// Looks again at all calls that wait for a change of `id`.
-    pub(super) fn changed(&mut self, id: &ObjectId) {
+    pub(crate) fn changed(&mut self, id: &ObjectId) {
         if self.ctx.is_shutting_down() {
             return;
         }
@@ -157,7 +163,7 @@ impl Node {
         }
     }
 
-    pub(super) fn fail_gets(&mut self, id: &ObjectId, error: &Error) {
+    pub(crate) fn fail_gets(&mut self, id: &ObjectId, error: &Error) {
         for key in self.calls.gets(id) {
             self.finish(key, Err(error.clone()));
         }
@@ -174,7 +180,7 @@ impl Node {
     }
 
     /// A copy that is followed has more bytes, or has failed.
-    pub(super) fn followed(&mut self, key: CallKey, progress: Result<u64>) {
+    pub(crate) fn followed(&mut self, key: CallKey, progress: Result<u64>) {
         if matches!(self.calls.get(key), Some(Call::Follow { .. })) {
             self.calls.remove(&mut self.ctx, key);
             self.ctx.reply(key, progress.map(|valid_bytes| Response::Progress { valid_bytes }));
@@ -204,28 +210,24 @@ impl Node {
     }
 
     /// The shell has answered an inspection.
-    pub(super) fn inspected(&mut self, key: CallKey) {
+    pub(crate) fn inspected(&mut self, key: CallKey) {
         if matches!(self.calls.get(key), Some(Call::Inspect)) {
             self.calls.remove(&mut self.ctx, key);
         }
     }
 
-    fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
-        if let Err(error) = self.calls.check_ids(self.ctx.limits(), key.client, &ids) {
-            return self.ctx.reply(key, Err(error));
-        }
-        let distinct: BTreeSet<ObjectId> = ids.into_iter().collect();
-        let ended = distinct.iter().filter(|id| self.delete_reduction(id)).count();
-        let asks = distinct.into_iter().map(|id| self.ask_delete(id, key)).collect();
-        let call = Call::Delete(DeleteCall::new(asks, ended));
+    /// Deletes objects, beside so many targets that were being made and have `ended`.
+    pub(crate) fn delete(&mut self, key: CallKey, ids: BTreeSet<ObjectId>, ended: usize, timeout: Duration) {
+        let queries = ids.into_iter().map(|id| self.query_delete(id, key)).collect();
+        let call = Call::Delete(DeleteCall::new(queries, ended));
         self.calls.enter(&mut self.ctx, key, call, Operation::Delete, timeout);
         self.finish_delete(key);
     }
 
     /// The directory has deleted an object, or knows of none.
-    pub(super) fn delete_answered(&mut self, key: CallKey, ask: RequestId, was_there: bool) {
+    pub(crate) fn delete_answered(&mut self, key: CallKey, query: RequestId, was_there: bool) {
         if let Some(Call::Delete(delete)) = self.calls.get_mut(key) {
-            delete.answered(ask, was_there);
+            delete.answered(query, was_there);
             self.finish_delete(key);
         }
     }
@@ -253,25 +255,25 @@ impl Node {
             return self.ctx.reply(key, Ok(Response::Ready { indices }));
         }
         let unanswered = timeout.is_zero().then(|| absent.clone());
-        let asks =
-            absent.into_iter().map(|index| self.ask_locations(ids[index].clone(), key, index)).collect();
-        let call = Call::Wait(WaitCall::new(count, ready, asks, unanswered));
+        let queries =
+            absent.into_iter().map(|index| self.query_locations(ids[index].clone(), key, index)).collect();
+        let call = Call::Wait(WaitCall::new(count, ready, queries, unanswered));
         self.calls.enter(&mut self.ctx, key, call, Operation::Wait, or_one_answer(timeout));
     }
 
     fn locate(&mut self, key: CallKey, id: ObjectId, timeout: Duration) {
         let wants = if timeout.is_zero() { Wanted::FirstWord } else { Wanted::Location };
-        let call = Call::Locate { ask: Some(self.ask_locations(id, key, 0)), wants };
+        let call = Call::Locate { query: Some(self.query_locations(id, key, 0)), wants };
         self.calls.enter(&mut self.ctx, key, call, Operation::Locate, or_one_answer(timeout));
     }
 
     fn subscribe(&mut self, key: CallKey, id: ObjectId) {
-        let call = Call::Subscription { ask: Some(self.ask_locations(id, key, 0)) };
+        let call = Call::Subscription { query: Some(self.query_locations(id, key, 0)) };
         self.calls.enter(&mut self.ctx, key, call, Operation::Locate, Duration::MAX);
     }
 
     /// The directory told what it knows about the object that is number `index` of a call.
-    pub(super) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
+    pub(crate) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
         let is_lost = locations.object.as_ref().is_some_and(|object| object.lost);
         let is_located = locations.is_available() || !locations.locations.is_empty();
         match self.calls.get_mut(key) {

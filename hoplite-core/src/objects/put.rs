@@ -15,20 +15,20 @@
 //! 5. The client seals the object. The node completes the copy and publishes it again, with its bytes if it is inline.
 //!
 //! The seal of a large object is answered when the directory has accepted it. The seal of a small object does not wait for the
-//! directory, so its put costs one round trip on the socket, unless the client asks for a confirmed put. A seal that waits while no
+//! directory, so its put costs one round trip on the socket, unless the client queries for a confirmed put. A seal that waits while no
 //! shard is connected ends with `Timeout`.
 
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::{ClientId, Confirm, CopyId, Effect, Node, Response};
+use super::Objects;
+use super::calls::{Call, Contents, CreateCall, Purpose};
+use super::notice::{Notice, SpaceWaiter};
+use super::table::{LocalCopy, Phase};
 use crate::error::{Error, Operation, Result};
 use crate::id::{ObjectId, PutId};
-use crate::message::CallKey;
-use crate::objects::calls::{Call, Contents, CreateCall, Purpose};
-use crate::objects::notice::SpaceWaiter;
-use crate::objects::table::{LocalCopy, Phase};
+use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response};
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
 /// What an attempt to create a copy came to.
@@ -40,9 +40,9 @@ enum Attempt {
     LacksSpace,
 }
 
-impl Node {
+impl Objects {
     /// Makes room for an object, or refers to the copy that is already there, or waits for either.
-    pub(super) fn create(&mut self, key: CallKey, mut create: CreateCall, timeout: Duration) {
+    pub(crate) fn create(&mut self, key: CallKey, mut create: CreateCall, timeout: Duration) {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
         }
@@ -64,7 +64,7 @@ impl Node {
     }
 
     /// Decides a create whose circumstances may have changed.
-    pub(super) fn retry_create(&mut self, key: CallKey) {
+    pub(crate) fn retry_create(&mut self, key: CallKey) {
         let Some(Call::Create(create)) = self.calls.get(key) else { return };
         let create = create.clone();
         match self.try_create(key.client, &create) {
@@ -152,7 +152,7 @@ impl Node {
     }
 
     /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
-    pub(super) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
+    pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
         let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
         if !is_writer {
             if confirm.is_some() {
@@ -180,7 +180,7 @@ impl Node {
     }
 
     /// All bytes of a put are there: tells the directory, and the call that waits for its verdict once that is known.
-    pub(super) fn complete_put(&mut self, copy: CopyId) {
+    pub(crate) fn complete_put(&mut self, copy: CopyId) {
         self.complete(copy);
         self.publish(copy);
         if let Some((winner, holder)) = self.copies[&copy].publication().rival().cloned() {
@@ -190,7 +190,7 @@ impl Node {
     }
 
     /// Gives up a copy that is still being written: no copy of this put can ever be complete, anywhere.
-    pub(super) fn abort(&mut self, copy: CopyId) {
+    pub(crate) fn abort(&mut self, copy: CopyId) {
         let Some(local) = self.copies.get(&copy) else { return };
         if !local.is_written() {
             return;
@@ -203,7 +203,7 @@ impl Node {
     }
 
     /// Gives up a put that is not complete, everywhere.
-    pub(super) fn abandon_put(&mut self, copy: CopyId) {
+    pub(crate) fn abandon_put(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
         // If nobody heard of this put, or another one was first, those who wait for the object may still get it.
@@ -217,7 +217,7 @@ impl Node {
     }
 
     /// What a shard says of a publication.
-    pub(super) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
+    pub(crate) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
         match verdict {
@@ -274,7 +274,7 @@ impl Node {
         self.ctx.push(Effect::Compare { copy, id, winner, holder });
     }
 
-    pub(super) fn compared(&mut self, copy: CopyId, equal: Option<bool>) {
+    pub(crate) fn compared(&mut self, copy: CopyId, equal: Option<bool>) {
         if !self.copies.end_compare(&mut self.ctx, copy) {
             return;
         }
@@ -325,12 +325,13 @@ impl Node {
     }
 
     /// A shard has accepted a put, or is away, so that another one decides: the directory may have accepted the put now.
-    pub(super) fn settle_publication(&mut self, copy: CopyId) {
+    pub(crate) fn settle_publication(&mut self, copy: CopyId) {
         if self.is_accepted(copy) {
             self.copies.publication_mut(copy).settle();
             let id = self.copies[&copy].id.clone();
-            self.reductions.target_published(&mut self.ctx, &self.copies, &id);
-            self.perform_actions();
+            if self.copies[&copy].is_combined() {
+                self.ctx.notify(Notice::TargetPublished(id.clone()));
+            }
             self.answer_sealer(copy);
             // The same put may have been repeated.
             self.wake(&id);
@@ -338,7 +339,7 @@ impl Node {
     }
 
     /// The call that waits for the directory's verdict has ended.
-    pub(super) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
+    pub(crate) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
         if self.copies.get(&copy).is_some_and(|local| local.publication().sealer() == Some(key)) {
             self.copies.publication_mut(copy).take_sealer();
         }

@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ClientId, Node};
+use super::Objects;
+use crate::message::ClientId;
 
 /// The number of references that are looked at: all that one client may hold by default. It bounds the time that a full store spends
 /// on an explanation.
@@ -28,9 +29,9 @@ pub struct Holders {
     pub deleted_bytes: u64,
 }
 
-impl Node {
-    /// Returns who refers to copies that nobody else needs.
-    pub fn holders(&self) -> Holders {
+impl Objects {
+    /// Returns the clients that refer to copies which nobody else needs.
+    pub(crate) fn holders(&self) -> Holders {
         let mut deleted = BTreeSet::new();
         let mut deleted_bytes = 0;
         let mut found: BTreeMap<ClientId, Holder> = BTreeMap::new();

@@ -1,12 +1,13 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
-use super::{CopyId, Effect, Node, Urgency};
+use super::Objects;
+use super::notice::Deadline;
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
-use crate::objects::notice::Deadline;
+use crate::message::{CopyId, Effect, Urgency};
 use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason};
 
-impl Node {
+impl Objects {
     /// The shards to tell of changes of a copy: those responsible now, and those told before.
     fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
         let local = &self.copies[&copy];
@@ -24,12 +25,12 @@ impl Node {
     }
 
     /// Tells all shards of a copy how far it is.
-    pub(super) fn publish(&mut self, copy: CopyId) {
+    pub(crate) fn publish(&mut self, copy: CopyId) {
         self.publish_and_return(copy, None);
     }
 
     /// Tells all shards of a copy how far it is, and returns the slot over which it was pulled, if a shard waits for that.
-    pub(super) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
+    pub(crate) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
         if self.copies[&copy].is_public() {
             for shard in self.informed_shards(copy) {
                 let returned = slot.take_if(|(granted_by, _)| *granted_by == shard);
@@ -42,7 +43,7 @@ impl Node {
     }
 
     /// Tells the other shards of a copy how far it is; the one that answered the query for it knows.
-    pub(super) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
+    pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
         self.copies.publication_mut(copy).is_known_to(answered_by);
         for shard in self.informed_shards(copy) {
             if shard != answered_by {
@@ -79,7 +80,7 @@ impl Node {
     }
 
     /// Publishes a copy again after a pause, because a shard did not agree with what others know.
-    pub(super) fn publish_again_later(&mut self, copy: CopyId) {
+    pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
         {
@@ -89,7 +90,7 @@ impl Node {
 
     /// A shard that does not decide knows another put of the id. Two shards may hear of two puts in different order; if
     /// each could reject a put, both would be lost.
-    pub(super) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
+    pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
         if local.publication().has_outlasted_rivals() {
             let id = local.id.clone();
@@ -98,7 +99,7 @@ impl Node {
         self.publish_again_later(copy);
     }
 
-    pub(super) fn publish_again(&mut self, copy: CopyId) {
+    pub(crate) fn publish_again(&mut self, copy: CopyId) {
         if self.copies.is_live(copy) {
             self.copies.publication_mut(copy).begin_again();
             self.publish(copy);
@@ -106,7 +107,7 @@ impl Node {
     }
 
     /// Tells all shards of a copy that it is gone.
-    pub(super) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
+    pub(crate) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
         let local = &self.copies[&copy];
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in 0..self.ctx.shard_count() {
@@ -124,12 +125,13 @@ impl Node {
 
     /// A session came or went: publishes copies at shards that are responsible only now, moves what was asked of
     /// others.
-    pub(super) fn shard_changed(&mut self, shard: usize, is_up: bool) {
+    pub(crate) fn shard_changed(&mut self, shard: usize, is_up: bool) {
         if shard >= self.ctx.shard_count() || self.ctx.is_shutting_down() {
             return;
         }
         self.ctx.set_shard(shard, is_up);
         if is_up {
+            self.faults.shard_reached(shard);
             self.tell_place(shard);
             if !self.ctx.slow_peers().is_empty() {
                 self.tell_slow_links(shard);
@@ -153,21 +155,21 @@ impl Node {
                 self.settle_publication(copy);
             }
         }
-        self.rehome_asks(shard);
+        self.rehome_queries(shard);
     }
 
     /// Notes what shards were told of the end of a put, for those that are away.
-    pub(super) fn remember_end(&mut self, message: ToShard) {
+    pub(crate) fn remember_end(&mut self, message: ToShard) {
         let ttl = self.ctx.limits().tombstone_ttl;
         self.recent_ends.push(self.ctx.now(), ttl, message);
     }
 
-    pub(super) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
+    pub(crate) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
         self.remember_end(ToShard::Forget { id: id.clone(), put });
     }
 
     /// Tells a shard of the end of this put, if it is remembered: the shard has missed it, or has not been responsible then.
-    pub(super) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
+    pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
         let message = self.recent_ends.of(id, put).cloned();
         message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
     }
@@ -180,7 +182,7 @@ impl Node {
     }
 
     /// The directory tells this store to drop a copy.
-    pub(super) fn dropped(&mut self, shard: usize, id: &ObjectId, put: PutId, reason: DropReason) {
+    pub(crate) fn dropped(&mut self, shard: usize, id: &ObjectId, put: PutId, reason: DropReason) {
         match reason {
             DropReason::Deleted => self.dropped_as_deleted(id, put, shard),
             DropReason::Superseded => self.dropped_as_superseded(id, put),
@@ -216,7 +218,7 @@ impl Node {
     }
 
     /// Drops the copy of a deleted put, and says so to every shard that may count on it.
-    pub(super) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
+    pub(crate) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
         self.remember_deletion(id, put);
         let copy = self.copies.public_put(id, put);
         let mut shards = match copy {
@@ -240,7 +242,7 @@ impl Node {
         }
     }
 
-    pub(super) fn promoted(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+    pub(crate) fn promoted(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_complete() {
             self.copies.pin(copy);
@@ -250,7 +252,7 @@ impl Node {
 
     /// Tells all shards of a copy that is kept on the word of one of them. That one is told too, even if it is not responsible
     /// any more: it would go on to look for somebody who keeps the object, and not hear of its end.
-    pub(super) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
+    pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
         self.copies.publication_mut(copy).is_known_to(shard);
         self.publish(copy);
     }

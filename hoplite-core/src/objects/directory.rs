@@ -2,7 +2,7 @@
 //!
 //! # Failures and who notices them
 //!
-//! * **A sender dies or sends damaged bytes.** The pull ends. The receiver returns the slot with the outcome, asks again, names the
+//! * **A sender dies or sends damaged bytes.** The pull ends. The receiver returns the slot with the outcome, queries again, names the
 //!   sender to avoid, and resumes at its offset (`gets.rs`). Repeated failures back off up to a second.
 //! * **A sender freezes.** A sender without bytes sends keepalives; five seconds of silence end the pull.
 //! * **A transfer stalls although its sender lives.** The producer of an object makes signs of life that relays pass on. A receiver
@@ -20,60 +20,63 @@
 
 use std::time::Duration;
 
-use super::{Effect, Node};
+use bytes::Bytes;
+
+use super::Objects;
+use super::notice::Notice;
+use super::queries::{OpenQuery, Purpose};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::message::CallKey;
+use crate::message::{CallKey, CopyId, Effect};
 use crate::metadata::Metadata;
-use crate::objects::queries::{Ask, Purpose};
 use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants};
 
 /// The time that a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
 /// again when that has passed.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
-impl Node {
-    fn ask(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
-        let request = self.asks.enter(&mut self.ctx, id, purpose);
-        self.send_ask(request);
+impl Objects {
+    fn query(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
+        let request = self.queries.enter(&mut self.ctx, id, purpose);
+        self.send_query(request);
         request
     }
 
-    pub(super) fn ask_for_sender(&mut self, id: &ObjectId) -> RequestId {
-        self.ask(id.clone(), Purpose::Fetch)
+    pub(crate) fn query_sender(&mut self, id: &ObjectId) -> RequestId {
+        self.query(id.clone(), Purpose::Fetch)
     }
 
-    pub(super) fn ask_delete(&mut self, id: ObjectId, key: CallKey) -> RequestId {
-        self.ask(id, Purpose::Delete(key))
+    pub(crate) fn query_delete(&mut self, id: ObjectId, key: CallKey) -> RequestId {
+        self.query(id, Purpose::Delete(key))
     }
 
-    pub(super) fn ask_locations(&mut self, id: ObjectId, key: CallKey, index: usize) -> RequestId {
-        self.ask(id, Purpose::Locations(key, index))
+    pub(crate) fn query_locations(&mut self, id: ObjectId, key: CallKey, index: usize) -> RequestId {
+        self.query(id, Purpose::Locations(key, index))
     }
 
-    /// Asks where a source is. If there are few, those that the shard has the bytes of are asked for at the same time.
-    pub(super) fn ask_source(
+    /// Queries where a source is. If there are few, those that the shard has the bytes of are asked for at the same time.
+    pub(crate) fn query_source(
         &mut self,
         id: ObjectId,
         target: &ObjectId,
         index: usize,
         wants: Wants,
     ) -> RequestId {
-        let request = self.asks.enter(&mut self.ctx, id.clone(), Purpose::Source(target.clone(), index));
-        if let Some((shard, _)) = self.asks.sitting(request) {
+        let request = self.queries.enter(&mut self.ctx, id.clone(), Purpose::Source(target.clone(), index));
+        if let Some((shard, _)) = self.queries.sitting(request) {
             self.ctx.tell_shard(shard, ToShard::Subscribe { request, id, wants });
         }
         request
     }
 
-    pub(super) fn ask_target(&mut self, target: &ObjectId) -> RequestId {
-        self.ask(target.clone(), Purpose::Target)
+    pub(crate) fn query_target(&mut self, target: &ObjectId) -> RequestId {
+        self.query(target.clone(), Purpose::Target)
     }
 
-    fn send_ask(&mut self, request: RequestId) {
-        let Some((shard, ask)) = self.asks.sitting(request) else { return };
-        let id = ask.id.clone();
-        let message = match ask.purpose {
+    fn send_query(&mut self, request: RequestId) {
+        let Some((shard, query)) = self.queries.sitting(request) else { return };
+        let id = query.id.clone();
+        let message = match query.purpose {
             Purpose::Fetch => {
                 let timeout =
                     self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
@@ -94,38 +97,40 @@ impl Node {
     }
 
     /// Takes a question back.
-    pub(super) fn withdraw_ask(&mut self, request: RequestId) {
-        self.asks.withdraw(&mut self.ctx, request);
+    pub(crate) fn withdraw_query(&mut self, request: RequestId) {
+        self.queries.withdraw(&mut self.ctx, request);
     }
 
     /// Moves questions to the shards that are responsible now that the session with `changed` came or went.
-    pub(super) fn rehome_asks(&mut self, changed: usize) {
-        for request in self.asks.rehome(&mut self.ctx, changed) {
-            self.send_ask(request);
+    pub(crate) fn rehome_queries(&mut self, changed: usize) {
+        for request in self.queries.rehome(&mut self.ctx, changed) {
+            self.send_query(request);
         }
         // Slots that a lost shard had granted need not be returned.
         self.copies.forget_grants_of(changed);
     }
 
     /// A shard says something: to the one who asked, or of a copy.
-    pub(super) fn shard_said(&mut self, shard: usize, message: ToStore) {
+    pub(crate) fn shard_said(&mut self, shard: usize, message: ToStore) {
         if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
             return;
         }
         match message {
             ToStore::Published { id, put, verdict } => self.published(shard, &id, put, verdict),
-            ToStore::Granted(grant) => match self.asks.answered(shard, grant.request) {
-                Some(Ask { purpose: Purpose::Fetch, .. }) => self.granted(shard, grant),
+            ToStore::Granted(grant) => match self.queries.answered(shard, grant.request) {
+                Some(OpenQuery { purpose: Purpose::Fetch, .. }) => self.granted(shard, grant),
                 _ => self.return_slot(shard, grant.grant, PullOutcome::Cancelled),
             },
             ToStore::Inline { request, id, put, metadata, bytes }
-                if self.asks.is_subscription_at(shard, request) =>
+                if self.queries.is_subscription_at(shard, request) =>
             {
                 self.source_came(shard, &id, put, metadata, bytes.into());
             }
             ToStore::Inline { request, id, put, metadata, bytes } => {
-                let is_wanted =
-                    self.asks.answered(shard, request).is_some_and(|ask| ask.purpose == Purpose::Fetch);
+                let is_wanted = self
+                    .queries
+                    .answered(shard, request)
+                    .is_some_and(|query| query.purpose == Purpose::Fetch);
                 if is_wanted {
                     self.inline_came(shard, &id, put, metadata, bytes.into());
                 } else {
@@ -133,20 +138,22 @@ impl Node {
                 }
             }
             ToStore::Failed { request, error: Error::Deleted { id } }
-                if self.asks.is_subscription_at(shard, request) =>
+                if self.queries.is_subscription_at(shard, request) =>
             {
                 // Nobody has put the id that was deleted. That concerns only the store which is about to make it.
-                if self.asks.purpose_at(shard, request) == Some(Purpose::Target) {
-                    self.delete_reduction(&id);
+                if self.queries.purpose_at(shard, request) == Some(Purpose::Target) {
+                    self.ctx.notify(Notice::TargetDeleted(id));
                 }
             }
-            ToStore::Failed { request, error } => match self.asks.answered(shard, request) {
-                Some(Ask { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
-                Some(Ask { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
+            ToStore::Failed { request, error } => match self.queries.answered(shard, request) {
+                Some(OpenQuery { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
+                Some(OpenQuery { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
                     self.finish(key, Err(error));
                 }
-                Some(Ask { id: target, purpose: Purpose::Target, .. })
-                | Some(Ask { purpose: Purpose::Source(target, _), .. }) => self.fail_reduce(&target, error),
+                Some(OpenQuery { id: target, purpose: Purpose::Target, .. })
+                | Some(OpenQuery { purpose: Purpose::Source(target, _), .. }) => {
+                    self.ctx.notify(Notice::QueryFailed(target, error));
+                }
                 None => {}
             },
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
@@ -162,10 +169,10 @@ impl Node {
             }
             ToStore::DeleteDone { request, put } => {
                 // No other question is answered by that.
-                let is_asked = matches!(self.asks.purpose_at(shard, request), Some(Purpose::Delete(_)));
+                let is_asked = matches!(self.queries.purpose_at(shard, request), Some(Purpose::Delete(_)));
                 if is_asked
-                    && let Some(Ask { id, purpose: Purpose::Delete(key), .. }) =
-                        self.asks.answered(shard, request)
+                    && let Some(OpenQuery { id, purpose: Purpose::Delete(key), .. }) =
+                        self.queries.answered(shard, request)
                 {
                     if let Some(put) = put {
                         self.remember_deletion(&id, put);
@@ -174,10 +181,12 @@ impl Node {
                     self.delete_answered(key, request, put.is_some());
                 }
             }
-            ToStore::Locations { request, locations } => match self.asks.purpose_at(shard, request) {
+            ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
                 Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
-                Some(Purpose::Source(target, index)) => self.source_located(&target, index, locations),
-                Some(Purpose::Target) => self.target_located(&locations),
+                Some(Purpose::Source(target, index)) => {
+                    self.ctx.notify(Notice::SourceLocated(target, index, locations));
+                }
+                Some(Purpose::Target) => self.ctx.notify(Notice::TargetLocated(locations)),
                 _ => {}
             },
         }
@@ -193,14 +202,14 @@ impl Node {
     }
 
     /// Tells a shard that is connected where this store is, if that was measured: a shard that was restarted has forgotten it.
-    pub(super) fn tell_place(&mut self, shard: usize) {
+    pub(crate) fn tell_place(&mut self, shard: usize) {
         let placed = self.ctx.place();
         if placed.version > 0 && self.ctx.is_up(shard) {
             self.ctx.tell_shard(shard, ToShard::Placed(placed));
         }
     }
 
-    pub(super) fn has_slow_links(&mut self, peers: Vec<NodeId>) {
+    pub(crate) fn has_slow_links(&mut self, peers: Vec<NodeId>) {
         self.ctx.set_slow_peers(peers);
         for shard in 0..self.ctx.shard_count() {
             self.tell_slow_links(shard);
@@ -208,7 +217,7 @@ impl Node {
     }
 
     /// Tells a shard that is connected which links are slow.
-    pub(super) fn tell_slow_links(&mut self, shard: usize) {
+    pub(crate) fn tell_slow_links(&mut self, shard: usize) {
         if self.ctx.is_up(shard) {
             let peers = self.ctx.slow_peers().to_vec();
             self.ctx.tell_shard(shard, ToShard::SlowLinks { peers });
@@ -225,7 +234,7 @@ impl Node {
     }
 
     /// The shard counts this store as a location of bytes that it answered with; that is not so.
-    pub(super) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+    pub(crate) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         if self.copies.live_put(id, put).is_none() {
             self.fetches.decline(id);
             let reason = UnpublishReason::Evicted;
@@ -233,17 +242,17 @@ impl Node {
         }
     }
 
-    pub(super) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
+    pub(crate) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
         self.ctx.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
     }
 
     /// Writes the bytes of an inline object into its copy.
-    pub(super) fn fill(&mut self, copy: super::CopyId, bytes: bytes::Bytes) {
+    pub(crate) fn fill(&mut self, copy: CopyId, bytes: Bytes) {
         self.ctx.push(Effect::Fill { copy, bytes });
     }
 
     /// What an object that exceeds a limit of this store is answered with.
-    pub(super) fn check_incoming(
+    pub(crate) fn check_incoming(
         &self,
         id: &ObjectId,
         size_bytes: u64,
