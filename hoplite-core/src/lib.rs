@@ -14,7 +14,8 @@
 //! 5. [`collective`]: collectives that several stores perform together.
 //! 6. `message`: the events and effects of a store, and the requests of its clients. [`node`] passes them on.
 //! 7. `objects`: a store's copies, references, eviction, transfers and publications.
-//! 8. [`node`]: the state machine of a store.
+//! 8. `reduction`: reduces that a store coordinates, and hops that it performs.
+//! 9. [`node`]: the state machine of a store.
 #![forbid(unsafe_code)]
 
 pub mod vocabulary;
@@ -33,6 +34,8 @@ pub mod collective;
 mod message;
 
 mod objects;
+
+mod reduction;
 
 pub mod node;
 

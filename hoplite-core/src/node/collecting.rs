@@ -144,8 +144,7 @@ impl Node {
             return;
         }
         self.collectives.audiences.note_source(target, index, &locations);
-        self.reductions.source_located(&mut self.objects.ctx, &self.objects.copies, target, index, locations);
-        self.perform_actions();
+        self.reductions.source_located(&mut self.objects, target, index, locations);
     }
 
     /// The directory told whether there is a target.
@@ -162,8 +161,7 @@ impl Node {
             }
             return;
         }
-        self.reductions.target_located(&mut self.objects.ctx, &self.objects.copies, locations);
-        self.perform_actions();
+        self.reductions.target_located(&mut self.objects, locations);
     }
 
     /// Ends what would make `target`, if that is open, and its call.

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use super::collecting::Collectives;
-use super::reduce::{Lack, Reductions};
 use crate::error::Missing;
 use crate::id::ObjectId;
 use crate::message::{CallKey, LongWait, PeerFault, Troubles};
@@ -13,6 +12,7 @@ use crate::objects::calls::Call;
 use crate::objects::fetch::FetchStep;
 use crate::objects::notice::SpaceWaiter;
 use crate::objects::table::LocalCopy;
+use crate::reduction::{Lack, Reductions};
 use crate::time::Time;
 
 /// A call that has waited for so long is shown to people.

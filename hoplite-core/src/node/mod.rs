@@ -20,11 +20,8 @@
 //!   unless its client is gone.
 
 mod collecting;
-mod hop;
 mod inspect;
 mod missing;
-mod reduce;
-mod reducing;
 
 pub use crate::fault::Fault;
 pub use crate::message::*;
@@ -35,21 +32,21 @@ pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 use crate::load::{Load, MAX_REPORTED};
 use crate::objects::Objects;
+use crate::objects::combinations::CombineUser;
 use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
+use crate::reduction::Reductions;
 use crate::time::Time;
 use collecting::Collectives;
-use hop::Hostings;
 use missing::View;
-use reduce::Reductions;
 
 /// The state machine of one store. See the [module documentation](self).
 #[derive(Debug)]
 pub struct Node {
     objects: Objects,
-    hostings: Hostings,
     reductions: Reductions,
     collectives: Collectives,
 }
@@ -59,7 +56,6 @@ impl Node {
     pub fn new(config: NodeConfig) -> Self {
         Self {
             objects: Objects::new(config),
-            hostings: Hostings::default(),
             reductions: Reductions::default(),
             collectives: Collectives::default(),
         }
@@ -106,18 +102,26 @@ impl Node {
             Event::ServeEnded { serve } => objects.copies.end_serve(&mut objects.ctx, serve),
             Event::Compared { copy, equal } => objects.compared(copy, equal),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
-                self.combine_ended(combine, valid_bytes, outcome);
+                match objects.combine_ended(combine, valid_bytes) {
+                    Some((CombineUser::Target(target), valid_bytes)) => {
+                        self.reductions.combined(objects, &target, (valid_bytes, outcome));
+                    }
+                    Some((CombineUser::Hop(owner), _)) => {
+                        self.reductions.hostings().combined(objects, owner, outcome);
+                    }
+                    Some((CombineUser::Membership(membership), _)) => {
+                        self.exchange_ended(membership, outcome);
+                    }
+                    None => {}
+                }
             }
             Event::HopRequested { hosting, hop } => {
-                let owner = HopOwner::Elsewhere(hosting);
-                self.hostings.accept(&mut objects.ctx, owner, hop);
-                self.begin_hop(owner);
+                self.reductions.hostings().accept(objects, HopOwner::Elsewhere(hosting), hop);
             }
             Event::HopReleased { hosting } => {
-                let owner = HopOwner::Elsewhere(hosting);
-                self.hostings.release(&mut objects.ctx, &mut objects.copies, owner);
+                self.reductions.hostings().release(objects, HopOwner::Elsewhere(hosting));
             }
-            Event::HopReported { hop, report } => self.hop_reported(hop, report),
+            Event::HopReported { hop, report } => self.reductions.hop_reported(objects, hop, report),
             Event::Collective(event) => self.collective(event),
             Event::Measured { link } => objects.ctx.set_link(link),
             Event::SlowLinks { peers } => objects.has_slow_links(peers),
@@ -151,18 +155,78 @@ impl Node {
         self.objects.delete(key, ids, ended, timeout);
     }
 
+    fn reduce(&mut self, key: CallKey, request: Reduce) {
+        if let Err(error) = self.check_reduce(key.client, &request) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        self.enter_reduce(key, &request);
+        self.reductions.start(&mut self.objects, key, request, None);
+    }
+
+    /// Checks that this store may coordinate a reduce or a collective.
+    fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
+        request.check()?;
+        self.objects.calls.check_ids(self.objects.ctx.limits(), client, &request.sources)?;
+        let target = &request.target;
+        if self.objects.copies.live(target).is_some() || self.makes(target) {
+            return Err(Error::AlreadyExists { id: target.clone() });
+        }
+        Ok(())
+    }
+
+    /// Enters the call of a reduce or a collective.
+    fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
+        self.forget_denials(&request.target);
+        self.objects.enter_reduce(key, request);
+    }
+
+    /// Returns `true` if a reduce or a collective that is coordinated here makes this object.
+    fn makes(&self, target: &ObjectId) -> bool {
+        self.reductions.contains(target) || self.collectives.contains(target)
+    }
+
+    /// Looks whether a reduce or a collective can go on.
+    fn reconsider_target(&mut self, target: &ObjectId) {
+        self.reconsider_gathering(target);
+        self.give_up_without_room(target);
+        self.reductions.reconsider(&mut self.objects, target);
+    }
+
+    /// Fails the reduce or the collective that makes an object.
+    fn fail_target(&mut self, target: &ObjectId, error: Error) {
+        self.fail_collective(target, &error);
+        self.reductions.fail(&mut self.objects, target, error);
+    }
+
+    /// Ends the reduce or the collective that makes an object which is being deleted. Returns `true` if there was one.
+    fn delete_target(&mut self, target: &ObjectId) -> bool {
+        let is_under_way = self.makes(target);
+        self.withdraw_announcement(target);
+        self.fail_target(target, Error::Deleted { id: target.clone() });
+        is_under_way
+    }
+
     fn deliver_notices(&mut self) {
         while let Some(notice) = self.objects.ctx.next_notice() {
+            let objects = &mut self.objects;
             match notice {
-                Notice::Answer(call, response) => self.source_fetched(call, response),
-                Notice::Report(hop, report) => self.hop_reported(hop, report),
+                Notice::Answer(call, response) => self.reductions.fetched(objects, call, response),
+                Notice::Report(hop, report) => self.reductions.hop_reported(objects, hop, report),
                 Notice::Changed(id) => {
-                    self.objects.changed(&id);
+                    objects.changed(&id);
                     self.refer_participants(&id);
                 }
-                Notice::TargetPublished(target) => self.target_published(&target),
-                Notice::Gone(id, copy, error) => self.target_gone(&id, copy, error),
-                Notice::ReduceEnded(key, target, error) => self.reduce_ended(key, &target, error),
+                Notice::TargetPublished(target) => self.reductions.target_published(objects, &target),
+                Notice::TargetLacksRoom(target) => self.give_up_without_room(&target),
+                Notice::Gone(id, copy, error) => {
+                    self.collective_target_gone(&id, &error);
+                    self.reductions.target_gone(&mut self.objects, &id, copy, error);
+                }
+                Notice::ReduceEnded(key, target, error) => {
+                    self.end_audience(key, &target, error.as_ref());
+                    self.collective_unwanted(key, &target);
+                    self.reductions.call_ended(&mut self.objects, key, &target);
+                }
                 Notice::SourceLocated(target, index, locations) => {
                     self.source_located(&target, index, locations);
                 }
@@ -184,9 +248,7 @@ impl Node {
                 }
                 Deadline::Retry(id) => self.objects.retry_fetch(&id),
                 Deadline::Republish(copy) => self.objects.publish_again(copy),
-                Deadline::Hop(owner) => {
-                    self.hostings.expired(&mut self.objects.ctx, &mut self.objects.copies, owner);
-                }
+                Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
                 Deadline::Reduce(target) => self.reconsider_target(&target),
                 Deadline::Membership(membership) => self.membership_expired(membership),
                 Deadline::Join(key) => self.join_expired(key),
@@ -202,7 +264,7 @@ impl Node {
             match waiter {
                 SpaceWaiter::Create(key) => self.objects.retry_create(key),
                 SpaceWaiter::Fetch(id) => self.objects.fetch_has_space(&id),
-                SpaceWaiter::Hop(owner) => self.begin_hop(owner),
+                SpaceWaiter::Hop(owner) => self.reductions.hostings().begin(&mut self.objects, owner),
                 SpaceWaiter::Target(id) => self.reconsider_target(&id),
                 SpaceWaiter::Membership(membership) => self.begin_membership(membership),
             }
@@ -213,7 +275,8 @@ impl Node {
     fn shut_down(&mut self) {
         self.objects.ctx.begin_shutdown();
         self.objects.end_calls();
-        self.hostings.shut_down(&mut self.objects.ctx, &mut self.objects.copies);
+        self.deliver_notices();
+        self.reductions.hostings().shut_down(&mut self.objects);
         self.shut_down_memberships();
         self.objects.withdraw_copies();
     }
@@ -227,7 +290,7 @@ impl Node {
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             reductions: self.reductions.len() + self.collectives.coordinated(),
-            hops: self.hostings.len() + self.collectives.memberships(),
+            hops: self.reductions.hosting_count() + self.collectives.memberships(),
             directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
             ..self.objects.status()
         }

@@ -80,6 +80,11 @@ impl Objects {
         }
     }
 
+    /// Detaches a copy that no shard knows and no call waits for.
+    pub(crate) fn drop_private(&mut self, copy: CopyId, error: Error) {
+        self.copies.detach(&mut self.ctx, copy, error);
+    }
+
     /// Detaches and unpublishes a copy that the store itself gives up.
     pub(crate) fn abandon(&mut self, copy: CopyId, error: Error, reason: UnpublishReason) {
         self.unpublish(copy, reason);

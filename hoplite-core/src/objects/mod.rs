@@ -10,13 +10,14 @@
 //! | `gets`, `fetch` | answer gets from a local copy, and fetch objects from one sender after another |
 //! | `put` | create, seal and abort puts, and resolve conflicts |
 //! | `copies`, `table` | allocate, complete, detach and free copies; serve them to other nodes |
-//! | `combine` | fill copies from other copies |
+//! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `directory`, `queries`, `faults` | query the shards, and take in their messages |
 //! | `context`, `notice` | the time, effects, deadlines, notices and numbers |
 
 pub(crate) mod calls;
-pub(crate) mod combine;
+pub(crate) mod combinations;
+mod combine;
 pub(crate) mod context;
 mod copies;
 mod directory;
@@ -37,7 +38,7 @@ pub(crate) mod table;
 
 use crate::message::{NodeConfig, NodeStatus};
 use calls::Calls;
-use combine::Combinations;
+use combinations::Combinations;
 use context::Context;
 use faults::Faults;
 use fetch::Fetches;

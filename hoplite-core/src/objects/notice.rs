@@ -40,6 +40,8 @@ pub(crate) enum Notice {
     TargetLocated(Locations),
     /// Somebody deleted a target that the directory does not know yet.
     TargetDeleted(ObjectId),
+    /// The target of a reduce waits for room.
+    TargetLacksRoom(ObjectId),
     /// The directory cannot answer a query about a target or one of its sources.
     QueryFailed(ObjectId, Error),
 }

@@ -27,8 +27,10 @@ use super::calls::{Call, Contents, CreateCall, Purpose};
 use super::notice::{Notice, SpaceWaiter};
 use super::table::{LocalCopy, Phase};
 use crate::error::{Error, Operation, Result};
+use crate::extent::Extent;
 use crate::id::{ObjectId, PutId};
 use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response};
+use crate::metadata::Metadata;
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
 /// What an attempt to create a copy came to.
@@ -187,6 +189,40 @@ impl Objects {
             self.compare(copy, winner, holder);
         }
         self.answer_sealer(copy);
+    }
+
+    /// Opens the target of a reduce in the room that was made for it, and publishes it as one that is being produced.
+    pub(crate) fn open_target(
+        &mut self,
+        id: &ObjectId,
+        size_bytes: u64,
+        metadata: Metadata,
+        room: Extent,
+    ) -> Result<CopyId> {
+        if self.copies.live(id).is_some() {
+            return Err(Error::AlreadyExists { id: id.clone() });
+        }
+        // Calls that wait here for the object get this copy.
+        self.end_fetch(id);
+        let put = self.ctx.next_put();
+        let phase = Phase::Combining { combine: None, valid_bytes: 0 };
+        let copy = LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase);
+        let copy = self.copies.open(&mut self.ctx, copy);
+        if !self.ctx.is_small(size_bytes) {
+            self.publish(copy);
+        }
+        self.wake(id);
+        Ok(copy)
+    }
+
+    /// Completes the target of a reduce. The call is answered with the indices of the `reduced` sources once the directory has
+    /// accepted the target.
+    pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
+        if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
+            *indices = reduced;
+        }
+        self.copies.publication_mut(copy).set_sealer(key);
+        self.complete_put(copy);
     }
 
     /// Gives up a copy that is still being written: no copy of this put can ever be complete, anywhere.

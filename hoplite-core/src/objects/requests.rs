@@ -10,7 +10,7 @@ use super::notice::SpaceWaiter;
 use crate::error::Missing;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
-use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Request, Response};
+use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Request, Response};
 use crate::session::ANSWER_TIMEOUT;
 use crate::shard::{Locations, RequestId};
 
@@ -185,6 +185,13 @@ impl Objects {
             self.calls.remove(&mut self.ctx, key);
             self.ctx.reply(key, progress.map(|valid_bytes| Response::Progress { valid_bytes }));
         }
+    }
+
+    /// Enters the call of a reduce or a collective, which its target answers.
+    pub(crate) fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
+        let (target, sources) = (request.target.clone(), request.sources.len());
+        let call = Call::Reduce { target, sources, reduced: Vec::new() };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
     /// Has the shell ask those shards that know the answer; that each takes its time is bounded there.

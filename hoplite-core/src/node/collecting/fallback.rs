@@ -15,6 +15,7 @@ use crate::objects::calls::{Contents, CreateCall};
 use crate::objects::notice::Deadline;
 use crate::objects::notice::SpaceWaiter;
 use crate::peer::ROOM_TIMEOUT;
+use crate::reduction::Fallback;
 use crate::shard::{RequestId, UnpublishReason};
 
 /// Targets without bytes that this store has made, and of which the directory has not said that it knows them: the questions
@@ -30,13 +31,12 @@ impl Node {
             self.reductions.remember(call.record(&self.objects.ctx, 0, format!("general path: {reason}")));
             return self.announce_end(call);
         }
-        let CoordinatedCall { key, started, mut request, existence, .. } = call;
+        let CoordinatedCall { key, started, kind: call_kind, mut request, existence } = call;
         existence.into_iter().for_each(|existence| self.objects.withdraw_query(existence));
         let Some(key) = key else { return };
         request.timeout = request.timeout.saturating_sub(self.objects.ctx.now().since(started));
-        let target = request.target.clone();
-        self.begin_reduction(key, request);
-        self.reductions.note(&target, reason);
+        let fallback = Fallback { agreement: Agreement::of(call_kind, &request), reason: reason.to_owned() };
+        self.reductions.start(&mut self.objects, key, request, Some(fallback));
     }
 
     /// Ends a collective whose target has no room here, and will have none unless somebody deletes objects. A short wait comes

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::super::reducing::what_to_ask_for;
 use super::super::{Node, Reduce, ReduceRecord};
 use super::{CoordinatedCall, record};
-use crate::collective::{Gathering, Outlook};
+use crate::collective::{Agreement, Gathering, Outlook};
 use crate::id::ObjectId;
 use crate::message::CallKey;
 use crate::objects::context::Context;
 use crate::objects::notice::Deadline;
 use crate::plan::collective::Collective;
+use crate::reduction::{Fallback, what_to_query_for};
 use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;
 
@@ -98,7 +98,7 @@ impl Node {
         let target = request.target.clone();
         let existence = self.objects.query_target(&target);
         let wants = match kind {
-            Collective::Allreduce => what_to_ask_for(&request),
+            Collective::Allreduce => what_to_query_for(&request),
             // The stores exchange the parts of others, or nobody coordinates.
             _ => Wants::Locations,
         };
@@ -165,12 +165,12 @@ impl Node {
             return self.fall_back(gathered.into_call(), reason);
         }
         let Gathered { key, started, gathering, asks, existence, .. } = gathered;
+        let kind = gathering.kind();
         let (mut request, news) = gathering.into_news();
         request.timeout = request.timeout.saturating_sub(self.objects.ctx.now().since(started));
         let target = request.target.clone();
-        self.reductions.begin(&mut self.objects.ctx, &self.objects.copies, (key, request), existence, asks);
-        self.perform_actions();
-        self.reductions.note(&target, reason);
+        let fallback = Fallback { agreement: Agreement::of(kind, &request), reason: reason.to_owned() };
+        self.reductions.begin(&mut self.objects, (key, request, Some(fallback)), (existence, asks));
         for (index, news) in news.into_iter().enumerate() {
             if let Some(news) = news {
                 self.source_located(&target, index, news);

@@ -155,8 +155,7 @@ impl Node {
         for source in &sources {
             self.objects.copies.touch(*source);
         }
-        let parts = (&mut self.objects.ctx, &mut self.objects.copies);
-        let combine = self.objects.combinations.start_exchange(parts, copy, sources, plan, membership);
+        let combine = self.objects.start_exchange(copy, sources, plan, membership);
         if let Some(member) = self.collectives.memberships.members.get_mut(&membership) {
             member.begin(copy, combine);
         }
@@ -336,7 +335,8 @@ impl Node {
             // Its coordinator has heard that, and is about to dismiss it.
             return;
         }
-        let is_giving = member.combine().is_some_and(|combine| self.objects.combinations.contains(combine));
+        let is_giving =
+            member.combine().is_some_and(|combine| self.objects.combinations.contains_key(&combine));
         self.report_member(membership, if is_giving { Report::Filled } else { Report::Done });
     }
 
@@ -368,7 +368,8 @@ impl Node {
             self.remember_membership(membership);
         }
         let Some(member) = self.collectives.memberships.end(membership) else { return };
-        if let Some(combine) = member.combine().filter(|combine| self.objects.combinations.contains(*combine))
+        if let Some(combine) =
+            member.combine().filter(|combine| self.objects.combinations.contains_key(combine))
         {
             self.objects.ctx.push(Effect::CancelCombine { combine });
         }

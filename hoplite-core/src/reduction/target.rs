@@ -1,51 +1,18 @@
 //! The target of a reduce: opened when enough sources have joined, combined here, and superseded if it turns out wrong.
 
-use std::collections::BTreeSet;
-
-use super::super::{CombineOutcome, CopyId};
 use super::grow::stream;
-use super::reduction::{Progress, Reduction};
-use super::sources::SourcePlace;
-use super::{Action, TargetInput, World};
+use super::parts::{Ingredients, Progress, Stream, TargetState};
+use super::source::SourcePlace;
+use super::state::Reduction;
+use super::world::World;
 use crate::error::{Error, Result};
-use crate::extent::Extent;
 use crate::id::PutId;
+use crate::message::{CombineInput, CombineOutcome, CopyId};
+use crate::metadata::Metadata;
+use crate::objects::combinations::CombineUser;
+use crate::objects::notice::{Notice, SpaceWaiter};
 use crate::plan::reduce::VertexId;
-use crate::shard::Locations;
-
-/// From where the target, or a hop, takes an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Stream {
-    /// From a vertex.
-    Vertex(VertexId),
-    /// From a source that is at the same node.
-    Source(usize),
-}
-
-/// Which puts of which sources went into a target.
-type Ingredients = BTreeSet<(usize, PutId)>;
-
-/// How far the target is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum TargetState {
-    /// Not begun.
-    None,
-    /// There is room for it.
-    Reserved { room: Extent },
-    /// Being combined.
-    Combining { copy: CopyId, ingredients: Ingredients, streams: Vec<Stream> },
-    /// Waits until it can go on from the first `valid_bytes`.
-    Stopped { copy: CopyId, ingredients: Ingredients, valid_bytes: u64 },
-}
-
-impl TargetState {
-    const fn copy(&self) -> Option<CopyId> {
-        match self {
-            Self::None | Self::Reserved { .. } => None,
-            Self::Combining { copy, .. } | Self::Stopped { copy, .. } => Some(*copy),
-        }
-    }
-}
+use crate::shard::{Locations, UnpublishReason};
 
 impl Reduction {
     pub(super) fn is_full(&self) -> bool {
@@ -86,8 +53,8 @@ impl Reduction {
 
     /// The directory knows the target by now, so a delete of it arrives as one of any object does.
     pub(super) fn leave_target(&mut self, world: &mut World<'_>) {
-        if let Some(ask) = self.existence.take() {
-            world.act(Action::Withdraw(ask));
+        if let Some(query) = self.existence.take() {
+            world.objects.withdraw_query(query);
         }
     }
 
@@ -102,7 +69,8 @@ impl Reduction {
         self.target = TargetState::None;
         // What the directory says of the one that is given up must not be taken for another's.
         self.leave_target(world);
-        world.act(Action::Supersede { target: self.request.target.clone(), copy });
+        world.objects.unpublish(copy, UnpublishReason::Superseded);
+        world.objects.detach(copy, Error::Superseded { id: self.request.target.clone() });
         let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
         let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
         for vertex in late {
@@ -110,58 +78,47 @@ impl Reduction {
         }
     }
 
-    /// Asks for room for the target, before anything elsewhere is made for it; whether that has to be waited for.
+    /// Reserves room for the target, before anything elsewhere is made for it. Returns `false` if the target has to wait for room.
     pub(super) fn reserve_target(&mut self, world: &mut World<'_>) -> Result<bool> {
         let is_needed = self.is_full() || self.tree.iter().next().is_some();
-        let Some(common) = &self.common else { return Ok(false) };
-        if self.target != TargetState::None || !is_needed {
-            return Ok(false);
-        }
-        let target = self.request.target.clone();
-        let size_bytes = common.length_bytes;
+        let Some(common) = self.common.as_ref().filter(|_| is_needed && self.target == TargetState::None)
+        else {
+            return Ok(true);
+        };
+        let (target, size_bytes) = (&self.request.target, common.length_bytes);
+        let objects = &mut *world.objects;
         common.target_metadata().validate(size_bytes)?;
-        world.table.check_size(world.ctx.limits(), &target, size_bytes)?;
-        world.act(Action::Reserve { target, size_bytes });
+        objects.copies.check_size(objects.ctx.limits(), target, size_bytes)?;
+        let waiter = SpaceWaiter::Target(target.clone());
+        let Some(room) = objects.allocate(size_bytes) else {
+            objects.copies.wait_for_space(waiter);
+            objects.ctx.notify(Notice::TargetLacksRoom(target.clone()));
+            return Ok(false);
+        };
+        objects.copies.stop_waiting_for_space(&waiter);
+        self.target = TargetState::Reserved { room };
         Ok(true)
     }
 
-    /// There is room for the target; answers it if none is needed.
-    pub(super) fn reserved(&mut self, room: Extent) -> Option<Extent> {
-        if self.target != TargetState::None {
-            return Some(room);
+    /// Opens the target in the room that was reserved and combines what has joined into it, if that is all.
+    pub(super) fn start_target(&mut self, world: &mut World<'_>) -> Result<()> {
+        let Some(common) = self.common.clone().filter(|_| self.is_full()) else { return Ok(()) };
+        if let TargetState::Reserved { room } = self.target {
+            let agreement = self.fallback.as_ref().map(|fallback| fallback.agreement);
+            let metadata = Metadata { agreement, ..common.target_metadata() };
+            let copy =
+                world.objects.open_target(&self.request.target, common.length_bytes, metadata, room)?;
+            self.target = TargetState::Stopped { copy, ingredients: self.ingredients(), valid_bytes: 0 };
         }
-        self.target = TargetState::Reserved { room };
-        None
-    }
-
-    /// The target is open, without any byte yet.
-    pub(super) fn opened(&mut self, copy: CopyId) {
-        self.target = TargetState::Stopped { copy, ingredients: self.ingredients(), valid_bytes: 0 };
-    }
-
-    /// Combines what has joined into the target, if that is all.
-    pub(super) fn start_target(&mut self, world: &mut World<'_>) {
-        let Some(common) = self.common.as_ref().filter(|_| self.is_full()) else { return };
-        let target = self.request.target.clone();
-        match &self.target {
-            TargetState::None | TargetState::Combining { .. } => {}
-            TargetState::Reserved { room } => world.act(Action::Open {
-                target,
-                size_bytes: common.length_bytes,
-                metadata: common.target_metadata(),
-                extent: *room,
-            }),
-            TargetState::Stopped { copy, valid_bytes, .. } => {
-                let (copy, offset_bytes) = (*copy, *valid_bytes);
-                let streams = self.target_streams();
-                let inputs = streams.iter().filter_map(|of| self.target_input(*of)).collect::<Vec<_>>();
-                debug_assert_eq!(inputs.len(), streams.len(), "each stream is somewhere");
-                let (op, dtype) = (self.request.op, common.dtype);
-                world.act(Action::Combine { target, copy, op, dtype, offset_bytes, inputs });
-                let ingredients = self.ingredients();
-                self.target = TargetState::Combining { copy, ingredients, streams };
-            }
-        }
+        let TargetState::Stopped { copy, valid_bytes, .. } = self.target else { return Ok(()) };
+        let streams = self.target_streams();
+        let inputs = streams.iter().filter_map(|of| self.target_input(world, *of)).collect::<Vec<_>>();
+        debug_assert_eq!(inputs.len(), streams.len(), "each stream is somewhere");
+        let user = CombineUser::Target(self.request.target.clone());
+        world.objects.start_combine(copy, (self.request.op, common.dtype), valid_bytes, inputs, user);
+        let ingredients = self.ingredients();
+        self.target = TargetState::Combining { copy, ingredients, streams };
+        Ok(())
     }
 
     /// What the target is combined from, in this order.
@@ -175,12 +132,16 @@ impl Reduction {
         streams.chain(here.into_iter().map(Stream::Source)).collect()
     }
 
-    fn target_input(&self, of: Stream) -> Option<TargetInput> {
+    /// Where an input is read. One that should be here and is not is waited for, or fails, like any other.
+    fn target_input(&self, world: &World<'_>, of: Stream) -> Option<CombineInput> {
         match of {
-            Stream::Vertex(vertex) => stream(self, vertex).map(TargetInput::Stream),
+            Stream::Vertex(vertex) => {
+                let input = stream(self, vertex)?;
+                Some(world.objects.resolve_input(&input).unwrap_or(CombineInput::Remote(input)))
+            }
             Stream::Source(index) => match self.sources[index].place {
                 SourcePlace::Here { copy } => {
-                    Some(TargetInput::Here { copy, base_bytes: self.common.as_ref()?.base_bytes })
+                    Some(CombineInput::Local { copy, base_bytes: self.common.as_ref()?.base_bytes })
                 }
                 _ => None,
             },
@@ -206,15 +167,15 @@ impl Reduction {
         if let CombineOutcome::InputFailed { index, outcome } = outcome
             && let Some(stream) = streams.get(index)
         {
-            let here = world.ctx.node().clone();
+            let here = world.objects.ctx.node().clone();
             self.input_failed(world, *stream, outcome, &here);
         }
         Progress::Going
     }
 
     fn complete_target(&mut self, world: &mut World<'_>, copy: CopyId) {
-        let record = self.record(world.ctx.link(), world.now());
-        world.records.push(record);
+        let record = self.record(world.objects.ctx.link(), world.now());
+        world.shared.records.push(record);
         let mut reduced = self.joined.clone();
         if self.is_fixed() {
             // Small ones arrive in any order; that in which they were combined is what matters.
@@ -223,17 +184,23 @@ impl Reduction {
         debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");
         self.target = TargetState::None;
         self.release_all(world);
-        world.act(Action::Complete { key: self.key(), copy, reduced });
+        world.objects.complete_target(self.key(), copy, reduced);
     }
 
-    /// Aborts a target that is not complete, everywhere.
+    /// Gives up a target that is not complete, everywhere, or the room for it.
     pub(super) fn abort_target(&mut self, world: &mut World<'_>) {
+        let (objects, target) = (&mut *world.objects, &self.request.target);
+        objects.copies.stop_waiting_for_space(&SpaceWaiter::Target(target.clone()));
         let state = std::mem::replace(&mut self.target, TargetState::None);
-        let room = match state {
-            TargetState::Reserved { room } => Some(room),
-            _ => None,
-        };
-        let target = self.request.target.clone();
-        world.act(Action::Abort { target, room, copy: state.copy() });
+        if let TargetState::Reserved { room } = state {
+            objects.copies.give_back(room);
+        }
+        match state.copy() {
+            Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
+            // It was deleted, and those who waited for it were told.
+            Some(_) => {}
+            // One that was given up before another was begun has left those who wait for it with nothing.
+            None => objects.wake(target),
+        }
     }
 }

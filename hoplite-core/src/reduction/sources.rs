@@ -1,22 +1,22 @@
 //! The sources of a reduce: what is known of them, and which are ready.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::super::{CallId, CopyId, Reduce, ReduceOrder};
-use super::reduction::{Progress, Reduction};
-use super::{Action, World};
+use super::parts::Progress;
+use super::source::{Common, Readiness, SourcePlace};
+use super::state::Reduction;
+use super::world::World;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::id::{NodeId, ObjectId, PutId};
+use crate::id::ObjectId;
+use crate::message::{CallId, CallKey, ClientId, CopyId, Reduce, ReduceOrder, Until};
 use crate::metadata::Metadata;
 use crate::objects::context::Context;
 use crate::plan::reduce::{ReduceSchedule, choose, estimate};
-use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
-use crate::time::Time;
+use crate::shard::{Location, LocationState, Locations, Retention, Wants};
 use crate::topology::place::level;
 
 /// The time that a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
@@ -32,145 +32,6 @@ const MAX_FETCHED_BYTES: u64 = 4 << 20;
 /// How much longer than reducing on the way fetching may be expected to take: it needs no hops to be set up, each of which is
 /// a request to another store and its answer.
 const HOP_SETUP: Duration = Duration::from_micros(250);
-
-/// One source.
-#[derive(Debug)]
-pub(super) struct Source {
-    ask: Option<RequestId>,
-    /// What the directory said last.
-    news: Option<Locations>,
-    pub(super) place: SourcePlace,
-    /// Nodes from which it could not be had lately, and until when they are left alone.
-    avoided: BTreeMap<NodeId, Time>,
-    /// Which put of it was in the reduce last.
-    pub(super) joined_put: Option<PutId>,
-    /// `true` if it was in the reduce, or on its way into it, at some time.
-    was_taken: bool,
-    missing_since: Option<Time>,
-}
-
-/// Where a source enters the reduce.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum SourcePlace {
-    /// It has not joined.
-    Apart,
-    /// It is being fetched to this store, and counts as one that joins.
-    Fetching(CallId),
-    /// In this copy of this store, which is held.
-    Here { copy: CopyId },
-    /// At a vertex of the tree.
-    Elsewhere,
-}
-
-/// What all sources have in common.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Common {
-    /// The first one that was known.
-    first: ObjectId,
-    pub(super) size_bytes: u64,
-    pub(super) dtype: Dtype,
-    shape: Option<Vec<u64>>,
-    /// The bytes of the application, if they are the same in all that were seen.
-    user: Bytes,
-    /// Where in each source the part begins that is reduced.
-    pub(super) base_bytes: u64,
-    /// The length of that part: the size of the target.
-    pub(super) length_bytes: u64,
-    /// `true` if sources are fetched to the receiver. Decided once, so that an order that is asked for is kept.
-    is_fetched: bool,
-}
-
-impl Common {
-    /// The metadata of the target: that of the sources, without a shape if only a part of them is reduced.
-    pub(super) fn target_metadata(&self) -> Metadata {
-        let is_whole = self.length_bytes == self.size_bytes;
-        let shape = if is_whole { self.shape.clone() } else { None };
-        Metadata { dtype: self.dtype, shape, user: self.user.clone(), agreement: None }
-    }
-}
-
-/// How a source can join.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Readiness {
-    /// It is in this store.
-    Here(CopyId),
-    /// Its bytes are fetched to this store.
-    Small,
-    /// It is at this location.
-    At(Location),
-}
-
-impl Source {
-    pub(super) fn new(ask: RequestId) -> Self {
-        Self {
-            ask: Some(ask),
-            news: None,
-            place: SourcePlace::Apart,
-            avoided: BTreeMap::new(),
-            joined_put: None,
-            was_taken: false,
-            missing_since: None,
-        }
-    }
-
-    /// It was there before the reduce began: if it is known to nobody any more, it is lost.
-    pub(super) const fn expect(&mut self) {
-        self.was_taken = true;
-    }
-
-    pub(super) const fn is_apart(&self) -> bool {
-        matches!(self.place, SourcePlace::Apart)
-    }
-
-    /// Leaves a node alone until then.
-    pub(super) fn avoid(&mut self, node: NodeId, until: Time) {
-        self.avoided.insert(node, until);
-    }
-
-    fn is_avoided(&self, node: &NodeId, now: Time) -> bool {
-        self.avoided.get(node).is_some_and(|until| now < *until)
-    }
-
-    /// Returns `true` if it could not be had there before, lately or long ago.
-    pub(super) fn has_failed_at(&self, node: &NodeId) -> bool {
-        self.avoided.contains_key(node)
-    }
-
-    /// It joins the reduce at a vertex, as the put that the directory knows.
-    pub(super) fn join_elsewhere(&mut self) {
-        self.take(SourcePlace::Elsewhere);
-        self.joined_put = self.known_put();
-    }
-
-    fn take(&mut self, place: SourcePlace) {
-        self.place = place;
-        self.was_taken = true;
-        self.missing_since = None;
-    }
-
-    /// The nodes from which it could not be had.
-    pub(super) fn avoided(&self) -> impl Iterator<Item = &NodeId> {
-        self.avoided.keys()
-    }
-
-    /// Which put the directory knows.
-    fn known_put(&self) -> Option<PutId> {
-        self.news.as_ref()?.object.as_ref().map(|object| object.put)
-    }
-
-    fn is_lost(&self) -> bool {
-        self.news.as_ref().and_then(|news| news.object.as_ref()).is_some_and(|object| object.lost)
-    }
-
-    /// Returns `true` if the directory knows no copy of the put that has joined.
-    fn is_gone(&self) -> bool {
-        self.is_lost() || self.known_put() != self.joined_put
-    }
-
-    pub(super) fn is_known(&self) -> bool {
-        self.news.as_ref().is_some_and(|news| news.object.is_some())
-    }
-}
 
 impl Reduction {
     /// The directory told what it knows about a source.
@@ -215,7 +76,7 @@ impl Reduction {
         let id = self.request.sources[index].clone();
         match &mut self.common {
             None => {
-                let is_fetched = is_best_fetched(world.ctx, &self.request, size_bytes);
+                let is_fetched = is_best_fetched(&world.objects.ctx, &self.request, size_bytes);
                 let common = common_of(&self.request, id, size_bytes, metadata, is_fetched)?;
                 self.common = Some(common);
             }
@@ -248,7 +109,7 @@ impl Reduction {
     /// Returns `true` if sources, which are of this size, are fetched to the receiver.
     fn is_fetched(&self, world: &World<'_>, size_bytes: u64) -> bool {
         let decided = self.common.as_ref().map(|common| common.is_fetched);
-        decided.unwrap_or_else(|| is_best_fetched(world.ctx, &self.request, size_bytes))
+        decided.unwrap_or_else(|| is_best_fetched(&world.objects.ctx, &self.request, size_bytes))
     }
 
     /// How a source that is apart can join now, if it can.
@@ -257,27 +118,27 @@ impl Reduction {
         let id = &self.request.sources[index];
         let is_last = self.joined.len() + 1 == self.request.count;
         // What a session fills is not valid from its first byte on, and may yet be given up.
-        if let Some((copy, local)) = world.table.live(id).filter(|(_, local)| local.is_public()) {
+        if let Some((copy, local)) = world.objects.copies.live(id).filter(|(_, local)| local.is_public()) {
             let is_small = self.is_fetched(world, local.size_bytes);
             // In fixed order only the last one is combined after all others.
             let may_be_here = !self.is_fixed() || is_small || is_last;
-            if may_be_here && !source.is_avoided(world.ctx.node(), world.ctx.now()) {
+            if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now()) {
                 return Some(Readiness::Here(copy));
             }
         }
         let news = source.news.as_ref()?;
         let object = news.object.as_ref().filter(|object| !object.lost)?;
         let usable = news.locations.iter().filter(|location| {
-            let is_here = location.node == *world.ctx.node();
-            !source.is_avoided(&location.node, world.ctx.now())
-                && (!is_here || (self.is_fixed() && world.table.live_put(id, object.put).is_some()))
+            let is_here = location.node == *world.objects.ctx.node();
+            !source.is_avoided(&location.node, world.objects.ctx.now())
+                && (!is_here || (self.is_fixed() && world.objects.copies.live_put(id, object.put).is_some()))
         });
         let best = usable.min_by_key(|location| {
             (preference(location), level(self.own, location.path), location.node.clone())
         });
         let is_fetched = self.is_fetched(world, object.size_bytes);
         // Into a chain in fixed order, too, only the last one can come from here.
-        let may_fetch = !source.is_avoided(world.ctx.node(), world.ctx.now())
+        let may_fetch = !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
             && (is_fetched || is_last || !self.is_fixed());
         match best {
             Some(location) if !is_fetched => Some(Readiness::At(location.clone())),
@@ -287,10 +148,10 @@ impl Reduction {
 
     /// Takes a copy of this store as a source.
     pub(super) fn join_here(&mut self, world: &mut World<'_>, index: usize, copy: CopyId) -> Result<()> {
-        let local = &world.table[&copy];
+        let local = &world.objects.copies[&copy];
         let (size_bytes, metadata, put) = (local.size_bytes, local.metadata.clone(), local.put);
         self.examine(world, index, size_bytes, &metadata)?;
-        world.act(Action::Hold(copy));
+        world.objects.copies.hold(copy);
         let source = &mut self.sources[index];
         source.take(SourcePlace::Here { copy });
         source.joined_put = Some(put);
@@ -301,13 +162,14 @@ impl Reduction {
 
     /// Fetches a source to this store.
     pub(super) fn fetch_source(&mut self, world: &mut World<'_>, index: usize) {
-        let call = CallId(world.ctx.next_number());
+        let call = CallId(world.objects.ctx.next_number());
         self.sources[index].take(SourcePlace::Fetching(call));
         self.open.remove(&index);
         self.fetching += 1;
-        world.fetches.insert(call, (self.request.target.clone(), index));
+        world.shared.fetches.insert(call, (self.request.target.clone(), index));
         let id = self.request.sources[index].clone();
-        world.act(Action::Fetch { call, id, timeout: self.time_left(world.now()) });
+        let key = CallKey { client: ClientId::STORE, call };
+        world.objects.get(key, id, Until::Complete, self.time_left(world.now()));
     }
 
     /// A source that was fetched is here, or cannot be had.
@@ -324,8 +186,8 @@ impl Reduction {
             Ok(copy) => self.join_here(world, index, copy),
             Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
                 // The directory will say the same, or knows of another put by now.
-                let until = world.ctx.now() + FETCH_PAUSE;
-                self.sources[index].avoid(world.ctx.node().clone(), until);
+                let until = world.objects.ctx.now() + FETCH_PAUSE;
+                self.sources[index].avoid(world.objects.ctx.node().clone(), until);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -345,17 +207,17 @@ impl Reduction {
                 source.missing_since = None;
                 continue;
             }
-            let pauses = source.avoided.values().copied().filter(|until| *until > world.ctx.now());
+            let pauses = source.avoided.values().copied().filter(|until| *until > world.objects.ctx.now());
             let mut due = pauses.min();
             if source.is_lost() {
                 lost.push(index);
             } else if source.was_taken && !source.is_known() {
-                let lost_at = *source.missing_since.get_or_insert(world.ctx.now()) + MISSING_TIMEOUT;
-                if lost_at <= world.ctx.now() {
+                let lost_at = *source.missing_since.get_or_insert(world.objects.ctx.now()) + MISSING_TIMEOUT;
+                if lost_at <= world.objects.ctx.now() {
                     lost.push(index);
                 }
                 due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
-                    .filter(|due| *due > world.ctx.now());
+                    .filter(|due| *due > world.objects.ctx.now());
             } else if due.is_none() && !source.was_taken && !source.is_known() {
                 // The directory tells when there is something.
                 self.open.remove(&index);
@@ -374,10 +236,9 @@ impl Reduction {
 
     /// Stops following the sources, and lets go of those that are here.
     pub(super) fn leave_sources(&mut self, world: &mut World<'_>) {
-        let asks = self.sources.iter_mut().filter_map(|source| source.ask.take());
-        let asks: Vec<RequestId> = asks.chain(self.existence.take()).collect();
-        for ask in asks {
-            world.act(Action::Withdraw(ask));
+        let queries = self.sources.iter_mut().filter_map(|source| source.query.take());
+        for query in queries.chain(self.existence.take()) {
+            world.objects.withdraw_query(query);
         }
         for index in 0..self.sources.len() {
             self.leave_place(world, index);
@@ -387,14 +248,27 @@ impl Reduction {
     /// Takes a source out of its place, apart from the tree.
     pub(super) fn leave_place(&mut self, world: &mut World<'_>, index: usize) {
         match std::mem::replace(&mut self.sources[index].place, SourcePlace::Apart) {
-            SourcePlace::Here { copy } => world.act(Action::LetGo(copy)),
+            SourcePlace::Here { copy } => world.objects.let_go(copy),
             SourcePlace::Fetching(call) => {
                 self.fetching -= 1;
-                world.fetches.remove(&call);
-                world.act(Action::CancelFetch(call));
+                world.shared.fetches.remove(&call);
+                world.objects.forget_call(CallKey { client: ClientId::STORE, call });
             }
             SourcePlace::Apart | SourcePlace::Elsewhere => {}
         }
+    }
+}
+
+/// With more sources, most of those that the directory has may be combined elsewhere.
+const MAX_BROUGHT_SOURCES: usize = 16;
+
+/// What to query the directory for about the sources of a reduce: small ones are combined here, if all of them are.
+pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
+    let are_all_needed = request.count == request.sources.len();
+    if are_all_needed && request.sources.len() <= MAX_BROUGHT_SOURCES {
+        Wants::Bytes
+    } else {
+        Wants::Locations
     }
 }
 

@@ -1,28 +1,33 @@
 //! One reduce under way: what is known of it, and the order in which it is taken further.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::time::Duration;
 
-use super::super::{HopId, Reduce, ReduceOrder};
-use super::detours::Detours;
-use super::mend::{Faults, Mending};
-use super::sources::{Common, Source};
-use super::target::TargetState;
-use super::{Action, World};
+use super::parts::{Faults, Progress, Repair, Rerouting, Run, RunPhase, TargetState};
+use super::source::{Common, Source};
+use super::world::World;
+use crate::collective::Agreement;
 use crate::error::Result;
-use crate::id::{NodeId, ObjectId, PutId};
-use crate::message::CallKey;
+use crate::id::NodeId;
+use crate::message::{CallKey, Reduce, ReduceOrder};
 use crate::objects::notice::Deadline;
 use crate::plan::Choice;
 use crate::plan::reduce::{ReduceSchedule, Tree, VertexId};
-use crate::shard::{Location, RequestId};
+use crate::shard::RequestId;
 use crate::time::Time;
 use crate::topology::place::Path;
 
 /// The time that a reduce waits for the directory to say what is ready, before it begins with what it knows: several round trips
 /// to a shard that is busy.
 const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
+
+/// A collective whose target a reduce makes, because no session does.
+#[derive(Debug)]
+pub(crate) struct Fallback {
+    pub(crate) agreement: Agreement,
+    /// The reason for which there is no session.
+    pub(crate) reason: String,
+}
 
 /// See the [module documentation](self).
 #[derive(Debug)]
@@ -32,8 +37,8 @@ pub(super) struct Reduction {
     pub(super) started: Time,
     /// The groups that this store is in.
     pub(super) own: Path,
-    /// The reason for which it is no session, if it could have been one.
-    pub(super) note: Option<String>,
+    /// The collective whose target it makes.
+    pub(super) fallback: Option<Fallback>,
     pub(super) sources: Vec<Source>,
     /// The number of sources that the directory has not spoken of yet.
     pub(super) unheard: usize,
@@ -53,7 +58,7 @@ pub(super) struct Reduction {
     pub(super) to_begin: BTreeSet<VertexId>,
     /// The latest vertex of each node.
     pub(super) latest: BTreeMap<NodeId, VertexId>,
-    pub(super) detours: Detours,
+    pub(super) rerouting: Rerouting,
     pub(super) target: TargetState,
     /// What failed and is to be mended.
     pub(super) faults: Faults,
@@ -61,100 +66,12 @@ pub(super) struct Reduction {
     wake_at: Option<Time>,
 }
 
-/// How far the hop of a vertex is.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Run {
-    pub(super) node: NodeId,
-    pub(super) address: SocketAddr,
-    /// The groups that the node is in, and the peers to which its links are slow.
-    pub(super) path: Path,
-    pub(super) slow_peers: Vec<NodeId>,
-    /// The time at which the vertex joined.
-    pub(super) joined_at: Time,
-    pub(super) phase: RunPhase,
-    /// The name of the output.
-    pub(super) output: ObjectId,
-    pub(super) put: PutId,
-    pub(super) offset_bytes: u64,
-}
-
-impl Run {
-    /// A vertex at this node whose hop was not asked for.
-    pub(super) fn planned(location: &Location, joined_at: Time) -> Self {
-        Self {
-            node: location.node.clone(),
-            address: location.data_address,
-            path: location.path,
-            slow_peers: location.slow_peers.clone(),
-            joined_at,
-            phase: RunPhase::Planned,
-            output: ObjectId::of_hop(PutId(0)),
-            put: PutId(0),
-            offset_bytes: 0,
-        }
-    }
-
-    /// Another vertex at the same node, which takes in nothing more.
-    pub(super) fn beside(&self) -> Self {
-        Self {
-            joined_at: Time::ZERO,
-            phase: RunPhase::Planned,
-            output: ObjectId::of_hop(PutId(0)),
-            put: PutId(0),
-            offset_bytes: 0,
-            ..self.clone()
-        }
-    }
-
-    /// Goes to another phase; answers the hop that was asked for before, if there was one.
-    pub(super) fn turn(&mut self, phase: RunPhase) -> Option<HopId> {
-        std::mem::replace(&mut self.phase, phase).hop()
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum RunPhase {
-    /// Not asked for; so is a plain vertex, for ever.
-    Planned,
-    /// Asked for.
-    Running(HopId),
-    /// All its output is there.
-    Complete(HopId),
-    /// It failed, and is to be ended.
-    Failed(HopId),
-    /// Its consumer has all of it, so it was ended.
-    Released,
-}
-
-impl RunPhase {
-    /// Returns `true` if it has taken in all that it ever needs.
-    pub(super) const fn has_all(self) -> bool {
-        matches!(self, Self::Complete(_) | Self::Released)
-    }
-
-    pub(super) const fn hop(self) -> Option<HopId> {
-        match self {
-            Self::Running(hop) | Self::Complete(hop) | Self::Failed(hop) => Some(hop),
-            Self::Planned | Self::Released => None,
-        }
-    }
-}
-
-/// Whether a reduction goes on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    Going,
-    Done,
-}
-
 impl Reduction {
     /// A reduce of which nothing is known yet but which sources are `open`, since they are here.
     pub(super) fn new(
-        key: CallKey,
-        request: Reduce,
+        (key, request, fallback): (CallKey, Reduce, Option<Fallback>),
         (started, own): (Time, Path),
-        existence: RequestId,
-        asks: Vec<RequestId>,
+        (existence, queries): (RequestId, Vec<RequestId>),
         open: BTreeSet<usize>,
     ) -> Self {
         Self {
@@ -162,9 +79,9 @@ impl Reduction {
             request,
             started,
             own,
-            note: None,
-            unheard: asks.len(),
-            sources: asks.into_iter().map(Source::new).collect(),
+            fallback,
+            unheard: queries.len(),
+            sources: queries.into_iter().map(Source::new).collect(),
             open,
             fetching: 0,
             joined: Vec::new(),
@@ -174,7 +91,7 @@ impl Reduction {
             tree: Tree::default(),
             to_begin: BTreeSet::new(),
             latest: BTreeMap::new(),
-            detours: Detours::default(),
+            rerouting: Rerouting::default(),
             target: TargetState::None,
             faults: Faults::default(),
             wake_at: None,
@@ -198,30 +115,24 @@ impl Reduction {
     /// Does all that can be done now.
     pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<Progress> {
         self.wake_no_more(world);
-        match self.mend(world) {
-            Mending::Needless if self.has_heard_enough(world) => {
-                self.join_ready(world)?;
-                self.check_hope(world)?;
-                self.supersede_if_wrong(world);
-                self.join_streams_of_groups(world);
-                self.go_around_slow_links(world);
-                self.go_on(world)?;
+        let mut repair = self.repair(world);
+        if repair == Repair::Done {
+            repair = self.repair(world);
+        }
+        if repair == Repair::Needless && self.has_heard_enough(world) {
+            self.join_ready(world)?;
+            self.check_hope(world)?;
+            self.supersede_if_wrong(world);
+            self.join_streams_of_groups(world);
+            self.go_around_slow_links(world);
+            // First room for the target: hops that wait for each other's target could wait for ever.
+            if self.reserve_target(world)? {
+                self.start_hops(world);
+                self.start_target(world)?;
             }
-            Mending::Needless | Mending::Waits => {}
-            Mending::Done => world.act(Action::Reconsider(self.request.target.clone())),
         }
         if let Some(time) = self.wake_at {
-            world.ctx.schedule(time, Deadline::Reduce(self.request.target.clone()));
-        }
-        Ok(Progress::Going)
-    }
-
-    /// Begins the hops and the target of what has joined. First room for the target: hops that wait for each other's target
-    /// could wait for ever.
-    pub(super) fn go_on(&mut self, world: &mut World<'_>) -> Result<Progress> {
-        if !self.reserve_target(world)? {
-            self.start_hops(world);
-            self.start_target(world);
+            world.objects.ctx.schedule(time, Deadline::Reduce(self.request.target.clone()));
         }
         Ok(Progress::Going)
     }
@@ -233,7 +144,7 @@ impl Reduction {
 
     pub(super) fn wake_no_more(&mut self, world: &mut World<'_>) {
         if let Some(time) = self.wake_at.take() {
-            world.ctx.unschedule(time, Deadline::Reduce(self.request.target.clone()));
+            world.objects.ctx.unschedule(time, Deadline::Reduce(self.request.target.clone()));
         }
     }
 

@@ -1,64 +1,23 @@
 //! What a reduce does about failures.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use super::super::{HopFailure, HopId, HopReport};
-use super::World;
-use super::reduction::{Reduction, Run, RunPhase};
-use super::sources::SourcePlace;
-use super::target::{Stream, TargetState};
+use super::parts::{Faults, Repair, Run, RunPhase, Stream, TargetState};
+use super::source::SourcePlace;
+use super::state::Reduction;
+use super::world::World;
 use crate::id::NodeId;
+use crate::message::{HopFailure, HopId, HopReport};
 use crate::objects::fetch::back_off;
 use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
 /// One failure shows in several places within a round trip: at the hop, and at those that take in its stream. What they
-/// report in this time is mended as one.
+/// report in this time is repaired as one.
 const GATHERING: Duration = Duration::from_millis(2);
 /// For so long at least, a source is not sought again at a node where it could not be had.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
-
-/// What failed and is not mended yet, and what was.
-#[derive(Debug, Default)]
-pub(super) struct Faults {
-    /// Sources that cannot be had where they were.
-    sources: BTreeSet<usize>,
-    /// Vertices whose hop is to be begun anew.
-    vertices: BTreeSet<VertexId>,
-    /// Vertices whose node cannot combine.
-    unfit: BTreeSet<VertexId>,
-    /// `true` if one of the sources had never failed where it was. A node that dies does so once, so many of them are no reason
-    /// to wait.
-    is_news: bool,
-    mend_at: Option<Time>,
-    /// The number of bytes that the target had at the last mending.
-    valid_bytes: u64,
-    /// Mendings in a row that brought no byte, since the latest news.
-    attempts: u32,
-    /// How often something was mended.
-    pub(super) mendings: u32,
-    /// How often the target was superseded.
-    pub(super) restarts: u32,
-}
-
-impl Faults {
-    fn is_empty(&self) -> bool {
-        self.sources.is_empty() && self.vertices.is_empty() && self.unfit.is_empty()
-    }
-}
-
-/// Whether a reduction can go on with something else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Mending {
-    /// Nothing is broken.
-    Needless,
-    /// What was broken is taken out. What that gives back is to be done before others join.
-    Done,
-    /// Waits for further reports, or for the target to stop.
-    Waits,
-}
 
 impl Reduction {
     /// The node of a hop says how it goes.
@@ -152,7 +111,7 @@ impl Reduction {
 
     fn source_failed(&mut self, world: &mut World<'_>, source: usize, node: &NodeId) {
         let period = back_off(self.faults.attempts.saturating_add(2)).max(MIN_AVOIDED);
-        let until = world.ctx.now() + period;
+        let until = world.objects.ctx.now() + period;
         self.faults.is_news |= !self.sources[source].has_failed_at(node);
         self.sources[source].avoid(node.clone(), until);
         self.faults.sources.insert(source);
@@ -163,7 +122,7 @@ impl Reduction {
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
-            SourcePlace::Here { copy } => !is_combining && !world.table[&copy].is_live(),
+            SourcePlace::Here { copy } => !is_combining && !world.objects.copies[&copy].is_live(),
             SourcePlace::Elsewhere => {
                 let vertex = self.tree.vertex_of(source).and_then(|vertex| self.tree.get(vertex));
                 vertex.is_some_and(|vertex| match vertex.consumer.and_then(|id| self.tree.get(id)) {
@@ -180,23 +139,23 @@ impl Reduction {
     }
 
     /// Takes out what failed, and prepares what depends on it to be done again.
-    pub(super) fn mend(&mut self, world: &mut World<'_>) -> Mending {
+    pub(super) fn repair(&mut self, world: &mut World<'_>) -> Repair {
         if self.faults.is_empty() {
-            return Mending::Needless;
+            return Repair::Needless;
         }
         let attempts = self.faults.attempts;
         let pause = if attempts < 2 || self.faults.is_news { GATHERING } else { back_off(attempts) };
-        let due = self.faults.mend_at.unwrap_or(Time::NEVER).min(world.ctx.now() + pause);
-        self.faults.mend_at = Some(due);
-        if world.ctx.now() < due {
+        let due = self.faults.repair_at.unwrap_or(Time::NEVER).min(world.objects.ctx.now() + pause);
+        self.faults.repair_at = Some(due);
+        if world.objects.ctx.now() < due {
             self.wake_by(due);
-            return Mending::Waits;
+            return Repair::Waits;
         }
         if let TargetState::Combining { copy, .. } = self.target
-            && world.table.cancel_combine(world.ctx, copy)
+            && world.objects.cancel_combine(copy)
         {
             // It reports that it has ended.
-            return Mending::Waits;
+            return Repair::Waits;
         }
         let faults = std::mem::take(&mut self.faults);
         let valid_bytes = match &self.target {
@@ -208,7 +167,7 @@ impl Reduction {
         self.faults = Faults {
             valid_bytes,
             attempts,
-            mendings: faults.mendings + 1,
+            repairs: faults.repairs + 1,
             restarts: faults.restarts,
             ..Faults::default()
         };
@@ -224,7 +183,7 @@ impl Reduction {
             self.take_out(world, source);
         }
         self.redo_orphans(world);
-        Mending::Done
+        Repair::Done
     }
 
     /// Prepares those to be done again that were released, since what took them in had all of it, and that is gone.

@@ -1,20 +1,20 @@
 //! What a reduce waits for.
 
-use super::reduction::Reduction;
-use super::sources::SourcePlace;
+use super::source::SourcePlace;
+use super::state::Reduction;
 use crate::id::{NodeId, ObjectId};
 
 /// What a reduce waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub(in super::super) struct Lack {
+pub(crate) struct Lack {
     /// The sources that no store offers, by their places in the request. None if enough sources have joined.
-    pub(in super::super) absent: Vec<(usize, ObjectId)>,
+    pub(crate) absent: Vec<(usize, ObjectId)>,
     /// The nodes from which sources could not be had.
-    pub(in super::super) unusable: Vec<NodeId>,
+    pub(crate) unusable: Vec<NodeId>,
     /// The sources that are being fetched to this store.
-    pub(in super::super) fetched: Vec<ObjectId>,
+    pub(crate) fetched: Vec<ObjectId>,
     /// The nodes that have not done their part.
-    pub(in super::super) working: Vec<NodeId>,
+    pub(crate) working: Vec<NodeId>,
 }
 
 impl Reduction {

@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::super::{Hop, HopInput, MAX_HOP_INPUTS};
-use super::World;
-use super::reduction::{Reduction, Run, RunPhase};
-use super::sources::{Readiness, SourcePlace};
-use super::target::TargetState;
+use super::parts::{Run, RunPhase, TargetState};
+use super::source::{Readiness, SourcePlace};
+use super::state::Reduction;
+use super::world::World;
 use crate::error::Result;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::{Hop, HopInput, MAX_HOP_INPUTS};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::Choice;
 use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_groups, estimate};
@@ -127,7 +127,7 @@ impl Reduction {
     ) -> Result<Vec<usize>> {
         let is_young = |vertex: &Vertex<Run>| {
             vertex.sources.len() + sources.len() <= MAX_SOURCES_PER_VERTEX
-                && world.ctx.now() <= vertex.state.joined_at + MERGE_WINDOW
+                && world.objects.ctx.now() <= vertex.state.joined_at + MERGE_WINDOW
         };
         let latest = self.latest.get(&location.node).copied();
         let young = latest.filter(|latest| self.tree.get(*latest).is_some_and(is_young));
@@ -176,7 +176,7 @@ impl Reduction {
 
     /// Returns `true` if a source can be combined by the same hop, elsewhere, as `others` before it in the order.
     fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
-        location.node != *world.ctx.node()
+        location.node != *world.objects.ctx.node()
             && others < MAX_SOURCES_PER_VERTEX
             && self.taken() + others < self.request.count
             && matches!(self.readiness(world, index), Some(Readiness::At(at)) if at.node == location.node)
@@ -203,7 +203,7 @@ impl Reduction {
             self.join_elsewhere(world, *index)?;
         }
         let state = Run::planned(location, world.now());
-        self.detours.are_sought |= !location.slow_peers.is_empty();
+        self.rerouting.are_sought |= !location.slow_peers.is_empty();
         let vertex = if self.is_fixed() {
             self.tree.grow_in_order(sources, state)
         } else {
@@ -234,14 +234,14 @@ impl Reduction {
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
         if self.is_fixed() {
             let schedule = ReduceSchedule::chain(vertices);
-            let estimate = estimate(&schedule, vertices, size_bytes, world.ctx.link());
+            let estimate = estimate(&schedule, vertices, size_bytes, world.objects.ctx.link());
             return Choice { schedule, estimate, runner_up: None };
         }
         // Those that are not ready may be in other groups, if there are any.
         let may_differ = self.own != EVERYWHERE && missing > at_nodes;
         let are_together = nodes.values().all(|path| *path == self.own);
         if !may_differ && (are_together || are_apart(nodes.values())) {
-            return choose(vertices, size_bytes, world.ctx.link());
+            return choose(vertices, size_bytes, world.objects.ctx.link());
         }
         let mut groups: BTreeMap<Path, usize> = BTreeMap::new();
         for path in nodes.values() {
@@ -249,7 +249,7 @@ impl Reduction {
         }
         let known = groups.values().copied().max().unwrap_or(0);
         let largest = known.max(vertices.div_ceil(groups.len().max(1)));
-        choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.ctx.link())
+        choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
     /// Lets the streams of groups enter one another once all sources are there, those of the receiver's group last at each level.
@@ -288,7 +288,7 @@ impl Reduction {
         let planned: Vec<VertexId> = planned_hops(self).map(|(id, _)| id).collect();
         // First the names of all outputs, since hops name each other.
         for vertex in &planned {
-            let put = world.ctx.next_put();
+            let put = world.objects.ctx.next_put();
             if let Some(run) = self.tree.state_mut(*vertex) {
                 run.put = put;
                 run.output = ObjectId::of_hop(put);
@@ -312,7 +312,7 @@ impl Reduction {
                 // Not all of the time that is left, so that another way can be tried if there is no room.
                 timeout: (timeout / 2).min(ROOM_TIMEOUT),
             };
-            let hop = world.begin_hop(&self.request.target, id, &run, spec);
+            let hop = world.begin_hop(&self.request.target, id, (run.node, run.address), spec);
             if let Some(run) = self.tree.state_mut(id) {
                 run.phase = RunPhase::Running(hop);
             }

@@ -1,27 +1,18 @@
 //! Reduces go around links that stores say are slow, where another order of the vertices is better.
 
-use super::World;
 use super::grow::Group;
-use super::reduction::{Reduction, Run};
-use super::target::TargetState;
+use super::parts::{Run, TargetState};
+use super::state::Reduction;
+use super::world::World;
 use crate::id::NodeId;
 use crate::topology::place::Path;
 use crate::topology::reported::Reports;
-
-/// What a reduce does about slow links.
-#[derive(Debug, Default)]
-pub(super) struct Detours {
-    /// `true` if a node that takes part says that some of its links are slow.
-    pub(super) are_sought: bool,
-    /// What is to be said of it, if one of them matters.
-    pub(super) remark: Option<&'static str>,
-}
 
 impl Reduction {
     /// Notes which groups are at nodes all of whose links are slow, as they and those that have joined say.
     pub(super) fn note_slow_nodes(&self, world: &World<'_>, groups: &mut [Group]) {
         let mut locations = groups.iter().map(|group| &group.location);
-        if !self.detours.are_sought && locations.all(|location| location.slow_peers.is_empty()) {
+        if !self.rerouting.are_sought && locations.all(|location| location.slow_peers.is_empty()) {
             return;
         }
         let locations = groups.iter().map(|group| &group.location);
@@ -34,7 +25,7 @@ impl Reduction {
 
     /// What this store, and the nodes of vertices, say of their links.
     fn said(&self, world: &World<'_>) -> impl Iterator<Item = (NodeId, Path, Vec<NodeId>)> {
-        let here = (world.ctx.node().clone(), self.own, world.ctx.slow_peers().to_vec());
+        let here = (world.objects.ctx.node().clone(), self.own, world.objects.ctx.slow_peers().to_vec());
         let runs = self.tree.iter().map(|(_, vertex)| &vertex.state);
         runs.map(|run| (run.node.clone(), run.path, run.slow_peers.clone())).chain([here])
     }
@@ -43,20 +34,20 @@ impl Reduction {
     /// stream is known once all sources are there.
     pub(super) fn go_around_slow_links(&mut self, world: &mut World<'_>) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
-        if !self.detours.are_sought || self.to_begin.is_empty() || self.is_fixed() || is_combining {
+        if !self.rerouting.are_sought || self.to_begin.is_empty() || self.is_fixed() || is_combining {
             return;
         }
         let reports = Reports::new(self.said(world));
-        let (here, is_full) = (world.ctx.node().clone(), self.is_full());
+        let (here, is_full) = (world.objects.ctx.node().clone(), self.is_full());
         let is_slow = |from: &Run, to: Option<&Run>| match to {
             Some(to) => reports.is_slow(&from.node, &to.node),
             None => is_full && reports.is_slow(&from.node, &here),
         };
         let changed = self.tree.go_around(is_slow);
         if self.tree.slow_streams(&is_slow).next().is_some() {
-            self.detours.remark = Some("over a slow link");
-        } else if !changed.is_empty() || self.detours.remark.is_some() {
-            self.detours.remark = Some("around slow links");
+            self.rerouting.remark = Some("over a slow link");
+        } else if !changed.is_empty() || self.rerouting.remark.is_some() {
+            self.rerouting.remark = Some("around slow links");
         }
         for vertex in changed {
             self.redo(world, vertex);
