@@ -1,4 +1,4 @@
-//! What a node has its shell do.
+//! The effects that the shell of a node performs.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::ToShard;
 
-/// What the shell must do, in this order.
+/// One thing that the shell must do. The shell keeps the order of effects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
     /// Answer a client.
@@ -36,12 +36,13 @@ pub enum Effect {
         call: CallId,
         /// The copy to watch.
         copy: CopyId,
-        /// How many valid bytes the client knows of.
+        /// The number of valid bytes that the client knows of.
         beyond_bytes: u64,
     },
-    /// Ask these shards what a client wants to know, answer the client with what they say together, and say `Inspected`.
+    /// Send an inspection to these shards, answer the client with their answers together, and
+    /// report `Inspected`.
     Inspect {
-        /// The client that asks.
+        /// The client that calls.
         client: ClientId,
         /// The call to answer.
         call: CallId,
@@ -57,7 +58,7 @@ pub enum Effect {
         /// The call of the `Follow` or `Inspect`.
         call: CallId,
     },
-    /// Say something to a shard.
+    /// Send a message to a shard.
     ToShard {
         /// Its index in the configured list.
         shard: usize,
@@ -65,7 +66,7 @@ pub enum Effect {
         message: ToShard,
         /// If set, the message is a `Publish` whose `inline` the shell fills with this copy's bytes.
         inline_from: Option<CopyId>,
-        /// Whether a client may wait for its effect.
+        /// The urgency of the message.
         urgency: Urgency,
     },
     /// A copy exists now: initialise its header with no valid byte.
@@ -86,19 +87,19 @@ pub enum Effect {
         /// All bytes of the object.
         bytes: Bytes,
     },
-    /// All bytes of a copy are valid: publish that in its header, wake everybody who follows it.
+    /// All bytes of a copy are valid: publish that in its header, wake its followers.
     CopyCompleted {
         /// The copy that is complete.
         copy: CopyId,
     },
-    /// A copy will never be complete, or was deleted: wake everybody who follows it, end serves of it.
+    /// A copy will never be complete, or was deleted: wake its followers, end serves of it.
     CopyFailed {
         /// The copy that has failed.
         copy: CopyId,
         /// The error that followers get.
         error: Error,
     },
-    /// A copy's space is free: nobody touches it any more.
+    /// The space of a copy is free, because it has no users any more.
     CopyClosed {
         /// The copy that is gone.
         copy: CopyId,
@@ -172,7 +173,7 @@ pub enum Effect {
         /// The combination to end.
         combine: CombineId,
     },
-    /// Ask another node to perform a hop, until `EndHop`, and report what it says.
+    /// Request a hop from another node, until `EndHop`, and pass its reports on.
     StartHop {
         /// The number of the new hop.
         hop: HopId,
@@ -188,11 +189,11 @@ pub enum Effect {
         /// The hop to end.
         hop: HopId,
     },
-    /// Tell a coordinator how the hop goes that it asked for.
+    /// Report a hop to its coordinator.
     HopReport {
         /// The number of the `HopRequested`.
         hosting: HostingId,
-        /// How far the hop is.
+        /// The progress of the hop.
         report: HopReport,
     },
     /// Do something for a session of a collective.

@@ -1,4 +1,4 @@
-//! What a node is told.
+//! The events of a node.
 
 use super::{
     CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Request,
@@ -10,12 +10,12 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{PullOutcome, ToStore};
 
-/// What happened.
+/// One thing that happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// A client asks for something.
+    /// A client sends a request.
     Request {
-        /// The client that asks.
+        /// The client that calls.
         client: ClientId,
         /// The number that the answer carries.
         call: CallId,
@@ -29,7 +29,7 @@ pub enum Event {
         client: ClientId,
         /// The call that follows.
         call: CallId,
-        /// How many leading bytes are valid, or why there will not be more.
+        /// The number of valid leading bytes, or the error that ends the progress.
         progress: Result<u64, Error>,
     },
     /// The answer to an inspection is on its way to the client. Said at most once for each
@@ -40,12 +40,12 @@ pub enum Event {
         /// The call of the `Inspect`.
         call: CallId,
     },
-    /// The links between this node and others were measured anew.
+    /// The links between this node and others were measured again.
     Measured {
         /// The bandwidth and latency that planners assume.
         link: LinkEstimate,
     },
-    /// The links to these peers, and no others, have been slow for long.
+    /// The links to exactly these peers have been slow for long.
     SlowLinks {
         /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
         peers: Vec<NodeId>,
@@ -84,7 +84,7 @@ pub enum Event {
         /// The store.
         peer: NodeId,
     },
-    /// A shard says something.
+    /// A shard sends a message.
     FromShard {
         /// Its index in the configured list.
         shard: usize,
@@ -95,19 +95,19 @@ pub enum Event {
     PullEnded {
         /// The pull of a `StartPull`.
         pull: PullId,
-        /// How many leading bytes of the copy are valid now.
+        /// The number of leading bytes of the copy that are valid now.
         valid_bytes: u64,
-        /// How the pull ended.
+        /// The outcome of the pull.
         outcome: PullOutcome,
     },
-    /// Another node asks to be served. Answered by `ServeAccepted` or `ServeRefused`: at once, or, if `awaits_hop`, when
-    /// the hop of this output begins here.
+    /// Another node requests a copy. Answered by `ServeAccepted` or `ServeRefused`: at once, or, if
+    /// `awaits_hop`, when the hop of this output begins here.
     ServeRequested {
         /// A number that the shell chose.
         serve: ServeId,
-        /// The node that asks, by the name that it gave in the handshake.
+        /// The requesting node, by the name that it gave in the handshake.
         peer: NodeId,
-        /// The object that the node asks for.
+        /// The requested object.
         id: ObjectId,
         /// The put that it must be of.
         put: PutId,
@@ -124,20 +124,20 @@ pub enum Event {
     Compared {
         /// The local copy that was compared.
         copy: CopyId,
-        /// Whether both copies have the same bytes; `None` if that could not be found out.
+        /// `true` if both copies have the same bytes; `None` if the comparison failed.
         equal: Option<bool>,
     },
     /// A combination has ended and no longer touches any memory. Said exactly once for each `StartCombine`.
     CombineEnded {
         /// The combination of a `StartCombine`.
         combine: CombineId,
-        /// How many leading bytes of the copy are valid now, counted from its beginning.
+        /// The number of leading bytes of the copy that are valid now, counted from its beginning.
         valid_bytes: u64,
-        /// How the combination ended.
+        /// The outcome of the combination.
         outcome: CombineOutcome,
     },
-    /// A coordinator elsewhere asks this store to perform a hop. Answered by `HopReport`s: at most `Complete`, and any
-    /// time `Failed`, after which there are no more.
+    /// A coordinator elsewhere requests a hop. Answered by `HopReport`s: at most `Complete`, and
+    /// any time `Failed`, after which there are no more.
     HopRequested {
         /// A number that the shell chose.
         hosting: HostingId,
@@ -154,7 +154,7 @@ pub enum Event {
     HopReported {
         /// The hop of a `StartHop`.
         hop: HopId,
-        /// How far the hop is.
+        /// The progress of the hop.
         report: HopReport,
     },
     /// Something happened in a session of a collective.

@@ -10,8 +10,8 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::reduce::ReduceOp;
 use crate::shard::PullOutcome;
 
-/// One hop of a reduce: combines its inputs, element by element, into an object of its own, and serves that while it
-/// grows. Coordinator to the node that performs it.
+/// One hop of a reduce: combines its inputs, element by element, into a new object, and serves that
+/// object while it grows. Coordinator to the node that performs it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hop {
     /// The private id of the output.
@@ -54,7 +54,7 @@ pub struct HopInput {
     pub is_hop: bool,
 }
 
-/// How a [`Hop`] went.
+/// The report of a [`Hop`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum HopReport {
     /// All bytes of the output are there.
@@ -72,14 +72,14 @@ pub enum HopFailure {
     Input {
         /// The index of the input.
         index: usize,
-        /// How the attempt to read it ended.
+        /// The outcome of the attempt to read it.
         outcome: PullOutcome,
     },
     /// The node cannot perform it.
     Refused(Error),
 }
 
-/// From where an input of a combination is read.
+/// The place from which an input of a combination is read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CombineInput {
     /// A local copy, as it grows.
@@ -93,7 +93,7 @@ pub enum CombineInput {
     Remote(HopInput),
 }
 
-/// How a combination ended.
+/// The outcome of a combination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CombineOutcome {
     /// All bytes are there.
@@ -104,7 +104,7 @@ pub enum CombineOutcome {
     InputFailed {
         /// The index of the input.
         index: usize,
-        /// How the transfer of the input ended.
+        /// The outcome of the transfer of the input.
         outcome: PullOutcome,
     },
 }

@@ -1,4 +1,4 @@
-//! What goes into a [`Node`](crate::node::Node) and what comes out of it.
+//! The inputs and outputs of a [`Node`](crate::node::Node), and its settings.
 //!
 //! [`Event`]s go in, [`Effect`]s come out. The [`Request`]s of clients are events, the [`Response`]s to them effects.
 

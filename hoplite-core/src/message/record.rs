@@ -1,4 +1,4 @@
-//! How reduces and collectives went, for those who ask.
+//! Records of reduces and collectives, for people and tools.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use crate::id::ObjectId;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 
-/// How a reduce was planned, and how it went.
+/// The plan and the course of a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
     /// The object that it made.
@@ -18,19 +18,19 @@ pub struct ReduceRecord {
     pub reduced: (usize, usize),
     /// The number of nodes that combined something, beside the receiver.
     pub hops: usize,
-    /// The reason for which it was planned so: the schedule and what it was expected to take, and the best of the others.
+    /// The plan in words: the schedule, its estimated time, and the runner-up.
     pub plan: String,
-    /// What the links were taken for.
+    /// The estimate for links.
     pub link: LinkEstimate,
     /// The time that it took, from the call to the last byte.
     pub elapsed: Duration,
-    /// How often it was mended.
+    /// The number of repairs.
     pub mendings: u32,
-    /// How often the target had to be begun anew.
+    /// The number of times that the target was superseded.
     pub restarts: u32,
     /// `true` if it still goes on.
     pub is_running: bool,
-    /// How far this store is, if it is a member of a session that makes the target.
+    /// The progress of this store, if it is a member of the session that makes the target.
     pub position: Option<Position>,
 }
 
@@ -42,19 +42,19 @@ impl ReduceRecord {
     }
 }
 
-/// How far a member of a session is.
+/// The progress of a member of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// Which member it is, in the order of the schedule, from 0.
+    /// The index of the member in the order of the schedule.
     pub member: usize,
-    /// Of so many.
+    /// The number of members.
     pub members: usize,
-    /// What it does, or how it ended.
+    /// The stage of the member, in words.
     pub stage: String,
-    /// What it fills. What moves bytes knows how far, as long as that grows.
+    /// The copy that it fills. The data plane knows the progress of the copy while it grows.
     pub copy: Option<CopyId>,
-    /// How many bytes of what is made are final here.
+    /// The number of bytes of the result that are final here.
     pub final_bytes: u64,
-    /// The size of what is made.
+    /// The size of the result.
     pub size_bytes: u64,
 }

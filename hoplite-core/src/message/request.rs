@@ -1,4 +1,4 @@
-//! What clients ask a store for.
+//! The requests of clients.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ pub enum Request {
         metadata: Metadata,
         /// The object.
         bytes: Bytes,
-        /// When to answer.
+        /// The condition for the answer.
         confirm: Confirm,
         /// The time to wait for room, for another writer of the same id, and for the directory.
         timeout: Duration,
@@ -58,11 +58,12 @@ pub enum Request {
         /// The copy that the client was writing.
         copy: CopyId,
     },
-    /// Asks for a local copy, which is fetched if need be. Answered by `Object`, or by `Contents` as [`Until::Contents`] says.
+    /// Requests a local copy, which is fetched if need be. Answered by `Object`, or by `Contents`
+    /// as [`Until::Contents`] says.
     Get {
         /// The object to refer to.
         id: ObjectId,
-        /// How much of the object must be there.
+        /// The part of the object that must be there.
         until: Until,
         /// The time that the object may take.
         timeout: Duration,
@@ -72,7 +73,7 @@ pub enum Request {
     Follow {
         /// A copy to which the client holds a reference.
         copy: CopyId,
-        /// How many valid bytes the client knows of.
+        /// The number of valid bytes that the client knows of.
         beyond_bytes: u64,
         /// The time that the bytes may take.
         timeout: Duration,
@@ -102,11 +103,11 @@ pub enum Request {
     Join {
         /// The target of the collective.
         target: ObjectId,
-        /// What this participant has agreed to.
+        /// The agreement of this participant.
         agreement: Agreement,
         /// `true` if it was told that what it had joined is superseded: what it hears now may have been said already.
         is_again: bool,
-        /// The size of its own source.
+        /// The size of the participant's source.
         source_bytes: u64,
         /// The time that the target may take to begin.
         timeout: Duration,
@@ -115,7 +116,7 @@ pub enum Request {
     Wait {
         /// The objects to wait for.
         ids: Vec<ObjectId>,
-        /// How many of them to wait for.
+        /// The number of objects to wait for.
         count: usize,
         /// The time to wait. Zero: until the directory has told once of each what it knows, at most 5 s.
         timeout: Duration,
@@ -124,7 +125,7 @@ pub enum Request {
     Locate {
         /// The object to find.
         id: ObjectId,
-        /// The time to wait. Zero asks for what is known now and is answered in any case.
+        /// The time to wait. Zero requests the present knowledge, which is answered in any case.
         timeout: Duration,
     },
     /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
@@ -137,7 +138,7 @@ pub enum Request {
         /// The call that subscribed.
         call: CallId,
     },
-    /// Asks for what the directory and this store know, for people and tools. The shell answers it, see
+    /// Inspects the directory and this store, for people and tools. The shell answers it, see
     /// [`Effect::Inspect`](super::Effect::Inspect).
     Inspect(Inspection),
     /// Ends a call that is no longer wanted; its answer may still come. Not answered.
@@ -181,7 +182,7 @@ impl Request {
     }
 }
 
-/// What a `Get` waits for.
+/// The condition that ends a `Get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Until {
     /// Until there is a local copy, maybe without any valid byte yet; the client follows its progress. An object without
@@ -198,7 +199,7 @@ pub enum Until {
 /// bytes in the answer save it the message that gives a reference back.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
-/// When a put of a whole object is answered.
+/// The time at which a put of a whole object is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Confirm {
     /// Once the directory has accepted the object, as by [`Request::Seal`].
@@ -207,7 +208,7 @@ pub enum Confirm {
     No,
 }
 
-/// What people and tools ask for.
+/// An inspection by people and tools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inspection {
     /// One page of the cluster's objects, in the order of their ids.
@@ -232,9 +233,9 @@ pub enum Inspection {
     Probe {
         /// These nodes; none stands for all.
         nodes: Vec<NodeId>,
-        /// What to measure.
+        /// The measurements to make.
         options: SurveyOptions,
     },
-    /// How far the probe is that the store coordinates.
+    /// The progress of the probe that the store coordinates.
     ProbeProgress,
 }

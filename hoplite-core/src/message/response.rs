@@ -1,4 +1,4 @@
-//! What a store answers its clients.
+//! The answers to clients.
 
 use bytes::Bytes;
 
@@ -8,7 +8,7 @@ use crate::id::PutId;
 use crate::metadata::Metadata;
 use crate::shard::Locations;
 
-/// Where a client finds a copy.
+/// The place where a client finds a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectView {
     /// The reference, to be given back with [`Request::Release`](super::Request::Release).
@@ -47,28 +47,29 @@ pub enum Response {
     Ranges {
         /// The copy.
         view: ObjectView,
-        /// Which bytes become valid, in this order. Together they are all of the object.
+        /// The ranges of bytes that become valid, in this order. Together they are the whole
+        /// object.
         order: Vec<ByteRange>,
     },
-    /// How many of the ids named an object.
+    /// The number of ids that named an object.
     Deleted {
         /// The number of ids that named an object.
         count: usize,
     },
-    /// Which of the ids are available, as indices into the request's list, ascending. Fewer than asked for if the
+    /// The available ids, as ascending indices into the request's list. Fewer than requested if the
     /// deadline passed.
     Ready {
         /// The indices of the available ids.
         indices: Vec<usize>,
     },
-    /// Which sources were reduced, as indices into the request's list, in the order in which they joined.
+    /// The sources that were reduced, as indices into the request's list, in joining order.
     Reduced {
         /// The indices of the reduced sources.
         indices: Vec<usize>,
     },
-    /// Where an object is.
+    /// The locations of an object.
     Locations(Locations),
-    /// How many leading bytes of the copy are valid that was followed.
+    /// The number of valid leading bytes of the followed copy.
     Progress {
         /// The number of valid bytes.
         valid_bytes: u64,

@@ -1,4 +1,4 @@
-//! The settings of a node, and what it tells of itself.
+//! The settings and the status of a node.
 
 use crate::id::NodeId;
 use crate::limits::Limits;
@@ -7,7 +7,7 @@ use crate::plan::collective::SchedulePreference;
 use crate::shard::Placed;
 use crate::topology::place::Path;
 
-/// What a [`Node`](crate::node::Node) is told at its start.
+/// The settings of a [`Node`](crate::node::Node).
 #[derive(Debug, Clone)]
 pub struct NodeConfig {
     /// The name of this node.
@@ -20,32 +20,32 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// The shards of the directory.
     pub shards: ShardMap,
-    /// How the sessions of allreduces exchange data that this node coordinates.
+    /// The schedule of allreduces that this node coordinates.
     pub allreduce_schedule: SchedulePreference,
-    /// Makes the [`PutId`](crate::id::PutId)s of this run differ from those of every other run and node.
+    /// Makes the [`PutId`](crate::id::PutId)s of this run unique among all runs and nodes.
     pub seed: u64,
 }
 
-/// What is in a store, for status reports and metrics.
+/// The contents of a store, for status reports and metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NodeStatus {
     /// The size of the arena.
     pub capacity_bytes: u64,
-    /// How much of it is free.
+    /// The size of the free part.
     pub free_bytes: u64,
-    /// How much holds pinned copies.
+    /// The size of pinned copies.
     pub pinned_bytes: u64,
-    /// How much could be evicted at once.
+    /// The size of evictable copies.
     pub evictable_bytes: u64,
     /// The number of copies.
     pub copies: usize,
-    /// How many pulls are under way.
+    /// The number of pulls under way.
     pub pulls: usize,
-    /// How much is set aside for targets of reduces that have not begun to grow.
+    /// The size of room that is reserved for targets of reduces.
     pub reserved_bytes: u64,
-    /// How many reduces this store coordinates.
+    /// The number of reduces that this store coordinates.
     pub reductions: usize,
-    /// The number of hops that it performs, for itself or others, failed ones included that were not released yet.
+    /// The number of hops that it performs, including failed hops that were not released yet.
     pub hops: usize,
     /// The number of copies that were evicted so far.
     pub evictions: u64,
@@ -53,10 +53,11 @@ pub struct NodeStatus {
     pub put_conflicts: u64,
     /// The number of hops that are performed for its reduces, here or elsewhere.
     pub directed_hops: usize,
-    /// How many combinations are under way.
+    /// The number of combinations under way.
     pub combinations: usize,
-    /// How many calls, fetches, hops and reduces wait for room.
+    /// The number of calls, fetches, hops and reduces that wait for room.
     pub waiting_for_room: usize,
-    /// Where it is, and by which version of the measured places; of version zero if it was told none.
+    /// The place of the node, with the version of the measured places; version zero if the node was
+    /// told no place.
     pub place: Placed,
 }

@@ -1,4 +1,4 @@
-//! What a store tells people of things that go wrong.
+//! The troubles of a store, for people.
 
 use std::time::Duration;
 
@@ -36,7 +36,7 @@ pub struct PeerFault {
     pub fault: Fault,
 }
 
-/// What goes wrong at a store now.
+/// The troubles of a store now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
     /// The number of calls, fetches, hops and reduces that wait for room.

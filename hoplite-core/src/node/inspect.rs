@@ -1,4 +1,4 @@
-//! What a store tells those who watch the cluster: of itself, and of what is under way here.
+//! The load of a store, for people who watch the cluster.
 
 use super::collecting::Collectives;
 use super::missing::View;
@@ -8,7 +8,7 @@ use crate::text::{cut, escape};
 use crate::time::Time;
 
 impl View<'_> {
-    /// Describes the load of a store with this status. What moves bytes knows the rest.
+    /// Describes the load of a store with this status. The data plane knows the rest.
     pub(super) fn load(&self, status: &NodeStatus, now: Time) -> Load {
         let running = self.reductions.running(self.objects.ctx.link(), now).map(ReduceLoad::from);
         let reduces = running.chain(self.collectives.running(now)).take(MAX_REPORTED);
@@ -27,7 +27,7 @@ impl View<'_> {
         }
     }
 
-    /// What goes wrong here, in words, the most important first.
+    /// Describes troubles in words, the most important first.
     fn trouble_lines(&self, now: Time) -> Vec<String> {
         let Troubles { full_waiters, long_waits, waits, shards, peers } = self.troubles(now);
         let full = (full_waiters > 0)
@@ -62,7 +62,7 @@ impl From<ReduceRecord> for ReduceLoad {
 }
 
 impl Collectives {
-    /// How those go that this store coordinates.
+    /// Describes the collectives that this store coordinates.
     fn running(&self, now: Time) -> impl Iterator<Item = ReduceLoad> {
         self.under_way().map(move |(request, started, members, plan)| ReduceLoad {
             target: request.target.clone(),

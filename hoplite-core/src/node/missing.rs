@@ -1,4 +1,4 @@
-//! What an open call waits for: the cause of a timeout, and what people see of a call that waits for long.
+//! The causes of waits: for errors of timeouts, and for people who look at long waits.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub const LONG_WAIT: Duration = Duration::from_secs(10);
 /// Most long waits that a store shows.
 pub const MAX_LONG_WAITS: usize = 16;
 
-/// What people see of a node: what its calls wait for, what goes wrong, and what is under way.
+/// The view of a node for people: the causes of waits, troubles, and load.
 pub(super) struct View<'a> {
     pub(super) objects: &'a Objects,
     pub(super) reductions: &'a Reductions,
@@ -54,7 +54,7 @@ impl View<'_> {
         }
     }
 
-    /// The thing that those who want an object wait for.
+    /// The thing that calls for an object wait for.
     fn missing_of_object(&self, id: &ObjectId) -> Option<Missing> {
         let live = self.objects.copies.live(id).map(|(_, local)| local);
         if let Some(local) = live.filter(|local| !local.awaits_sender()) {
@@ -133,7 +133,7 @@ impl View<'_> {
         self.objects.missing_of_stores(if working.is_empty() { unusable } else { working })
     }
 
-    /// What goes wrong at this store at `now`, for people.
+    /// Describes the troubles of this store at `now`.
     pub(super) fn troubles(&self, now: Time) -> Troubles {
         let waits = || self.objects.calls.waiting_for(now, LONG_WAIT);
         let wait = |(key, operation, waited)| LongWait { operation, waited, missing: self.missing(key) };

@@ -1,23 +1,25 @@
-//! One store's object table, as a pure state machine.
+//! The state machine of one store.
 //!
-//! A [`Node`] owns the decisions of a store: where in the arena a copy goes and what is evicted for it, which client
-//! holds which references, what is published to which shard, when an object is fetched and what happens when a pull
-//! fails. It owns no bytes, sockets or clocks: [`Event`]s go in, [`Effect`]s come out, in the order in which the shell
-//! must perform them.
+//! [`Event`]s go into a [`Node`], [`Effect`]s come out, and the shell performs the effects in their order. A node owns no
+//! bytes, sockets or clocks.
 //!
-//! Its parts own what they decide about, and nobody else changes that: the `table` of copies, open `calls`, `fetch`es, the
-//! questions to the directory (`asks`), what that knows of each copy (`publication`), combinations (`combine`), hops that are
-//! performed here (`hop`), reductions (`reduce`) and sessions of
-//! collectives (`collecting`). All share a `context`. This file routes events to them; what follows for
-//! the others is done in `requests`, `gets`, `put`, `copies`, `publish`, `shards` and `reducing`.
+//! This file is the router. It gives each event, deadline and notice to the machine that it concerns:
+//!
+//! * `objects`: copies, calls of clients, fetches, queries and publication.
+//! * `reduction`: reduces that this store coordinates, and hops that it performs.
+//! * `collecting`: collectives that this store coordinates or is a member of.
+//!
+//! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs other machines through a
+//! [`Notice`], which the router delivers after the current event is complete, so no machine is entered while its state is
+//! half changed.
 //!
 //! # Invariants
 //! * An extent is freed only when no client references the copy, no serve reads it and no pull writes it.
 //! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a conflict, evicted)
 //!   and never comes back.
 //! * Every `StartPull` is followed by one `PullEnded` before its memory is used for anything else.
-//! * Every request but those documented as not answered is answered exactly once (a subscription: any number of times),
-//!   unless its client is gone.
+//! * Every request is answered exactly once, unless its client is gone. Exceptions are documented at the request: some
+//!   have no answer, and a subscription has any number of answers.
 
 mod collecting;
 mod inspect;
@@ -61,7 +63,7 @@ impl Node {
         }
     }
 
-    /// Takes in what happened at `now` and appends what is to be done to `effects`.
+    /// Takes in an event at `now`, and appends its effects to `effects`.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         self.objects.ctx.advance(now);
         self.take(event);
@@ -256,8 +258,9 @@ impl Node {
         }
     }
 
-    /// Tries again for those who wait for room, in the order of their arrival. A waiter that still does not fit does not hold
-    /// the others up, because a huge object must not stop every small one. Returns `true` if there was new room.
+    /// Lets waiters for room try again, in the order of their arrival. A waiter that still does not
+    /// fit does not hold the others up, because a huge object must not stop every small one.
+    /// Returns `true` if there was new room.
     fn retry_space(&mut self) -> bool {
         let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
         for waiter in waiters {
@@ -286,7 +289,7 @@ impl Node {
         self.objects.ctx.next_deadline()
     }
 
-    /// What is in the store now.
+    /// Describes the contents of the store now.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
             reductions: self.reductions.len() + self.collectives.coordinated(),
@@ -296,12 +299,13 @@ impl Node {
         }
     }
 
-    /// How the store is now, as far as its object table knows. What moves bytes knows the rest.
+    /// Describes the load of the store now, as far as its state machine knows. The data plane knows
+    /// the rest.
     pub fn load(&self, now: Time) -> Load {
         self.view().load(&self.status(), now)
     }
 
-    /// What goes wrong at this store at `now`, for people.
+    /// Describes the troubles of this store at `now`.
     pub fn troubles(&self, now: Time) -> Troubles {
         self.view().troubles(now)
     }
@@ -311,7 +315,7 @@ impl Node {
         View { objects, reductions, collectives }
     }
 
-    /// Returns the clients that refer to copies which nobody else needs.
+    /// Returns the clients that refer to copies which are deleted or could be evicted.
     pub fn holders(&self) -> Holders {
         self.objects.holders()
     }

@@ -1,7 +1,6 @@
-//! Open calls: who asked for what, until when, and the references that clients hold.
+//! Open calls of clients with their deadlines, and the references that clients hold.
 //!
-//! What a call waits for is known elsewhere; here is only that it waits, and who is to be looked at again when the copies
-//! of an object change.
+//! The calls that wait for a change of an object's copies stand here in the order of their arrival.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +22,7 @@ use crate::time::Time;
 /// Most bytes of objects that wait with puts that have handed them over: they are beside the arena.
 const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
 
-/// What a create asked for.
+/// The request of a create.
 #[derive(Debug, Clone)]
 pub(crate) struct CreateCall {
     pub(crate) id: ObjectId,
@@ -50,7 +49,7 @@ pub(crate) enum Call {
     Get {
         id: ObjectId,
         until: Until,
-        /// What the caller has agreed to, if the object is the target of its allreduce.
+        /// The agreement of the participant, if the object is the target of its collective.
         join: Option<Agreement>,
     },
     Follow {
@@ -60,11 +59,11 @@ pub(crate) enum Call {
     Delete(DeleteCall),
     Wait(WaitCall),
     Locate {
-        query: Option<RequestId>,
+        query: RequestId,
         wants: Wanted,
     },
     Subscription {
-        query: Option<RequestId>,
+        query: RequestId,
     },
     /// `sources`: how many; `reduced`: which of them, in joining order, once the target is complete.
     Reduce {
@@ -74,67 +73,51 @@ pub(crate) enum Call {
     },
 }
 
-/// What answers a locate.
+/// The answer that ends a locate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Wanted {
     /// A location, or the bytes.
     Location,
-    /// The first word of the directory.
-    FirstWord,
+    /// The first answer of the directory.
+    FirstAnswer,
 }
 
-/// A delete whose questions are not all answered.
+/// A delete with open queries.
 #[derive(Debug)]
 pub(crate) struct DeleteCall {
-    queries: BTreeSet<RequestId>,
-    deleted: usize,
+    pub(crate) queries: BTreeSet<RequestId>,
+    /// The number of ids that named an object.
+    pub(crate) deleted: usize,
 }
 
 /// A wait for the objects of a list.
 #[derive(Debug)]
 pub(crate) struct WaitCall {
-    /// How many are wanted.
-    count: usize,
-    /// The indices of those that are available.
-    ready: BTreeSet<usize>,
-    queries: BTreeSet<RequestId>,
-    /// The indices of which the directory has not said anything yet, if its first word is enough.
-    unanswered: Option<BTreeSet<usize>>,
+    /// The number of objects that end the wait.
+    pub(crate) count: usize,
+    /// The indices of the available objects.
+    pub(crate) ready: BTreeSet<usize>,
+    pub(crate) queries: BTreeSet<RequestId>,
+    /// The indices of objects for which the directory has not answered yet, if its first answer is
+    /// enough.
+    pub(crate) unanswered: Option<BTreeSet<usize>>,
 }
 
 impl DeleteCall {
-    pub(crate) fn new(queries: BTreeSet<RequestId>, deleted: usize) -> Self {
-        Self { queries, deleted }
-    }
-
-    /// The questions that are not answered.
-    pub(crate) fn queries(&self) -> impl Iterator<Item = RequestId> {
-        self.queries.iter().copied()
-    }
-
-    /// A question is answered: whether it named an object.
+    /// Notes the answer to a query: `was_there` if its id named an object.
     pub(crate) fn answered(&mut self, query: RequestId, was_there: bool) {
         self.queries.remove(&query);
         self.deleted += usize::from(was_there);
     }
 
-    /// How many of the ids named an object, once all questions are answered.
+    /// Returns the number of ids that named an object, once all queries are answered.
     pub(crate) fn outcome(&self) -> Option<usize> {
         self.queries.is_empty().then_some(self.deleted)
     }
 }
 
 impl WaitCall {
-    pub(crate) fn new(
-        count: usize,
-        ready: BTreeSet<usize>,
-        queries: BTreeSet<RequestId>,
-        unanswered: Option<BTreeSet<usize>>,
-    ) -> Self {
-        Self { count, ready, queries, unanswered }
-    }
-
-    /// The directory told whether the object with this index is available.
+    /// Notes an answer of the directory about the object with this index.
     pub(crate) fn located(&mut self, index: usize, is_available: bool) {
         if is_available {
             self.ready.insert(index);
@@ -146,12 +129,13 @@ impl WaitCall {
         }
     }
 
-    /// Returns `true` if enough are available, or the directory has said what it knows and that is enough.
+    /// Returns `true` if enough objects are available, or if first answers are enough and all have
+    /// come.
     pub(crate) fn is_over(&self) -> bool {
         self.ready.len() >= self.count || self.unanswered.as_ref().is_some_and(BTreeSet::is_empty)
     }
 
-    /// The indices of those that are available.
+    /// The indices of the available objects.
     pub(crate) fn ready(&self) -> Vec<usize> {
         self.ready.iter().copied().collect()
     }
@@ -163,7 +147,7 @@ impl Call {
         create.contents.as_ref().map_or(0, |contents| contents.bytes.len())
     }
 
-    /// How many ids of a list it still waits for.
+    /// Returns the number of ids of a list that are open.
     fn open_ids(&self) -> usize {
         match self {
             Self::Delete(DeleteCall { queries, .. }) | Self::Wait(WaitCall { queries, .. }) => queries.len(),
@@ -172,13 +156,13 @@ impl Call {
         }
     }
 
-    /// The questions to the directory that it waits for.
+    /// Returns the open queries of the call.
     pub(crate) fn queries(&self) -> Vec<RequestId> {
         match self {
             Self::Delete(DeleteCall { queries, .. }) | Self::Wait(WaitCall { queries, .. }) => {
                 queries.iter().copied().collect()
             }
-            Self::Locate { query, .. } | Self::Subscription { query } => query.iter().copied().collect(),
+            Self::Locate { query, .. } | Self::Subscription { query } => vec![*query],
             _ => Vec::new(),
         }
     }
@@ -195,14 +179,14 @@ struct OpenCall {
 
 /// The reason for which a client is given a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Purpose {
+pub(crate) enum Access {
     /// It reads a copy.
-    Get,
+    Read,
     /// It writes a copy, or compares with one that is there already.
-    Put,
+    Write,
 }
 
-/// What one client holds.
+/// The references and calls of one client.
 #[derive(Debug, Default)]
 struct Client {
     references: BTreeMap<CopyId, u32>,
@@ -218,7 +202,7 @@ pub(crate) struct Calls {
     open: BTreeMap<CallKey, OpenCall>,
     /// The creates and gets that wait for a change of the copies of an object.
     waiters: BTreeMap<ObjectId, Queue<CallKey>>,
-    /// How many bytes of objects wait with the puts that have handed them over.
+    /// The number of bytes that waiting puts have handed over.
     handed_over_bytes: usize,
 }
 
@@ -237,7 +221,7 @@ impl Calls {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
-    /// Checks that a client may ask for so many ids, given those that its open calls still wait for.
+    /// Checks that a client may wait for these ids in addition to the ids of its open calls.
     pub(crate) fn check_ids(&self, limits: &Limits, client: ClientId, ids: &[ObjectId]) -> Result<()> {
         let limit = limits.max_ids_per_request;
         let open: usize = self.of_client(client).map(|(_, open)| open.call.open_ids()).sum();
@@ -267,12 +251,12 @@ impl Calls {
         self.open.get_mut(&key).map(|open| &mut open.call)
     }
 
-    /// What a call was asked for, and how long it has been waiting.
+    /// Returns the operation of a call and the time that the call has waited.
     pub(crate) fn waited(&self, key: CallKey, now: Time) -> Option<(Operation, Duration)> {
         self.open.get(&key).map(|open| (open.operation, now.since(open.started)))
     }
 
-    /// The calls of clients that have waited for so long, and for how long.
+    /// Returns the calls of clients that have waited for at least `limit`, and their times.
     pub(crate) fn waiting_for(
         &self,
         now: Time,
@@ -286,7 +270,7 @@ impl Calls {
         calls.filter(move |(_, _, waited)| *waited >= limit)
     }
 
-    /// How much time a call has left.
+    /// Returns the time that a call has left.
     pub(crate) fn time_left(&self, key: CallKey, now: Time) -> Duration {
         self.open.get(&key).map_or(Duration::ZERO, |open| open.deadline.since(now))
     }
@@ -351,7 +335,7 @@ impl Calls {
         self.waiters.entry(id.clone()).or_default().push(key);
     }
 
-    /// Returns `true` if somebody waits for a change of `id`.
+    /// Returns `true` if a call waits for a change of `id`.
     pub(crate) fn is_awaited(&self, id: &ObjectId) -> bool {
         self.waiters.contains_key(id)
     }
@@ -375,20 +359,20 @@ impl Calls {
         self.waiting_gets(id).map(|(key, _)| key).collect()
     }
 
-    /// Until when some get waits for `id`; `None` if none does.
+    /// Returns the last deadline of the gets that wait for `id`.
     pub(crate) fn last_get_deadline(&self, id: &ObjectId) -> Option<Time> {
         self.waiting_gets(id).map(|(_, deadline)| deadline).max()
     }
 
     /// Checks that `client` may be given one more reference.
     ///
-    /// Puts have some references of their own, one for each call that a client may have open, so that a client that holds
-    /// as many views as it may can still put.
-    pub(crate) fn check_may_refer(&self, limits: &Limits, client: ClientId, purpose: Purpose) -> Result<()> {
+    /// A client at its limit of views can still put, because puts have extra references: one for
+    /// each call that the client may have open.
+    pub(crate) fn check_may_refer(&self, limits: &Limits, client: ClientId, access: Access) -> Result<()> {
         let limit = limits.max_references_per_client;
-        let reserve = match purpose {
-            Purpose::Get => 0,
-            Purpose::Put => limits.max_requests_per_client,
+        let reserve = match access {
+            Access::Read => 0,
+            Access::Write => limits.max_requests_per_client,
         };
         match self.clients.get(&client) {
             Some(holder)
@@ -430,7 +414,7 @@ impl Calls {
         held.flat_map(|(copy, count)| std::iter::repeat_n(*copy, *count as usize)).collect()
     }
 
-    /// All copies to which clients refer, each once for a client.
+    /// Returns the copies to which clients refer, each once for each client.
     pub(crate) fn all_references(&self) -> impl Iterator<Item = (ClientId, CopyId)> {
         self.clients
             .iter()

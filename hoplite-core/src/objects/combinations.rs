@@ -6,7 +6,7 @@ use crate::collective::MembershipId;
 use crate::id::ObjectId;
 use crate::message::{CombineId, CopyId, HopOwner};
 
-/// What a combination is for.
+/// The user of a combination.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CombineUser {
     /// The target of a reduce of this store.

@@ -2,6 +2,7 @@
 
 use super::Objects;
 use super::combinations::{Combination, CombineUser};
+use super::table::LocalCopy;
 use crate::collective::{CollectiveEffect, MembershipId, Plan};
 use crate::dtype::Dtype;
 use crate::message::{CombineId, CombineInput, CopyId, Effect, HopInput};
@@ -21,11 +22,12 @@ impl Objects {
             CombineInput::Local { copy, .. } => Some(*copy),
             CombineInput::Remote(_) => None,
         });
-        let combine = self.enter_combination(copy, local_copies.collect(), offset_bytes, user);
+        let combine = self.enter_combination(copy, local_copies.collect(), user);
         self.ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
     }
 
-    /// Starts to fill `copy` as a member of a session, from these copies and from what other members give.
+    /// Starts to fill `copy` as a member of a session, from these copies and the data of other
+    /// members.
     pub(crate) fn start_exchange(
         &mut self,
         copy: CopyId,
@@ -35,30 +37,25 @@ impl Objects {
     ) -> CombineId {
         // The copy too: when it is complete, the exchange goes on for others.
         let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
-        let combine = self.enter_combination(copy, held, 0, CombineUser::Membership(membership));
+        let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
         self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange { combine, copy, sources, plan }));
         combine
     }
 
-    fn enter_combination(
-        &mut self,
-        copy: CopyId,
-        held: Vec<CopyId>,
-        offset_bytes: u64,
-        user: CombineUser,
-    ) -> CombineId {
+    fn enter_combination(&mut self, copy: CopyId, held: Vec<CopyId>, user: CombineUser) -> CombineId {
         let combine = CombineId(self.ctx.next_number());
         for input in &held {
             self.copies.hold(*input);
         }
         self.combinations.insert(combine, Combination { copy, held, user });
-        self.copies.begin_combine(copy, combine, offset_bytes);
+        self.copies.begin_combine(copy, combine);
         combine
     }
 
-    /// Asks the combination that fills `copy` to end. Returns `true` if there is one.
+    /// Cancels the combination that fills `copy`. Returns `true` if there is one.
     pub(crate) fn cancel_combine(&mut self, copy: CopyId) -> bool {
-        self.copies.cancel_combine(&mut self.ctx, copy)
+        let combine = self.copies.get(&copy).and_then(LocalCopy::combination);
+        combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
     /// Ends a combination that no longer touches any memory. Returns its user and the number of valid bytes, if the copy is

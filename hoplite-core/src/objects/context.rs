@@ -1,4 +1,5 @@
-//! What all parts of a node share: its settings, the time, the way out for effects, deadlines, numbers and notices.
+//! The context that all machines of a node share: settings, time, effects, deadlines, numbers and
+//! notices.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
@@ -19,7 +20,7 @@ pub(crate) struct Context {
     config: NodeConfig,
     now: Time,
     link: LinkEstimate,
-    /// The version of what the directory says of the places of nodes.
+    /// The version of the measured places of nodes that the directory told.
     places_version: u64,
     slow_peers: Vec<NodeId>,
     effects: Vec<Effect>,
@@ -69,7 +70,7 @@ impl Context {
         self.now = self.now.max(now);
     }
 
-    /// What the links between this node and others are taken for.
+    /// The estimate for links between this node and others.
     pub(crate) const fn link(&self) -> LinkEstimate {
         self.link
     }
@@ -90,7 +91,7 @@ impl Context {
         place != known
     }
 
-    /// What the directory has said of that; of version zero, if nothing was measured.
+    /// The place of this node as the directory told it; of version zero, if nothing was measured.
     pub(crate) const fn place(&self) -> Placed {
         Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
     }
@@ -237,7 +238,7 @@ mod tests {
         }
         assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
         assert_eq!(ctx.place().version, 5);
-        // What is measured of links says nothing of uplinks.
+        // A measurement of links leaves the uplink as it is.
         ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
         assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));
         // A probe that finds no groups takes all back.

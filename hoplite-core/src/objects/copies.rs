@@ -1,7 +1,7 @@
-//! What follows from changes of copies for those who wait for them, and for the directory.
+//! Opens and ends copies, and tells waiting calls and the directory of that.
 
 use super::Objects;
-use super::calls::Purpose;
+use super::calls::Access;
 use super::notice::{Deadline, Notice};
 use super::table::Room;
 use crate::error::Error;
@@ -36,27 +36,27 @@ impl Objects {
         room
     }
 
-    /// Has all calls looked at again that wait for a change of `id`.
+    /// Lets all calls that wait for a change of `id` try again.
     pub(crate) fn wake(&mut self, id: &ObjectId) {
         if self.calls.is_awaited(id) {
             self.ctx.notify(Notice::Changed(id.clone()));
         }
     }
 
-    /// Marks all bytes valid and answers those who waited for them.
+    /// Marks all bytes valid and wakes waiting calls.
     pub(crate) fn complete(&mut self, copy: CopyId) {
         let id = self.copies[&copy].id.clone();
         self.copies.complete(&mut self.ctx, copy);
         self.wake(&id);
     }
 
-    /// Takes a copy out of the index: nobody finds it any more, those who use it keep it until they let go.
+    /// Takes a copy out of the index. Its users keep it until they let go.
     ///
-    /// Local waiters are not told; that is the caller's decision.
+    /// The caller decides if it wakes waiting calls.
     pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         if local.is_live() {
-            // A fetch for it has nothing to go on with. Calls that still wait start another one.
+            // The fetch for the copy ends too. Calls that still wait start another one.
             self.end_fetch(&local.id.clone());
             self.detach_copy(copy, error);
         }
@@ -67,7 +67,7 @@ impl Objects {
         let id = local.id.clone();
         let is_target = local.is_public() && local.is_combined();
         let publication = self.copies.publication_mut(copy);
-        let (sealer, republish_at) = (publication.take_sealer(), publication.take_republish_time());
+        let (sealer, republish_at) = (publication.sealer.take(), publication.take_republish_time());
         if let Some(time) = republish_at {
             self.ctx.unschedule(time, Deadline::Republish(copy));
         }
@@ -91,7 +91,7 @@ impl Objects {
         self.detach(copy, error);
     }
 
-    /// As [`Objects::abandon`], for what was received of an object whose fetch goes on.
+    /// As [`Objects::abandon`], for a partial copy whose fetch goes on.
     pub(crate) fn abandon_received(&mut self, copy: CopyId, error: Error) {
         self.unpublish(copy, UnpublishReason::PullEnded);
         self.detach_copy(copy, error);
@@ -105,7 +105,7 @@ impl Objects {
         }
     }
 
-    /// What the directory is told when the store gives up a copy now.
+    /// Returns the reason that the directory is told when the store gives up a copy now.
     pub(crate) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
         match self.copies[&copy].location_state() {
             LocationState::Producing => UnpublishReason::Aborted,
@@ -114,19 +114,14 @@ impl Objects {
         }
     }
 
-    /// Gives `client` one more reference, to read.
-    pub(crate) fn refer(&mut self, client: ClientId, copy: CopyId) -> Result<ObjectView, Error> {
-        self.refer_for(client, copy, Purpose::Get)
-    }
-
     /// Gives `client` one more reference.
-    pub(crate) fn refer_for(
+    pub(crate) fn refer(
         &mut self,
         client: ClientId,
         copy: CopyId,
-        purpose: Purpose,
+        access: Access,
     ) -> Result<ObjectView, Error> {
-        self.calls.check_may_refer(self.ctx.limits(), client, purpose)?;
+        self.calls.check_may_refer(self.ctx.limits(), client, access)?;
         self.calls.add_reference(client, copy);
         self.copies.hold(copy);
         Ok(self.copies.view(copy))
@@ -140,7 +135,8 @@ impl Objects {
         self.release(client, copy);
     }
 
-    /// Takes back one reference; unknown ones are ignored, for the client may have raced with its own release.
+    /// Takes back one reference. Ignores an unknown one, because the client may have raced with its
+    /// own release.
     pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
         if !self.calls.remove_reference(client, copy) {
             return;

@@ -1,4 +1,4 @@
-//! The directory shards of this store: queries to them, their answers, and what happens when one is lost.
+//! Queries to the directory shards, and the messages of shards.
 //!
 //! # Failures and who notices them
 //!
@@ -8,15 +8,16 @@
 //! * **A transfer stalls although its sender lives.** The producer of an object makes signs of life that relays pass on. A receiver
 //!   that gets neither a byte nor a new sign for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
 //! * **Two stores are sent to each other.** The store that is asked by its own sender leaves it and serves it (`gets.rs`).
-//! * **A client dies.** Its connection closes. The node ends its calls, releases its references and aborts what it had not sealed
-//!   (`requests.rs`).
+//! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
+//!   aborts its unsealed puts (`requests.rs`).
 //! * **A store dies.** Its shards notice when its connection closes, or after six seconds without an answer to a ping. They grant its
 //!   copies no more, and after another second count them as lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy
 //!   of a pinned object is promoted. If a shard has the bytes of an inline object, another store keeps them (`shard/orphans.rs`).
 //!   Otherwise gets fail with `ObjectLost`.
-//! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries to the next shard of each id, and
-//!   publishes its copies at the shard that is second now (`publish.rs`). A shard that comes back is refilled in the same way. Until
-//!   then it holds deletes of ids that it does not know (`shard/delete.rs`).
+//! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries to the
+//!   next shard of each id. It publishes its copies at the shard that is second now (`publish.rs`).
+//!   A shard that comes back is refilled in the same way. Until then it holds deletes of ids that
+//!   it does not know (`shard/delete.rs`).
 
 use std::time::Duration;
 
@@ -27,34 +28,24 @@ use super::notice::Notice;
 use super::queries::{OpenQuery, Purpose};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::message::{CallKey, CopyId, Effect};
+use crate::message::{CopyId, Effect};
 use crate::metadata::Metadata;
 use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants};
 
-/// The time that a question may wait that is asked only for clients who follow a copy that has lost its sender. It is asked
-/// again when that has passed.
+/// The time limit of a query that only clients need which follow a copy without a sender. The node
+/// repeats the query after that time.
 const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
 
 impl Objects {
-    fn query(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
+    /// Sends a query to the first connected shard of its id.
+    pub(crate) fn query(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
         let request = self.queries.enter(&mut self.ctx, id, purpose);
         self.send_query(request);
         request
     }
 
-    pub(crate) fn query_sender(&mut self, id: &ObjectId) -> RequestId {
-        self.query(id.clone(), Purpose::Fetch)
-    }
-
-    pub(crate) fn query_delete(&mut self, id: ObjectId, key: CallKey) -> RequestId {
-        self.query(id, Purpose::Delete(key))
-    }
-
-    pub(crate) fn query_locations(&mut self, id: ObjectId, key: CallKey, index: usize) -> RequestId {
-        self.query(id, Purpose::Locations(key, index))
-    }
-
-    /// Queries where a source is. If there are few, those that the shard has the bytes of are asked for at the same time.
+    /// Queries the locations of a source, and maybe its bytes, for the reduce or collective that
+    /// makes `target`.
     pub(crate) fn query_source(
         &mut self,
         id: ObjectId,
@@ -69,10 +60,6 @@ impl Objects {
         request
     }
 
-    pub(crate) fn query_target(&mut self, target: &ObjectId) -> RequestId {
-        self.query(target.clone(), Purpose::Target)
-    }
-
     fn send_query(&mut self, request: RequestId) {
         let Some((shard, query)) = self.queries.sitting(request) else { return };
         let id = query.id.clone();
@@ -81,7 +68,7 @@ impl Objects {
                 let timeout =
                     self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
                 let live = self.copies.live(&id);
-                // Those who follow the copy have no deadline that the store knows.
+                // Clients that follow the copy have no deadline that the store knows.
                 let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
                 let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
                 let resume = live.map(|(_, copy)| copy.put);
@@ -96,12 +83,13 @@ impl Objects {
         self.ctx.tell_shard(shard, message);
     }
 
-    /// Takes a question back.
+    /// Withdraws a query.
     pub(crate) fn withdraw_query(&mut self, request: RequestId) {
         self.queries.withdraw(&mut self.ctx, request);
     }
 
-    /// Moves questions to the shards that are responsible now that the session with `changed` came or went.
+    /// Moves queries to the shards that are responsible now that the session with `changed` came or
+    /// went.
     pub(crate) fn rehome_queries(&mut self, changed: usize) {
         for request in self.queries.rehome(&mut self.ctx, changed) {
             self.send_query(request);
@@ -110,7 +98,7 @@ impl Objects {
         self.copies.forget_grants_of(changed);
     }
 
-    /// A shard says something: to the one who asked, or of a copy.
+    /// Takes in a message of a shard: the answer to a query, or news of a copy.
     pub(crate) fn shard_said(&mut self, shard: usize, message: ToStore) {
         if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
             return;
@@ -137,25 +125,7 @@ impl Objects {
                     self.decline_inline(shard, &id, put);
                 }
             }
-            ToStore::Failed { request, error: Error::Deleted { id } }
-                if self.queries.is_subscription_at(shard, request) =>
-            {
-                // Nobody has put the id that was deleted. That concerns only the store which is about to make it.
-                if self.queries.purpose_at(shard, request) == Some(Purpose::Target) {
-                    self.ctx.notify(Notice::TargetDeleted(id));
-                }
-            }
-            ToStore::Failed { request, error } => match self.queries.answered(shard, request) {
-                Some(OpenQuery { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
-                Some(OpenQuery { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
-                    self.finish(key, Err(error));
-                }
-                Some(OpenQuery { id: target, purpose: Purpose::Target, .. })
-                | Some(OpenQuery { purpose: Purpose::Source(target, _), .. }) => {
-                    self.ctx.notify(Notice::QueryFailed(target, error));
-                }
-                None => {}
-            },
+            ToStore::Failed { request, error } => self.query_failed(shard, request, error),
             ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
             ToStore::Promote { id, put } => self.promoted(shard, &id, put),
             ToStore::Placed(placed) => self.placed(shard, placed),
@@ -167,20 +137,7 @@ impl Objects {
             ToStore::TakeOver { id, put, metadata, bytes } => {
                 self.take_over(shard, &id, put, metadata, bytes.into());
             }
-            ToStore::DeleteDone { request, put } => {
-                // No other question is answered by that.
-                let is_asked = matches!(self.queries.purpose_at(shard, request), Some(Purpose::Delete(_)));
-                if is_asked
-                    && let Some(OpenQuery { id, purpose: Purpose::Delete(key), .. }) =
-                        self.queries.answered(shard, request)
-                {
-                    if let Some(put) = put {
-                        self.remember_deletion(&id, put);
-                        self.tell_other_shards(shard, &id, put);
-                    }
-                    self.delete_answered(key, request, put.is_some());
-                }
-            }
+            ToStore::DeleteDone { request, put } => self.delete_done(shard, request, put),
             ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
                 Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
                 Some(Purpose::Source(target, index)) => {
@@ -192,7 +149,44 @@ impl Objects {
         }
     }
 
-    /// What one shard says of places the others may not have heard: they were away, or out of reach, when it was measured.
+    /// A shard cannot answer a query, or the object of a subscription was deleted.
+    fn query_failed(&mut self, shard: usize, request: RequestId, error: Error) {
+        if let Error::Deleted { id } = &error
+            && self.queries.is_subscription_at(shard, request)
+        {
+            // The deleted id had no put. That concerns only a store that is about to make the object.
+            if self.queries.purpose_at(shard, request) == Some(Purpose::Target) {
+                self.ctx.notify(Notice::TargetDeleted(id.clone()));
+            }
+            return;
+        }
+        match self.queries.answered(shard, request) {
+            Some(OpenQuery { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
+            Some(OpenQuery { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
+                self.finish(key, Err(error));
+            }
+            Some(OpenQuery { id: target, purpose: Purpose::Target, .. })
+            | Some(OpenQuery { purpose: Purpose::Source(target, _), .. }) => {
+                self.ctx.notify(Notice::QueryFailed(target, error));
+            }
+            None => {}
+        }
+    }
+
+    /// The directory has deleted a put, or knew none.
+    fn delete_done(&mut self, shard: usize, request: RequestId, put: Option<PutId>) {
+        // The message answers queries for deletes only.
+        let Some(Purpose::Delete(key)) = self.queries.purpose_at(shard, request) else { return };
+        let Some(OpenQuery { id, .. }) = self.queries.answered(shard, request) else { return };
+        if let Some(put) = put {
+            self.remember_deletion(&id, put);
+            self.tell_other_shards(shard, &id, put);
+        }
+        self.delete_answered(key, request, put.is_some());
+    }
+
+    /// Takes in the place of this node, and tells the other shards, because they may have missed
+    /// the measurement.
     fn placed(&mut self, shard: usize, placed: Placed) {
         if self.ctx.be_placed(placed) {
             for other in (0..self.ctx.shard_count()).filter(|other| *other != shard) {
@@ -233,7 +227,7 @@ impl Objects {
         }
     }
 
-    /// The shard counts this store as a location of bytes that it answered with; that is not so.
+    /// Tells a shard that this store does not keep the bytes with which the shard answered.
     pub(crate) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
         if self.copies.live_put(id, put).is_none() {
             self.fetches.decline(id);
@@ -251,7 +245,7 @@ impl Objects {
         self.ctx.push(Effect::Fill { copy, bytes });
     }
 
-    /// What an object that exceeds a limit of this store is answered with.
+    /// Checks an object against the limits of this store.
     pub(crate) fn check_incoming(
         &self,
         id: &ObjectId,

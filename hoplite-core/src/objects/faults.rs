@@ -1,4 +1,4 @@
-//! What this store has heard of shards and stores that refuse it, or cannot be reached.
+//! Shards and stores that refuse this store, or cannot be reached.
 
 use super::context::Context;
 use crate::error::{Error, Missing};

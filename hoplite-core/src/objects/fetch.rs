@@ -11,7 +11,8 @@ use crate::time::Time;
 
 /// The pause before the second retry of a fetch; the first is at once. A few round trips to a shard that is busy.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(50);
-/// Longest pause between two attempts to fetch an object: a fraction of what a person notices as a hang.
+/// Longest pause between two attempts to fetch an object: shorter than a hang that a person
+/// notices.
 const MAX_BACK_OFF: Duration = Duration::from_secs(1);
 /// Most senders that a query queries to avoid: the limit of the wire format.
 const MAX_AVOIDED: usize = 64;
@@ -35,7 +36,7 @@ impl Fetch {
     }
 }
 
-/// What a fetch waits for.
+/// The event for which a fetch waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FetchStep {
     /// The directory's answer.
@@ -55,7 +56,7 @@ pub(crate) struct Fetches {
 }
 
 impl Fetches {
-    /// What the fetch of `id` waits for, if there is one.
+    /// Returns the event for which the fetch of `id` waits, if there is a fetch.
     pub(crate) fn step(&self, id: &ObjectId) -> Option<FetchStep> {
         self.by_id.get(id).map(|fetch| fetch.step)
     }
@@ -136,7 +137,7 @@ impl Fetches {
         false
     }
 
-    /// Forgets a fetch; answers what it waited for.
+    /// Forgets a fetch. Returns the event for which it waited.
     pub(crate) fn remove(&mut self, ctx: &mut Context, id: &ObjectId) -> Option<FetchStep> {
         let step = self.by_id.remove(id)?.step;
         if let FetchStep::BackingOff { until } = step {

@@ -5,9 +5,10 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Objects;
-use super::calls::Call;
+use super::calls::{Access, Call};
 use super::fetch::FetchStep;
 use super::notice::SpaceWaiter;
+use super::queries::Purpose;
 use super::table::{ActivePull, LocalCopy, Phase};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation};
@@ -21,12 +22,8 @@ use crate::shard::{Grant, PullOutcome, UnpublishReason};
 const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
-    pub(crate) fn get(&mut self, key: CallKey, id: ObjectId, until: Until, timeout: Duration) {
-        self.get_or_join(key, id, until, None, timeout);
-    }
-
-    /// A get, maybe by a participant of an allreduce whose target it is.
-    pub(crate) fn get_or_join(
+    /// Begins a get, maybe by a participant of the collective that makes the object.
+    pub(crate) fn get(
         &mut self,
         key: CallKey,
         id: ObjectId,
@@ -58,14 +55,14 @@ impl Objects {
         if !is_ready {
             return None;
         }
-        // On the general path nobody has compared that before.
+        // Without a session, this store is the first to compare the agreements.
         let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
         let is_small = until == Until::Contents && local.size_bytes <= MAX_CONTENTS_BYTES;
         if is_small && self.calls.open_calls(key.client) <= MAX_CALLS_FOR_CONTENTS {
             self.copies.touch(copy);
             return Some(Ok(Response::Contents { view: self.copies.view(copy), bytes: Bytes::new() }));
         }
-        Some(checked.and_then(|()| self.refer(key.client, copy).map(Response::Object)))
+        Some(checked.and_then(|()| self.refer(key.client, copy, Access::Read).map(Response::Object)))
     }
 
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.
@@ -79,14 +76,14 @@ impl Objects {
 
     fn fetch(&mut self, id: &ObjectId) {
         if !self.fetches.contains(id) {
-            let request = self.query_sender(id);
+            let request = self.query(id.clone(), Purpose::Fetch);
             self.fetches.query(id, request);
         }
     }
 
     fn query_again(&mut self, id: &ObjectId) {
         if self.fetches.contains(id) {
-            let request = self.query_sender(id);
+            let request = self.query(id.clone(), Purpose::Fetch);
             self.fetches.query(id, request);
         }
     }
@@ -98,8 +95,8 @@ impl Objects {
         }
     }
 
-    /// As [`Objects::end_fetch`], when those who wait for this store to have the object are about to be served; whether there was
-    /// a fetch.
+    /// As [`Objects::end_fetch`], when the awaiting serves are about to be accepted. Returns `true`
+    /// if there was a fetch.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
         match step {
@@ -112,7 +109,8 @@ impl Objects {
         true
     }
 
-    /// Ends a fetch that nobody waits for any more, unless a pull runs: others may stream from what it brings.
+    /// Ends a fetch without waiting calls, unless a pull runs, because other nodes may stream from
+    /// the pulled bytes.
     pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
         let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
         if !is_pending || self.is_wanted(id) {
@@ -131,9 +129,9 @@ impl Objects {
     /// such a sender, and serves it. A store that does not want the copy itself would not ask for another sender, so it
     /// refuses instead.
     ///
-    /// If two stores ask each other at once, both leave. If their shards know of nobody else, they come back to each other,
-    /// after pauses that grow as those of all fetches do. Only who closes a cycle of two is seen here: longer ones end
-    /// because they stall ([`stall`](crate::stall)).
+    /// If two stores ask each other at once, both leave. If their shards know no other sender, the
+    /// two come back to each other, after pauses that grow as for all fetches. Only who closes a
+    /// cycle of two is seen here: longer ones end because they stall ([`stall`](crate::stall)).
     ///
     /// The name of the peer is only believed for this: if it is false, this store queries for another sender without need.
     pub(crate) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
@@ -150,7 +148,8 @@ impl Objects {
         self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
     }
 
-    /// Returns `true` if the directory was asked for a sender and has not answered: it may have sent somebody here by now.
+    /// Returns `true` if a query for a sender is open. The directory may have sent receivers here
+    /// by now.
     fn is_querying(&self, id: &ObjectId) -> bool {
         matches!(self.fetches.step(id), Some(FetchStep::Querying(_)))
     }
@@ -160,7 +159,8 @@ impl Objects {
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
-    /// Room has appeared: queries again, since the sender that was granted before serves somebody else now.
+    /// Queries again after room has appeared, because the sender that was granted before serves
+    /// another receiver now.
     pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
         let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
         if self.copies.may_fit(size_bytes) {
@@ -182,7 +182,8 @@ impl Objects {
             if local.awaits_sender() && local.put == put && local.size_bytes == size_bytes {
                 return Some(copy);
             }
-            // The directory speaks of another put now: what was received is of no use. The fetch itself goes on.
+            // The directory names another put now, so the received bytes are useless. The fetch
+            // itself goes on.
             self.abandon_received(copy, Error::ObjectLost { id: id.clone() });
         }
         if let Err(error) = self.check_incoming(id, size_bytes, metadata) {

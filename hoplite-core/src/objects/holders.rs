@@ -1,4 +1,5 @@
-//! The clients that keep room in use only because they refer to it: what a full store tells a caller that found no room.
+//! The clients whose references alone keep room in use. A full store names them to a caller that
+//! found no room.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,7 @@ pub struct Holders {
 }
 
 impl Objects {
-    /// Returns the clients that refer to copies which nobody else needs.
+    /// Returns the clients that refer to copies which are deleted or could be evicted.
     pub(crate) fn holders(&self) -> Holders {
         let mut deleted = BTreeSet::new();
         let mut deleted_bytes = 0;

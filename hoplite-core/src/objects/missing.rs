@@ -63,7 +63,7 @@ impl Objects {
         if let Some(missing) = self.faults.directory(&self.ctx, &local.id) {
             return Some(missing);
         }
-        if let Some((_, (holder, _))) = local.publication().rival() {
+        if let Some((_, (holder, _))) = &local.publication.rival {
             let fault = self.faults.peer(&self.ctx, holder);
             return fault.or_else(|| Some(Missing::Stores { nodes: Named::of([holder.clone()]) }));
         }
@@ -72,11 +72,11 @@ impl Objects {
     }
 
     pub(crate) fn missing_of_delete(&self, delete: &DeleteCall) -> Option<Missing> {
-        let refused = |query: RequestId| self.faults.directory(&self.ctx, self.queries.id(query)?);
-        if let Some(missing) = delete.queries().find_map(refused) {
+        let refused = |query: &RequestId| self.faults.directory(&self.ctx, self.queries.id(*query)?);
+        if let Some(missing) = delete.queries.iter().find_map(refused) {
             return Some(missing);
         }
-        let (shard, _) = delete.queries().find_map(|query| self.queries.sitting(query))?;
+        let (shard, _) = delete.queries.iter().find_map(|query| self.queries.sitting(*query))?;
         Some(Missing::Answer { address: self.ctx.config().shards.name(shard).to_owned() })
     }
 

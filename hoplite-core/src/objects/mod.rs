@@ -30,7 +30,7 @@ pub(crate) mod notice;
 mod publication;
 mod publish;
 mod put;
-mod queries;
+pub(crate) mod queries;
 mod queue;
 mod recent_ends;
 mod requests;
@@ -77,7 +77,7 @@ impl Objects {
         }
     }
 
-    /// What the store knows of copies, for a status report.
+    /// Describes the copies of the store for a status report.
     pub(crate) fn status(&self) -> NodeStatus {
         NodeStatus {
             put_conflicts: self.put_conflicts,

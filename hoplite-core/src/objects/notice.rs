@@ -1,4 +1,4 @@
-//! What machines set deadlines for, what they tell machines of higher levels, and what waits for room.
+//! Deadlines of machines, notices between machines, and waiters for room.
 
 use crate::collective::MembershipId;
 use crate::error::Error;
@@ -6,7 +6,7 @@ use crate::id::ObjectId;
 use crate::message::{CallId, CallKey, CopyId, HopId, HopOwner, HopReport, Response};
 use crate::shard::Locations;
 
-/// What is due at a deadline.
+/// The thing that is due at a deadline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Deadline {
     Call(CallKey),
@@ -18,13 +18,14 @@ pub(crate) enum Deadline {
     Join(CallKey),
 }
 
-/// What a machine tells machines of its own level or of higher levels. The router delivers notices after the current event is complete,
-/// so no machine is entered while its own state is half changed.
+/// A message from a machine to machines of the same level or of higher levels. The router delivers
+/// notices after the current event is complete, so no machine is entered while its own state is
+/// half changed.
 #[derive(Debug)]
 pub(crate) enum Notice {
     /// The answer to a call of [`ClientId::STORE`](crate::message::ClientId::STORE).
     Answer(CallId, Result<Response, Error>),
-    /// How a hop goes that this store both directs and performs.
+    /// The report of a hop that this store both directs and performs.
     Report(HopId, HopReport),
     /// The copies of an object have changed; calls may wait for that.
     Changed(ObjectId),
@@ -36,9 +37,9 @@ pub(crate) enum Notice {
     ReduceEnded(CallKey, ObjectId, Option<Error>),
     /// The directory told where a source is, by its place in the request for the target.
     SourceLocated(ObjectId, usize, Locations),
-    /// The directory told what it knows of a target.
+    /// The directory told where a target is, or that it is unknown.
     TargetLocated(Locations),
-    /// Somebody deleted a target that the directory does not know yet.
+    /// A target was deleted that the directory does not know yet.
     TargetDeleted(ObjectId),
     /// The target of a reduce waits for room.
     TargetLacksRoom(ObjectId),

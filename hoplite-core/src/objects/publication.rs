@@ -1,4 +1,4 @@
-//! What the directory knows of one copy, and thinks of its put.
+//! The publication of one copy: the shards that know it, and their verdicts on its put.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::time::Time;
 /// of that put should have withdrawn it, if it is there.
 const DISPUTES: u32 = 3;
 
-/// Another put of the same id, and who has it.
+/// Another put of the same id, and its holder.
 pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 
 /// See the [module documentation](self).
@@ -20,10 +20,10 @@ pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
 pub(crate) struct Publication {
     /// The shards that have accepted the put in their present session.
     accepted_by: Vec<usize>,
-    /// Another put of the id was first; whether it is equal is found out once this copy is complete.
-    rival: Option<Rival>,
+    /// Another put of the id that was first. The store compares the two once this copy is complete.
+    pub(crate) rival: Option<Rival>,
     /// The call that waits for the verdict.
-    sealer: Option<CallKey>,
+    pub(crate) sealer: Option<CallKey>,
     /// The shards that were told of the copy in their present session.
     known_at: Vec<usize>,
     /// The time to publish it again, because a shard disagreed; and how often that was needed.
@@ -52,34 +52,9 @@ impl Publication {
         self.accepted_by.retain(|other| *other != shard);
     }
 
-    /// Returns `true` if shards know this put, and no other of its id.
+    /// Returns `true` if shards know this put, and there is no rival.
     pub(crate) fn is_only_known_put(&self) -> bool {
         !self.known_at.is_empty() && self.rival.is_none()
-    }
-
-    pub(crate) const fn rival(&self) -> Option<&Rival> {
-        self.rival.as_ref()
-    }
-
-    pub(crate) fn set_rival(&mut self, rival: Rival) {
-        self.rival = Some(rival);
-    }
-
-    pub(crate) fn take_rival(&mut self) -> Option<Rival> {
-        self.rival.take()
-    }
-
-    /// The call that waits for the verdict.
-    pub(crate) const fn sealer(&self) -> Option<CallKey> {
-        self.sealer
-    }
-
-    pub(crate) fn set_sealer(&mut self, key: CallKey) {
-        self.sealer = Some(key);
-    }
-
-    pub(crate) fn take_sealer(&mut self) -> Option<CallKey> {
-        self.sealer.take()
     }
 
     /// Returns `true` if a shard has accepted the put in its present session.
@@ -94,14 +69,15 @@ impl Publication {
         }
     }
 
-    /// The deciding shard has accepted the put. What it was to be compared with is gone, or never was the first at this shard:
-    /// without forgetting that, two equal puts could each take the name of the other.
+    /// The deciding shard has accepted the put, so the rival is gone, or never was first at this
+    /// shard. The rival is forgotten, because two equal puts could otherwise each take the name of
+    /// the other.
     pub(crate) fn settle(&mut self) {
         self.rival = None;
         self.is_confirmed = true;
     }
 
-    /// The copy is one of another put now, which nobody has accepted from this store.
+    /// The copy belongs to another put now, which no shard has accepted from this store.
     pub(crate) fn rename(&mut self) {
         self.accepted_by.clear();
     }
@@ -112,7 +88,8 @@ impl Publication {
         self.is_confirmed = false;
     }
 
-    /// A shard disagrees: answers after which pause the copy is to be published again, unless that is planned.
+    /// Notes a dispute with a shard. Returns the time at which the copy is published again, unless
+    /// that is planned already.
     pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
         if self.republish_at.is_some() {
             return None;
@@ -140,7 +117,7 @@ impl Publication {
         self.is_confirmed = false;
     }
 
-    /// It is not to be published again any more; answers when it was to be.
+    /// Cancels the planned publication. Returns its time.
     pub(crate) fn take_republish_time(&mut self) -> Option<Time> {
         self.republish_at.take()
     }

@@ -13,7 +13,7 @@ impl Objects {
         let local = &self.copies[&copy];
         let responsible = self.ctx.responsible_shards(&local.id);
         let mut shards: Vec<usize> = responsible.collect();
-        shards.extend(local.publication().known_at().iter().filter(|shard| self.ctx.is_up(**shard)));
+        shards.extend(local.publication.known_at().iter().filter(|shard| self.ctx.is_up(**shard)));
         let mut seen = Vec::new();
         shards.retain(|shard| {
             !seen.contains(shard) && {
@@ -59,27 +59,27 @@ impl Objects {
         self.copies.publication_mut(copy).is_known_to(shard);
         let local = &self.copies[&copy];
         // The store acts on the verdict about a put, and has to know when a dispute is over.
-        let wants_answer = local.is_pinned() || local.publication().is_disputed();
+        let wants_answer = local.is_pinned() || local.publication.is_disputed();
         let message = ToShard::Publish(Publish {
             id: local.id.clone(),
             put: local.put,
             size_bytes: local.size_bytes,
             metadata: local.metadata.clone(),
             state: local.location_state(),
-            retention: local.retention(),
+            retention: local.retention,
             pulling_from: local.sender().cloned(),
             inline: None,
             slot,
             wants_answer,
         });
-        let is_patient = self.ctx.is_small(local.size_bytes) && local.publication().sealer().is_none();
+        let is_patient = self.ctx.is_small(local.size_bytes) && local.publication.sealer.is_none();
         let is_awaited = slot.is_some() || (wants_answer && !is_patient);
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Deferrable };
         let inline_from = carries_bytes.then_some(copy);
         self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
     }
 
-    /// Publishes a copy again after a pause, because a shard did not agree with what others know.
+    /// Publishes a copy again after a pause, because a shard disagreed with other shards.
     pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
         if self.copies.is_live(copy)
             && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
@@ -92,7 +92,7 @@ impl Objects {
     /// each could reject a put, both would be lost.
     pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
         let local = &self.copies[&copy];
-        if local.publication().has_outlasted_rivals() {
+        if local.publication.has_outlasted_rivals() {
             let id = local.id.clone();
             self.ctx.tell_shard(shard, ToShard::Forget { id, put: winner });
         }
@@ -111,10 +111,11 @@ impl Objects {
         let local = &self.copies[&copy];
         let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
         for shard in 0..self.ctx.shard_count() {
-            // A shard that has handed the bytes over, from a time when another one was away, would do so again and again, and
-            // bring the put back when the one that was first is deleted.
+            // A shard may have handed the bytes over while another shard was away. Without this
+            // message it would hand them over again, and bring the put back when the first put is
+            // deleted.
             let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
-            if has_bytes || local.publication().known_at().contains(&shard) {
+            if has_bytes || local.publication.known_at().contains(&shard) {
                 self.ctx.tell_shard(shard, message.clone());
             }
         }
@@ -123,8 +124,8 @@ impl Objects {
         }
     }
 
-    /// A session came or went: publishes copies at shards that are responsible only now, moves what was asked of
-    /// others.
+    /// Publishes copies at shards that are responsible only now, and moves queries, because a
+    /// session came or went.
     pub(crate) fn shard_changed(&mut self, shard: usize, is_up: bool) {
         if shard >= self.ctx.shard_count() || self.ctx.is_shutting_down() {
             return;
@@ -144,7 +145,7 @@ impl Objects {
             let is_unpublished =
                 !local.is_public() || (local.is_produced_here() && self.ctx.is_small(local.size_bytes));
             if !is_unpublished {
-                let known_at = local.publication().known_at().to_vec();
+                let known_at = local.publication.known_at().to_vec();
                 for responsible in self.informed_shards(copy) {
                     if !known_at.contains(&responsible) {
                         self.publish_at(copy, responsible, None);
@@ -158,7 +159,7 @@ impl Objects {
         self.rehome_queries(shard);
     }
 
-    /// Notes what shards were told of the end of a put, for those that are away.
+    /// Remembers the end of a put for shards that are away.
     pub(crate) fn remember_end(&mut self, message: ToShard) {
         let ttl = self.ctx.limits().tombstone_ttl;
         self.recent_ends.push(self.ctx.now(), ttl, message);
@@ -207,7 +208,8 @@ impl Objects {
         }
     }
 
-    /// Drops what was received of a put that its producer makes anew. Those who wait for all of it go on waiting.
+    /// Drops the partial copy of a put that its producer makes again. Calls that wait for the whole
+    /// object go on waiting.
     fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         if self.copies[&copy].is_received() {

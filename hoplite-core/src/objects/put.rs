@@ -20,10 +20,8 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::Objects;
-use super::calls::{Call, Contents, CreateCall, Purpose};
+use super::calls::{Access, Call, Contents, CreateCall};
 use super::notice::{Notice, SpaceWaiter};
 use super::table::{LocalCopy, Phase};
 use crate::error::{Error, Operation, Result};
@@ -33,30 +31,29 @@ use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response};
 use crate::metadata::Metadata;
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
-/// What an attempt to create a copy came to.
+/// The result of an attempt to create a copy.
 #[derive(Debug, PartialEq, Eq)]
 enum Attempt {
     Answered(Result<Response>),
-    /// Somebody else makes a copy of the object, or has made one of which the directory is to hear first.
+    /// Another writer makes a copy of the object, or has made one that the directory has not
+    /// accepted yet.
     IsBusy,
     LacksSpace,
 }
 
 impl Objects {
     /// Makes room for an object, or refers to the copy that is already there, or waits for either.
-    pub(crate) fn create(&mut self, key: CallKey, mut create: CreateCall, timeout: Duration) {
+    pub(crate) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
         }
         match self.try_create(key.client, &create) {
             Attempt::Answered(response) => self.answer_create(key, create, response, timeout),
             attempt => {
-                if let Some(contents) = &mut create.contents {
-                    if let Err(error) = self.calls.check_room_for_bytes(contents.bytes.len()) {
-                        return self.ctx.reply(key, Err(error));
-                    }
-                    // A slice of what was received would keep all of that.
-                    contents.bytes = Bytes::copy_from_slice(&contents.bytes);
+                if let Some(contents) = &create.contents
+                    && let Err(error) = self.calls.check_room_for_bytes(contents.bytes.len())
+                {
+                    return self.ctx.reply(key, Err(error));
                 }
                 let (id, lacks_space) = (create.id.clone(), attempt == Attempt::LacksSpace);
                 self.calls.enter(&mut self.ctx, key, Call::Create(create), Operation::Put, timeout);
@@ -91,9 +88,9 @@ impl Objects {
             if !local.is_complete() || awaits_verdict {
                 return Attempt::IsBusy;
             }
-            return Attempt::Answered(self.refer_for(client, copy, Purpose::Put).map(Response::Existing));
+            return Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Existing));
         }
-        if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client, Purpose::Put) {
+        if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client, Access::Write) {
             return Attempt::Answered(Err(error));
         }
         let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
@@ -104,7 +101,7 @@ impl Objects {
         let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
         let copy =
             self.copies.open(&mut self.ctx, LocalCopy::begin(id, put, size_bytes, metadata, room, phase));
-        Attempt::Answered(self.refer_for(client, copy, Purpose::Put).map(Response::Created))
+        Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
     /// Answers a create, and tells others if it has made a copy. `left` is the time that the call still has.
@@ -143,7 +140,7 @@ impl Objects {
         self.release(key.client, copy);
     }
 
-    /// Makes a create wait: for room if it lacks that, and in any case for what others do with the object.
+    /// Makes a create wait for changes of the object, and for room if it lacks room.
     fn wait_to_create(&mut self, id: &ObjectId, key: CallKey, lacks_space: bool) {
         self.calls.wait_for_copy(id, key);
         if lacks_space {
@@ -162,7 +159,7 @@ impl Objects {
             }
             return;
         }
-        if let Some(error) = self.copies[&copy].end().cloned() {
+        if let Some(error) = self.copies[&copy].detached.clone() {
             self.copies.end_writing(&mut self.ctx, copy);
             if confirm.is_some() {
                 self.ctx.reply(key, Err(error));
@@ -178,14 +175,14 @@ impl Objects {
     /// Makes a call wait until the directory has accepted a put.
     fn await_verdict(&mut self, key: CallKey, copy: CopyId, timeout: Duration) {
         self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
-        self.copies.publication_mut(copy).set_sealer(key);
+        self.copies.publication_mut(copy).sealer = Some(key);
     }
 
     /// All bytes of a put are there: tells the directory, and the call that waits for its verdict once that is known.
     pub(crate) fn complete_put(&mut self, copy: CopyId) {
         self.complete(copy);
         self.publish(copy);
-        if let Some((winner, holder)) = self.copies[&copy].publication().rival().cloned() {
+        if let Some((winner, holder)) = self.copies[&copy].publication.rival.clone() {
             self.compare(copy, winner, holder);
         }
         self.answer_sealer(copy);
@@ -205,7 +202,7 @@ impl Objects {
         // Calls that wait here for the object get this copy.
         self.end_fetch(id);
         let put = self.ctx.next_put();
-        let phase = Phase::Combining { combine: None, valid_bytes: 0 };
+        let phase = Phase::Combining { combine: None };
         let copy = LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase);
         let copy = self.copies.open(&mut self.ctx, copy);
         if !self.ctx.is_small(size_bytes) {
@@ -221,7 +218,7 @@ impl Objects {
         if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
             *indices = reduced;
         }
-        self.copies.publication_mut(copy).set_sealer(key);
+        self.copies.publication_mut(copy).sealer = Some(key);
         self.complete_put(copy);
     }
 
@@ -242,8 +239,9 @@ impl Objects {
     pub(crate) fn abandon_put(&mut self, copy: CopyId) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        // If nobody heard of this put, or another one was first, those who wait for the object may still get it.
-        let is_all_there_was = local.publication().is_only_known_put();
+        // If no shard knows this put, or another put was first, waiting calls may still get the
+        // object.
+        let is_all_there_was = local.publication.is_only_known_put();
         let error = Error::ObjectLost { id: id.clone() };
         self.abandon(copy, error.clone(), UnpublishReason::Aborted);
         if is_all_there_was {
@@ -252,7 +250,7 @@ impl Objects {
         self.wake(&id);
     }
 
-    /// What a shard says of a publication.
+    /// Takes in the verdict of a shard on a publication.
     pub(crate) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
@@ -268,7 +266,7 @@ impl Objects {
                 self.publish_again_later(copy);
             }
             Verdict::ShardFull => {
-                if let Some(key) = self.copies.publication_mut(copy).take_sealer() {
+                if let Some(key) = self.copies.publication_mut(copy).sealer.take() {
                     let limit = self.ctx.limits().max_objects as u64;
                     let error = Error::limit_exceeded("objects of a directory shard", limit);
                     self.finish(key, Err(error.clone()));
@@ -283,7 +281,7 @@ impl Objects {
                     if self.copies[&copy].is_complete() {
                         self.compare(copy, winner, holder);
                     } else {
-                        self.copies.publication_mut(copy).set_rival((winner, holder));
+                        self.copies.publication_mut(copy).rival = Some((winner, holder));
                     }
                 }
                 Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy),
@@ -297,16 +295,16 @@ impl Objects {
 
     fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
         let local = &self.copies[&copy];
-        if local.is_comparing() {
-            // One comparison at a time: if it is with another put, ask what stands in the way once it is done.
-            if local.publication().rival().is_none_or(|(compared, _)| *compared != winner) {
+        if local.is_comparing {
+            // One comparison at a time: if it is with another put, publish again once it is done.
+            if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
                 self.publish_again_later(copy);
             }
             return;
         }
         let id = local.id.clone();
         self.copies.begin_compare(copy);
-        self.copies.publication_mut(copy).set_rival((winner, holder.clone()));
+        self.copies.publication_mut(copy).rival = Some((winner, holder.clone()));
         self.ctx.push(Effect::Compare { copy, id, winner, holder });
     }
 
@@ -317,8 +315,8 @@ impl Objects {
         if !self.copies.is_live(copy) {
             return;
         }
-        match (equal, self.copies.publication_mut(copy).take_rival()) {
-            // The directory has accepted the put meanwhile.
+        match (equal, self.copies.publication_mut(copy).rival.take()) {
+            // The directory has accepted the put during the comparison.
             (_, None) => {}
             (Some(true), Some((winner, _))) => self.adopt(copy, winner),
             // The holder may have died, and the first put with it: the directory knows.
@@ -343,7 +341,8 @@ impl Objects {
     fn lost_conflict(&mut self, copy: CopyId) {
         self.put_conflicts += 1;
         let id = self.copies[&copy].id.clone();
-        // The local copy is dropped, so that all nodes agree on the contents. Those who wait here get the winner.
+        // The local copy is dropped, so that all nodes agree on the contents. Calls that wait here
+        // get the winner.
         let reason = match self.reason_to_leave(copy) {
             UnpublishReason::Evicted => UnpublishReason::Conceded,
             unfinished => unfinished,
@@ -357,7 +356,7 @@ impl Objects {
     fn is_accepted(&self, copy: CopyId) -> bool {
         let local = &self.copies[&copy];
         let decisive = self.ctx.first_shard(&local.id);
-        decisive.is_some_and(|decisive| local.publication().is_accepted_by(decisive))
+        decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
     }
 
     /// A shard has accepted a put, or is away, so that another one decides: the directory may have accepted the put now.
@@ -376,8 +375,8 @@ impl Objects {
 
     /// The call that waits for the directory's verdict has ended.
     pub(crate) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
-        if self.copies.get(&copy).is_some_and(|local| local.publication().sealer() == Some(key)) {
-            self.copies.publication_mut(copy).take_sealer();
+        if self.copies.get(&copy).is_some_and(|local| local.publication.sealer == Some(key)) {
+            self.copies.publication_mut(copy).sealer.take();
         }
     }
 
@@ -385,7 +384,7 @@ impl Objects {
     fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)
-            && let Some(key) = self.copies.publication_mut(copy).take_sealer()
+            && let Some(key) = self.copies.publication_mut(copy).sealer.take()
         {
             let response = match self.calls.get(key) {
                 Some(Call::Reduce { reduced, .. }) => Response::Reduced { indices: reduced.clone() },

@@ -1,5 +1,5 @@
-//! Queries to the directory. Each query waits at the first connected shard of its id, and moves when another shard becomes the
-//! first, so the loss of a shard costs a delay and no call.
+//! Queries to the directory. Each query waits at the first connected shard of its id, and moves
+//! when another shard becomes the first. So the loss of a shard costs a delay and no call.
 
 use std::collections::BTreeMap;
 
@@ -82,8 +82,8 @@ impl Queries {
         }
     }
 
-    /// Moves queries to the shards that are responsible now that the session with `changed` came or went. Returns those that the
-    /// caller sends again.
+    /// Moves queries to the shards that are responsible now that the session with `changed` came or
+    /// went. Returns the queries that the caller sends again.
     pub(crate) fn rehome(&mut self, ctx: &mut Context, changed: usize) -> Vec<RequestId> {
         let mut moved = Vec::new();
         for (request, query) in &mut self.open {

@@ -1,4 +1,4 @@
-//! Those who wait for something, in the order of their arrival.
+//! Waiters in the order of their arrival.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What shards were told of puts that have ended.
+//! Messages to shards about puts that have ended.
 //!
 //! A shard that is away now must hear of the end of a put when it comes back. Else it would answer with the bytes of a small
 //! object that was deleted for ever, and take what replaces a target that was superseded for another put.
@@ -19,7 +19,7 @@ const MAX_RECENT_ENDS: usize = 4096;
 pub(crate) struct RecentEnds(VecDeque<(Time, ToShard)>);
 
 impl RecentEnds {
-    /// Adds a message, and forgets those that are older than `ttl`.
+    /// Adds a message, and forgets messages older than `ttl`.
     pub(crate) fn push(&mut self, now: Time, ttl: Duration, message: ToShard) {
         self.forget_old(now, ttl);
         if self.0.len() >= MAX_RECENT_ENDS {
@@ -28,7 +28,7 @@ impl RecentEnds {
         self.0.push_back((now, message));
     }
 
-    /// What shards were told of the end of this put.
+    /// Returns the message about the end of this put.
     pub(crate) fn of(&self, id: &ObjectId, put: PutId) -> Option<&ToShard> {
         let is_meant = |message: &&ToShard| match message {
             ToShard::Forget { id: of, put: ended } | ToShard::Unpublish { id: of, put: ended, .. } => {
@@ -39,7 +39,7 @@ impl RecentEnds {
         self.0.iter().map(|(_, message)| message).find(is_meant)
     }
 
-    /// All that are not older than `ttl`.
+    /// Returns the messages that are not older than `ttl`.
     pub(crate) fn all(&mut self, now: Time, ttl: Duration) -> impl Iterator<Item = &ToShard> {
         self.forget_old(now, ttl);
         self.0.iter().map(|(_, message)| message)

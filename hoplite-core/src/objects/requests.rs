@@ -1,4 +1,4 @@
-//! Requests of clients: where each goes, and what follows when its call ends.
+//! Begins and ends the calls of clients.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,6 +7,7 @@ use super::Objects;
 use super::calls::{Call, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
 use super::notice::Notice;
 use super::notice::SpaceWaiter;
+use super::queries::Purpose;
 use crate::error::Missing;
 use crate::error::{Error, Operation, Result};
 use crate::id::ObjectId;
@@ -19,7 +20,7 @@ const fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
 }
 
-/// What only stores say of an object is left out.
+/// Removes the metadata that only stores set.
 fn of_client(mut request: Request) -> Request {
     if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
         metadata.agreement = None;
@@ -40,7 +41,7 @@ impl Objects {
                 self.create(key, CreateCall { id, size_bytes, metadata, contents }, timeout);
             }
             Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
-            Request::Get { id, until, timeout } => self.get(key, id, until, timeout),
+            Request::Get { id, until, timeout } => self.get(key, id, until, None, timeout),
             Request::Follow { copy, beyond_bytes, timeout } => self.follow(key, copy, beyond_bytes, timeout),
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
@@ -50,7 +51,7 @@ impl Objects {
         }
     }
 
-    /// Checks that a request may become a call. What gives something back may always.
+    /// Checks that a request may become a call. Requests that give something back always may.
     pub(crate) fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
         if !request.is_answered() {
             return Ok(());
@@ -121,7 +122,7 @@ impl Objects {
         let Some((operation, waited)) = self.calls.waited(key, self.ctx.now()) else { return };
         let response = match self.calls.get(key) {
             Some(Call::Wait(wait)) => Ok(Response::Ready { indices: wait.ready() }),
-            Some(Call::Locate { wants: Wanted::FirstWord, .. }) => Err(self.no_answer(key)),
+            Some(Call::Locate { wants: Wanted::FirstAnswer, .. }) => Err(self.no_answer(key)),
             _ => Err(match missing {
                 Some(Missing::Room { needed_bytes, free_bytes, capacity_bytes }) => {
                     Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders: String::new() }
@@ -149,7 +150,7 @@ impl Objects {
         self.calls.forget_client(client);
     }
 
-    /// Looks again at all calls that wait for a change of `id`.
+    /// Lets all calls that wait for a change of `id` try again.
     pub(crate) fn changed(&mut self, id: &ObjectId) {
         if self.ctx.is_shutting_down() {
             return;
@@ -194,7 +195,7 @@ impl Objects {
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
 
-    /// Has the shell ask those shards that know the answer; that each takes its time is bounded there.
+    /// Lets the shell request the answer from the shards that have it. The shell bounds the time.
     fn inspect(&mut self, key: CallKey, inspection: Inspection) {
         let shards: Vec<usize> = match &inspection {
             Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),
@@ -225,8 +226,8 @@ impl Objects {
 
     /// Deletes objects, beside so many targets that were being made and have `ended`.
     pub(crate) fn delete(&mut self, key: CallKey, ids: BTreeSet<ObjectId>, ended: usize, timeout: Duration) {
-        let queries = ids.into_iter().map(|id| self.query_delete(id, key)).collect();
-        let call = Call::Delete(DeleteCall::new(queries, ended));
+        let queries = ids.into_iter().map(|id| self.query(id, Purpose::Delete(key))).collect();
+        let call = Call::Delete(DeleteCall { queries, deleted: ended });
         self.calls.enter(&mut self.ctx, key, call, Operation::Delete, timeout);
         self.finish_delete(key);
     }
@@ -262,24 +263,26 @@ impl Objects {
             return self.ctx.reply(key, Ok(Response::Ready { indices }));
         }
         let unanswered = timeout.is_zero().then(|| absent.clone());
-        let queries =
-            absent.into_iter().map(|index| self.query_locations(ids[index].clone(), key, index)).collect();
-        let call = Call::Wait(WaitCall::new(count, ready, queries, unanswered));
+        let queries = absent
+            .into_iter()
+            .map(|index| self.query(ids[index].clone(), Purpose::Locations(key, index)))
+            .collect();
+        let call = Call::Wait(WaitCall { count, ready, queries, unanswered });
         self.calls.enter(&mut self.ctx, key, call, Operation::Wait, or_one_answer(timeout));
     }
 
     fn locate(&mut self, key: CallKey, id: ObjectId, timeout: Duration) {
-        let wants = if timeout.is_zero() { Wanted::FirstWord } else { Wanted::Location };
-        let call = Call::Locate { query: Some(self.query_locations(id, key, 0)), wants };
+        let wants = if timeout.is_zero() { Wanted::FirstAnswer } else { Wanted::Location };
+        let call = Call::Locate { query: self.query(id, Purpose::Locations(key, 0)), wants };
         self.calls.enter(&mut self.ctx, key, call, Operation::Locate, or_one_answer(timeout));
     }
 
     fn subscribe(&mut self, key: CallKey, id: ObjectId) {
-        let call = Call::Subscription { query: Some(self.query_locations(id, key, 0)) };
+        let call = Call::Subscription { query: self.query(id, Purpose::Locations(key, 0)) };
         self.calls.enter(&mut self.ctx, key, call, Operation::Locate, Duration::MAX);
     }
 
-    /// The directory told what it knows about the object that is number `index` of a call.
+    /// Takes in an answer of the directory about object number `index` of a call.
     pub(crate) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
         let is_lost = locations.object.as_ref().is_some_and(|object| object.lost);
         let is_located = locations.is_available() || !locations.locations.is_empty();
@@ -291,7 +294,7 @@ impl Objects {
                     self.finish(key, Ok(Response::Ready { indices }));
                 }
             }
-            Some(Call::Locate { wants, .. }) if *wants == Wanted::FirstWord || is_located => {
+            Some(Call::Locate { wants, .. }) if *wants == Wanted::FirstAnswer || is_located => {
                 self.finish(key, Ok(Response::Locations(locations)));
             }
             Some(Call::Locate { .. }) if is_lost => {

@@ -17,11 +17,12 @@ use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_g
 use crate::shard::Location;
 use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
 
-/// Most sources of one node in one hop: half of what a hop takes in, the rest is for streams.
+/// Most sources of one node in one hop: half of the inputs of a hop. The other half is for streams.
 const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
 
-/// For so long, a vertex takes in further sources of its node, though its hop has to begin anew: to let each be a vertex of
-/// its own costs a transfer. Workers of one node that do the same finish within milliseconds of each other.
+/// The time in which a vertex takes in further sources of its node, although its hop has to
+/// restart: a separate vertex for each source would cost a transfer. Workers of one node that do
+/// the same finish within milliseconds of each other.
 const MERGE_WINDOW: Duration = Duration::from_millis(5);
 
 /// Sources that are ready at one node.
@@ -33,7 +34,7 @@ pub(super) struct Group {
     has_failed: bool,
     /// `true` if all links of the node are slow.
     pub(super) is_slow: bool,
-    /// How far it is from the receiver.
+    /// The distance from the receiver, as a level of groups.
     level: usize,
     /// The place of the first of them in the list, counted cyclically from the one after this store's own.
     turn: usize,
@@ -75,7 +76,7 @@ impl Reduction {
                     group.sources.push(index);
                     group.has_failed |= has_failed;
                 }
-                // Those cost no transfer, or hardly one.
+                // These sources cost no transfer, or a short one.
                 readiness if self.has_room() => self.join_at_receiver(world, index, &readiness)?,
                 _ => {}
             }
@@ -92,9 +93,10 @@ impl Reduction {
         Ok(())
     }
 
-    /// Lets groups join, each as one vertex: those that failed before last, before them nodes all of whose links are slow, the closest to
-    /// the receiver first, among equals the one whose turn it is. Turns begin after the receiver's own source, so that several reduces of the same sources, with
-    /// different receivers, do not all begin at the same node.
+    /// Lets groups join, each as one vertex: the closest group to the receiver first, and among
+    /// equals the one whose turn it is. Nodes with only slow links come later, and nodes that have
+    /// failed before come last. Turns begin after the receiver's own source. So reduces of the same
+    /// sources with different receivers begin at different nodes.
     fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
         let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
         let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
@@ -167,7 +169,7 @@ impl Reduction {
                     self.join_at(world, &location, sources)?;
                 }
                 Some(Readiness::At(_)) | None => break,
-                // What is fetched is put into order at the end.
+                // Fetched sources are put into order at the end.
                 Some(readiness) => self.join_at_receiver(world, index, &readiness)?,
             }
         }
@@ -228,7 +230,7 @@ impl Reduction {
             }
         }
         let missing = self.request.count - self.joined.len();
-        // Each of those that are not ready may be at a node of its own.
+        // Each source that is not ready may be at a different node.
         let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
         // If a part is reduced, the whole counts: others reduce the other parts at the same time, over the same links.
         let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
@@ -237,7 +239,7 @@ impl Reduction {
             let estimate = estimate(&schedule, vertices, size_bytes, world.objects.ctx.link());
             return Choice { schedule, estimate, runner_up: None };
         }
-        // Those that are not ready may be in other groups, if there are any.
+        // Sources that are not ready may be in other groups.
         let may_differ = self.own != EVERYWHERE && missing > at_nodes;
         let are_together = nodes.values().all(|path| *path == self.own);
         if !may_differ && (are_together || are_apart(nodes.values())) {
@@ -252,7 +254,8 @@ impl Reduction {
         choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
     }
 
-    /// Lets the streams of groups enter one another once all sources are there, those of the receiver's group last at each level.
+    /// Lets the streams of groups enter one another once all sources are there. The streams of the
+    /// receiver's group come last at each level.
     pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
         let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
         if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
@@ -267,7 +270,8 @@ impl Reduction {
         }
     }
 
-    /// A vertex that takes in what others could not combine may have more inputs than a hop can have.
+    /// Dissolves vertices with too many inputs: a vertex may take in the inputs of other vertices
+    /// that could not combine.
     fn dissolve_oversized(&mut self, world: &mut World<'_>) {
         let oversized = |reduction: &Self| {
             let mut planned = planned_hops(reduction);
@@ -280,7 +284,7 @@ impl Reduction {
         }
     }
 
-    /// Begins the hops of all vertices that have something to combine, as far as it is decided at which offset.
+    /// Begins the hops of all vertices that have something to combine, if the offset is decided.
     pub(super) fn start_hops(&mut self, world: &mut World<'_>) {
         let Some(offset_bytes) = self.offset_of_new_hops() else { return };
         let Some(common) = self.common.clone() else { return };
@@ -317,12 +321,12 @@ impl Reduction {
                 run.phase = RunPhase::Running(hop);
             }
         }
-        // What combines nothing yet is put in again when it does.
+        // A vertex that combines nothing yet returns to the set when it does.
         self.to_begin.clear();
     }
 }
 
-/// The vertices whose hop is to be begun.
+/// Returns the vertices whose hops are planned.
 fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Vertex<Run>)> {
     let is_planned = |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
     let vertices = reduction.to_begin.iter().filter_map(|id| Some((*id, reduction.tree.get(*id)?)));

@@ -1,4 +1,4 @@
-//! Hops that this store performs, for a coordinator elsewhere or for a reduce of its own.
+//! Hops that this store performs, for itself or for a coordinator elsewhere.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ struct Hosting {
     output: Output,
 }
 
-/// Where the output of a hop is.
+/// The place of the output of a hop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Output {
     /// It waits for room, at most until the deadline.
@@ -70,7 +70,7 @@ impl Hostings {
         objects.end_fetch(&hop.output);
         self.stop_waiting(objects, owner);
         let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
-        let phase = Phase::Combining { combine: None, valid_bytes: hop.offset_bytes };
+        let phase = Phase::Combining { combine: None };
         let metadata = Metadata { dtype: hop.dtype, ..Metadata::default() };
         let opening = LocalCopy::begin(hop.output.clone(), hop.put, hop.size_bytes, metadata, room, phase);
         let copy = objects.copies.open(&mut objects.ctx, opening.private());
@@ -147,7 +147,7 @@ impl Hostings {
         objects.copies.refuse_awaiting(&mut objects.ctx);
     }
 
-    /// Removes a hop from those that wait for room.
+    /// Ends the wait of a hop for room.
     fn stop_waiting(&self, objects: &mut Objects, owner: HopOwner) {
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Hop(owner));
         if let Some(Hosting { output: Output::Awaited { deadline }, .. }) = self.by_owner.get(&owner) {

@@ -1,10 +1,10 @@
-//! What a reduce waits for.
+//! The things for which a reduce waits.
 
 use super::source::SourcePlace;
 use super::state::Reduction;
 use crate::id::{NodeId, ObjectId};
 
-/// What a reduce waits for.
+/// The things for which a reduce waits.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(crate) struct Lack {
     /// The sources that no store offers, by their places in the request. None if enough sources have joined.
@@ -18,7 +18,7 @@ pub(crate) struct Lack {
 }
 
 impl Reduction {
-    /// What it waits for.
+    /// Returns the things for which the reduce waits.
     pub(super) fn lack(&self) -> Lack {
         let mut lack = Lack::default();
         let is_short = self.joined.len() < self.request.count;

@@ -2,8 +2,8 @@
 //!
 //! # From the call to the target
 //!
-//! 1. The coordinator subscribes to the locations of each source, and asks whether the target exists. Other stores hear of the
-//!    reduce only when their sources are ready.
+//! 1. The coordinator subscribes to the locations of each source and of the target, which must not
+//!    exist yet. Other stores hear of the reduce only when their sources are ready.
 //! 2. A source is *ready* when it has a location, or is inline. It joins from a local copy, is fetched here if it is small and that
 //!    is no slower, or joins where it is (`sources`). A source that differs from the first one fails the call with `TypeMismatch`.
 //! 3. Ready sources join until there are as many as the call asks for (`grow`). Sources at one node make one vertex of the
@@ -33,13 +33,14 @@
 //! * **A hop finds no room** for two seconds, or half of the time that the call has left: its consumer, in the end the
 //!   coordinator, takes in its inputs.
 //! * **The connection of a hop breaks, but its node lives**: its sources join again after a tenth of a second.
-//! * **The coordinator or its client dies, the call times out, or the target is deleted**: the connections to the hops close, and
-//!   each node frees what it held.
+//! * **The coordinator or its client dies, the call times out, or the target is deleted**: the
+//!   connections to the hops close, and each node frees the outputs of its hops.
 //!
 //! # Structure
 //!
-//! [`Reductions`] holds all reductions. A reduction changes copies and calls through [`Objects`], and hears of what follows in a later
-//! notice or event. `hosting` performs hops, for this store and for coordinators elsewhere.
+//! [`Reductions`] holds all reductions. A reduction changes copies and calls through [`Objects`].
+//! Later notices and events tell it the consequences. `hosting` performs hops, for this store and
+//! for coordinators elsewhere.
 //!
 //! # Invariants
 //! * Each byte of a target was computed from the same set of puts, each counted once.
@@ -74,10 +75,10 @@ use crate::message::{
     CallId, CallKey, ClientId, CombineOutcome, CopyId, HopId, HopReport, Reduce, ReduceRecord, Response,
 };
 use crate::objects::Objects;
+use crate::objects::queries::Purpose;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
-use parts::Progress;
 use source::Source;
 use state::Reduction;
 use world::{DirectedHop, Shared, World};
@@ -90,7 +91,7 @@ pub(crate) struct Reductions {
 }
 
 impl Reductions {
-    /// How many reduces are under way.
+    /// Returns the number of reduces that are under way.
     pub(crate) fn len(&self) -> usize {
         self.by_target.len()
     }
@@ -108,12 +109,13 @@ impl Reductions {
         self.shared.records.latest(target)
     }
 
-    /// Notes how something went that took the place of a reduce.
+    /// Remembers the record of a collective.
     pub(crate) fn remember(&mut self, record: ReduceRecord) {
         self.shared.records.push(record);
     }
 
-    /// All sources of a reduce were there before it began: those that are not any more are lost.
+    /// Counts sources that are gone as lost, because all sources were there before the reduce
+    /// began.
     pub(crate) fn expect_sources(&mut self, target: &ObjectId) {
         if let Some(reduction) = self.by_target.get_mut(target) {
             reduction.sources.iter_mut().for_each(Source::expect);
@@ -139,7 +141,7 @@ impl Reductions {
         fallback: Option<Fallback>,
     ) {
         let target = request.target.clone();
-        let existence = objects.query_target(&target);
+        let existence = objects.query(target.clone(), Purpose::Target);
         let wants = what_to_query_for(&request);
         let query = |(index, id): (usize, &ObjectId)| objects.query_source(id.clone(), &target, index, wants);
         let queries = request.sources.iter().enumerate().map(query).collect();
@@ -168,22 +170,20 @@ impl Reductions {
         &mut self,
         objects: &mut Objects,
         target: &ObjectId,
-        change: impl FnOnce(&mut Reduction, &mut World<'_>) -> Result<Progress>,
+        change: impl FnOnce(&mut Reduction, &mut World<'_>) -> Result<()>,
     ) {
         let Some(reduction) = self.by_target.get_mut(target) else { return };
         let mut world = World { objects, shared: &mut self.shared };
-        match change(reduction, &mut world) {
-            Ok(Progress::Going) => return,
-            Ok(Progress::Done) => reduction.wake_no_more(&mut world),
-            Err(error) => {
-                reduction.end(&mut world);
-                let key = reduction.key();
-                if world.objects.calls.contains(key) {
-                    world.objects.finish(key, Err(error));
-                }
+        if let Err(error) = change(reduction, &mut world) {
+            reduction.end(&mut world);
+            let key = reduction.key();
+            if world.objects.calls.contains(key) {
+                world.objects.finish(key, Err(error));
             }
         }
-        self.by_target.remove(target);
+        if reduction.is_over {
+            self.by_target.remove(target);
+        }
     }
 
     /// Lets a reduction take in what `change` tells it, and go on.
@@ -191,7 +191,7 @@ impl Reductions {
         &mut self,
         objects: &mut Objects,
         target: &ObjectId,
-        change: impl FnOnce(&mut Reduction, &mut World<'_>) -> Result<Progress>,
+        change: impl FnOnce(&mut Reduction, &mut World<'_>) -> Result<()>,
     ) {
         self.change(objects, target, change);
         self.reconsider(objects, target);
@@ -207,8 +207,8 @@ impl Reductions {
         self.change(objects, target, |_, _| Err(error));
     }
 
-    /// The copy of a target was deleted, or lost against another put of the id. One that the reduction has given up by itself
-    /// is not its target any more.
+    /// The copy of a target was deleted, or lost against another put of the id. A copy that the
+    /// reduction has given up is not its target any more.
     pub(crate) fn target_gone(
         &mut self,
         objects: &mut Objects,
@@ -216,23 +216,26 @@ impl Reductions {
         copy: CopyId,
         error: Error,
     ) {
-        self.change(objects, target, |reduction, _| {
-            if reduction.target_copy() == Some(copy) { Err(error) } else { Ok(Progress::Going) }
-        });
+        self.change(
+            objects,
+            target,
+            |reduction, _| {
+                if reduction.target_copy() == Some(copy) { Err(error) } else { Ok(()) }
+            },
+        );
     }
 
     /// The call of a reduction has ended.
     pub(crate) fn call_ended(&mut self, objects: &mut Objects, key: CallKey, target: &ObjectId) {
         self.change(objects, target, |reduction, world| {
-            if reduction.key() != key {
-                return Ok(Progress::Going);
+            if reduction.key() == key {
+                reduction.end(world);
             }
-            reduction.end(world);
-            Ok(Progress::Done)
+            Ok(())
         });
     }
 
-    /// The directory told what it knows about a source.
+    /// Takes in the locations of a source.
     pub(crate) fn source_located(
         &mut self,
         objects: &mut Objects,
@@ -243,7 +246,7 @@ impl Reductions {
         self.drive(objects, target, |reduction, world| reduction.source_located(world, index, news));
     }
 
-    /// The directory told whether the target exists.
+    /// Takes in the answer of the directory about the target.
     pub(crate) fn target_located(&mut self, objects: &mut Objects, news: &Locations) {
         self.drive(objects, &news.id, |reduction, _| reduction.target_located(news));
     }
@@ -252,7 +255,7 @@ impl Reductions {
     pub(crate) fn target_published(&mut self, objects: &mut Objects, target: &ObjectId) {
         self.change(objects, target, |reduction, world| {
             reduction.leave_target(world);
-            Ok(Progress::Going)
+            Ok(())
         });
     }
 
@@ -265,22 +268,19 @@ impl Reductions {
         };
         let copy = fetched.as_ref().ok().copied();
         if let Some((target, index)) = self.shared.fetches.remove(&call) {
-            self.drive(objects, &target, |reduction, world| {
-                reduction.take_fetched(world, index, fetched)?;
-                Ok(Progress::Going)
-            });
+            self.drive(objects, &target, |reduction, world| reduction.take_fetched(world, index, fetched));
         }
         if let Some(copy) = copy {
             objects.release(ClientId::STORE, copy);
         }
     }
 
-    /// What the node of a hop says of it.
+    /// Takes in the report of the node that performs a hop.
     pub(crate) fn hop_reported(&mut self, objects: &mut Objects, hop: HopId, report: HopReport) {
         let Some(DirectedHop { target, vertex, .. }) = self.shared.hops.get(&hop).cloned() else { return };
         self.drive(objects, &target, |reduction, world| {
             reduction.hop_reported(world, hop, vertex, report);
-            Ok(Progress::Going)
+            Ok(())
         });
     }
 
@@ -291,15 +291,18 @@ impl Reductions {
         target: &ObjectId,
         (valid_bytes, outcome): (u64, CombineOutcome),
     ) {
-        self.drive(objects, target, |reduction, world| Ok(reduction.combined(world, valid_bytes, outcome)));
+        self.drive(objects, target, |reduction, world| {
+            reduction.combined(world, valid_bytes, outcome);
+            Ok(())
+        });
     }
 
-    /// How large a target is to be that waits for room.
+    /// Returns the size of a target that waits for room.
     pub(crate) fn target_size(&self, target: &ObjectId) -> Option<u64> {
         self.by_target.get(target)?.target_size()
     }
 
-    /// What a reduce waits for.
+    /// Returns the things for which a reduce waits.
     pub(crate) fn lack(&self, target: &ObjectId) -> Option<Lack> {
         self.by_target.get(target).map(Reduction::lack)
     }

@@ -11,7 +11,7 @@ use crate::shard::Location;
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// How far the hop of a vertex is.
+/// The hop of a vertex.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Run {
     pub(super) node: NodeId,
@@ -56,7 +56,7 @@ impl Run {
         }
     }
 
-    /// Goes to another phase; answers the hop that was asked for before, if there was one.
+    /// Changes the phase. Returns the hop that was requested before.
     pub(super) fn turn(&mut self, phase: RunPhase) -> Option<HopId> {
         std::mem::replace(&mut self.phase, phase).hop()
     }
@@ -64,13 +64,13 @@ impl Run {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RunPhase {
-    /// Not asked for; so is a plain vertex, for ever.
+    /// Not requested. A plain vertex stays planned.
     Planned,
-    /// Asked for.
+    /// Requested.
     Running(HopId),
     /// All its output is there.
     Complete(HopId),
-    /// It failed, and is to be ended.
+    /// It failed, and has to be ended.
     Failed(HopId),
     /// Its consumer has all of it, so it was ended.
     Released,
@@ -90,13 +90,6 @@ impl RunPhase {
     }
 }
 
-/// The progress of a reduction.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Progress {
-    Going,
-    Done,
-}
-
 /// From where the target, or a hop, takes an input.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stream {
@@ -106,10 +99,10 @@ pub(super) enum Stream {
     Source(usize),
 }
 
-/// Which puts of which sources went into a target.
+/// The puts of sources that went into a target.
 pub(super) type Ingredients = BTreeSet<(usize, PutId)>;
 
-/// How far the target is.
+/// The progress of the target.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TargetState {
     /// Not begun.
@@ -131,17 +124,17 @@ impl TargetState {
     }
 }
 
-/// What failed and is not repaired yet, and what was repaired.
+/// Failures that are not repaired yet, and counts of repairs.
 #[derive(Debug, Default)]
 pub(super) struct Faults {
     /// Sources that cannot be had where they were.
     pub(super) sources: BTreeSet<usize>,
-    /// Vertices whose hop is to be begun anew.
+    /// Vertices whose hops have to restart.
     pub(super) vertices: BTreeSet<VertexId>,
     /// Vertices whose node cannot combine.
     pub(super) unfit: BTreeSet<VertexId>,
-    /// `true` if one of the sources had never failed where it was. A node that dies does so once, so many of them are no reason
-    /// to wait.
+    /// `true` if one of the sources had never failed where it was. Such failures are no reason to
+    /// wait, because a node dies once.
     pub(super) is_news: bool,
     pub(super) repair_at: Option<Time>,
     /// The number of bytes that the target had at the last repair.
@@ -150,7 +143,7 @@ pub(super) struct Faults {
     pub(super) attempts: u32,
     /// The number of repairs.
     pub(super) repairs: u32,
-    /// How often the target was superseded.
+    /// The number of times that the target was superseded.
     pub(super) restarts: u32,
 }
 
@@ -160,22 +153,11 @@ impl Faults {
     }
 }
 
-/// Whether a reduction can go on with something else.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Repair {
-    /// Nothing is broken.
-    Needless,
-    /// What was broken is taken out. What that gives back is to be done before others join.
-    Done,
-    /// Waits for further reports, or for the target to stop.
-    Waits,
-}
-
-/// What a reduce does about slow links.
+/// The way of a reduce around slow links.
 #[derive(Debug, Default)]
 pub(super) struct Rerouting {
-    /// `true` if a node that takes part says that some of its links are slow.
+    /// `true` if a participating node has reported slow links.
     pub(super) are_sought: bool,
-    /// What is to be said of it, if one of them matters.
+    /// A remark for the record of the reduce, if slow links matter.
     pub(super) remark: Option<&'static str>,
 }

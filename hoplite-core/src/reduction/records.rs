@@ -13,7 +13,7 @@ const MAX_RECORDS: usize = 256;
 pub(super) struct Records(VecDeque<ReduceRecord>);
 
 impl Records {
-    /// How the latest reduce of this target went, if it is remembered.
+    /// Returns the record of the latest reduce of this target.
     pub(super) fn latest(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.0.iter().rev().find(|record| record.target == *target)
     }

@@ -1,8 +1,8 @@
-//! What a reduce does about failures.
+//! Repairs a reduce after failures.
 
 use std::time::Duration;
 
-use super::parts::{Faults, Repair, Run, RunPhase, Stream, TargetState};
+use super::parts::{Faults, Run, RunPhase, Stream, TargetState};
 use super::source::SourcePlace;
 use super::state::Reduction;
 use super::world::World;
@@ -13,14 +13,14 @@ use crate::plan::reduce::{Vertex, VertexId};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
-/// One failure shows in several places within a round trip: at the hop, and at those that take in its stream. What they
-/// report in this time is repaired as one.
+/// One failure shows in several places within a round trip: at the hop, and at the consumers of its
+/// stream. Reports within this time are repaired together.
 const GATHERING: Duration = Duration::from_millis(2);
-/// For so long at least, a source is not sought again at a node where it could not be had.
+/// The minimum time for which a reduce avoids a node from which a source could not be had.
 const MIN_AVOIDED: Duration = Duration::from_millis(100);
 
 impl Reduction {
-    /// The node of a hop says how it goes.
+    /// Takes in the report of the node that performs a hop.
     pub(super) fn hop_reported(
         &mut self,
         world: &mut World<'_>,
@@ -41,7 +41,7 @@ impl Reduction {
         }
     }
 
-    /// A hop has all its output: nobody needs what it was computed from, unless it is lost.
+    /// Releases the inputs of a complete hop, which are needed again only if the output is lost.
     fn release_inputs(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let inputs = self.tree.get(vertex).map(|vertex| vertex.inputs.clone()).unwrap_or_default();
         for input in inputs {
@@ -57,7 +57,7 @@ impl Reduction {
         let Some(entry) = self.tree.get(vertex) else { return };
         let consumer = entry.consumer.and_then(|consumer| self.tree.get(consumer));
         if consumer.is_some_and(|consumer| consumer.state.phase.has_all()) {
-            // Nobody needs it any more; if that changes, it is begun anew.
+            // The hop is not needed any more. It restarts if that changes.
             return self.release_vertex(world, vertex);
         }
         let node = entry.state.node.clone();
@@ -83,7 +83,7 @@ impl Reduction {
         }
     }
 
-    /// What a hop at `node`, or the target, takes in cannot be had.
+    /// Notes that an input of the target, or of a hop at `node`, cannot be had.
     pub(super) fn input_failed(
         &mut self,
         world: &mut World<'_>,
@@ -117,8 +117,9 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// The directory knows no copy of the put of a source any more that has joined. If nobody takes it in yet, nobody else
-    /// would notice. Those who do know better: theirs may be the last copy.
+    /// The directory knows no copy of the put of a source any more that has joined. A source
+    /// without consumer has to be taken out here. A consumer notices a loss itself, and may have
+    /// the last copy.
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {
@@ -138,10 +139,11 @@ impl Reduction {
         }
     }
 
-    /// Takes out what failed, and prepares what depends on it to be done again.
-    pub(super) fn repair(&mut self, world: &mut World<'_>) -> Repair {
+    /// Takes out the failed parts, and plans again what depends on them. Returns `false` if that has to wait for
+    /// further reports, or for the target to stop.
+    pub(super) fn repair(&mut self, world: &mut World<'_>) -> bool {
         if self.faults.is_empty() {
-            return Repair::Needless;
+            return true;
         }
         let attempts = self.faults.attempts;
         let pause = if attempts < 2 || self.faults.is_news { GATHERING } else { back_off(attempts) };
@@ -149,13 +151,13 @@ impl Reduction {
         self.faults.repair_at = Some(due);
         if world.objects.ctx.now() < due {
             self.wake_by(due);
-            return Repair::Waits;
+            return false;
         }
         if let TargetState::Combining { copy, .. } = self.target
             && world.objects.cancel_combine(copy)
         {
             // It reports that it has ended.
-            return Repair::Waits;
+            return false;
         }
         let faults = std::mem::take(&mut self.faults);
         let valid_bytes = match &self.target {
@@ -183,10 +185,10 @@ impl Reduction {
             self.take_out(world, source);
         }
         self.redo_orphans(world);
-        Repair::Done
+        true
     }
 
-    /// Prepares those to be done again that were released, since what took them in had all of it, and that is gone.
+    /// Plans released vertices again whose complete consumer is gone.
     fn redo_orphans(&mut self, world: &mut World<'_>) {
         let is_missed = |vertex: &Vertex<Run>| {
             let consumer = vertex.consumer.and_then(|consumer| self.tree.get(consumer));
@@ -204,7 +206,7 @@ impl Reduction {
     fn take_out(&mut self, world: &mut World<'_>, source: usize) {
         let mut leaving = vec![source];
         if self.is_fixed() {
-            // Those that come after it in the order join after it again.
+            // The sources after it in the order join again after it.
             let takes_all = self.request.count == self.sources.len();
             let is_later = |other: &usize| *other != source && (!takes_all || *other > source);
             leaving.extend(self.joined.iter().copied().filter(is_later));
@@ -239,7 +241,7 @@ impl Reduction {
         }
     }
 
-    /// Ends the hop of a vertex, which is begun anew later. What it takes in and was released already is needed again.
+    /// Ends the hop of a vertex, which restarts later. Released inputs of the hop restart too.
     pub(super) fn redo(&mut self, world: &mut World<'_>, vertex: VertexId) {
         let mut pending = vec![vertex];
         while let Some(vertex) = pending.pop() {

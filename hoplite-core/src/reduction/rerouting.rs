@@ -9,7 +9,7 @@ use crate::topology::place::Path;
 use crate::topology::reported::Reports;
 
 impl Reduction {
-    /// Notes which groups are at nodes all of whose links are slow, as they and those that have joined say.
+    /// Marks the groups whose nodes have only slow links, according to the nodes' reports.
     pub(super) fn note_slow_nodes(&self, world: &World<'_>, groups: &mut [Group]) {
         let mut locations = groups.iter().map(|group| &group.location);
         if !self.rerouting.are_sought && locations.all(|location| location.slow_peers.is_empty()) {
@@ -23,15 +23,15 @@ impl Reduction {
         }
     }
 
-    /// What this store, and the nodes of vertices, say of their links.
+    /// Returns the slow links that this store and the nodes of vertices have reported.
     fn said(&self, world: &World<'_>) -> impl Iterator<Item = (NodeId, Path, Vec<NodeId>)> {
         let here = (world.objects.ctx.node().clone(), self.own, world.objects.ctx.slow_peers().to_vec());
         let runs = self.tree.iter().map(|(_, vertex)| &vertex.state);
         runs.map(|run| (run.node.clone(), run.path, run.slow_peers.clone())).chain([here])
     }
 
-    /// Lets vertices change places where streams would go over slow links, if something is to be begun anyway. Who takes in the last
-    /// stream is known once all sources are there.
+    /// Lets vertices change places where streams would go over slow links, if hops restart anyway.
+    /// The consumer of the last stream is known once all sources are there.
     pub(super) fn go_around_slow_links(&mut self, world: &mut World<'_>) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         if !self.rerouting.are_sought || self.to_begin.is_empty() || self.is_fixed() || is_combining {

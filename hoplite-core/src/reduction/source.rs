@@ -15,19 +15,19 @@ use crate::time::Time;
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) query: Option<RequestId>,
-    /// What the directory said last.
+    /// The latest answer of the directory.
     pub(super) news: Option<Locations>,
     pub(super) place: SourcePlace,
-    /// Nodes from which it could not be had lately, and until when they are left alone.
+    /// Nodes from which the source could not be had, and until when the reduce avoids them.
     pub(super) avoided: BTreeMap<NodeId, Time>,
-    /// Which put of it was in the reduce last.
+    /// The put of the source that was in the reduce last.
     pub(super) joined_put: Option<PutId>,
     /// `true` if it was in the reduce, or on its way into it, at some time.
     pub(super) was_taken: bool,
     pub(super) missing_since: Option<Time>,
 }
 
-/// Where a source enters the reduce.
+/// The place where a source enters the reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum SourcePlace {
     /// It has not joined.
@@ -40,7 +40,7 @@ pub(super) enum SourcePlace {
     Elsewhere,
 }
 
-/// What all sources have in common.
+/// The properties that all sources share.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Common {
     /// The first one that was known.
@@ -50,7 +50,7 @@ pub(super) struct Common {
     pub(super) shape: Option<Vec<u64>>,
     /// The bytes of the application, if they are the same in all that were seen.
     pub(super) user: Bytes,
-    /// Where in each source the part begins that is reduced.
+    /// The offset of the reduced part in each source.
     pub(super) base_bytes: u64,
     /// The length of that part: the size of the target.
     pub(super) length_bytes: u64,
@@ -59,7 +59,8 @@ pub(super) struct Common {
 }
 
 impl Common {
-    /// The metadata of the target: that of the sources, without a shape if only a part of them is reduced.
+    /// The metadata of the target: the metadata of the sources, without the shape if only a part is
+    /// reduced.
     pub(super) fn target_metadata(&self) -> Metadata {
         let is_whole = self.length_bytes == self.size_bytes;
         let shape = if is_whole { self.shape.clone() } else { None };
@@ -67,7 +68,7 @@ impl Common {
     }
 }
 
-/// How a source can join.
+/// The way in which a source can join.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Readiness {
     /// It is in this store.
@@ -91,7 +92,8 @@ impl Source {
         }
     }
 
-    /// It was there before the reduce began: if it is known to nobody any more, it is lost.
+    /// Counts the source as lost once the directory knows no copy, because it was there before the
+    /// reduce began.
     pub(super) const fn expect(&mut self) {
         self.was_taken = true;
     }
@@ -131,7 +133,7 @@ impl Source {
         self.avoided.keys()
     }
 
-    /// Which put the directory knows.
+    /// Returns the put that the directory knows.
     pub(super) fn known_put(&self) -> Option<PutId> {
         self.news.as_ref()?.object.as_ref().map(|object| object.put)
     }

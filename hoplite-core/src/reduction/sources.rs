@@ -1,11 +1,10 @@
-//! The sources of a reduce: what is known of them, and which are ready.
+//! The sources of a reduce: their locations, and their ways to join.
 
 use std::borrow::Cow;
 use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::parts::Progress;
 use super::source::{Common, Readiness, SourcePlace};
 use super::state::Reduction;
 use super::world::World;
@@ -19,8 +18,9 @@ use crate::plan::reduce::{ReduceSchedule, choose, estimate};
 use crate::shard::{Location, LocationState, Locations, Retention, Wants};
 use crate::topology::place::level;
 
-/// The time that a source that was in the reduce may be known to nobody before it counts as lost. A shard that has just come back,
-/// or a put that replaces the one that is gone, takes less.
+/// The time after which a source counts as lost that was in the reduce and is unknown to the
+/// directory. A shard that has just come back, or a put that replaces the one that is gone, takes
+/// less.
 const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The time to wait before a source is fetched again that was lost on the way: some round trips to the directory.
@@ -29,19 +29,19 @@ const FETCH_PAUSE: Duration = Duration::from_millis(50);
 /// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: a small part of
 /// any store.
 const MAX_FETCHED_BYTES: u64 = 4 << 20;
-/// How much longer than reducing on the way fetching may be expected to take: it needs no hops to be set up, each of which is
-/// a request to another store and its answer.
+/// The extra time that fetching may take compared with hops: the setup of hops costs a round trip
+/// to another store.
 const HOP_SETUP: Duration = Duration::from_micros(250);
 
 impl Reduction {
-    /// The directory told what it knows about a source.
+    /// Takes in the locations of a source.
     pub(super) fn source_located(
         &mut self,
         world: &mut World<'_>,
         index: usize,
         news: Locations,
-    ) -> Result<Progress> {
-        // Those that are not needed need not be like the others.
+    ) -> Result<()> {
+        // Unneeded sources may differ from the others.
         let may_join = self.joined.len() < self.request.count;
         if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
             self.examine(world, index, object.size_bytes, &object.metadata)?;
@@ -62,10 +62,10 @@ impl Reduction {
                 self.joined_source_gone(world, index);
             }
         }
-        Ok(Progress::Going)
+        Ok(())
     }
 
-    /// Checks that a source is like the others, or notes what it is like if it is the first.
+    /// Checks that a source is like the others. Notes the properties of the first one.
     fn examine(
         &mut self,
         world: &World<'_>,
@@ -112,7 +112,7 @@ impl Reduction {
         decided.unwrap_or_else(|| is_best_fetched(&world.objects.ctx, &self.request, size_bytes))
     }
 
-    /// How a source that is apart can join now, if it can.
+    /// Returns the way in which a source can join now.
     pub(super) fn readiness(&self, world: &World<'_>, index: usize) -> Option<Readiness> {
         let source = &self.sources[index];
         let id = &self.request.sources[index];
@@ -169,7 +169,7 @@ impl Reduction {
         world.shared.fetches.insert(call, (self.request.target.clone(), index));
         let id = self.request.sources[index].clone();
         let key = CallKey { client: ClientId::STORE, call };
-        world.objects.get(key, id, Until::Complete, self.time_left(world.now()));
+        world.objects.get(key, id, Until::Complete, None, self.time_left(world.now()));
     }
 
     /// A source that was fetched is here, or cannot be had.
@@ -234,7 +234,7 @@ impl Reduction {
         }
     }
 
-    /// Stops following the sources, and lets go of those that are here.
+    /// Ends the subscriptions of the sources, and lets go of local copies.
     pub(super) fn leave_sources(&mut self, world: &mut World<'_>) {
         let queries = self.sources.iter_mut().filter_map(|source| source.query.take());
         for query in queries.chain(self.existence.take()) {
@@ -259,10 +259,12 @@ impl Reduction {
     }
 }
 
-/// With more sources, most of those that the directory has may be combined elsewhere.
+/// Most sources for which a reduce requests bytes from the directory: of more sources, most may be
+/// combined elsewhere.
 const MAX_BROUGHT_SOURCES: usize = 16;
 
-/// What to query the directory for about the sources of a reduce: small ones are combined here, if all of them are.
+/// Returns what a reduce queries about its sources. Bytes come at once if the reduce may combine
+/// all small sources here.
 pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
     let are_all_needed = request.count == request.sources.len();
     if are_all_needed && request.sources.len() <= MAX_BROUGHT_SOURCES {
@@ -272,9 +274,10 @@ pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
     }
 }
 
-/// Returns `true` if fetching is the best way: for small sources, if all of them together are not much, and do not take much longer
-/// through the receiver's link than reducing them on the way. In fixed order how long it takes does not count: what has lost its
-/// copies, but not its bytes in the directory, could not join a chain in its place.
+/// Returns `true` if fetching is the best way: for small sources, if all of them together are not
+/// much, and do not take much longer through the receiver's link than reducing them on the way. In
+/// fixed order the time does not count: a source without copies, whose bytes the directory has,
+/// could not join a chain in its place.
 fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     let all_bytes = size_bytes.saturating_mul(request.count as u64);
     if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
@@ -289,7 +292,7 @@ fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
     estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
 }
 
-/// Which location of a source is best, the smallest first: one that stays, and is complete.
+/// Ranks the locations of a source. The best, with the smallest rank, is complete and stays.
 const fn preference(location: &Location) -> (u8, bool) {
     let state = match location.state {
         LocationState::Complete => 0,
@@ -299,7 +302,7 @@ const fn preference(location: &Location) -> (u8, bool) {
     (state, matches!(location.retention, Retention::Evictable))
 }
 
-/// What the sources are like, if the first one that is known is to be reduced.
+/// Returns the properties of all sources, given the first known source.
 fn common_of(
     request: &Reduce,
     first: ObjectId,

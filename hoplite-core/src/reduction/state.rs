@@ -1,9 +1,9 @@
-//! One reduce under way: what is known of it, and the order in which it is taken further.
+//! One reduce under way, and the order of its steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::parts::{Faults, Progress, Repair, Rerouting, Run, RunPhase, TargetState};
+use super::parts::{Faults, Rerouting, Run, RunPhase, TargetState};
 use super::source::{Common, Source};
 use super::world::World;
 use crate::collective::Agreement;
@@ -17,8 +17,8 @@ use crate::shard::RequestId;
 use crate::time::Time;
 use crate::topology::place::Path;
 
-/// The time that a reduce waits for the directory to say what is ready, before it begins with what it knows: several round trips
-/// to a shard that is busy.
+/// The time that a reduce waits for the first answers of the directory, before it begins with the
+/// known sources: several round trips to a shard that is busy.
 const FIRST_NEWS_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// A collective whose target a reduce makes, because no session does.
@@ -42,32 +42,34 @@ pub(super) struct Reduction {
     pub(super) sources: Vec<Source>,
     /// The number of sources that the directory has not spoken of yet.
     pub(super) unheard: usize,
-    /// The sources that are apart and may join, or be lost: all but those of which nothing is known.
+    /// The sources that are apart and may join, or be lost: all but unknown sources.
     pub(super) open: BTreeSet<usize>,
     /// The number of sources that are on their way to this store.
     pub(super) fetching: usize,
     /// The sources that are in the reduce now, in joining order.
     pub(super) joined: Vec<usize>,
-    /// The question whether the target exists already.
+    /// The query whether the target exists already.
     pub(super) existence: Option<RequestId>,
-    /// What all sources have in common, once one is known.
+    /// The properties that all sources share, once one source is known.
     pub(super) common: Option<Common>,
     pub(super) choice: Option<Choice<ReduceSchedule>>,
     pub(super) tree: Tree<Run>,
-    /// The vertices that are new or are to be done again; among them are all whose hop is to be begun.
+    /// The vertices that are new or restart. Among them are all vertices whose hops are planned.
     pub(super) to_begin: BTreeSet<VertexId>,
     /// The latest vertex of each node.
     pub(super) latest: BTreeMap<NodeId, VertexId>,
     pub(super) rerouting: Rerouting,
     pub(super) target: TargetState,
-    /// What failed and is to be mended.
+    /// Failures, and counts of repairs.
     pub(super) faults: Faults,
-    /// The time at which it is to be looked at again.
+    /// The time at which the reduction goes on.
     wake_at: Option<Time>,
+    /// `true` once it holds nothing any more.
+    pub(super) is_over: bool,
 }
 
 impl Reduction {
-    /// A reduce of which nothing is known yet but which sources are `open`, since they are here.
+    /// A reduce that knows only the `open` sources, which are here.
     pub(super) fn new(
         (key, request, fallback): (CallKey, Reduce, Option<Fallback>),
         (started, own): (Time, Path),
@@ -95,6 +97,7 @@ impl Reduction {
             target: TargetState::None,
             faults: Faults::default(),
             wake_at: None,
+            is_over: false,
         }
     }
 
@@ -107,25 +110,22 @@ impl Reduction {
         self.request.order == ReduceOrder::Fixed
     }
 
-    /// How much time its call leaves it.
+    /// Returns the time that the call has left.
     pub(super) fn time_left(&self, now: Time) -> Duration {
         (self.started + self.request.timeout).since(now)
     }
 
     /// Does all that can be done now.
-    pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<Progress> {
+    pub(super) fn drive(&mut self, world: &mut World<'_>) -> Result<()> {
         self.wake_no_more(world);
-        let mut repair = self.repair(world);
-        if repair == Repair::Done {
-            repair = self.repair(world);
-        }
-        if repair == Repair::Needless && self.has_heard_enough(world) {
+        if self.repair(world) && self.has_heard_enough(world) {
             self.join_ready(world)?;
             self.check_hope(world)?;
             self.supersede_if_wrong(world);
             self.join_streams_of_groups(world);
             self.go_around_slow_links(world);
-            // First room for the target: hops that wait for each other's target could wait for ever.
+            // The target gets room first, because hops that wait for each other's targets could
+            // wait for ever.
             if self.reserve_target(world)? {
                 self.start_hops(world);
                 self.start_target(world)?;
@@ -134,10 +134,10 @@ impl Reduction {
         if let Some(time) = self.wake_at {
             world.objects.ctx.schedule(time, Deadline::Reduce(self.request.target.clone()));
         }
-        Ok(Progress::Going)
+        Ok(())
     }
 
-    /// Asks to be looked at again, at this time at the latest.
+    /// Wakes the reduction at this time at the latest.
     pub(super) fn wake_by(&mut self, time: Time) {
         self.wake_at = Some(self.wake_at.map_or(time, |earlier| earlier.min(time)));
     }
@@ -148,7 +148,8 @@ impl Reduction {
         }
     }
 
-    /// Returns `true` if the directory has said of all sources what it knows, so that those that are ready can be arranged well.
+    /// Returns `true` if the directory has answered for all sources, so that the ready ones can be
+    /// arranged well.
     fn has_heard_enough(&mut self, world: &World<'_>) -> bool {
         let due = self.started + FIRST_NEWS_TIMEOUT;
         let has_begun = !self.joined.is_empty() || world.now() >= due;
@@ -164,6 +165,7 @@ impl Reduction {
         self.wake_no_more(world);
         self.abort_target(world);
         self.release_all(world);
+        self.is_over = true;
     }
 
     /// Ends all hops and lets go of all sources.

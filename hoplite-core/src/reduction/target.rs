@@ -1,7 +1,7 @@
 //! The target of a reduce: opened when enough sources have joined, combined here, and superseded if it turns out wrong.
 
 use super::grow::stream;
-use super::parts::{Ingredients, Progress, Stream, TargetState};
+use super::parts::{Ingredients, Stream, TargetState};
 use super::source::SourcePlace;
 use super::state::Reduction;
 use super::world::World;
@@ -24,12 +24,13 @@ impl Reduction {
         self.target.copy()
     }
 
-    /// How large the target will be, once that is known.
+    /// Returns the size of the target, once that is known.
     pub(super) fn target_size(&self) -> Option<u64> {
         Some(self.common.as_ref()?.length_bytes)
     }
 
-    /// At which offset hops are begun now: where the target has got to. `None` as long as it is open whether it goes on.
+    /// At which offset hops are begun now: where the target has got to. `None` while sources are
+    /// missing.
     pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
         match &self.target {
             TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
@@ -43,12 +44,12 @@ impl Reduction {
     }
 
     /// The directory told whether the target exists.
-    pub(super) fn target_located(&mut self, news: &Locations) -> Result<Progress> {
+    pub(super) fn target_located(&mut self, news: &Locations) -> Result<()> {
         let exists = news.object.as_ref().is_some_and(|object| !object.lost);
         if exists && self.target.copy().is_none() {
             return Err(Error::AlreadyExists { id: news.id.clone() });
         }
-        Ok(Progress::Going)
+        Ok(())
     }
 
     /// The directory knows the target by now, so a delete of it arrives as one of any object does.
@@ -58,7 +59,7 @@ impl Reduction {
         }
     }
 
-    /// Gives up a target that has some bytes, if what has joined by now is not what they were made of.
+    /// Gives up a partial target that was made from other puts than have joined by now.
     pub(super) fn supersede_if_wrong(&mut self, world: &mut World<'_>) {
         let TargetState::Stopped { copy, ingredients, .. } = &self.target else { return };
         let copy = *copy;
@@ -67,7 +68,7 @@ impl Reduction {
         }
         self.faults.restarts += 1;
         self.target = TargetState::None;
-        // What the directory says of the one that is given up must not be taken for another's.
+        // An answer about the superseded target must not be taken for one about the next target.
         self.leave_target(world);
         world.objects.unpublish(copy, UnpublishReason::Superseded);
         world.objects.detach(copy, Error::Superseded { id: self.request.target.clone() });
@@ -100,7 +101,8 @@ impl Reduction {
         Ok(true)
     }
 
-    /// Opens the target in the room that was reserved and combines what has joined into it, if that is all.
+    /// Opens the target in the reserved room, and combines the sources into it, once all have
+    /// joined.
     pub(super) fn start_target(&mut self, world: &mut World<'_>) -> Result<()> {
         let Some(common) = self.common.clone().filter(|_| self.is_full()) else { return Ok(()) };
         if let TargetState::Reserved { room } = self.target {
@@ -121,7 +123,7 @@ impl Reduction {
         Ok(())
     }
 
-    /// What the target is combined from, in this order.
+    /// Returns the inputs of the target, in their order.
     fn target_streams(&self) -> Vec<Stream> {
         let streams = self.tree.loose().iter().map(|vertex| Stream::Vertex(*vertex));
         let is_here = |index: &usize| matches!(self.sources[*index].place, SourcePlace::Here { .. });
@@ -132,7 +134,8 @@ impl Reduction {
         streams.chain(here.into_iter().map(Stream::Source)).collect()
     }
 
-    /// Where an input is read. One that should be here and is not is waited for, or fails, like any other.
+    /// Returns the place where an input is read. A missing local input is read like a remote one,
+    /// which waits or fails.
     fn target_input(&self, world: &World<'_>, of: Stream) -> Option<CombineInput> {
         match of {
             Stream::Vertex(vertex) => {
@@ -149,19 +152,13 @@ impl Reduction {
     }
 
     /// The combination of the target has ended.
-    pub(super) fn combined(
-        &mut self,
-        world: &mut World<'_>,
-        valid_bytes: u64,
-        outcome: CombineOutcome,
-    ) -> Progress {
+    pub(super) fn combined(&mut self, world: &mut World<'_>, valid_bytes: u64, outcome: CombineOutcome) {
         let TargetState::Combining { copy, ingredients, streams } = &self.target else {
-            return Progress::Going;
+            return;
         };
         let (copy, ingredients, streams) = (*copy, ingredients.clone(), streams.clone());
         if outcome == CombineOutcome::Complete {
-            self.complete_target(world, copy);
-            return Progress::Done;
+            return self.complete_target(world, copy);
         }
         self.target = TargetState::Stopped { copy, ingredients, valid_bytes };
         if let CombineOutcome::InputFailed { index, outcome } = outcome
@@ -170,7 +167,6 @@ impl Reduction {
             let here = world.objects.ctx.node().clone();
             self.input_failed(world, *stream, outcome, &here);
         }
-        Progress::Going
     }
 
     fn complete_target(&mut self, world: &mut World<'_>, copy: CopyId) {
@@ -183,7 +179,9 @@ impl Reduction {
         }
         debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");
         self.target = TargetState::None;
+        self.wake_no_more(world);
         self.release_all(world);
+        self.is_over = true;
         world.objects.complete_target(self.key(), copy, reduced);
     }
 
@@ -197,9 +195,9 @@ impl Reduction {
         }
         match state.copy() {
             Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
-            // It was deleted, and those who waited for it were told.
+            // The target was deleted, and waiting calls were told.
             Some(_) => {}
-            // One that was given up before another was begun has left those who wait for it with nothing.
+            // Calls may still wait for a target that was superseded.
             None => objects.wake(target),
         }
     }

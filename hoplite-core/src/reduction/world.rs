@@ -1,4 +1,4 @@
-//! What one reduction acts on.
+//! The machines and the shared state that a reduction acts on.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ pub(super) struct DirectedHop {
     is_here: bool,
 }
 
-/// What all reductions of a store share.
+/// The state that all reductions of a store share.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     /// The hops that this store directs.
@@ -43,7 +43,7 @@ impl World<'_> {
         self.objects.ctx.now()
     }
 
-    /// Asks a node to perform the hop of a vertex.
+    /// Lets a node perform the hop of a vertex.
     pub(super) fn begin_hop(
         &mut self,
         target: &ObjectId,

@@ -9,6 +9,7 @@ use crate::id::ObjectId;
 use crate::message::CallKey;
 use crate::objects::context::Context;
 use crate::objects::notice::Deadline;
+use crate::objects::queries::Purpose;
 use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, what_to_query_for};
 use crate::shard::{Locations, RequestId, Wants};
@@ -96,7 +97,7 @@ impl Node {
         }
         self.enter_reduce(key, &request);
         let target = request.target.clone();
-        let existence = self.objects.query_target(&target);
+        let existence = self.objects.query(target.clone(), Purpose::Target);
         let wants = match kind {
             Collective::Allreduce => what_to_query_for(&request),
             // The stores exchange the parts of others, or nobody coordinates.

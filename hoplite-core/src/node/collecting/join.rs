@@ -8,7 +8,7 @@ use crate::collective::{Agreement, Failure, MembershipId, promises_session};
 use crate::error::Result;
 use crate::id::ObjectId;
 use crate::message::CallKey;
-use crate::objects::calls::Call;
+use crate::objects::calls::{Access, Call};
 use crate::objects::notice::Deadline;
 
 /// The time that a store expects to be asked to be a member before it asks the directory for a target that a participant wants: twice as
@@ -51,7 +51,7 @@ impl Node {
         if let Some(response) = self.refer_to_parts(key, &target) {
             return self.objects.ctx.reply(key, response);
         }
-        self.objects.get_or_join(key, target.clone(), Until::Started, Some(agreement), timeout);
+        self.objects.get(key, target.clone(), Until::Started, Some(agreement), timeout);
         // Others may try again: not all attempts are seen here before they have made their target.
         if self.objects.calls.contains(key)
             && let Some((too_old, _)) = self.collectives.audiences.disagreement(&target)
@@ -64,7 +64,7 @@ impl Node {
 
     /// Refers the participants that wait for a target to the copy in which it grows here.
     pub(in super::super) fn refer_participants(&mut self, target: &ObjectId) {
-        if self.objects.ctx.is_shutting_down() || self.collectives.memberships.growing(target).is_none() {
+        if self.objects.ctx.is_shutting_down() || self.growing_copy(target).is_none() {
             return;
         }
         for key in self.objects.calls.gets(target) {
@@ -78,14 +78,17 @@ impl Node {
 
     /// Answers a participant if the target grows here in a session, and the participant can follow it.
     fn refer_to_parts(&mut self, key: CallKey, target: &ObjectId) -> Option<Result<Response>> {
-        let (copy, local) = self.objects.copies.live(target)?;
-        if local.is_complete() || local.is_public() {
-            return None;
-        }
+        let copy = self.growing_copy(target)?;
         let (membership, order) = self.order_of(copy)?;
-        let view = self.objects.refer(key.client, copy);
+        let view = self.objects.refer(key.client, copy, Access::Read);
         self.answered(membership);
         Some(view.map(|view| Response::Ranges { view, order }))
+    }
+
+    /// The copy of a target that is not complete, and that the directory does not know.
+    fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
+        let (copy, local) = self.objects.copies.live(target)?;
+        (!local.is_complete() && !local.is_public()).then_some(copy)
     }
 
     /// The session in which a copy grows, and in which order its bytes become valid, if that is of use to a participant.

@@ -145,7 +145,7 @@ impl Node {
         self.objects.ctx.unschedule(deadline, Deadline::Membership(membership));
         // Whoever waits here for the object gets this one.
         self.objects.stop_fetch(&plan.target);
-        let phase = Phase::Combining { combine: None, valid_bytes: 0 };
+        let phase = Phase::Combining { combine: None };
         let id = plan.target.clone();
         let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
         let opening = LocalCopy::begin(id.clone(), plan.put, size_bytes, metadata, room, phase).private();
@@ -319,7 +319,7 @@ impl Node {
         if let Some(coordinated) = self.collectives.sessions.get(put) {
             self.reductions.remember(coordinated.record(&self.objects.ctx));
             if let Some(key) = coordinated.key() {
-                self.objects.copies.publication_mut(copy).set_sealer(key);
+                self.objects.copies.publication_mut(copy).sealer = Some(key);
             }
             return self.objects.complete_put(copy);
         }

@@ -1,4 +1,4 @@
-//! One copy: what it is, how far it is, and who uses it.
+//! One copy, its progress and its users.
 
 use super::super::context::Context;
 use super::super::publication::Publication;
@@ -9,7 +9,7 @@ use crate::message::{ClientId, CombineId, Effect, PullId};
 use crate::metadata::Metadata;
 use crate::shard::{GrantId, LocationState, PullOutcome, Retention};
 
-/// How far a copy is.
+/// The progress of a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Phase {
     /// A client writes it.
@@ -17,7 +17,7 @@ pub(crate) enum Phase {
     /// It is pulled from another node, or waits for a sender.
     Receiving { pull: Option<ActivePull>, valid_bytes: u64 },
     /// It is computed from other copies, or waits until that can go on.
-    Combining { combine: Option<CombineId>, valid_bytes: u64 },
+    Combining { combine: Option<CombineId> },
     /// All bytes are there.
     Complete,
 }
@@ -30,7 +30,7 @@ pub(crate) struct ActivePull {
     /// The shard that granted the slot, and which slot; no slot once that shard's session is lost.
     pub(crate) shard: usize,
     pub(crate) grant: Option<GrantId>,
-    /// What its end counts as, if this store is ending it to have another sender.
+    /// The outcome to report, if this store is ending the pull to have another sender.
     pub(crate) ends_as: Option<PullOutcome>,
     /// The number of bytes that were there when it started.
     pub(crate) offset_bytes: u64,
@@ -46,12 +46,12 @@ impl ActivePull {
     }
 }
 
-/// Whether the directory knows of a copy.
+/// The visibility of a copy to the directory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Visibility {
-    /// It does.
+    /// The directory knows it.
     Public,
-    /// It does not: only those who were told its name ask for it.
+    /// The directory does not know it. Only nodes that were told its name request it.
     Private,
 }
 
@@ -64,21 +64,21 @@ pub(crate) struct LocalCopy {
     pub(crate) metadata: Metadata,
     pub(crate) extent: Extent,
     pub(super) phase: Phase,
-    pub(super) retention: Retention,
+    pub(crate) retention: Retention,
     pub(super) visibility: Visibility,
-    /// Why it left the index; what its writer is told.
-    pub(super) detached: Option<Error>,
+    /// The reason for which it left the index, which its writer is told.
+    pub(crate) detached: Option<Error>,
     pub(super) references: u32,
     pub(super) serves: u32,
     /// A comparison reads the bytes.
-    pub(super) is_comparing: bool,
-    /// What the directory knows of it.
-    publication: Publication,
+    pub(crate) is_comparing: bool,
+    /// The shards that know it, and their verdicts.
+    pub(crate) publication: Publication,
 }
 
 impl LocalCopy {
-    /// A copy that nobody uses yet. What a client writes or a reduce makes is a put: it stays, and the directory has yet to
-    /// accept it.
+    /// A new copy without users. The copy of a client that writes or of a reduce is a put: it is
+    /// pinned, and the directory has yet to accept it.
     pub(crate) fn begin(
         id: ObjectId,
         put: PutId,
@@ -106,7 +106,7 @@ impl LocalCopy {
         }
     }
 
-    /// How many of its leading bytes were received so far.
+    /// Returns the number of leading bytes that were received so far.
     pub(crate) const fn received_bytes(&self) -> u64 {
         match self.phase {
             Phase::Receiving { valid_bytes, .. } => valid_bytes,
@@ -114,16 +114,7 @@ impl LocalCopy {
         }
     }
 
-    /// What the directory knows of it.
-    pub(crate) const fn publication(&self) -> &Publication {
-        &self.publication
-    }
-
-    pub(crate) const fn publication_mut(&mut self) -> &mut Publication {
-        &mut self.publication
-    }
-
-    /// The same copy, of which no shard is told.
+    /// The same copy, hidden from the directory.
     pub(crate) fn private(self) -> Self {
         Self { visibility: Visibility::Private, ..self }
     }
@@ -140,11 +131,6 @@ impl LocalCopy {
     /// Returns `true` if it is in the index.
     pub(crate) const fn is_live(&self) -> bool {
         self.detached.is_none()
-    }
-
-    /// Returns the reason for which it left the index.
-    pub(crate) const fn end(&self) -> Option<&Error> {
-        self.detached.as_ref()
     }
 
     pub(crate) const fn is_written(&self) -> bool {
@@ -177,6 +163,14 @@ impl LocalCopy {
         }
     }
 
+    /// The combination that fills it now.
+    pub(crate) const fn combination(&self) -> Option<CombineId> {
+        match self.phase {
+            Phase::Combining { combine } => combine,
+            _ => None,
+        }
+    }
+
     /// The state in which it is published.
     pub(crate) const fn location_state(&self) -> LocationState {
         match self.phase {
@@ -186,16 +180,8 @@ impl LocalCopy {
         }
     }
 
-    pub(crate) const fn retention(&self) -> Retention {
-        self.retention
-    }
-
     pub(crate) const fn is_referenced(&self) -> bool {
         self.references > 0
-    }
-
-    pub(crate) fn is_comparing(&self) -> bool {
-        self.is_comparing
     }
 
     pub(crate) fn is_complete(&self) -> bool {
@@ -206,7 +192,7 @@ impl LocalCopy {
         self.retention == Retention::Pinned
     }
 
-    /// Returns `true` if it becomes complete by itself, without any other node.
+    /// Returns `true` if a producer on this node fills it.
     pub(crate) fn is_produced_here(&self) -> bool {
         matches!(self.phase, Phase::Writing { .. } | Phase::Combining { .. })
     }

@@ -1,7 +1,8 @@
-//! The table of copies: what is in this store, who uses it, and when its space is free again.
+//! The table of copies and their users. It frees the space of a copy after the last use.
 //!
-//! It knows nothing of the directory, of calls, or of why a copy is there. An extent is freed only when no client
-//! references its copy, no serve reads it, no pull or combination writes it and no comparison reads it.
+//! It knows nothing of the directory and of calls. An extent is freed only when no client
+//! references its copy, no serve reads it, no pull or combination writes it and no comparison reads
+//! it.
 
 mod awaiting;
 mod copy;
@@ -26,7 +27,7 @@ use awaiting::AwaitingServes;
 use copy::Visibility;
 pub(crate) use copy::{ActivePull, LocalCopy, Phase};
 
-/// What an attempt to find room came to.
+/// The result of an attempt to find room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Room {
     Found(Extent),
@@ -47,13 +48,13 @@ pub(crate) struct Table {
     evictable: LruCache<CopyId, u64>,
     evictable_bytes: u64,
     pinned_bytes: u64,
-    /// How much room was found for copies that are not open yet.
+    /// The room that was found for copies that are not open yet.
     reserved_bytes: u64,
     pulls: BTreeMap<PullId, CopyId>,
     serves: BTreeMap<ServeId, CopyId>,
     awaiting_serves: AwaitingServes,
     space_waiters: Queue<SpaceWaiter>,
-    /// Room may have appeared since those who wait for it last tried.
+    /// `true` if room may have appeared since waiters last tried.
     has_new_space: bool,
     evictions: u64,
 }
@@ -77,7 +78,7 @@ impl Table {
         }
     }
 
-    /// What the table knows of a status report.
+    /// Describes the table for a status report.
     pub(crate) fn status(&self) -> NodeStatus {
         NodeStatus {
             capacity_bytes: self.allocator.capacity_bytes(),
@@ -98,9 +99,9 @@ impl Table {
         self.copies.get(copy)
     }
 
-    /// What the directory knows of a copy, to change that.
+    /// The publication of a copy.
     pub(crate) fn publication_mut(&mut self, copy: CopyId) -> &mut Publication {
-        self.copy_mut(copy).publication_mut()
+        &mut self.copy_mut(copy).publication
     }
 
     fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
@@ -138,7 +139,7 @@ impl Table {
         self.index.values().copied().collect()
     }
 
-    /// Where a client finds a copy.
+    /// Describes a copy to a client.
     pub(crate) fn view(&self, copy: CopyId) -> ObjectView {
         let local = &self.copies[&copy];
         ObjectView {
@@ -177,8 +178,8 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Takes a copy out of the index: nobody finds it any more, those who use it keep it until they let go. Whether it was
-    /// in there.
+    /// Takes a copy out of the index. Its users keep it until they let go. Returns `true` if the
+    /// copy was in the index.
     pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
         let local = self.copy_mut(copy);
         if local.detached.is_some() {
@@ -203,7 +204,7 @@ impl Table {
         true
     }
 
-    /// A copy that nobody was told of is the object that its id says.
+    /// Makes a private copy the object of its id.
     pub(crate) fn reveal(&mut self, copy: CopyId) {
         self.copy_mut(copy).visibility = Visibility::Public;
     }
@@ -236,8 +237,8 @@ impl Table {
         self.settle(ctx, copy);
     }
 
-    /// Ends a [`Table::hold`] of each of `kept`, which were held only while room was looked for: that they are evictable again is
-    /// no news for those who wait for room.
+    /// Ends a [`Table::hold`] of each of `kept`, which the caller held during a search for room. It
+    /// wakes no waiter for room, because no room has appeared.
     pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
         let has_new_space = self.has_new_space;
         for copy in kept {
@@ -259,7 +260,7 @@ impl Table {
         local.phase = Phase::Receiving { pull: Some(active), valid_bytes };
     }
 
-    /// A pull no longer touches the memory of its copy. Answers which pull, of which copy.
+    /// A pull no longer touches the memory of its copy. Returns the copy and the pull.
     pub(crate) fn end_pull(
         &mut self,
         ctx: &mut Context,
@@ -321,29 +322,18 @@ impl Table {
         }
     }
 
-    /// A combination fills a copy from `offset_bytes` on.
-    pub(crate) fn begin_combine(&mut self, copy: CopyId, combine: CombineId, offset_bytes: u64) {
-        self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine), valid_bytes: offset_bytes };
-    }
-
-    /// Queries the combination that fills `copy` to end, if there is one; whether there is.
-    pub(crate) fn cancel_combine(&self, ctx: &mut Context, copy: CopyId) -> bool {
-        match self.copies.get(&copy).map(|local| &local.phase) {
-            Some(Phase::Combining { combine: Some(combine), .. }) => {
-                ctx.push(Effect::CancelCombine { combine: *combine });
-                true
-            }
-            _ => false,
-        }
+    /// A combination fills a copy.
+    pub(crate) fn begin_combine(&mut self, copy: CopyId, combine: CombineId) {
+        self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine) };
     }
 
     /// The combination of a copy no longer touches any memory. Answers how many bytes are valid.
     pub(crate) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
         let local = self.copy_mut(copy);
         let valid_bytes = valid_bytes.min(local.size_bytes);
-        // What is complete stays so: an exchange goes on for others.
+        // A complete copy stays complete while its exchange goes on for others.
         if matches!(local.phase, Phase::Combining { .. }) {
-            local.phase = Phase::Combining { combine: None, valid_bytes };
+            local.phase = Phase::Combining { combine: None };
         }
         self.settle(ctx, copy);
         valid_bytes
@@ -403,7 +393,7 @@ impl Table {
 impl Index<&CopyId> for Table {
     type Output = LocalCopy;
 
-    /// A copy of which the caller knows that it exists.
+    /// Returns a copy. The caller knows that the copy exists.
     fn index(&self, copy: &CopyId) -> &LocalCopy {
         &self.copies[copy]
     }

@@ -1,4 +1,4 @@
-//! Serves: who reads a copy for another node, and who waits for one that has not begun here yet.
+//! Serves of copies to other nodes, and serves that wait until a copy begins.
 
 use super::super::context::Context;
 use super::Table;
@@ -18,7 +18,7 @@ impl Table {
     ) {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
-            // Only those who know of a private copy ask for it in this way.
+            // Only nodes that know of a private copy request it in this way.
             Some(copy) if is_expected || self[&copy].visibility == Visibility::Public => {
                 self.accept_serve(ctx, serve, copy);
             }
@@ -37,7 +37,7 @@ impl Table {
         ctx.push(Effect::ServeAccepted { serve, copy, size_bytes });
     }
 
-    /// Serves those who have been waiting for `copy` to begin.
+    /// Accepts the serves that wait for `copy` to begin.
     pub(crate) fn accept_awaiting(&mut self, ctx: &mut Context, copy: CopyId) {
         let local = &self.copies[&copy];
         let put = local.put;
@@ -46,21 +46,21 @@ impl Table {
         }
     }
 
-    /// Refuses those who wait for a copy of `id` to begin: none will.
+    /// Refuses the serves that wait for a copy of `id`, because none will begin.
     pub(crate) fn refuse_awaiting_of(&mut self, ctx: &mut Context, id: &ObjectId) {
         for serve in self.awaiting_serves.take(id, |_| true) {
             ctx.push(Effect::ServeRefused { serve });
         }
     }
 
-    /// As [`Self::refuse_awaiting_of`], for those who wait for that put of it.
+    /// As [`Self::refuse_awaiting_of`], for one put.
     pub(crate) fn refuse_awaiting_put(&mut self, ctx: &mut Context, id: &ObjectId, put: PutId) {
         for serve in self.awaiting_serves.take(id, |wanted| wanted == put) {
             ctx.push(Effect::ServeRefused { serve });
         }
     }
 
-    /// Refuses all who wait for a copy to begin.
+    /// Refuses all serves that wait for a copy to begin.
     pub(crate) fn refuse_awaiting(&mut self, ctx: &mut Context) {
         for serve in self.awaiting_serves.take_all() {
             ctx.push(Effect::ServeRefused { serve });

@@ -1,8 +1,9 @@
-//! Room in the arena: what is free, what is evicted for it, and who waits for it.
+//! Room in the arena: allocation, eviction, and waiters.
 //!
-//! A call or a fetch that finds no room enters the queue and tries again when room has appeared. That may be at any time later: room
-//! appears when copies are freed, or when somebody gives back what was set aside. A store that reclaims room in a way that
-//! takes time, by writing copies to a disk, frees them when that is done.
+//! A call or a fetch that finds no room enters the queue and tries again when room has appeared.
+//! That may be at any time later: room appears when copies are freed, or when reserved room is
+//! given back. A store that reclaims room in a way that takes time, by writing copies to a disk,
+//! frees them when that is done.
 
 use super::super::notice::SpaceWaiter;
 use super::{LocalCopy, Room, Table};
@@ -22,7 +23,8 @@ impl Table {
         Ok(())
     }
 
-    /// Looks for room for an object. Nothing is to be evicted if even all of it would not make enough room in total.
+    /// Looks for room for an object. Evicts nothing if even all evictions would make too little
+    /// room.
     pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
         let length_bytes = HEADER_BYTES + size_bytes;
         let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
@@ -100,7 +102,7 @@ impl Table {
         self.space_waiters.remove(waiter);
     }
 
-    /// Those who wait for room, in the order of their arrival, if there is some that they have not tried yet.
+    /// Returns the waiters for room in the order of their arrival, if there is new room.
     pub(crate) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
         std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take().collect())
     }
