@@ -12,7 +12,10 @@
 //! 3. [`plan`]: the choice of senders, chains, schedules and block sizes.
 //! 4. [`shard`]: a directory shard, which knows where the copies of objects are and who may pull from whom.
 //! 5. [`collective`]: collectives that several stores perform together.
-//! 6. [`node`]: a store's copies, references, eviction, transfers and publications.
+//! 6. `message`: the events and effects of a store, and the requests of its clients. [`node`] passes them on.
+//! 7. `objects`: a store's copies, references, eviction, transfers and publications.
+//! 8. `reduction`: reduces that a store coordinates, and hops that it performs.
+//! 9. [`node`]: the state machine of a store.
 #![forbid(unsafe_code)]
 
 pub mod vocabulary;
@@ -27,6 +30,12 @@ pub mod plan;
 pub mod shard;
 
 pub mod collective;
+
+mod message;
+
+mod objects;
+
+mod reduction;
 
 pub mod node;
 

@@ -99,7 +99,7 @@ impl LiveCopy {
     /// How many leading bytes may be read or passed on now. Before the node calls the copy complete that is never all of
     /// what a worker writes, whatever it says, nor of what a reduce makes: a node that has all bytes has a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
-        self.passable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
+        self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
 
     /// The number of leading bytes that this store has declared valid.
@@ -118,8 +118,8 @@ impl LiveCopy {
     }
 
     /// How much of what is before `end_bytes` may be passed on if `valid_bytes` are valid.
-    fn passable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
-        node::passable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
+    fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
+        node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
 
     fn is_completed(&self) -> bool {
@@ -130,9 +130,9 @@ impl LiveCopy {
     pub(crate) fn advance(&self, valid_bytes: u64) {
         // Workers read the header too, so what a reduce keeps back is kept back there.
         let is_reduce = self.producer == Producer::Reduce;
-        let passable = self.passable(valid_bytes, self.size_bytes());
+        let forwardable = self.forwardable(valid_bytes, self.size_bytes());
         self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
-        self.buffer.publish(if is_reduce { passable } else { valid_bytes });
+        self.buffer.publish(if is_reduce { forwardable } else { valid_bytes });
         self.progressed.notify_waiters();
     }
 
@@ -206,10 +206,10 @@ impl LiveCopy {
         if let Some(error) = &*failure {
             return Err(error.clone());
         }
-        let valid_bytes = self.passable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
+        let valid_bytes = self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
         if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
             // What the worker has published before it could see that we wait is in the answer.
-            return Ok(self.passable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes));
+            return Ok(self.forwardable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes));
         }
         Ok(valid_bytes)
     }

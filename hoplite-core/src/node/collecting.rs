@@ -14,12 +14,12 @@ mod session;
 
 use std::collections::BTreeMap;
 
-use super::calls::CallKey;
-use super::context::Context;
 use super::{Node, Reduce, ReduceRecord};
-use crate::collective::CollectiveEvent;
+use crate::collective::{Agreement, CollectiveEvent};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::context::Context;
 use crate::plan::collective::Collective;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
@@ -111,6 +111,11 @@ impl Collectives {
         self.gatherings.contains(target) || self.sessions.open_for(target).is_some()
     }
 
+    /// What the participants agree about of whose collective this is to be the target.
+    pub(super) fn agreement_about(&self, target: &ObjectId) -> Option<Agreement> {
+        self.audiences.agreement(target)
+    }
+
     /// Returns `true` if this store has been a member of the attempt that makes `put`, and has nothing to give any more.
     pub(super) fn has_ended(&self, put: PutId) -> bool {
         self.memberships.has_ended(put)
@@ -139,8 +144,7 @@ impl Node {
             return;
         }
         self.collectives.audiences.note_source(target, index, &locations);
-        self.reductions.source_located(&mut self.ctx, &self.copies, target, index, locations);
-        self.perform_actions();
+        self.reductions.source_located(&mut self.objects, target, index, locations);
     }
 
     /// The directory told whether there is a target.
@@ -157,19 +161,18 @@ impl Node {
             }
             return;
         }
-        self.reductions.target_located(&mut self.ctx, &self.copies, locations);
-        self.perform_actions();
+        self.reductions.target_located(&mut self.objects, locations);
     }
 
     /// Ends what would make `target`, if that is open, and its call.
     pub(super) fn fail_collective(&mut self, target: &ObjectId, error: &Error) {
         if let Some(key) = self.drop_gathering(target) {
-            self.finish(key, Err(error.clone()));
+            self.objects.finish(key, Err(error.clone()));
         }
         if let Some(put) = self.collectives.sessions.open_for(target) {
             let key = self.give_up_session(put, error);
             if let Some(key) = key {
-                self.finish(key, Err(error.clone()));
+                self.objects.finish(key, Err(error.clone()));
             }
         }
     }

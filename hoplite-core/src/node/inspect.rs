@@ -1,17 +1,16 @@
-//! What a store tells those who watch the cluster: of itself, and of what is under way here.
+//! The load of a store, for people who watch the cluster.
 
 use super::collecting::Collectives;
-use super::{CopyId, LongWait, Node, PeerFault, ReduceRecord, ShardFault, Troubles};
-use crate::id::ObjectId;
+use super::missing::View;
 use crate::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad};
-use crate::text::escape;
+use crate::message::{LongWait, NodeStatus, PeerFault, ReduceRecord, ShardFault, Troubles};
+use crate::text::{cut, escape};
 use crate::time::Time;
 
-impl Node {
-    /// How the store is now, as far as its object table knows. What moves bytes knows the rest.
-    pub fn load(&self, now: Time) -> Load {
-        let status = self.status();
-        let running = self.reductions.running(self.ctx.link(), now).map(ReduceLoad::from);
+impl View<'_> {
+    /// Describes the load of a store with this status. The data plane knows the rest.
+    pub(super) fn load(&self, status: &NodeStatus, now: Time) -> Load {
+        let running = self.reductions.running(self.objects.ctx.link(), now).map(ReduceLoad::from);
         let reduces = running.chain(self.collectives.running(now)).take(MAX_REPORTED);
         Load {
             capacity_bytes: status.capacity_bytes,
@@ -28,13 +27,13 @@ impl Node {
         }
     }
 
-    /// What goes wrong here, in words, the most important first.
+    /// Describes troubles in words, the most important first.
     fn trouble_lines(&self, now: Time) -> Vec<String> {
         let Troubles { full_waiters, long_waits, waits, shards, peers } = self.troubles(now);
         let full = (full_waiters > 0)
             .then(|| format!("the store is full: {full_waiters} calls or transfers wait for room"));
         let shards = shards.iter().map(|ShardFault { shard, fault }| {
-            let name = escape(self.ctx.config().shards.name(*shard));
+            let name = escape(self.objects.ctx.config().shards.name(*shard));
             format!("directory shard {name}: {}", fault.error)
         });
         let peers = peers.iter().map(|PeerFault { node, fault }| format!("store {node}: {}", fault.error));
@@ -45,11 +44,6 @@ impl Node {
         });
         let lines = full.into_iter().chain(shards).chain(peers).chain(count).chain(waits);
         lines.take(MAX_TROUBLES).map(|line| cut(line, MAX_TROUBLE_BYTES)).collect()
-    }
-
-    /// The copies that are being pulled now, at most [`MAX_REPORTED`].
-    pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
-        self.copies.pulled().take(MAX_REPORTED)
     }
 }
 
@@ -68,7 +62,7 @@ impl From<ReduceRecord> for ReduceLoad {
 }
 
 impl Collectives {
-    /// How those go that this store coordinates.
+    /// Describes the collectives that this store coordinates.
     fn running(&self, now: Time) -> impl Iterator<Item = ReduceLoad> {
         self.under_way().map(move |(request, started, members, plan)| ReduceLoad {
             target: request.target.clone(),
@@ -83,12 +77,4 @@ impl Collectives {
             elapsed: now.since(started),
         })
     }
-}
-
-/// The beginning of a text, at most so many bytes.
-pub(super) fn cut(mut text: String, max_bytes: usize) -> String {
-    while text.len() > max_bytes {
-        text.pop();
-    }
-    text
 }

@@ -1,216 +1,73 @@
-//! One store's object table, as a pure state machine.
+//! The state machine of one store.
 //!
-//! A [`Node`] owns the decisions of a store: where in the arena a copy goes and what is evicted for it, which client
-//! holds which references, what is published to which shard, when an object is fetched and what happens when a pull
-//! fails. It owns no bytes, sockets or clocks: [`Event`]s go in, [`Effect`]s come out, in the order in which the shell
-//! must perform them.
+//! [`Event`]s go into a [`Node`], [`Effect`]s come out, and the shell performs the effects in their order. A node owns no
+//! bytes, sockets or clocks.
 //!
-//! Its parts own what they decide about, and nobody else changes that: the `table` of copies, open `calls`, `fetch`es, the
-//! questions to the directory (`asks`), what that knows of each copy (`publication`), combinations (`combine`), hops that are
-//! performed here (`hop`), reductions (`reduce`) and sessions of
-//! collectives (`collecting`). All share a `context`. This file routes events to them; what follows for
-//! the others is done in `requests`, `gets`, `put`, `copies`, `publish`, `shards` and `reducing`.
+//! This file is the router. It gives each event, deadline and notice to the machine that it concerns:
+//!
+//! * `objects`: copies, calls of clients, fetches, queries and publication.
+//! * `reduction`: reduces that this store coordinates, and hops that it performs.
+//! * `collecting`: collectives that this store coordinates or is a member of.
+//!
+//! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs other machines through a
+//! `Notice`, which the router delivers after the current event is complete, so no machine is entered while its state is
+//! half changed.
 //!
 //! # Invariants
 //! * An extent is freed only when no client references the copy, no serve reads it and no pull writes it.
 //! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a conflict, evicted)
 //!   and never comes back.
 //! * Every `StartPull` is followed by one `PullEnded` before its memory is used for anything else.
-//! * Every request but those documented as not answered is answered exactly once (a subscription: any number of times),
-//!   unless its client is gone.
+//! * Every request is answered exactly once, unless its client is gone. Exceptions are documented at the request: some
+//!   have no answer, and a subscription has any number of answers.
 
-mod asks;
-mod calls;
 mod collecting;
-mod combine;
-mod context;
-mod copies;
-mod faults;
-mod fetch;
-mod gets;
-mod holders;
-mod hop;
 mod inspect;
-mod message;
 mod missing;
-mod passable;
-mod publication;
-mod publish;
-mod put;
-mod queue;
-mod recent_ends;
-mod reduce;
-mod reducing;
-mod requests;
-mod shards;
-mod table;
 
-pub use message::*;
-pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
-pub use passable::{is_news, passable};
-
-use crate::error::Error;
 pub use crate::fault::Fault;
-use crate::id::{NodeId, ObjectId, PutId};
-use crate::limits::Limits;
-use crate::placement::ShardMap;
-use crate::plan::collective::SchedulePreference;
-use crate::shard::Placed;
+pub use crate::message::*;
+pub use crate::objects::{Holder, Holders};
+pub use crate::transfer::forwardable::{forwardable, is_news};
+pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use crate::error::{Error, Result};
+use crate::id::{ObjectId, PutId};
+use crate::load::{Load, MAX_REPORTED};
+use crate::objects::Objects;
+use crate::objects::combinations::CombineUser;
+use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
+use crate::reduction::Reductions;
 use crate::time::Time;
-use crate::topology::place::Path;
-use asks::Asks;
-use calls::{CallKey, Calls};
 use collecting::Collectives;
-use combine::Combinations;
-use context::{Context, Deadline, Notice};
-use faults::Faults;
-use fetch::Fetches;
-pub use holders::{Holder, Holders};
-use hop::{HopOwner, Hostings};
-use recent_ends::RecentEnds;
-use reduce::Reductions;
-pub use reduce::{Position, ReduceRecord};
-use table::Table;
+use missing::View;
 
-/// What a [`Node`] is told at its start.
-#[derive(Debug, Clone)]
-pub struct NodeConfig {
-    /// The name of this node.
-    pub node: NodeId,
-    /// The groups of nodes that it is in.
-    pub path: Path,
-    /// The size of the arena.
-    pub capacity_bytes: u64,
-    /// The limits to enforce.
-    pub limits: Limits,
-    /// The shards of the directory.
-    pub shards: ShardMap,
-    /// How the sessions of allreduces exchange data that this node coordinates.
-    pub allreduce_schedule: SchedulePreference,
-    /// Makes the [`PutId`]s of this run differ from those of every other run and node.
-    pub seed: u64,
-}
-
-/// What is in a store, for status reports and metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct NodeStatus {
-    /// The size of the arena.
-    pub capacity_bytes: u64,
-    /// How much of it is free.
-    pub free_bytes: u64,
-    /// How much holds pinned copies.
-    pub pinned_bytes: u64,
-    /// How much could be evicted at once.
-    pub evictable_bytes: u64,
-    /// The number of copies.
-    pub copies: usize,
-    /// How many pulls are under way.
-    pub pulls: usize,
-    /// How much is set aside for targets of reduces that have not begun to grow.
-    pub reserved_bytes: u64,
-    /// How many reduces this store coordinates.
-    pub reductions: usize,
-    /// The number of hops that it performs, for itself or others, failed ones included that were not released yet.
-    pub hops: usize,
-    /// The number of copies that were evicted so far.
-    pub evictions: u64,
-    /// The number of puts that met another put of the same id, so far.
-    pub put_conflicts: u64,
-    /// The number of hops that are performed for its reduces, here or elsewhere.
-    pub directed_hops: usize,
-    /// How many combinations are under way.
-    pub combinations: usize,
-    /// How many calls, fetches, hops and reduces wait for room.
-    pub waiting_for_room: usize,
-    /// Where it is, and by which version of the measured places; of version zero if it was told none.
-    pub place: Placed,
-}
-
-/// The object table of one store. See the [module documentation](self).
+/// The state machine of one store. See the [module documentation](self).
 #[derive(Debug)]
 pub struct Node {
-    ctx: Context,
-    copies: Table,
-    calls: Calls,
-    fetches: Fetches,
-    combinations: Combinations,
-    hostings: Hostings,
+    objects: Objects,
     reductions: Reductions,
     collectives: Collectives,
-    asks: Asks,
-    recent_ends: RecentEnds,
-    faults: Faults,
-    put_conflicts: u64,
 }
 
 impl Node {
     /// An empty store.
     pub fn new(config: NodeConfig) -> Self {
         Self {
-            copies: Table::new(config.capacity_bytes),
-            ctx: Context::new(config),
-            calls: Calls::default(),
-            fetches: Fetches::default(),
-            combinations: Combinations::default(),
-            hostings: Hostings::default(),
+            objects: Objects::new(config),
             reductions: Reductions::default(),
             collectives: Collectives::default(),
-            asks: Asks::default(),
-            recent_ends: RecentEnds::default(),
-            faults: Faults::default(),
-            put_conflicts: 0,
         }
     }
 
-    /// Takes in what happened at `now` and appends what is to be done to `effects`.
+    /// Takes in an event at `now`, and appends its effects to `effects`.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
-        self.ctx.advance(now);
-        match event {
-            Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
-            Event::Followed { client, call, progress } => {
-                self.followed(CallKey { client, call }, progress);
-            }
-            Event::Inspected { client, call } => self.inspected(CallKey { client, call }),
-            Event::ClientGone { client } => self.client_gone(client),
-            Event::ShardUp { shard } => {
-                self.faults.shard_reached(shard);
-                self.shard_changed(shard, true);
-            }
-            Event::ShardDown { shard } => self.shard_changed(shard, false),
-            Event::ShardFailed { shard, error } => self.faults.shard_failed(&self.ctx, shard, error),
-            Event::PeerFailed { peer, error } => self.faults.peer_failed(&self.ctx, &peer, error),
-            Event::PeerReached { peer } => self.faults.peer_reached(&peer),
-            Event::FromShard { shard, message } => self.shard_said(shard, message),
-            Event::PullEnded { pull, valid_bytes, outcome } => self.pull_ended(pull, valid_bytes, outcome),
-            Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {
-                self.serve_receiver(serve, &peer, &id, put);
-            }
-            Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
-                let is_expected = !self.collectives.has_ended(put);
-                self.copies.serve(&mut self.ctx, serve, &id, put, is_expected);
-            }
-            Event::ServeEnded { serve } => self.copies.end_serve(&mut self.ctx, serve),
-            Event::Compared { copy, equal } => self.compared(copy, equal),
-            Event::CombineEnded { combine, valid_bytes, outcome } => {
-                self.combine_ended(combine, valid_bytes, outcome);
-            }
-            Event::HopRequested { hosting, hop } => {
-                self.hostings.accept(&mut self.ctx, HopOwner::Elsewhere(hosting), hop);
-                self.begin_hop(HopOwner::Elsewhere(hosting));
-            }
-            Event::HopReleased { hosting } => {
-                self.hostings.release(&mut self.ctx, &mut self.copies, HopOwner::Elsewhere(hosting));
-            }
-            Event::HopReported { hop, report } => {
-                self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
-                self.perform_actions();
-            }
-            Event::Collective(event) => self.collective(event),
-            Event::Measured { link } => self.ctx.set_link(link),
-            Event::SlowLinks { peers } => self.has_slow_links(peers),
-            Event::Tick => {}
-            Event::ShutDown => self.shut_down(),
-        }
+        self.objects.ctx.advance(now);
+        self.take(event);
+        self.deliver_notices();
         self.expire();
         loop {
             self.deliver_notices();
@@ -218,82 +75,263 @@ impl Node {
                 break;
             }
         }
-        self.ctx.take_effects(effects);
+        self.objects.ctx.take_effects(effects);
     }
 
-    /// Returns the time at which [`Event::Tick`] is due, at the latest.
-    pub fn next_deadline(&self) -> Option<Time> {
-        self.ctx.next_deadline()
-    }
-
-    /// What is in the store now.
-    pub fn status(&self) -> NodeStatus {
-        NodeStatus {
-            reductions: self.reductions.len() + self.collectives.coordinated(),
-            hops: self.hostings.len() + self.collectives.memberships(),
-            put_conflicts: self.put_conflicts,
-            directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
-            combinations: self.combinations.len(),
-            place: self.ctx.place(),
-            ..self.copies.status()
+    fn take(&mut self, event: Event) {
+        let objects = &mut self.objects;
+        match event {
+            Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
+            Event::Followed { client, call, progress } => {
+                objects.followed(CallKey { client, call }, progress);
+            }
+            Event::Inspected { client, call } => objects.inspected(CallKey { client, call }),
+            Event::ClientGone { client } => objects.client_gone(client),
+            Event::ShardUp { shard } => objects.shard_changed(shard, true),
+            Event::ShardDown { shard } => objects.shard_changed(shard, false),
+            Event::ShardFailed { shard, error } => objects.faults.shard_failed(&objects.ctx, shard, error),
+            Event::PeerFailed { peer, error } => objects.faults.peer_failed(&objects.ctx, &peer, error),
+            Event::PeerReached { peer } => objects.faults.peer_reached(&peer),
+            Event::FromShard { shard, message } => objects.shard_said(shard, message),
+            Event::PullEnded { pull, valid_bytes, outcome } => objects.pull_ended(pull, valid_bytes, outcome),
+            Event::ServeRequested { serve, peer, id, put, awaits_hop: false } => {
+                objects.serve_receiver(serve, &peer, &id, put);
+            }
+            Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
+                let is_expected = !self.collectives.has_ended(put);
+                objects.copies.serve(&mut objects.ctx, serve, &id, put, is_expected);
+            }
+            Event::ServeEnded { serve } => objects.copies.end_serve(&mut objects.ctx, serve),
+            Event::Compared { copy, equal } => objects.compared(copy, equal),
+            Event::CombineEnded { combine, valid_bytes, outcome } => {
+                match objects.combine_ended(combine, valid_bytes) {
+                    Some((CombineUser::Target(target), valid_bytes)) => {
+                        self.reductions.combined(objects, &target, (valid_bytes, outcome));
+                    }
+                    Some((CombineUser::Hop(owner), _)) => {
+                        self.reductions.hostings().combined(objects, owner, outcome);
+                    }
+                    Some((CombineUser::Membership(membership), _)) => {
+                        self.exchange_ended(membership, outcome);
+                    }
+                    None => {}
+                }
+            }
+            Event::HopRequested { hosting, hop } => {
+                self.reductions.hostings().accept(objects, HopOwner::Elsewhere(hosting), hop);
+            }
+            Event::HopReleased { hosting } => {
+                self.reductions.hostings().release(objects, HopOwner::Elsewhere(hosting));
+            }
+            Event::HopReported { hop, report } => self.reductions.hop_reported(objects, hop, report),
+            Event::Collective(event) => self.collective(event),
+            Event::Measured { link } => objects.ctx.set_link(link),
+            Event::SlowLinks { peers } => objects.has_slow_links(peers),
+            Event::Tick => {}
+            Event::ShutDown => self.shut_down(),
         }
     }
 
-    /// Which object a copy is of, and which put, as long as its space is not free.
-    pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
-        self.copies.get(&copy).map(|copy| (&copy.id, copy.put))
+    fn request(&mut self, key: CallKey, request: Request) {
+        if let Err(error) = self.objects.check_request(key, &request) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        match request {
+            Request::Reduce(request) => self.reduce(key, request),
+            Request::Collective(kind, request) => self.coordinate(key, kind, request),
+            Request::Join { target, agreement, is_again, source_bytes, timeout } => {
+                self.join(key, target, (agreement, is_again), source_bytes, timeout);
+            }
+            Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
+            request => self.objects.request(key, request),
+        }
     }
 
-    /// How the latest reduce of this target went that this store coordinated, if it remembers.
-    pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
-        self.reductions.record(target)
+    /// Deletes objects, and ends the reduces and collectives that make some of them.
+    fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
+        if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key.client, &ids) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
+        let ended = ids.iter().filter(|id| self.delete_target(id)).count();
+        self.objects.delete(key, ids, ended, timeout);
+    }
+
+    fn reduce(&mut self, key: CallKey, request: Reduce) {
+        if let Err(error) = self.check_reduce(key.client, &request) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        self.enter_reduce(key, &request);
+        self.reductions.start(&mut self.objects, key, request, None);
+    }
+
+    /// Checks that this store may coordinate a reduce or a collective.
+    fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
+        request.check()?;
+        self.objects.calls.check_ids(self.objects.ctx.limits(), client, &request.sources)?;
+        let target = &request.target;
+        if self.objects.copies.live(target).is_some() || self.makes(target) {
+            return Err(Error::AlreadyExists { id: target.clone() });
+        }
+        Ok(())
+    }
+
+    /// Enters the call of a reduce or a collective.
+    fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
+        self.forget_denials(&request.target);
+        self.objects.enter_reduce(key, request);
+    }
+
+    /// Returns `true` if a reduce or a collective that is coordinated here makes this object.
+    fn makes(&self, target: &ObjectId) -> bool {
+        self.reductions.contains(target) || self.collectives.contains(target)
+    }
+
+    /// Looks whether a reduce or a collective can go on.
+    fn reconsider_target(&mut self, target: &ObjectId) {
+        self.reconsider_gathering(target);
+        self.give_up_without_room(target);
+        self.reductions.reconsider(&mut self.objects, target);
+    }
+
+    /// Fails the reduce or the collective that makes an object.
+    fn fail_target(&mut self, target: &ObjectId, error: Error) {
+        self.fail_collective(target, &error);
+        self.reductions.fail(&mut self.objects, target, error);
+    }
+
+    /// Ends the reduce or the collective that makes an object which is being deleted. Returns `true` if there was one.
+    fn delete_target(&mut self, target: &ObjectId) -> bool {
+        let is_under_way = self.makes(target);
+        self.withdraw_announcement(target);
+        self.fail_target(target, Error::Deleted { id: target.clone() });
+        is_under_way
     }
 
     fn deliver_notices(&mut self) {
-        while let Some(notice) = self.ctx.next_notice() {
+        while let Some(notice) = self.objects.ctx.next_notice() {
+            let objects = &mut self.objects;
             match notice {
-                Notice::Answer(call, response) => self.source_fetched(call, response),
-                Notice::Report(hop, report) => {
-                    self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
-                    self.perform_actions();
+                Notice::Answer(call, response) => self.reductions.fetched(objects, call, response),
+                Notice::Report(hop, report) => self.reductions.hop_reported(objects, hop, report),
+                Notice::Changed(id) => {
+                    objects.changed(&id);
+                    self.refer_participants(&id);
                 }
-                Notice::Changed(id) => self.changed(&id),
-                Notice::TargetGone(target, copy, error) => {
-                    self.reductions.target_gone(&mut self.ctx, &self.copies, &target, copy, error);
-                    self.perform_actions();
+                Notice::TargetPublished(target) => self.reductions.target_published(objects, &target),
+                Notice::TargetLacksRoom(target) => self.give_up_without_room(&target),
+                Notice::Gone(id, copy, error) => {
+                    self.collective_target_gone(&id, &error);
+                    self.reductions.target_gone(&mut self.objects, &id, copy, error);
                 }
-                Notice::ReduceUnwanted(key, target) => {
+                Notice::ReduceEnded(key, target, error) => {
+                    self.end_audience(key, &target, error.as_ref());
                     self.collective_unwanted(key, &target);
-                    self.reductions.call_ended(&mut self.ctx, &self.copies, key, &target);
-                    self.perform_actions();
+                    self.reductions.call_ended(&mut self.objects, key, &target);
                 }
+                Notice::SourceLocated(target, index, locations) => {
+                    self.source_located(&target, index, locations);
+                }
+                Notice::TargetLocated(locations) => self.target_located(&locations),
+                Notice::TargetDeleted(target) => {
+                    self.delete_target(&target);
+                }
+                Notice::QueryFailed(target, error) => self.fail_target(&target, error),
             }
         }
     }
 
     fn expire(&mut self) {
-        while let Some(deadline) = self.ctx.next_due() {
+        while let Some(deadline) = self.objects.ctx.next_due() {
             match deadline {
-                Deadline::Call(key) => self.call_expired(key),
-                Deadline::Retry(id) => self.retry_fetch(&id),
-                Deadline::Republish(copy) => self.publish_again(copy),
-                Deadline::Hop(owner) => self.hostings.expired(&mut self.ctx, &mut self.copies, owner),
-                Deadline::Reduce(target) => self.reconsider_reduce(&target),
+                Deadline::Call(key) => {
+                    let missing = self.view().missing(key);
+                    self.objects.call_expired(key, missing);
+                }
+                Deadline::Retry(id) => self.objects.retry_fetch(&id),
+                Deadline::Republish(copy) => self.objects.publish_again(copy),
+                Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
+                Deadline::Reduce(target) => self.reconsider_target(&target),
                 Deadline::Membership(membership) => self.membership_expired(membership),
                 Deadline::Join(key) => self.join_expired(key),
             }
         }
     }
 
+    /// Lets waiters for room try again, in the order of their arrival. A waiter that still does not
+    /// fit does not hold the others up, because a huge object must not stop every small one.
+    /// Returns `true` if there was new room.
+    fn retry_space(&mut self) -> bool {
+        let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
+        for waiter in waiters {
+            match waiter {
+                SpaceWaiter::Create(key) => self.objects.retry_create(key),
+                SpaceWaiter::Fetch(id) => self.objects.fetch_has_space(&id),
+                SpaceWaiter::Hop(owner) => self.reductions.hostings().begin(&mut self.objects, owner),
+                SpaceWaiter::Target(id) => self.reconsider_target(&id),
+                SpaceWaiter::Membership(membership) => self.begin_membership(membership),
+            }
+        }
+        true
+    }
+
     fn shut_down(&mut self) {
-        self.ctx.begin_shutdown();
-        for key in self.calls.keys() {
-            self.finish(key, Err(Error::ShuttingDown));
-        }
-        self.hostings.shut_down(&mut self.ctx, &mut self.copies);
+        self.objects.ctx.begin_shutdown();
+        self.objects.end_calls();
+        self.deliver_notices();
+        self.reductions.hostings().shut_down(&mut self.objects);
         self.shut_down_memberships();
-        for copy in self.copies.live_copies() {
-            self.withdraw(copy);
+        self.objects.withdraw_copies();
+    }
+
+    /// Returns the time at which [`Event::Tick`] is due, at the latest.
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.objects.ctx.next_deadline()
+    }
+
+    /// Describes the contents of the store now.
+    pub fn status(&self) -> NodeStatus {
+        NodeStatus {
+            reductions: self.reductions.len() + self.collectives.coordinated(),
+            hops: self.reductions.hosting_count() + self.collectives.memberships(),
+            directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
+            ..self.objects.status()
         }
+    }
+
+    /// Describes the load of the store now, as far as its state machine knows. The data plane knows
+    /// the rest.
+    pub fn load(&self, now: Time) -> Load {
+        self.view().load(&self.status(), now)
+    }
+
+    /// Describes the troubles of this store at `now`.
+    pub fn troubles(&self, now: Time) -> Troubles {
+        self.view().troubles(now)
+    }
+
+    fn view(&self) -> View<'_> {
+        let Self { objects, reductions, collectives, .. } = self;
+        View { objects, reductions, collectives }
+    }
+
+    /// Returns the clients that refer to copies which are deleted or could be evicted.
+    pub fn holders(&self) -> Holders {
+        self.objects.holders()
+    }
+
+    /// The copies that are being pulled now, at most [`MAX_REPORTED`].
+    pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
+        self.objects.copies.pulled().take(MAX_REPORTED)
+    }
+
+    /// The object and the put of a copy, as long as its space is not free.
+    pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
+        self.objects.copies.get(&copy).map(|copy| (&copy.id, copy.put))
+    }
+
+    /// Describes the latest reduce of this target that this store coordinated, if the store remembers it.
+    pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
+        self.reductions.record(target)
     }
 }

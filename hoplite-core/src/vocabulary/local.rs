@@ -13,6 +13,13 @@ impl ClientId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
+/// A call, unique in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CallKey {
+    pub(crate) client: ClientId,
+    pub(crate) call: CallId,
+}
+
 /// One local copy of an object, from the moment its space is allocated to the moment that space is free again. Never
 /// used twice in the life of a store. Clients name their references by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -37,6 +44,15 @@ pub struct HopId(pub u64);
 /// A hop that this store performs for a coordinator elsewhere; chosen by the shell.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HostingId(pub u64);
+
+/// The store that directs a hop which this store performs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HopOwner {
+    /// A coordinator elsewhere.
+    Elsewhere(HostingId),
+    /// This store.
+    Here(HopId),
+}
 
 /// The side that writes the bytes of a copy. The producer publishes progress and declares the copy complete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -1,7 +1,7 @@
 //! How bytes move one block at a time: a transfer looks again and again at what its inputs have.
 
 use hoplite_core::block::publishable;
-use hoplite_core::node::{ByteRange, CopyId, passable};
+use hoplite_core::node::{ByteRange, CopyId, forwardable};
 use hoplite_core::peer::{KEEPALIVE_INTERVAL, SILENCE_TIMEOUT, STALL_TIMEOUT, news_interval};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::stall::{Heard, Sign, StallDetector};
@@ -177,9 +177,9 @@ impl<A: Application> Cluster<A> {
     /// failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
-        let passable =
-            || passable(copy.producer, copy.is_complete, copy.valid_bytes, copy.size_bytes, end_bytes);
-        copy.failure.is_none().then(passable)
+        let forwardable =
+            || forwardable(copy.producer, copy.is_complete, copy.valid_bytes, copy.size_bytes, end_bytes);
+        copy.failure.is_none().then(forwardable)
     }
 
     /// Combines what all inputs have; says whether that was all.

@@ -1,7 +1,7 @@
 //! What a store does for a call that only looks: it follows a copy while that grows, or asks shards what they know.
 
 use hoplite_core::Error;
-use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, is_news, passable};
+use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, forwardable, is_news};
 use hoplite_core::session::ANSWER_TIMEOUT;
 use hoplite_core::shard::{Page, best_informed};
 
@@ -38,7 +38,7 @@ impl<A: Application> Cluster<A> {
                 return Some((*key, Err(error.clone())));
             }
             let (is_complete, end_bytes) = (copy.is_complete, copy.size_bytes);
-            let valid_bytes = passable(copy.producer, is_complete, copy.valid_bytes, end_bytes, end_bytes);
+            let valid_bytes = forwardable(copy.producer, is_complete, copy.valid_bytes, end_bytes, end_bytes);
             is_news(is_complete, valid_bytes, *beyond_bytes, end_bytes).then_some((*key, Ok(valid_bytes)))
         });
         for (key, progress) in progressed.collect::<Vec<_>>() {

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::super::calls::{Call, CallKey};
-use super::super::context::Deadline;
 use super::super::{Effect, Node};
 use crate::collective::{Agreement, CollectiveEffect, Gathering, Member};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::calls::Call;
+use crate::objects::notice::Deadline;
 use crate::plan::collective::MAX_MEMBERS;
 use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;
@@ -193,10 +194,10 @@ impl Node {
         error: &Error,
     ) {
         for Member { node, address } in members {
-            if node != *self.ctx.node() {
+            if node != *self.objects.ctx.node() {
                 let (target, error) = (target.clone(), error.clone());
                 let deny = CollectiveEffect::Deny { node, address, target, put, error };
-                self.ctx.push(Effect::Collective(deny));
+                self.objects.ctx.push(Effect::Collective(deny));
             }
         }
     }
@@ -206,11 +207,12 @@ impl Node {
         if self.collectives.audiences.late.len() >= MAX_DENIALS {
             return;
         }
-        let until = self.ctx.now() + DENIAL_TTL;
-        let ask =
-            |(rank, id): (usize, ObjectId)| (rank, self.ask_source(id, &target, rank, Wants::Locations));
+        let until = self.objects.ctx.now() + DENIAL_TTL;
+        let ask = |(rank, id): (usize, ObjectId)| {
+            (rank, self.objects.query_source(id, &target, rank, Wants::Locations))
+        };
         let asks = missing.into_iter().map(ask).collect();
-        self.ctx.schedule(until, Deadline::Reduce(target.clone()));
+        self.objects.ctx.schedule(until, Deadline::Reduce(target.clone()));
         self.collectives.audiences.late.insert(target, Late { error, until, asks });
     }
 
@@ -225,7 +227,7 @@ impl Node {
             self.end_late(target);
         }
         if let Some(ask) = ask {
-            self.withdraw_ask(ask);
+            self.objects.withdraw_query(ask);
             self.deny(members_at(locations), (target, None), &error);
         }
         true
@@ -234,16 +236,16 @@ impl Node {
     /// Nobody is told any more of a disagreement that is too old.
     pub(super) fn reconsider_late(&mut self, target: &ObjectId) {
         let late = self.collectives.audiences.late.get(target);
-        if late.is_some_and(|late| late.until <= self.ctx.now()) {
+        if late.is_some_and(|late| late.until <= self.objects.ctx.now()) {
             self.end_late(target);
         }
     }
 
     fn end_late(&mut self, target: &ObjectId) {
         let Some(late) = self.collectives.audiences.late.remove(target) else { return };
-        self.ctx.unschedule(late.until, Deadline::Reduce(target.clone()));
+        self.objects.ctx.unschedule(late.until, Deadline::Reduce(target.clone()));
         for ask in late.asks.into_values() {
-            self.withdraw_ask(ask);
+            self.objects.withdraw_query(ask);
         }
     }
 
@@ -262,7 +264,7 @@ impl Node {
                 return;
             }
         }
-        let is_known = self.collectives.audiences.remember_denial(self.ctx.now(), target, error);
+        let is_known = self.collectives.audiences.remember_denial(self.objects.ctx.now(), target, error);
         if !is_known || !is_disagreement(error) {
             self.fail_joins(target, error);
         }
@@ -270,24 +272,24 @@ impl Node {
 
     /// This store has found out that a participant here and the coordinator disagree.
     pub(super) fn note_disagreement(&mut self, target: &ObjectId, error: &Error) {
-        self.collectives.audiences.remember_denial(self.ctx.now(), target, error);
+        self.collectives.audiences.remember_denial(self.objects.ctx.now(), target, error);
     }
 
     /// Answers the participants that wait here for a target. Others who wait for an object of that id go on.
     pub(super) fn fail_joins(&mut self, target: &ObjectId, error: &Error) {
-        for key in self.calls.gets(target) {
-            if let Some(Call::Get { join: Some(_), .. }) = self.calls.get(key) {
-                self.finish(key, Err(error.clone()));
+        for key in self.objects.calls.gets(target) {
+            if let Some(Call::Get { join: Some(_), .. }) = self.objects.calls.get(key) {
+                self.objects.finish(key, Err(error.clone()));
             }
         }
     }
 
     /// A participant that came after a disagreement was told has waited long enough for another attempt.
     pub(in super::super) fn join_expired(&mut self, key: CallKey) {
-        let Some(Call::Get { id, join: Some(_), .. }) = self.calls.get(key) else { return };
+        let Some(Call::Get { id, join: Some(_), .. }) = self.objects.calls.get(key) else { return };
         if let Some((_, error)) = self.collectives.audiences.disagreement(id) {
             let error = error.clone();
-            self.finish(key, Err(error));
+            self.objects.finish(key, Err(error));
         }
     }
 }

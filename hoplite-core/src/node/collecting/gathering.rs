@@ -2,14 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::super::calls::CallKey;
-use super::super::context::{Context, Deadline};
-use super::super::reducing::what_to_ask_for;
 use super::super::{Node, Reduce, ReduceRecord};
 use super::{CoordinatedCall, record};
-use crate::collective::{Gathering, Outlook};
+use crate::collective::{Agreement, Gathering, Outlook};
 use crate::id::ObjectId;
+use crate::message::CallKey;
+use crate::objects::context::Context;
+use crate::objects::notice::Deadline;
+use crate::objects::queries::Purpose;
 use crate::plan::collective::Collective;
+use crate::reduction::{Fallback, what_to_query_for};
 use crate::shard::{Locations, RequestId, Wants};
 use crate::time::Time;
 
@@ -91,19 +93,20 @@ impl Node {
     /// Coordinates a collective.
     pub(in super::super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
         if let Err(error) = self.check_reduce(key.client, &request) {
-            return self.ctx.reply(key, Err(error));
+            return self.objects.ctx.reply(key, Err(error));
         }
         self.enter_reduce(key, &request);
         let target = request.target.clone();
-        let existence = self.ask_target(&target);
+        let existence = self.objects.query(target.clone(), Purpose::Target);
         let wants = match kind {
-            Collective::Allreduce => what_to_ask_for(&request),
+            Collective::Allreduce => what_to_query_for(&request),
             // The stores exchange the parts of others, or nobody coordinates.
             _ => Wants::Locations,
         };
-        let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index, wants);
+        let ask =
+            |(index, id): (usize, &ObjectId)| self.objects.query_source(id.clone(), &target, index, wants);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
-        let (started, gathering) = (self.ctx.now(), Gathering::new(kind, request));
+        let (started, gathering) = (self.objects.ctx.now(), Gathering::new(kind, request));
         let gathered = Gathered { key, started, gathering, asks, existence, is_new: false, due: None };
         self.collectives.gatherings.0.insert(target.clone(), gathered);
         self.reconsider_gathering(&target);
@@ -112,7 +115,7 @@ impl Node {
     /// The directory told what it knows about a source of a collective that looks for them.
     pub(super) fn gathered_source_located(&mut self, target: &ObjectId, index: usize, locations: Locations) {
         if let Some(gathered) = self.collectives.gatherings.0.get_mut(target) {
-            gathered.gathering.located(self.ctx.now(), index, locations);
+            gathered.gathering.located(self.objects.ctx.now(), index, locations);
             self.reconsider_gathering(target);
         }
     }
@@ -129,18 +132,22 @@ impl Node {
     pub(in super::super) fn reconsider_gathering(&mut self, target: &ObjectId) {
         self.reconsider_late(target);
         let Some(gathered) = self.collectives.gatherings.0.get_mut(target) else { return };
-        match gathered.gathering.outlook(self.ctx.now(), self.ctx.link(), self.ctx.node()) {
+        match gathered.gathering.outlook(
+            self.objects.ctx.now(),
+            self.objects.ctx.link(),
+            self.objects.ctx.node(),
+        ) {
             Outlook::Waiting(due) => {
                 if due.is_some() && gathered.due != due {
                     gathered.due = due;
-                    self.ctx.schedule(due.unwrap_or(Time::NEVER), Deadline::Reduce(target.clone()));
+                    self.objects.ctx.schedule(due.unwrap_or(Time::NEVER), Deadline::Reduce(target.clone()));
                 }
             }
             // Whether there is a target already was asked at the same time, so this is no wait in general.
             Outlook::Ready(_) if !gathered.is_new => {}
             Outlook::Ready(roster) => {
                 if let Some(gathered) = self.end_gathering(target) {
-                    self.withdraw_asks(&gathered.asks);
+                    self.withdraw_queries(&gathered.asks);
                     self.begin_session(gathered.into_call(), roster);
                 }
             }
@@ -155,16 +162,16 @@ impl Node {
     /// There will be no session. A reduce takes over what was asked of the directory, and what that has said.
     fn do_without_session(&mut self, gathered: Gathered, reason: &str) {
         if gathered.gathering.kind().is_of_parts() {
-            self.withdraw_asks(&gathered.asks);
+            self.withdraw_queries(&gathered.asks);
             return self.fall_back(gathered.into_call(), reason);
         }
         let Gathered { key, started, gathering, asks, existence, .. } = gathered;
+        let kind = gathering.kind();
         let (mut request, news) = gathering.into_news();
-        request.timeout = request.timeout.saturating_sub(self.ctx.now().since(started));
+        request.timeout = request.timeout.saturating_sub(self.objects.ctx.now().since(started));
         let target = request.target.clone();
-        self.reductions.begin(&mut self.ctx, &self.copies, (key, request), existence, asks);
-        self.perform_actions();
-        self.reductions.note(&target, reason);
+        let fallback = Fallback { agreement: Agreement::of(kind, &request), reason: reason.to_owned() };
+        self.reductions.begin(&mut self.objects, (key, request, Some(fallback)), (existence, asks));
         for (index, news) in news.into_iter().enumerate() {
             if let Some(news) = news {
                 self.source_located(&target, index, news);
@@ -175,23 +182,23 @@ impl Node {
     /// There will be neither a session nor a reduce. Answers with the call that waits.
     pub(super) fn drop_gathering(&mut self, target: &ObjectId) -> Option<CallKey> {
         let gathered = self.end_gathering(target)?;
-        self.withdraw_asks(&gathered.asks);
-        self.withdraw_ask(gathered.existence);
+        self.withdraw_queries(&gathered.asks);
+        self.objects.withdraw_query(gathered.existence);
         Some(gathered.key)
     }
 
     fn end_gathering(&mut self, target: &ObjectId) -> Option<Gathered> {
         let gathered = self.collectives.gatherings.0.remove(target)?;
-        self.collectives.audiences.open(self.ctx.now(), gathered.key, &gathered.gathering);
+        self.collectives.audiences.open(self.objects.ctx.now(), gathered.key, &gathered.gathering);
         if let Some(due) = gathered.due {
-            self.ctx.unschedule(due, Deadline::Reduce(target.clone()));
+            self.objects.ctx.unschedule(due, Deadline::Reduce(target.clone()));
         }
         Some(gathered)
     }
 
-    fn withdraw_asks(&mut self, asks: &[RequestId]) {
+    fn withdraw_queries(&mut self, asks: &[RequestId]) {
         for ask in asks {
-            self.withdraw_ask(*ask);
+            self.objects.withdraw_query(*ask);
         }
     }
 }

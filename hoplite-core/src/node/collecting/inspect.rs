@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::super::calls::Call;
 use super::super::{Node, Position, ReduceRecord};
 use crate::collective::{Agreement, Member, MemberStage, Membership, MembershipId, Plan, describe_plan};
 use crate::id::ObjectId;
+use crate::objects::calls::Call;
 use crate::plan::link::LinkEstimate;
 use crate::reduce::ReduceOp;
 use crate::time::Time;
@@ -14,11 +14,11 @@ impl Node {
     /// How `target` is made, or was, as far as this store knows: because it coordinates that, is a member of the session, or has
     /// participants that wait for it. Of what is over it remembers the latest.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
-        let link = self.ctx.link();
+        let link = self.objects.ctx.link();
         self.collectives
             .gatherings
             .get(target)
-            .map(|gathered| gathered.record(&self.ctx, now))
+            .map(|gathered| gathered.record(&self.objects.ctx, now))
             .or_else(|| self.record_session(target, now))
             .or_else(|| self.reductions.running_for(target, link, now))
             .or_else(|| {
@@ -44,7 +44,7 @@ impl Node {
     /// A session that is not decided is coordinated here.
     fn record_session(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         let sessions = &self.collectives.sessions;
-        let known = sessions.get(sessions.open_for(target)?)?.record_running(&self.ctx, now);
+        let known = sessions.get(sessions.open_for(target)?)?.record_running(&self.objects.ctx, now);
         let own = self.collectives.memberships.latest_for(target);
         Some(ReduceRecord { position: own.map(|(id, member)| position(id, member)), ..known })
     }
@@ -65,7 +65,8 @@ impl Node {
 
     /// Participants of this node wait for what they have not heard of.
     fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
-        let mut calls = self.calls.gets(target).into_iter().filter_map(|key| self.calls.get(key));
+        let mut calls =
+            self.objects.calls.gets(target).into_iter().filter_map(|key| self.objects.calls.get(key));
         let agreement = calls.find_map(|call| match call {
             Call::Get { join: Some(agreement), .. } => Some(*agreement),
             _ => None,
@@ -83,7 +84,7 @@ impl Node {
             reduced: (0, agreement.participants as usize),
             hops: 0,
             plan: String::new(),
-            link: LinkEstimate { bytes_per_second: 0, latency: Duration::ZERO, ..self.ctx.link() },
+            link: LinkEstimate { bytes_per_second: 0, latency: Duration::ZERO, ..self.objects.ctx.link() },
             elapsed: Duration::ZERO,
             mendings: 0,
             restarts: 0,
@@ -97,7 +98,7 @@ impl Node {
         if let MembershipId::Elsewhere(_) = id
             && let Some(member) = self.collectives.memberships.get(id)
         {
-            let known = self.record_membership(id, member, self.ctx.now());
+            let known = self.record_membership(id, member, self.objects.ctx.now());
             let position = known.position.map(|position| Position { copy: None, ..position });
             self.reductions.remember(ReduceRecord { is_running: false, position, ..known });
         }

@@ -3,9 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::super::calls::Call;
-use super::super::context::Deadline;
-use super::super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::super::{CombineId, CombineOutcome, CopyId, Effect, Node};
 use crate::collective::{
     Agreement, CollectiveEffect, Failure, MemberStage, Membership, MembershipId, Plan, Report, Word,
@@ -14,6 +11,10 @@ use crate::collective::{
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
+use crate::objects::calls::Call;
+use crate::objects::notice::Deadline;
+use crate::objects::notice::SpaceWaiter;
+use crate::objects::table::{LocalCopy, Object, Phase};
 
 /// The time that those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
 /// may be silent.
@@ -106,7 +107,7 @@ impl Node {
             let error = Error::Superseded { id: plan.target.clone() };
             return self.report_member(membership, Report::Failed(Failure::Refused(error)));
         }
-        let deadline = self.ctx.now() + plan.timeout;
+        let deadline = self.objects.ctx.now() + plan.timeout;
         // An attempt that this store has not heard the end of is over: its target was deleted.
         if let Some((older, member)) = memberships.growing(&plan.target)
             && member.plan().is_of_parts()
@@ -115,9 +116,9 @@ impl Node {
         }
         // What was said of an earlier attempt does not hold for this one.
         self.forget_denials(&plan.target);
-        let member = Membership::new(plan, self.ctx.now());
+        let member = Membership::new(plan, self.objects.ctx.now());
         self.collectives.memberships.members.insert(membership, member);
-        self.ctx.schedule(deadline, Deadline::Membership(membership));
+        self.objects.ctx.schedule(deadline, Deadline::Membership(membership));
         self.begin_membership(membership);
     }
 
@@ -137,53 +138,55 @@ impl Node {
             }
         };
         let size_bytes = plan.copy_bytes();
-        let Some(room) = self.allocate_keeping(&sources, size_bytes) else {
-            return self.copies.wait_for_space(SpaceWaiter::Membership(membership));
+        let Some(room) = self.objects.allocate_keeping(&sources, size_bytes) else {
+            return self.objects.copies.wait_for_space(SpaceWaiter::Membership(membership));
         };
-        self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
-        self.ctx.unschedule(deadline, Deadline::Membership(membership));
+        self.objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        self.objects.ctx.unschedule(deadline, Deadline::Membership(membership));
         // Whoever waits here for the object gets this one.
-        self.stop_fetch(&plan.target);
-        let phase = Phase::Combining { combine: None, valid_bytes: 0 };
+        self.objects.stop_fetch(&plan.target);
+        let phase = Phase::Combining { combine: None };
         let id = plan.target.clone();
         let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
-        let opening = LocalCopy::begin(id.clone(), plan.put, size_bytes, metadata, room, phase).private();
+        let object = Object { id: id.clone(), put: plan.put, size_bytes, metadata };
+        let opening = LocalCopy::begin(object, room, phase).private();
         let stays = !plan.is_of_parts() && self.collectives.sessions.get(plan.put).is_some();
         let opening = if stays { opening } else { opening.evictable() };
-        let copy = self.copies.open(&mut self.ctx, opening);
+        let copy = self.objects.copies.open(&mut self.objects.ctx, opening);
         for source in &sources {
-            self.copies.touch(*source);
+            self.objects.copies.touch(*source);
         }
-        let parts = (&mut self.ctx, &mut self.copies);
-        let combine = self.combinations.start_exchange(parts, copy, sources, plan, membership);
+        let combine = self.objects.start_exchange(copy, sources, plan, membership);
         if let Some(member) = self.collectives.memberships.members.get_mut(&membership) {
             member.begin(copy, combine);
         }
-        self.copies.accept_awaiting(&mut self.ctx, copy);
-        self.wake(&id);
+        self.objects.copies.accept_awaiting(&mut self.objects.ctx, copy);
+        self.objects.wake(&id);
     }
 
     /// Checks that this store can follow a plan now; answers the copies of its sources.
     fn check_plan(&mut self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
-        if self.ctx.is_shutting_down() {
+        if self.objects.ctx.is_shutting_down() {
             return Err(Failure::Refused(Error::ShuttingDown));
         }
-        if self.copies.live(&plan.target).is_some() || self.reductions.contains(&plan.target) {
+        if self.objects.copies.live(&plan.target).is_some() || self.reductions.contains(&plan.target) {
             return Err(Failure::Refused(Error::AlreadyExists { id: plan.target.clone() }));
         }
-        self.check_incoming(&plan.target, plan.copy_bytes(), &plan.metadata).map_err(Failure::Refused)?;
-        for key in self.calls.gets(&plan.target) {
-            if let Some(Call::Get { join: Some(agreement), .. }) = self.calls.get(key)
+        self.objects
+            .check_incoming(&plan.target, plan.copy_bytes(), &plan.metadata)
+            .map_err(Failure::Refused)?;
+        for key in self.objects.calls.gets(&plan.target) {
+            if let Some(Call::Get { join: Some(agreement), .. }) = self.objects.calls.get(key)
                 && let Err(error) = agreement.check(&plan.target, &plan.agreement)
             {
                 self.note_disagreement(&plan.target, &error);
-                self.finish(key, Err(error.clone()));
+                self.objects.finish(key, Err(error.clone()));
                 return Err(Failure::Disagrees(error));
             }
         }
         let find = |(id, put): &(ObjectId, PutId)| {
-            let copy = self.copies.live_put(id, *put);
-            let copy = copy.filter(|copy| self.copies[copy].size_bytes == plan.source_bytes());
+            let copy = self.objects.copies.live_put(id, *put);
+            let copy = copy.filter(|copy| self.objects.copies[copy].size_bytes == plan.source_bytes());
             copy.ok_or_else(|| Failure::Refused(Error::ObjectLost { id: id.clone() }))
         };
         plan.sources.iter().map(find).collect()
@@ -192,7 +195,7 @@ impl Node {
     /// There was no room for the target in time.
     pub(in super::super) fn membership_expired(&mut self, membership: MembershipId) {
         if let Some(target) = self.collectives.memberships.orphans.remove(&membership) {
-            if self.copies.live(&target).is_none() {
+            if self.objects.copies.live(&target).is_none() {
                 self.denied(&target.clone(), None, &Error::ObjectLost { id: target });
             }
             return;
@@ -203,7 +206,8 @@ impl Node {
         }
         if let MemberStage::AwaitingRoom { .. } = member.stage() {
             let (id, size_bytes) = (member.plan().target.clone(), member.plan().copy_bytes());
-            let refusal = Failure::Refused(self.copies.store_full(self.ctx.node(), size_bytes));
+            let refusal =
+                Failure::Refused(self.objects.copies.store_full(self.objects.ctx.node(), size_bytes));
             self.member_failed(membership, refusal, Error::Superseded { id });
         }
     }
@@ -214,13 +218,13 @@ impl Node {
             matches!(member.stage(), MemberStage::Exchanging { combine: running, .. } if running == combine)
         });
         let Some((membership, member)) = found else { return };
-        let (membership, completed) = (*membership, member.filled(self.ctx.now()));
+        let (membership, completed) = (*membership, member.filled(self.objects.ctx.now()));
         if member.plan().is_of_parts() {
             let put = member.plan().put;
             if !member.has_answered_all() {
-                let until = self.ctx.now() + CALL_TIMEOUT;
+                let until = self.objects.ctx.now() + CALL_TIMEOUT;
                 member.await_calls(until);
-                self.ctx.schedule(until, Deadline::Membership(membership));
+                self.objects.ctx.schedule(until, Deadline::Membership(membership));
                 return self.answer_coordinator(put);
             }
             self.answer_coordinator(put);
@@ -240,7 +244,7 @@ impl Node {
         let Some((membership, member)) = self.collectives.memberships.growing(target) else { return };
         let plan = member.plan();
         let is_filled = matches!(member.stage(), MemberStage::Filled { .. });
-        let is_gone = |(id, put): &(ObjectId, PutId)| self.copies.live_put(id, *put).is_none();
+        let is_gone = |(id, put): &(ObjectId, PutId)| self.objects.copies.live_put(id, *put).is_none();
         let is_stale = plan.is_of_parts()
             && (plan.sources.iter().any(is_gone) || is_filled && agreement != plan.agreement);
         if is_stale {
@@ -260,7 +264,7 @@ impl Node {
         if member.has_answered_all()
             && let Some(until) = member.end_wait_for_calls()
         {
-            self.ctx.unschedule(until, Deadline::Membership(membership));
+            self.objects.ctx.unschedule(until, Deadline::Membership(membership));
             self.report_member(membership, Report::Filled);
         }
     }
@@ -308,20 +312,20 @@ impl Node {
         if member.plan().is_of_parts() {
             // Only for the participants here, all of whom have been referred to it.
             let error = Error::Superseded { id: member.plan().target.clone() };
-            self.complete(copy);
-            return self.detach(copy, error);
+            self.objects.complete(copy);
+            return self.objects.detach(copy, error);
         }
         let put = member.plan().put;
-        self.copies.reveal(copy);
+        self.objects.copies.reveal(copy);
         if let Some(coordinated) = self.collectives.sessions.get(put) {
-            self.reductions.remember(coordinated.record(&self.ctx));
+            self.reductions.remember(coordinated.record(&self.objects.ctx));
             if let Some(key) = coordinated.key() {
-                self.copies.publication_mut(copy).set_sealer(key);
+                self.objects.copies.publication_mut(copy).sealer = Some(key);
             }
-            return self.complete_put(copy);
+            return self.objects.complete_put(copy);
         }
-        self.complete(copy);
-        self.publish(copy);
+        self.objects.complete(copy);
+        self.objects.publish(copy);
         self.report_complete(membership);
     }
 
@@ -332,7 +336,8 @@ impl Node {
             // Its coordinator has heard that, and is about to dismiss it.
             return;
         }
-        let is_giving = member.combine().is_some_and(|combine| self.combinations.contains(combine));
+        let is_giving =
+            member.combine().is_some_and(|combine| self.objects.combinations.contains_key(&combine));
         self.report_member(membership, if is_giving { Report::Filled } else { Report::Done });
     }
 
@@ -356,14 +361,18 @@ impl Node {
         self.end_membership(membership, Error::Superseded { id: id.clone() });
         if is_orphan {
             self.collectives.memberships.orphans.insert(membership, id);
-            self.ctx.schedule(self.ctx.now() + ORPHAN_TIMEOUT, Deadline::Membership(membership));
+            self.objects
+                .ctx
+                .schedule(self.objects.ctx.now() + ORPHAN_TIMEOUT, Deadline::Membership(membership));
         }
         if !has_its_parts {
             self.remember_membership(membership);
         }
         let Some(member) = self.collectives.memberships.end(membership) else { return };
-        if let Some(combine) = member.combine().filter(|combine| self.combinations.contains(*combine)) {
-            self.ctx.push(Effect::CancelCombine { combine });
+        if let Some(combine) =
+            member.combine().filter(|combine| self.objects.combinations.contains_key(combine))
+        {
+            self.objects.ctx.push(Effect::CancelCombine { combine });
         }
     }
 
@@ -392,7 +401,10 @@ impl Node {
 
     fn report_member(&mut self, membership: MembershipId, report: Report) {
         let MembershipId::Here(enlistment) = membership else {
-            return self.ctx.push(Effect::Collective(CollectiveEffect::Report { membership, report }));
+            return self
+                .objects
+                .ctx
+                .push(Effect::Collective(CollectiveEffect::Report { membership, report }));
         };
         let is_last = report != Report::Filled;
         self.reported(enlistment, report);
@@ -405,21 +417,22 @@ impl Node {
     pub(super) fn end_membership(&mut self, membership: MembershipId, error: Error) {
         let Some(member) = self.collectives.memberships.members.get_mut(&membership) else { return };
         if let MemberStage::AwaitingRoom { deadline } = member.stage() {
-            self.ctx.unschedule(deadline, Deadline::Membership(membership));
+            self.objects.ctx.unschedule(deadline, Deadline::Membership(membership));
         }
         if let Some(until) = member.end_wait_for_calls() {
-            self.ctx.unschedule(until, Deadline::Membership(membership));
+            self.objects.ctx.unschedule(until, Deadline::Membership(membership));
         }
-        let (copy, id, put) = (member.fail(self.ctx.now()), member.plan().target.clone(), member.plan().put);
-        self.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
-        self.copies.refuse_awaiting_put(&mut self.ctx, &id, put);
+        let (copy, id, put) =
+            (member.fail(self.objects.ctx.now()), member.plan().target.clone(), member.plan().put);
+        self.objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        self.objects.copies.refuse_awaiting_put(&mut self.objects.ctx, &id, put);
         if !matches!(error, Error::Superseded { .. }) {
             self.fail_joins(&id, &error);
         }
         if let Some(copy) = copy {
-            self.detach(copy, error);
+            self.objects.detach(copy, error);
         }
-        self.wake(&id);
+        self.objects.wake(&id);
     }
 
     /// The daemon stops.

@@ -2,9 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use super::super::calls::{Call, CallKey};
-use super::super::context::Context;
-use super::super::inspect::cut;
 use super::super::{Effect, Node, Reduce, ReduceRecord, Response};
 use super::CoordinatedCall;
 use crate::collective::{
@@ -13,9 +10,13 @@ use crate::collective::{
 };
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::CallKey;
+use crate::objects::calls::Call;
+use crate::objects::context::Context;
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::Choice;
 use crate::plan::collective::{Arrangement, Collective, Schedule, arrange, arrange_parts, frame_bytes};
+use crate::text::cut;
 use crate::time::Time;
 use crate::topology::place::Path;
 
@@ -115,11 +116,11 @@ impl Node {
     /// Asks those who have the sources to be members.
     pub(super) fn begin_session(&mut self, call: CoordinatedCall, roster: Roster) {
         let CoordinatedCall { started, kind, ref request, .. } = call;
-        let put = self.ctx.next_put();
+        let put = self.objects.ctx.next_put();
         self.collectives.audiences.note_session(&request.target, Some(put));
         let slow = roster.slow_links();
         let Roster { members, size_bytes, metadata } = roster;
-        let (link, preference) = (self.ctx.link(), self.ctx.config().allreduce_schedule);
+        let (link, preference) = (self.objects.ctx.link(), self.objects.ctx.config().allreduce_schedule);
         let paths: Vec<Path> = members.iter().map(|seated| seated.path).collect();
         let Arrangement { order, choice, remark } = match kind {
             Collective::Allreduce => arrange(&paths, &slow, size_bytes, link, preference),
@@ -136,25 +137,25 @@ impl Node {
             agreement: Agreement::of(kind, request),
             size_bytes,
             metadata,
-            account: account(&self.ctx, &choice, &remark, started),
+            account: account(&self.objects.ctx, &choice, &remark, started),
             schedule: choice.schedule,
             frame_bytes: frame_bytes(seats.len(), size_bytes),
             members: seats,
             index: 0,
             ranks: ranks.collect(),
             sources: Vec::new(),
-            timeout: ROOM_TIMEOUT.min(request.timeout.saturating_sub(self.ctx.now().since(started))),
+            timeout: ROOM_TIMEOUT.min(request.timeout.saturating_sub(self.objects.ctx.now().since(started))),
         };
         let (mut enlistments, mut own) = (Vec::new(), None);
         for (index, Seated { member, sources, .. }) in members.into_iter().enumerate() {
-            let enlistment = EnlistmentId(self.ctx.next_number());
+            let enlistment = EnlistmentId(self.objects.ctx.next_number());
             let plan = Box::new(Plan { index, sources, ..common.clone() });
             enlistments.push(enlistment);
             self.collectives.sessions.enlistments.insert(enlistment, put);
-            if member.node == *self.ctx.node() {
+            if member.node == *self.objects.ctx.node() {
                 own = Some((enlistment, plan));
             } else {
-                self.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
+                self.objects.ctx.push(Effect::Collective(CollectiveEffect::Enlist { enlistment, plan }));
             }
         }
         let own_enlistment = own.as_ref().map(|(enlistment, _)| *enlistment);
@@ -180,7 +181,7 @@ impl Node {
         let (key, participants) = (coordinated.call.key, coordinated.call.request.sources.len());
         let existence = coordinated.call.existence.take_if(|_| is_committed && !is_of_parts);
         if let Some(existence) = existence {
-            self.withdraw_ask(existence);
+            self.objects.withdraw_query(existence);
         }
         if is_last {
             self.collectives.sessions.enlistments.remove(&enlistment);
@@ -188,7 +189,7 @@ impl Node {
         if is_committed
             && was_open
             && let Some(key) = key
-            && let Some(Call::Reduce { reduced, .. }) = self.calls.get_mut(key)
+            && let Some(Call::Reduce { reduced, .. }) = self.objects.calls.get_mut(key)
         {
             *reduced = (0..participants).collect();
         }
@@ -212,7 +213,7 @@ impl Node {
         let is_of_parts = coordinated.call.kind.is_of_parts();
         let is_exchanged = is_of_parts && coordinated.session.decision() == Decision::Committed;
         if is_exchanged {
-            self.reductions.remember(coordinated.record(&self.ctx));
+            self.reductions.remember(coordinated.record(&self.objects.ctx));
         }
         let mut call = coordinated.call;
         let falls_back = is_exchanged || matches!(end, Some(SessionAction::FallBack(_)));
@@ -220,7 +221,7 @@ impl Node {
         if !(falls_back && is_of_parts && !ends_together)
             && let Some(existence) = call.existence.take()
         {
-            self.withdraw_ask(existence);
+            self.objects.withdraw_query(existence);
         }
         match (end, call.key) {
             (Some(SessionAction::FallBack(reason)), _) => {
@@ -229,7 +230,7 @@ impl Node {
                 self.fall_back(call, &reason);
                 self.reductions.expect_sources(&target);
             }
-            (Some(SessionAction::Fail(error)), Some(key)) => self.finish(key, Err(error)),
+            (Some(SessionAction::Fail(error)), Some(key)) => self.objects.finish(key, Err(error)),
             // All are told, and nobody looks for the target.
             (None, key) if ends_together => self.finish_coordinated(key, call.request.sources.len()),
             (None, _) if is_exchanged => self.announce_end(call),
@@ -246,7 +247,7 @@ impl Node {
             self.collectives.sessions.enlistments.remove(&enlistment);
         }
         if !self.collectives.memberships.contains(here) {
-            return self.ctx.push(Effect::Collective(CollectiveEffect::Tell { enlistment, word }));
+            return self.objects.ctx.push(Effect::Collective(CollectiveEffect::Tell { enlistment, word }));
         }
         self.told(here, word);
         if is_last {
@@ -261,7 +262,7 @@ impl Node {
         if self.collectives.memberships.contains(here) {
             self.left(here);
         } else {
-            self.ctx.push(Effect::Collective(CollectiveEffect::Dismiss { enlistment }));
+            self.objects.ctx.push(Effect::Collective(CollectiveEffect::Dismiss { enlistment }));
         }
     }
 
@@ -277,8 +278,8 @@ impl Node {
 
     /// Answers the call that a collective of so many participants was for, unless it has ended.
     pub(super) fn finish_coordinated(&mut self, key: Option<CallKey>, participants: usize) {
-        if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
-            self.finish(key, Ok(Response::Reduced { indices: (0..participants).collect() }));
+        if let Some(key) = key.filter(|key| self.objects.calls.contains(*key)) {
+            self.objects.finish(key, Ok(Response::Reduced { indices: (0..participants).collect() }));
         }
     }
 
@@ -298,8 +299,8 @@ impl Node {
             let key = coordinated.call.key.take();
             self.perform_session(put, actions);
             // In general the end of the copy has ended the call.
-            if let Some(key) = key.filter(|key| self.calls.contains(*key)) {
-                self.finish(key, Err(error.clone()));
+            if let Some(key) = key.filter(|key| self.objects.calls.contains(*key)) {
+                self.objects.finish(key, Err(error.clone()));
             }
         }
     }

@@ -1,0 +1,201 @@
+//! The effects that the shell of a node performs.
+
+use std::net::SocketAddr;
+
+use bytes::Bytes;
+
+use super::{
+    CallId, ClientId, CombineId, CombineInput, CopyId, Hop, HopId, HopReport, HostingId, Inspection,
+    Producer, PullId, Response, ServeId, Urgency,
+};
+use crate::collective::CollectiveEffect;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::extent::Extent;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::reduce::ReduceOp;
+use crate::shard::ToShard;
+
+/// One thing that the shell must do. The shell keeps the order of effects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Effect {
+    /// Answer a client.
+    Reply {
+        /// The client that asked.
+        client: ClientId,
+        /// The call that this answers.
+        call: CallId,
+        /// The answer, or why there is none.
+        response: Result<Response, Error>,
+    },
+    /// Tell the node, by `Followed`, when more than so many leading bytes of a copy are valid, or it is complete, or fails.
+    Follow {
+        /// The client that wants to know.
+        client: ClientId,
+        /// The call that `Followed` names.
+        call: CallId,
+        /// The copy to watch.
+        copy: CopyId,
+        /// The number of valid bytes that the client knows of.
+        beyond_bytes: u64,
+    },
+    /// Send an inspection to these shards, answer the client with their answers together, and
+    /// report `Inspected`.
+    Inspect {
+        /// The client that calls.
+        client: ClientId,
+        /// The call to answer.
+        call: CallId,
+        /// The question.
+        inspection: Inspection,
+        /// The indices of the shards in the configured list.
+        shards: Vec<usize>,
+    },
+    /// A call has ended for which the shell was asked to `Follow` or `Inspect`.
+    CallEnded {
+        /// The client that called.
+        client: ClientId,
+        /// The call of the `Follow` or `Inspect`.
+        call: CallId,
+    },
+    /// Send a message to a shard.
+    ToShard {
+        /// Its index in the configured list.
+        shard: usize,
+        /// The message to send.
+        message: ToShard,
+        /// If set, the message is a `Publish` whose `inline` the shell fills with this copy's bytes.
+        inline_from: Option<CopyId>,
+        /// The urgency of the message.
+        urgency: Urgency,
+    },
+    /// A copy exists now: initialise its header with no valid byte.
+    CopyOpened {
+        /// The number of the new copy.
+        copy: CopyId,
+        /// The extent of the copy in the arena.
+        extent: Extent,
+        /// The size of the object.
+        size_bytes: u64,
+        /// The client or the transfer that writes the bytes.
+        producer: Producer,
+    },
+    /// Write these bytes, all of the object, into a copy.
+    Fill {
+        /// The copy to fill.
+        copy: CopyId,
+        /// All bytes of the object.
+        bytes: Bytes,
+    },
+    /// All bytes of a copy are valid: publish that in its header, wake its followers.
+    CopyCompleted {
+        /// The copy that is complete.
+        copy: CopyId,
+    },
+    /// A copy will never be complete, or was deleted: wake its followers, end serves of it.
+    CopyFailed {
+        /// The copy that has failed.
+        copy: CopyId,
+        /// The error that followers get.
+        error: Error,
+    },
+    /// The space of a copy is free, because it has no users any more.
+    CopyClosed {
+        /// The copy that is gone.
+        copy: CopyId,
+    },
+    /// Start to pull bytes into a copy.
+    StartPull {
+        /// The number of the new pull.
+        pull: PullId,
+        /// The copy to fill.
+        copy: CopyId,
+        /// The object to ask the sender for.
+        id: ObjectId,
+        /// The put that it must be of.
+        put: PutId,
+        /// The size of the object.
+        size_bytes: u64,
+        /// The node that serves it.
+        sender: NodeId,
+        /// The address of the data plane of that node.
+        sender_address: SocketAddr,
+        /// The first byte that is wanted.
+        offset_bytes: u64,
+    },
+    /// End a pull soon; it still reports `PullEnded`.
+    CancelPull {
+        /// The pull to end.
+        pull: PullId,
+    },
+    /// Serve a copy, from whatever offset was asked for.
+    ServeAccepted {
+        /// The serve of a `ServeRequested`.
+        serve: ServeId,
+        /// The copy to read.
+        copy: CopyId,
+        /// The size of the object.
+        size_bytes: u64,
+    },
+    /// Tell the receiver that there is nothing to serve.
+    ServeRefused {
+        /// The serve of a `ServeRequested`.
+        serve: ServeId,
+    },
+    /// Compare a complete local copy with the copy of another put of the same id at another node; report `Compared`.
+    Compare {
+        /// The local copy, of the put that came second.
+        copy: CopyId,
+        /// The id of both puts.
+        id: ObjectId,
+        /// The put that came first.
+        winner: PutId,
+        /// The node that has the other copy, and the address of its data plane.
+        holder: (NodeId, SocketAddr),
+    },
+    /// Fill a copy from its `offset_bytes` on with the combination of `inputs`; the bytes before that do not matter.
+    StartCombine {
+        /// The number of the new combination.
+        combine: CombineId,
+        /// The copy to fill.
+        copy: CopyId,
+        /// The operation on two elements.
+        op: ReduceOp,
+        /// The element type.
+        dtype: Dtype,
+        /// The first byte that is wanted.
+        offset_bytes: u64,
+        /// The inputs, combined in this order.
+        inputs: Vec<CombineInput>,
+    },
+    /// End a combination soon; it still reports `CombineEnded`.
+    CancelCombine {
+        /// The combination to end.
+        combine: CombineId,
+    },
+    /// Request a hop from another node, until `EndHop`, and pass its reports on.
+    StartHop {
+        /// The number of the new hop.
+        hop: HopId,
+        /// The node that performs it.
+        node: NodeId,
+        /// The address of the data plane of that node.
+        address: SocketAddr,
+        /// The inputs, the operation and the output.
+        spec: Hop,
+    },
+    /// Tell a node that its hop is needed no longer, if it can still hear it.
+    EndHop {
+        /// The hop to end.
+        hop: HopId,
+    },
+    /// Report a hop to its coordinator.
+    HopReport {
+        /// The number of the `HopRequested`.
+        hosting: HostingId,
+        /// The progress of the hop.
+        report: HopReport,
+    },
+    /// Do something for a session of a collective.
+    Collective(CollectiveEffect),
+}

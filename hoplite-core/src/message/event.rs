@@ -1,0 +1,166 @@
+//! The events of a node.
+
+use super::{
+    CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Request,
+    ServeId,
+};
+use crate::collective::CollectiveEvent;
+use crate::error::Error;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::plan::link::LinkEstimate;
+use crate::shard::{PullOutcome, ToStore};
+
+/// One thing that happened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Event {
+    /// A client sends a request.
+    Request {
+        /// The client that calls.
+        client: ClientId,
+        /// The number that the answer carries.
+        call: CallId,
+        /// The request, already bounded.
+        request: Request,
+    },
+    /// A copy that a client follows has got more bytes, or is complete, or has failed. Said at most once for each
+    /// [`Effect::Follow`](super::Effect::Follow), and not after [`Effect::CallEnded`](super::Effect::CallEnded).
+    Followed {
+        /// The client that follows the copy.
+        client: ClientId,
+        /// The call that follows.
+        call: CallId,
+        /// The number of valid leading bytes, or the error that ends the progress.
+        progress: Result<u64, Error>,
+    },
+    /// The answer to an inspection is on its way to the client. Said at most once for each
+    /// [`Effect::Inspect`](super::Effect::Inspect), and not after [`Effect::CallEnded`](super::Effect::CallEnded).
+    Inspected {
+        /// The client that asked.
+        client: ClientId,
+        /// The call of the `Inspect`.
+        call: CallId,
+    },
+    /// The links between this node and others were measured again.
+    Measured {
+        /// The bandwidth and latency that planners assume.
+        link: LinkEstimate,
+    },
+    /// The links to exactly these peers have been slow for long.
+    SlowLinks {
+        /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
+        peers: Vec<NodeId>,
+    },
+    /// A client's connection is closed: its process ended, or its last reference is gone.
+    ClientGone {
+        /// The client that left.
+        client: ClientId,
+    },
+    /// A session with a shard is established.
+    ShardUp {
+        /// Its index in the configured list.
+        shard: usize,
+    },
+    /// A session with a shard is lost.
+    ShardDown {
+        /// Its index in the configured list.
+        shard: usize,
+    },
+    /// A session with a shard did not come about, or has ended with an error. Said after `ShardDown`.
+    ShardFailed {
+        /// Its index in the configured list.
+        shard: usize,
+        /// The reason.
+        error: Error,
+    },
+    /// The data plane could not connect to a store, or that store has refused this one.
+    PeerFailed {
+        /// The store.
+        peer: NodeId,
+        /// The reason.
+        error: Error,
+    },
+    /// The data plane has connected to a store for which the last attempt had failed.
+    PeerReached {
+        /// The store.
+        peer: NodeId,
+    },
+    /// A shard sends a message.
+    FromShard {
+        /// Its index in the configured list.
+        shard: usize,
+        /// The message of the shard.
+        message: ToStore,
+    },
+    /// A pull has ended and no longer touches the copy's memory. Said exactly once for each `StartPull`.
+    PullEnded {
+        /// The pull of a `StartPull`.
+        pull: PullId,
+        /// The number of leading bytes of the copy that are valid now.
+        valid_bytes: u64,
+        /// The outcome of the pull.
+        outcome: PullOutcome,
+    },
+    /// Another node requests a copy. Answered by `ServeAccepted` or `ServeRefused`: at once, or, if
+    /// `awaits_hop`, when the hop of this output begins here.
+    ServeRequested {
+        /// A number that the shell chose.
+        serve: ServeId,
+        /// The requesting node, by the name that it gave in the handshake.
+        peer: NodeId,
+        /// The requested object.
+        id: ObjectId,
+        /// The put that it must be of.
+        put: PutId,
+        /// `true` if the object is the output of a hop, which may not have begun yet.
+        awaits_hop: bool,
+    },
+    /// A serve has ended, accepted or not, and no longer touches the copy's memory. Said exactly once for each
+    /// `ServeRequested`.
+    ServeEnded {
+        /// The serve of a `ServeRequested`.
+        serve: ServeId,
+    },
+    /// The comparison asked for by [`Effect::Compare`](super::Effect::Compare) is done.
+    Compared {
+        /// The local copy that was compared.
+        copy: CopyId,
+        /// `true` if both copies have the same bytes; `None` if the comparison failed.
+        equal: Option<bool>,
+    },
+    /// A combination has ended and no longer touches any memory. Said exactly once for each `StartCombine`.
+    CombineEnded {
+        /// The combination of a `StartCombine`.
+        combine: CombineId,
+        /// The number of leading bytes of the copy that are valid now, counted from its beginning.
+        valid_bytes: u64,
+        /// The outcome of the combination.
+        outcome: CombineOutcome,
+    },
+    /// A coordinator elsewhere requests a hop. Answered by `HopReport`s: at most `Complete`, and
+    /// any time `Failed`, after which there are no more.
+    HopRequested {
+        /// A number that the shell chose.
+        hosting: HostingId,
+        /// The inputs, the operation and the output.
+        hop: Hop,
+    },
+    /// The coordinator of a hop needs it no longer, or is gone. Said exactly once for each `HopRequested`.
+    HopReleased {
+        /// The number of the `HopRequested`.
+        hosting: HostingId,
+    },
+    /// The report of another node on a hop that this store directs, or that the node cannot be heard any more. No report
+    /// comes after `Failed`, nor after `EndHop`.
+    HopReported {
+        /// The hop of a `StartHop`.
+        hop: HopId,
+        /// The progress of the hop.
+        report: HopReport,
+    },
+    /// Something happened in a session of a collective.
+    Collective(CollectiveEvent),
+    /// Time has passed; see [`Node::next_deadline`](crate::node::Node::next_deadline).
+    Tick,
+    /// The daemon was asked to stop: calls that wait are answered, new ones refused.
+    ShutDown,
+}

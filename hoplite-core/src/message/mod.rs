@@ -1,0 +1,24 @@
+//! The inputs and outputs of a [`Node`](crate::node::Node), and its settings.
+//!
+//! [`Event`]s go in, [`Effect`]s come out. The [`Request`]s of clients are events, the [`Response`]s to them effects.
+
+mod effect;
+mod event;
+mod hop;
+mod record;
+mod request;
+mod response;
+mod status;
+mod trouble;
+
+pub use effect::*;
+pub use event::*;
+pub use hop::*;
+pub use record::*;
+pub use request::*;
+pub use response::*;
+pub use status::*;
+pub use trouble::*;
+
+pub use crate::vocabulary::local::*;
+pub use crate::vocabulary::reduce::{Reduce, ReduceOrder};

@@ -1,0 +1,241 @@
+//! The requests of clients.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::{CallId, CopyId, Reduce};
+use crate::collective::Agreement;
+use crate::id::{NodeId, ObjectId};
+use crate::metadata::Metadata;
+use crate::plan::collective::Collective;
+use crate::topology::probe::survey::SurveyOptions;
+
+/// A client's request.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Makes room for an object and starts to publish it. Answered by `Created` or `Existing`.
+    Create {
+        /// The id to put under.
+        id: ObjectId,
+        /// The size of the object.
+        size_bytes: u64,
+        /// Its metadata.
+        metadata: Metadata,
+        /// The time to wait for room, or for another writer of the same id.
+        timeout: Duration,
+    },
+    /// Puts a whole object, a small one. Answered by `Sealed`, at once or as told, or by `Existing`, with which the caller has to
+    /// compare the bytes.
+    Put {
+        /// The id to put under.
+        id: ObjectId,
+        /// Its metadata.
+        metadata: Metadata,
+        /// The object.
+        bytes: Bytes,
+        /// The condition for the answer.
+        confirm: Confirm,
+        /// The time to wait for room, for another writer of the same id, and for the directory.
+        timeout: Duration,
+    },
+    /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has accepted the object;
+    /// see [`Request::SealUnconfirmed`]. The reference stays: it has become one of a reader.
+    Seal {
+        /// The copy that the client has written.
+        copy: CopyId,
+        /// The time to wait for the directory.
+        timeout: Duration,
+    },
+    /// As `Seal`, but not answered, nor is the directory waited for: the first of several conflicting puts wins there,
+    /// and the copies of the others are dropped.
+    SealUnconfirmed {
+        /// The copy that the client has written.
+        copy: CopyId,
+    },
+    /// Gives up a created copy: it is aborted everywhere. Not answered.
+    Abort {
+        /// The copy that the client was writing.
+        copy: CopyId,
+    },
+    /// Requests a local copy, which is fetched if need be. Answered by `Object`, or by `Contents`
+    /// as [`Until::Contents`] says.
+    Get {
+        /// The object to refer to.
+        id: ObjectId,
+        /// The part of the object that must be there.
+        until: Until,
+        /// The time that the object may take.
+        timeout: Duration,
+    },
+    /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The client holds a reference
+    /// to it. Answered by `Progress`; fails when the copy does.
+    Follow {
+        /// A copy to which the client holds a reference.
+        copy: CopyId,
+        /// The number of valid bytes that the client knows of.
+        beyond_bytes: u64,
+        /// The time that the bytes may take.
+        timeout: Duration,
+    },
+    /// Gives back one reference. Not answered.
+    Release {
+        /// The copy to which the client held the reference.
+        copy: CopyId,
+    },
+    /// Removes every copy of each id in the cluster. Answered by `Deleted`.
+    Delete {
+        /// The objects to remove.
+        ids: Vec<ObjectId>,
+        /// The time that the stores may take to drop their copies.
+        timeout: Duration,
+    },
+    /// Combines `count` of `sources` into a new object, the first ones to become ready. Answered by `Reduced`.
+    Reduce(Reduce),
+    /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
+    ///
+    /// * Allreduce: as `Reduce`, of a target that they make together, if they can.
+    /// * Collectives of parts: they exchange parts, if they can. The target is an object without bytes that is made when that is over,
+    ///   or cannot be done: who has not its parts then gets them otherwise. An allgather does not look at the operation.
+    Collective(Collective, Reduce),
+    /// As a `Get` of the target of a collective until it is started: also answered, by `Ranges`, if its parts come here one after
+    /// the other and are worth being followed.
+    Join {
+        /// The target of the collective.
+        target: ObjectId,
+        /// The agreement of this participant.
+        agreement: Agreement,
+        /// `true` if it was told that what it had joined is superseded: what it hears now may have been said already.
+        is_again: bool,
+        /// The size of the participant's source.
+        source_bytes: u64,
+        /// The time that the target may take to begin.
+        timeout: Duration,
+    },
+    /// Waits until `count` of `ids` are available somewhere, or the deadline. Answered by `Ready` in both cases.
+    Wait {
+        /// The objects to wait for.
+        ids: Vec<ObjectId>,
+        /// The number of objects to wait for.
+        count: usize,
+        /// The time to wait. Zero: until the directory has told once of each what it knows, at most 5 s.
+        timeout: Duration,
+    },
+    /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it is lost.
+    Locate {
+        /// The object to find.
+        id: ObjectId,
+        /// The time to wait. Zero requests the present knowledge, which is answered in any case.
+        timeout: Duration,
+    },
+    /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
+    Subscribe {
+        /// The object to watch.
+        id: ObjectId,
+    },
+    /// Ends a subscription. Not answered.
+    Unsubscribe {
+        /// The call that subscribed.
+        call: CallId,
+    },
+    /// Inspects the directory and this store, for people and tools. The shell answers it, see
+    /// [`Effect::Inspect`](super::Effect::Inspect).
+    Inspect(Inspection),
+    /// Ends a call that is no longer wanted; its answer may still come. Not answered.
+    Cancel {
+        /// The call to end.
+        call: CallId,
+    },
+}
+
+impl Request {
+    /// Returns the number of ids that the call waits for at most.
+    pub const fn id_count(&self) -> usize {
+        match self {
+            Self::Delete { ids, .. } | Self::Wait { ids, .. } => ids.len(),
+            Self::Reduce(reduce) | Self::Collective(_, reduce) => reduce.sources.len(),
+            _ => 1,
+        }
+    }
+
+    /// Returns `true` if a client may ask for this that is to change nothing: it looks, or gives back what it got by looking. A probe makes
+    /// traffic between all stores.
+    pub const fn is_for_readers(&self) -> bool {
+        matches!(
+            self,
+            Self::Get { .. }
+                | Self::Follow { .. }
+                | Self::Release { .. }
+                | Self::Wait { .. }
+                | Self::Locate { .. }
+                | Self::Subscribe { .. }
+                | Self::Unsubscribe { .. }
+                | Self::Cancel { .. }
+                | Self::Inspect(
+                    Inspection::List { .. }
+                        | Inspection::Describe { .. }
+                        | Inspection::Status
+                        | Inspection::Cluster
+                        | Inspection::ProbeProgress
+                )
+        )
+    }
+}
+
+/// The condition that ends a `Get`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Until {
+    /// Until there is a local copy, maybe without any valid byte yet; the client follows its progress. An object without
+    /// bytes must be complete.
+    Started,
+    /// Until all bytes are there.
+    Complete,
+    /// Until all bytes are there. An object of at most [`MAX_CONTENTS_BYTES`] is answered with its bytes, without a reference,
+    /// unless the client has many open calls.
+    Contents,
+}
+
+/// Size in bytes of the largest object that a get may be answered with. The client copies so small an object in any case; the
+/// bytes in the answer save it the message that gives a reference back.
+pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
+
+/// The time at which a put of a whole object is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Confirm {
+    /// Once the directory has accepted the object, as by [`Request::Seal`].
+    Yes,
+    /// Once it is in the store, as after [`Request::SealUnconfirmed`].
+    No,
+}
+
+/// An inspection by people and tools.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inspection {
+    /// One page of the cluster's objects, in the order of their ids.
+    List {
+        /// Only ids that start with these bytes, at most 255.
+        prefix: Bytes,
+        /// Only ids after these bytes, at most 255.
+        after: Bytes,
+        /// Most objects in the page.
+        limit: usize,
+    },
+    /// All that the directory knows of one object.
+    Describe {
+        /// The object to describe.
+        id: ObjectId,
+    },
+    /// The counters of the store and of the shards.
+    Status,
+    /// The nodes of the cluster, and how their stores are.
+    Cluster,
+    /// The links between nodes, which are measured.
+    Probe {
+        /// These nodes; none stands for all.
+        nodes: Vec<NodeId>,
+        /// The measurements to make.
+        options: SurveyOptions,
+    },
+    /// The progress of the probe that the store coordinates.
+    ProbeProgress,
+}

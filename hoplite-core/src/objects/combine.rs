@@ -1,0 +1,89 @@
+//! Fills copies with combinations of other copies: for a reduce of this store, for a hop, or as a member of a collective.
+
+use super::Objects;
+use super::combinations::{Combination, CombineUser};
+use super::table::LocalCopy;
+use crate::collective::{CollectiveEffect, MembershipId, Plan};
+use crate::dtype::Dtype;
+use crate::message::{CombineId, CombineInput, CopyId, Effect, HopInput};
+use crate::reduce::ReduceOp;
+
+impl Objects {
+    /// Starts to fill `copy` from `offset_bytes` on.
+    pub(crate) fn start_combine(
+        &mut self,
+        copy: CopyId,
+        (op, dtype): (ReduceOp, Dtype),
+        offset_bytes: u64,
+        inputs: Vec<CombineInput>,
+        user: CombineUser,
+    ) {
+        let local_copies = inputs.iter().filter_map(|input| match input {
+            CombineInput::Local { copy, .. } => Some(*copy),
+            CombineInput::Remote(_) => None,
+        });
+        let combine = self.enter_combination(copy, local_copies.collect(), user);
+        self.ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
+    }
+
+    /// Starts to fill `copy` as a member of a session, from these copies and the data of other
+    /// members.
+    pub(crate) fn start_exchange(
+        &mut self,
+        copy: CopyId,
+        sources: Vec<CopyId>,
+        plan: Box<Plan>,
+        membership: MembershipId,
+    ) -> CombineId {
+        // The copy too: when it is complete, the exchange goes on for others.
+        let held: Vec<CopyId> = sources.iter().copied().chain([copy]).collect();
+        let combine = self.enter_combination(copy, held, CombineUser::Membership(membership));
+        self.ctx.push(Effect::Collective(CollectiveEffect::StartExchange { combine, copy, sources, plan }));
+        combine
+    }
+
+    fn enter_combination(&mut self, copy: CopyId, held: Vec<CopyId>, user: CombineUser) -> CombineId {
+        let combine = CombineId(self.ctx.next_number());
+        for input in &held {
+            self.copies.hold(*input);
+        }
+        self.combinations.insert(combine, Combination { copy, held, user });
+        self.copies.begin_combine(copy, combine);
+        combine
+    }
+
+    /// Cancels the combination that fills `copy`. Returns `true` if there is one.
+    pub(crate) fn cancel_combine(&mut self, copy: CopyId) -> bool {
+        let combine = self.copies.get(&copy).and_then(LocalCopy::combination);
+        combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
+    }
+
+    /// Ends a combination that no longer touches any memory. Returns its user and the number of valid bytes, if the copy is
+    /// still wanted.
+    pub(crate) fn combine_ended(
+        &mut self,
+        combine: CombineId,
+        valid_bytes: u64,
+    ) -> Option<(CombineUser, u64)> {
+        let Combination { copy, held, user } = self.combinations.remove(&combine)?;
+        let is_live = self.copies[&copy].is_live();
+        let valid_bytes = self.copies.end_combine(&mut self.ctx, copy, valid_bytes);
+        for input in held {
+            self.let_go(input);
+        }
+        is_live.then_some((user, valid_bytes))
+    }
+
+    /// Returns where an input is read; `None` if it should be here and is not, or is of another size.
+    pub(crate) fn resolve_input(&self, input: &HopInput) -> Option<CombineInput> {
+        if input.node != *self.ctx.node() {
+            return Some(CombineInput::Remote(input.clone()));
+        }
+        let copy = self.copies.live_put(&input.id, input.put);
+        match copy.filter(|copy| self.copies[copy].size_bytes == input.size_bytes) {
+            Some(copy) => Some(CombineInput::Local { copy, base_bytes: input.base_bytes }),
+            // A hop of this node that has not begun: waits for it as for one elsewhere.
+            None => input.is_hop.then(|| CombineInput::Remote(input.clone())),
+        }
+    }
+}

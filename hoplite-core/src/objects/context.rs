@@ -1,0 +1,248 @@
+//! The context that all machines of a node share: settings, time, effects, deadlines, numbers and
+//! notices.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeSet, VecDeque};
+
+use super::notice::{Deadline, Notice};
+use crate::error::Error;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::limits::Limits;
+use crate::message::{CallKey, ClientId, Effect, NodeConfig, Response, Urgency};
+use crate::placement::mix;
+use crate::plan::link::LinkEstimate;
+use crate::shard::{Placed, ToShard, UnpublishReason};
+use crate::time::Time;
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(crate) struct Context {
+    config: NodeConfig,
+    now: Time,
+    link: LinkEstimate,
+    /// The version of the measured places of nodes that the directory told.
+    places_version: u64,
+    slow_peers: Vec<NodeId>,
+    effects: Vec<Effect>,
+    notices: VecDeque<Notice>,
+    deadlines: BTreeSet<(Time, Deadline)>,
+    shards_up: Vec<bool>,
+    last_number: u64,
+    is_shutting_down: bool,
+}
+
+impl Context {
+    pub(crate) fn new(config: NodeConfig) -> Self {
+        Self {
+            shards_up: vec![false; config.shards.len()],
+            config,
+            now: Time::ZERO,
+            link: LinkEstimate::default(),
+            places_version: 0,
+            slow_peers: Vec::new(),
+            effects: Vec::new(),
+            notices: VecDeque::new(),
+            deadlines: BTreeSet::new(),
+            last_number: 0,
+            is_shutting_down: false,
+        }
+    }
+
+    pub(crate) const fn config(&self) -> &NodeConfig {
+        &self.config
+    }
+
+    pub(crate) const fn limits(&self) -> &Limits {
+        &self.config.limits
+    }
+
+    /// The name of this node.
+    pub(crate) const fn node(&self) -> &NodeId {
+        &self.config.node
+    }
+
+    pub(crate) const fn now(&self) -> Time {
+        self.now
+    }
+
+    /// Moves the clock, which never goes back.
+    pub(crate) fn advance(&mut self, now: Time) {
+        self.now = self.now.max(now);
+    }
+
+    /// The estimate for links between this node and others.
+    pub(crate) const fn link(&self) -> LinkEstimate {
+        self.link
+    }
+
+    pub(crate) fn set_link(&mut self, link: LinkEstimate) {
+        self.link = LinkEstimate { uplink: self.link.uplink, ..link };
+    }
+
+    /// The directory says in which groups this node is, and what uplinks carry. Returns whether that is news.
+    pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
+        let known = self.place();
+        let place = match placed.version.cmp(&known.version) {
+            Ordering::Less => return false,
+            Ordering::Equal => known.or_larger(placed),
+            Ordering::Greater => placed,
+        };
+        (self.places_version, self.config.path, self.link.uplink) = (place.version, place.path, place.uplink);
+        place != known
+    }
+
+    /// The place of this node as the directory told it; of version zero, if nothing was measured.
+    pub(crate) const fn place(&self) -> Placed {
+        Placed { version: self.places_version, path: self.config.path, uplink: self.link.uplink }
+    }
+
+    /// The peers to which the links have been slow for long.
+    pub(crate) fn slow_peers(&self) -> &[NodeId] {
+        &self.slow_peers
+    }
+
+    pub(crate) fn set_slow_peers(&mut self, peers: Vec<NodeId>) {
+        self.slow_peers = peers;
+    }
+
+    pub(crate) const fn is_shutting_down(&self) -> bool {
+        self.is_shutting_down
+    }
+
+    pub(crate) fn begin_shutdown(&mut self) {
+        self.is_shutting_down = true;
+    }
+
+    /// Returns `true` if a complete object of this size is also kept in its shard.
+    pub(crate) fn is_inline(&self, size_bytes: u64) -> bool {
+        size_bytes < self.config.limits.inline_below_bytes
+    }
+
+    /// Returns `true` if an object of this size is small: complete soon after it was begun, so that it is published only then.
+    pub(crate) fn is_small(&self, size_bytes: u64) -> bool {
+        self.is_inline(size_bytes) || size_bytes < self.config.limits.confirmed_from_bytes
+    }
+
+    /// Appends what the shell must do next.
+    pub(crate) fn push(&mut self, effect: Effect) {
+        self.effects.push(effect);
+    }
+
+    /// Moves all effects to the end of `effects`.
+    pub(crate) fn take_effects(&mut self, effects: &mut Vec<Effect>) {
+        effects.append(&mut self.effects);
+    }
+
+    /// Answers a call that was never entered, or goes on.
+    pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
+        let CallKey { client, call } = key;
+        if client == ClientId::STORE {
+            return self.notify(Notice::Answer(call, response));
+        }
+        self.push(Effect::Reply { client, call, response });
+    }
+
+    pub(crate) fn notify(&mut self, notice: Notice) {
+        self.notices.push_back(notice);
+    }
+
+    pub(crate) fn next_notice(&mut self) -> Option<Notice> {
+        self.notices.pop_front()
+    }
+
+    /// Sets a deadline, unless it is never.
+    pub(crate) fn schedule(&mut self, time: Time, deadline: Deadline) {
+        if time != Time::NEVER {
+            self.deadlines.insert((time, deadline));
+        }
+    }
+
+    pub(crate) fn unschedule(&mut self, time: Time, deadline: Deadline) {
+        self.deadlines.remove(&(time, deadline));
+    }
+
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|(time, _)| *time)
+    }
+
+    /// Takes the first deadline that is due now.
+    pub(crate) fn next_due(&mut self) -> Option<Deadline> {
+        self.next_deadline().filter(|time| *time <= self.now)?;
+        self.deadlines.pop_first().map(|(_, deadline)| deadline)
+    }
+
+    /// A number never given before in this run.
+    pub(crate) fn next_number(&mut self) -> u64 {
+        self.last_number += 1;
+        self.last_number
+    }
+
+    pub(crate) fn next_put(&mut self) -> PutId {
+        let number = self.next_number();
+        PutId(mix(self.config.seed ^ mix(number)))
+    }
+
+    /// Notes that a session with a shard came or went.
+    pub(crate) fn set_shard(&mut self, shard: usize, is_up: bool) {
+        self.shards_up[shard] = is_up;
+    }
+
+    /// Returns `true` if a shard is connected; `false` if there is no such shard.
+    pub(crate) fn is_up(&self, shard: usize) -> bool {
+        self.shards_up.get(shard).is_some_and(|is_up| *is_up)
+    }
+
+    pub(crate) fn shard_count(&self) -> usize {
+        self.shards_up.len()
+    }
+
+    /// The connected shards that are responsible for `id`, the one that decides first.
+    pub(crate) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
+        self.config.shards.replicas(id, |shard| self.shards_up[shard])
+    }
+
+    /// The shard that decides about `id`.
+    pub(crate) fn first_shard(&self, id: &ObjectId) -> Option<usize> {
+        self.responsible_shards(id).next()
+    }
+
+    pub(crate) fn tell_shard(&mut self, shard: usize, message: ToShard) {
+        let urgency = match message {
+            ToShard::Unpublish { reason: UnpublishReason::Evicted, .. } => Urgency::Deferrable,
+            _ => Urgency::Prompt,
+        };
+        self.push(Effect::ToShard { shard, message, inline_from: None, urgency });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::Uplink;
+    use crate::placement::ShardMap;
+    use crate::plan::collective::SchedulePreference;
+
+    #[test]
+    fn of_two_places_the_newer_counts_whichever_shard_says_it_last() {
+        let mut ctx = Context::new(NodeConfig {
+            node: NodeId::new("a").unwrap(),
+            path: [0, 0, 9, 0],
+            capacity_bytes: 0,
+            limits: Limits::default(),
+            shards: ShardMap::new(["shard:1"]),
+            allreduce_schedule: SchedulePreference::Auto,
+            seed: 1,
+        });
+        for (version, rack, permille) in [(4, 1, 500), (5, 2, 250), (4, 1, 500)] {
+            ctx.be_placed(Placed { version, path: [0, 0, rack, 0], uplink: Uplink::measured(permille) });
+        }
+        assert_eq!((ctx.config().path, ctx.link().uplink), ([0, 0, 2, 0], Uplink::measured(250)));
+        assert_eq!(ctx.place().version, 5);
+        // A measurement of links leaves the uplink as it is.
+        ctx.set_link(LinkEstimate { bytes_per_second: 7, ..LinkEstimate::default() });
+        assert_eq!((ctx.link().bytes_per_second, ctx.link().uplink), (7, Uplink::measured(250)));
+        // A probe that finds no groups takes all back.
+        ctx.be_placed(Placed { version: 6, path: [0; 4], uplink: Uplink::default() });
+        assert_eq!((ctx.config().path, ctx.link().uplink), ([0; 4], Uplink::default()));
+    }
+}

@@ -1,0 +1,165 @@
+//! Opens and ends copies, and tells waiting calls and the directory of that.
+
+use super::Objects;
+use super::calls::Access;
+use super::notice::{Deadline, Notice};
+use super::table::{LocalCopy, Object, Phase, Room};
+use crate::error::Error;
+use crate::extent::Extent;
+use crate::id::ObjectId;
+use crate::message::{ClientId, CopyId, ObjectView};
+use crate::shard::{LocationState, UnpublishReason};
+
+impl Objects {
+    /// Finds room for an object, evicting what may be evicted, least recently used first.
+    pub(crate) fn allocate(&mut self, size_bytes: u64) -> Option<Extent> {
+        loop {
+            match self.copies.find_room(self.ctx.limits(), size_bytes) {
+                Room::Found(extent) => return Some(extent),
+                Room::AfterEvicting(copy) => {
+                    self.copies.count_eviction();
+                    let id = self.copies[&copy].id.clone();
+                    self.abandon(copy, Error::ObjectLost { id }, UnpublishReason::Evicted);
+                }
+                Room::None => return None,
+            }
+        }
+    }
+
+    /// As [`Objects::allocate`], without evicting `kept`, which the object is computed from.
+    pub(crate) fn allocate_keeping(&mut self, kept: &[CopyId], size_bytes: u64) -> Option<Extent> {
+        for copy in kept {
+            self.copies.hold(*copy);
+        }
+        let room = self.allocate(size_bytes);
+        self.copies.let_go_after_search(&mut self.ctx, kept);
+        room
+    }
+
+    /// Opens a copy in room that was found before.
+    pub(crate) fn open(&mut self, object: Object, room: Extent, phase: Phase) -> CopyId {
+        self.copies.open(&mut self.ctx, LocalCopy::begin(object, room, phase))
+    }
+
+    /// Lets all calls that wait for a change of `id` try again.
+    pub(crate) fn wake(&mut self, id: &ObjectId) {
+        if self.calls.is_awaited(id) {
+            self.ctx.notify(Notice::Changed(id.clone()));
+        }
+    }
+
+    /// Marks all bytes valid and wakes waiting calls.
+    pub(crate) fn complete(&mut self, copy: CopyId) {
+        let id = self.copies[&copy].id.clone();
+        self.copies.complete(&mut self.ctx, copy);
+        self.wake(&id);
+    }
+
+    /// Takes a copy out of the index. Its users keep it until they let go.
+    ///
+    /// The caller decides if it wakes waiting calls.
+    pub(crate) fn detach(&mut self, copy: CopyId, error: Error) {
+        let local = &self.copies[&copy];
+        if local.is_live() {
+            // The fetch for the copy ends too. Calls that still wait start another one.
+            self.end_fetch(&local.id.clone());
+            self.detach_copy(copy, error);
+        }
+    }
+
+    fn detach_copy(&mut self, copy: CopyId, error: Error) {
+        let local = &self.copies[&copy];
+        let id = local.id.clone();
+        let is_target = local.is_public && local.is_combined();
+        let publication = self.copies.publication_mut(copy);
+        let (sealer, republish_at) = (publication.sealer.take(), publication.take_republish_time());
+        if let Some(time) = republish_at {
+            self.ctx.unschedule(time, Deadline::Republish(copy));
+        }
+        self.copies.detach(&mut self.ctx, copy, error.clone());
+        if let Some(key) = sealer {
+            self.finish(key, Err(error.clone()));
+        }
+        if is_target || matches!(error, Error::Deleted { .. }) {
+            self.ctx.notify(Notice::Gone(id, copy, error));
+        }
+    }
+
+    /// Detaches a copy that no shard knows and no call waits for.
+    pub(crate) fn drop_private(&mut self, copy: CopyId, error: Error) {
+        self.copies.detach(&mut self.ctx, copy, error);
+    }
+
+    /// Detaches and unpublishes a copy that the store itself gives up.
+    pub(crate) fn abandon(&mut self, copy: CopyId, error: Error, reason: UnpublishReason) {
+        self.unpublish(copy, reason);
+        self.detach(copy, error);
+    }
+
+    /// As [`Objects::abandon`], for a partial copy whose fetch goes on.
+    pub(crate) fn abandon_received(&mut self, copy: CopyId, error: Error) {
+        self.unpublish(copy, UnpublishReason::PullEnded);
+        self.detach_copy(copy, error);
+    }
+
+    /// Tells the directory that this store stops serving its copies, because the daemon stops.
+    pub(crate) fn withdraw_copies(&mut self) {
+        for copy in self.copies.live_copies() {
+            self.unpublish(copy, self.reason_to_leave(copy));
+            self.detach(copy, Error::ShuttingDown);
+        }
+    }
+
+    /// Returns the reason that the directory is told when the store gives up a copy now.
+    pub(crate) fn reason_to_leave(&self, copy: CopyId) -> UnpublishReason {
+        match self.copies[&copy].location_state() {
+            LocationState::Producing => UnpublishReason::Aborted,
+            LocationState::Partial => UnpublishReason::PullEnded,
+            LocationState::Complete => UnpublishReason::Evicted,
+        }
+    }
+
+    /// Gives `client` one more reference.
+    pub(crate) fn refer(
+        &mut self,
+        client: ClientId,
+        copy: CopyId,
+        access: Access,
+    ) -> Result<ObjectView, Error> {
+        self.calls.check_may_refer(self.ctx.limits(), client, access)?;
+        self.calls.add_reference(client, copy);
+        self.copies.hold(copy);
+        Ok(self.copies.view(copy))
+    }
+
+    /// A writer gives up its copy, even if the same client reads it and keeps that reference.
+    pub(crate) fn give_up(&mut self, client: ClientId, copy: CopyId) {
+        if self.copies.get(&copy).is_some_and(|local| local.is_written_by(client)) {
+            self.abort(copy);
+        }
+        self.release(client, copy);
+    }
+
+    /// Takes back one reference. Ignores an unknown one, because the client may have raced with its
+    /// own release.
+    pub(crate) fn release(&mut self, client: ClientId, copy: CopyId) {
+        if !self.calls.remove_reference(client, copy) {
+            return;
+        }
+        let is_last = !self.calls.refers(client, copy);
+        if is_last && self.copies[&copy].is_written_by(client) {
+            self.abort(copy);
+        }
+        self.let_go(copy);
+    }
+
+    /// Ends one [`Table::hold`](super::table::Table::hold).
+    pub(crate) fn let_go(&mut self, copy: CopyId) {
+        let local = &self.copies[&copy];
+        let fetched = local.is_received().then(|| local.id.clone());
+        self.copies.let_go(&mut self.ctx, copy);
+        if let Some(id) = fetched {
+            self.reconsider_fetch(&id);
+        }
+    }
+}

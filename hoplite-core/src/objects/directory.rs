@@ -1,0 +1,257 @@
+//! Queries to the directory shards, and the messages of shards.
+//!
+//! # Failures and who notices them
+//!
+//! * **A sender dies or sends damaged bytes.** The pull ends. The receiver returns the slot with the outcome, queries again, names the
+//!   sender to avoid, and resumes at its offset (`gets.rs`). Repeated failures back off up to a second.
+//! * **A sender freezes.** A sender without bytes sends keepalives; five seconds of silence end the pull.
+//! * **A transfer stalls although its sender lives.** The producer of an object makes signs of life that relays pass on. A receiver
+//!   that gets neither a byte nor a new sign for ten seconds leaves its sender ([`stall`](crate::transfer::stall)).
+//! * **Two stores are sent to each other.** The store that is asked by its own sender leaves it and serves it (`gets.rs`).
+//! * **A client dies.** Its connection closes. The node ends its calls, releases its references and
+//!   aborts its unsealed puts (`requests.rs`).
+//! * **A store dies.** Its shards notice when its connection closes, or after six seconds without an answer to a ping. They grant its
+//!   copies no more, and after another second count them as lost (`shard/session.rs`, `shard/loss.rs`). A surviving complete copy
+//!   of a pinned object is promoted. If a shard has the bytes of an inline object, another store keeps them (`shard/orphans.rs`).
+//!   Otherwise gets fail with `ObjectLost`.
+//! * **A shard dies, or answers no ping for two seconds.** The node moves its open queries to the
+//!   next shard of each id. It publishes its copies at the shard that is second now (`publish.rs`).
+//!   A shard that comes back is refilled in the same way. Until then it holds deletes of ids that
+//!   it does not know (`shard/delete.rs`).
+
+use std::time::Duration;
+
+use super::Objects;
+use super::notice::Notice;
+use super::queries::{OpenQuery, Purpose};
+use super::table::Object;
+use crate::error::Error;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::shard::{
+    InlineBytes, Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants,
+};
+
+/// The time limit of a query that only clients need which follow a copy without a sender. The node
+/// repeats the query after that time.
+const FOLLOWERS_TIMEOUT: Duration = Duration::from_secs(10);
+
+impl Objects {
+    /// Sends a query to the first connected shard of its id.
+    pub(crate) fn query(&mut self, id: ObjectId, purpose: Purpose) -> RequestId {
+        let request = self.queries.enter(&mut self.ctx, id, purpose);
+        self.send_query(request);
+        request
+    }
+
+    /// Queries the locations of a source, and maybe its bytes, for the reduce or collective that
+    /// makes `target`.
+    pub(crate) fn query_source(
+        &mut self,
+        id: ObjectId,
+        target: &ObjectId,
+        index: usize,
+        wants: Wants,
+    ) -> RequestId {
+        let request = self.queries.enter(&mut self.ctx, id.clone(), Purpose::Source(target.clone(), index));
+        if let Some((shard, _)) = self.queries.sitting(request) {
+            self.ctx.tell_shard(shard, ToShard::Subscribe { request, id, wants });
+        }
+        request
+    }
+
+    fn send_query(&mut self, request: RequestId) {
+        let Some((shard, query)) = self.queries.sitting(request) else { return };
+        let id = query.id.clone();
+        let message = match query.purpose {
+            Purpose::Fetch => {
+                let timeout =
+                    self.calls.last_get_deadline(&id).unwrap_or(self.ctx.now()).since(self.ctx.now());
+                let live = self.copies.live(&id);
+                // Clients that follow the copy have no deadline that the store knows.
+                let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
+                let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
+                let resume = live.map(|(_, copy)| copy.put);
+                let avoid = self.fetches.avoided(&id).to_vec();
+                ToShard::Query(Query { request, id, timeout, resume, avoid })
+            }
+            Purpose::Delete(_) => ToShard::Delete { request, id },
+            Purpose::Locations(..) | Purpose::Source(..) | Purpose::Target => {
+                ToShard::Subscribe { request, id, wants: Wants::Locations }
+            }
+        };
+        self.ctx.tell_shard(shard, message);
+    }
+
+    /// Withdraws a query.
+    pub(crate) fn withdraw_query(&mut self, request: RequestId) {
+        self.queries.withdraw(&mut self.ctx, request);
+    }
+
+    /// Moves queries to the shards that are responsible now that the session with `changed` came or
+    /// went.
+    pub(crate) fn rehome_queries(&mut self, changed: usize) {
+        for request in self.queries.rehome(&mut self.ctx, changed) {
+            self.send_query(request);
+        }
+        // Slots that a lost shard had granted need not be returned.
+        self.copies.forget_grants_of(changed);
+    }
+
+    /// Takes in a message of a shard: the answer to a query, or news of a copy.
+    pub(crate) fn shard_said(&mut self, shard: usize, message: ToStore) {
+        if self.ctx.is_shutting_down() || shard >= self.ctx.shard_count() {
+            return;
+        }
+        match message {
+            ToStore::Published { id, put, verdict } => self.published(shard, &id, put, verdict),
+            ToStore::Granted(grant) => match self.queries.answered(shard, grant.request) {
+                Some(OpenQuery { purpose: Purpose::Fetch, .. }) => self.granted(shard, grant),
+                _ => self.return_slot(shard, grant.grant, PullOutcome::Cancelled),
+            },
+            ToStore::Inline { request, id, put, metadata, bytes }
+                if self.queries.is_subscription_at(shard, request) =>
+            {
+                self.source_came(shard, inline(id, put, metadata, &bytes), bytes.into());
+            }
+            ToStore::Inline { request, id, put, metadata, bytes } => {
+                let is_wanted = self
+                    .queries
+                    .answered(shard, request)
+                    .is_some_and(|query| query.purpose == Purpose::Fetch);
+                if is_wanted {
+                    self.inline_came(shard, inline(id, put, metadata, &bytes), bytes.into());
+                } else {
+                    self.decline_inline(shard, &id, put);
+                }
+            }
+            ToStore::Failed { request, error } => self.query_failed(shard, request, error),
+            ToStore::Drop { id, put, reason } => self.dropped(shard, &id, put, reason),
+            ToStore::Promote { id, put } => self.promoted(shard, &id, put),
+            ToStore::Placed(placed) => self.placed(shard, placed),
+            ToStore::GiveWay { grant } => {
+                let calls = &self.calls;
+                let is_called_for = |id: &ObjectId| calls.last_get_deadline(id).is_some();
+                self.copies.give_way(&mut self.ctx, shard, grant, is_called_for);
+            }
+            ToStore::TakeOver { id, put, metadata, bytes } => {
+                self.take_over(shard, inline(id, put, metadata, &bytes), bytes.into());
+            }
+            ToStore::DeleteDone { request, put } => self.delete_done(shard, request, put),
+            ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
+                Some(Purpose::Locations(key, index)) => self.located(key, index, locations),
+                Some(Purpose::Source(target, index)) => {
+                    self.ctx.notify(Notice::SourceLocated(target, index, locations));
+                }
+                Some(Purpose::Target) => self.ctx.notify(Notice::TargetLocated(locations)),
+                _ => {}
+            },
+        }
+    }
+
+    /// A shard cannot answer a query, or the object of a subscription was deleted.
+    fn query_failed(&mut self, shard: usize, request: RequestId, error: Error) {
+        if let Error::Deleted { id } = &error
+            && self.queries.is_subscription_at(shard, request)
+        {
+            // The deleted id had no put. That concerns only a store that is about to make the object.
+            if self.queries.purpose_at(shard, request) == Some(Purpose::Target) {
+                self.ctx.notify(Notice::TargetDeleted(id.clone()));
+            }
+            return;
+        }
+        match self.queries.answered(shard, request) {
+            Some(OpenQuery { id, purpose: Purpose::Fetch, .. }) => self.fetch_failed(&id, error),
+            Some(OpenQuery { purpose: Purpose::Delete(key) | Purpose::Locations(key, _), .. }) => {
+                self.finish(key, Err(error));
+            }
+            Some(OpenQuery { id: target, purpose: Purpose::Target, .. })
+            | Some(OpenQuery { purpose: Purpose::Source(target, _), .. }) => {
+                self.ctx.notify(Notice::QueryFailed(target, error));
+            }
+            None => {}
+        }
+    }
+
+    /// The directory has deleted a put, or knew none.
+    fn delete_done(&mut self, shard: usize, request: RequestId, put: Option<PutId>) {
+        // The message answers queries for deletes only.
+        let Some(Purpose::Delete(key)) = self.queries.purpose_at(shard, request) else { return };
+        let Some(OpenQuery { id, .. }) = self.queries.answered(shard, request) else { return };
+        if let Some(put) = put {
+            self.remember_deletion(&id, put);
+            self.tell_other_shards(shard, &id, put);
+        }
+        self.delete_answered(key, request, put.is_some());
+    }
+
+    /// Takes in the place of this node, and tells the other shards, because they may have missed
+    /// the measurement.
+    fn placed(&mut self, shard: usize, placed: Placed) {
+        if self.ctx.be_placed(placed) {
+            for other in (0..self.ctx.shard_count()).filter(|other| *other != shard) {
+                self.tell_place(other);
+            }
+        }
+    }
+
+    /// Tells a shard that is connected where this store is, if that was measured: a shard that was restarted has forgotten it.
+    pub(crate) fn tell_place(&mut self, shard: usize) {
+        let placed = self.ctx.place();
+        if placed.version > 0 && self.ctx.is_up(shard) {
+            self.ctx.tell_shard(shard, ToShard::Placed(placed));
+        }
+    }
+
+    pub(crate) fn has_slow_links(&mut self, peers: Vec<NodeId>) {
+        self.ctx.set_slow_peers(peers);
+        for shard in 0..self.ctx.shard_count() {
+            self.tell_slow_links(shard);
+        }
+    }
+
+    /// Tells a shard that is connected which links are slow.
+    pub(crate) fn tell_slow_links(&mut self, shard: usize) {
+        if self.ctx.is_up(shard) {
+            let peers = self.ctx.slow_peers().to_vec();
+            self.ctx.tell_shard(shard, ToShard::SlowLinks { peers });
+        }
+    }
+
+    /// Also shards that are not responsible now may know the object from a time when another was away.
+    fn tell_other_shards(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+        for other in 0..self.ctx.shard_count() {
+            if other != shard && self.ctx.is_up(other) {
+                self.ctx.tell_shard(other, ToShard::Forget { id: id.clone(), put });
+            }
+        }
+    }
+
+    /// Tells a shard that this store does not keep the bytes with which the shard answered.
+    pub(crate) fn decline_inline(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+        if self.copies.live_put(id, put).is_none() {
+            self.fetches.decline(id);
+            let reason = UnpublishReason::Evicted;
+            self.ctx.tell_shard(shard, ToShard::Unpublish { id: id.clone(), put, reason });
+        }
+    }
+
+    pub(crate) fn return_slot(&mut self, shard: usize, grant: crate::shard::GrantId, outcome: PullOutcome) {
+        self.ctx.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
+    }
+
+    /// Checks an object against the limits of this store.
+    pub(crate) fn check_incoming(
+        &self,
+        id: &ObjectId,
+        size_bytes: u64,
+        metadata: &Metadata,
+    ) -> Result<(), Error> {
+        metadata.validate(size_bytes)?;
+        self.copies.check_size(self.ctx.limits(), id, size_bytes)
+    }
+}
+
+fn inline(id: ObjectId, put: PutId, metadata: Metadata, bytes: &InlineBytes) -> Object {
+    Object { id, put, size_bytes: bytes.len() as u64, metadata }
+}

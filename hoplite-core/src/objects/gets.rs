@@ -1,0 +1,348 @@
+//! Gets: answered by a copy that is here, or by fetching the object from one sender after another.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::Objects;
+use super::calls::{Access, Call};
+use super::fetch::FetchStep;
+use super::notice::SpaceWaiter;
+use super::queries::Purpose;
+use super::table::{ActivePull, Object, Phase};
+use crate::collective::Agreement;
+use crate::error::{Error, Operation};
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::{CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, PullId, Response, ServeId, Until};
+use crate::shard::{Grant, PullOutcome, UnpublishReason};
+
+/// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the
+/// client reads its answers.
+const MAX_CALLS_FOR_CONTENTS: usize = 64;
+
+impl Objects {
+    /// Begins a get, maybe by a participant of the collective that makes the object.
+    pub(crate) fn get(
+        &mut self,
+        key: CallKey,
+        id: ObjectId,
+        until: Until,
+        join: Option<Agreement>,
+        timeout: Duration,
+    ) {
+        if let Some(response) = self.ready_copy(key, &id, until, join) {
+            return self.ctx.reply(key, response);
+        }
+        let call = Call::Get { id: id.clone(), until, join };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Get, timeout);
+        self.calls.wait_for_copy(&id, key);
+        self.retry_get(key, &id, until, join);
+    }
+
+    /// Answers a get if a copy can. An empty object is ready only when it is complete. A copy that grows in a session answers only
+    /// participants of its collective.
+    fn ready_copy(
+        &mut self,
+        key: CallKey,
+        id: &ObjectId,
+        until: Until,
+        join: Option<Agreement>,
+    ) -> Option<Result<Response, Error>> {
+        let (copy, local) = self.copies.live(id)?;
+        let has_begun = until == Until::Started && local.size_bytes > 0;
+        let is_ready = local.is_complete() || (has_begun && local.is_public);
+        if !is_ready {
+            return None;
+        }
+        // Without a session, this store is the first to compare the agreements.
+        let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
+        let is_small = until == Until::Contents && local.size_bytes <= MAX_CONTENTS_BYTES;
+        if is_small && self.calls.open_calls(key.client) <= MAX_CALLS_FOR_CONTENTS {
+            self.copies.touch(copy);
+            return Some(Ok(Response::Contents { view: self.copies.view(copy), bytes: Bytes::new() }));
+        }
+        Some(checked.and_then(|()| self.refer(key.client, copy, Access::Read).map(Response::Object)))
+    }
+
+    /// Answers a get if it can be answered, and else sees to it that the object is on its way.
+    pub(crate) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until, join: Option<Agreement>) {
+        if let Some(response) = self.ready_copy(key, id, until, join) {
+            self.finish(key, response);
+        } else if !self.copies.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
+            self.fetch(id);
+        }
+    }
+
+    fn fetch(&mut self, id: &ObjectId) {
+        if !self.fetches.contains(id) {
+            let request = self.query(id.clone(), Purpose::Fetch);
+            self.fetches.query(id, request);
+        }
+    }
+
+    fn query_again(&mut self, id: &ObjectId) {
+        if self.fetches.contains(id) {
+            let request = self.query(id.clone(), Purpose::Fetch);
+            self.fetches.query(id, request);
+        }
+    }
+
+    /// Ends whatever a fetch waits for and forgets it.
+    pub(crate) fn end_fetch(&mut self, id: &ObjectId) {
+        if self.stop_fetch(id) {
+            self.copies.refuse_awaiting_of(&mut self.ctx, id);
+        }
+    }
+
+    /// As [`Objects::end_fetch`], when the awaiting serves are about to be accepted. Returns `true`
+    /// if there was a fetch.
+    pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
+        let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
+        match step {
+            FetchStep::Querying(request) => self.withdraw_query(request),
+            FetchStep::WaitingForSpace { .. } => {
+                self.copies.stop_waiting_for_space(&SpaceWaiter::Fetch(id.clone()));
+            }
+            FetchStep::Pulling | FetchStep::BackingOff { .. } => {}
+        }
+        true
+    }
+
+    /// Ends a fetch without waiting calls, unless a pull runs, because other nodes may stream from
+    /// the pulled bytes.
+    pub(crate) fn reconsider_fetch(&mut self, id: &ObjectId) {
+        let is_pending = self.fetches.step(id).is_some_and(|step| step != FetchStep::Pulling);
+        if !is_pending || self.is_wanted(id) {
+            return;
+        }
+        self.end_fetch(id);
+        if let Some((copy, _)) = self.copies.live(id) {
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+        }
+        // A create may have waited for the copy.
+        self.wake(id);
+    }
+
+    /// Another node queries for a copy. It may be the one from which this store pulls it: two shards that know different things have
+    /// sent each to the other then, and neither gets a byte that the other does not have. So the store that is asked leaves
+    /// such a sender, and serves it. A store that does not want the copy itself would not ask for another sender, so it
+    /// refuses instead.
+    ///
+    /// If two stores ask each other at once, both leave. If their shards know no other sender, the
+    /// two come back to each other, after pauses that grow as for all fetches. Only who closes a
+    /// cycle of two is seen here: longer ones end because they stall ([`stall`](crate::stall)).
+    ///
+    /// The name of the peer is only believed for this: if it is false, this store queries for another sender without need.
+    pub(crate) fn serve_receiver(&mut self, serve: ServeId, peer: &NodeId, id: &ObjectId, put: PutId) {
+        if let Some(copy) = self.copies.live_put(id, put)
+            && self.copies[&copy].sender() == Some(peer)
+        {
+            if !self.is_wanted(id) {
+                return self.ctx.push(Effect::ServeRefused { serve });
+            }
+            self.copies.leave_sender(&mut self.ctx, copy);
+        }
+        // A receiver may hear of its grant before this store hears of the one before it in the chain.
+        let is_expected = self.is_querying(id);
+        self.copies.serve(&mut self.ctx, serve, id, put, is_expected);
+    }
+
+    /// Returns `true` if a query for a sender is open. The directory may have sent receivers here
+    /// by now.
+    fn is_querying(&self, id: &ObjectId) -> bool {
+        matches!(self.fetches.step(id), Some(FetchStep::Querying(_)))
+    }
+
+    pub(crate) fn is_wanted(&self, id: &ObjectId) -> bool {
+        self.calls.last_get_deadline(id).is_some()
+            || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
+    }
+
+    /// Queries again after room has appeared, because the sender that was granted before serves
+    /// another receiver now.
+    pub(crate) fn fetch_has_space(&mut self, id: &ObjectId) {
+        let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) else { return };
+        if self.copies.may_fit(size_bytes) {
+            self.query_again(id);
+        } else {
+            self.copies.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+        }
+    }
+
+    /// Opens a copy to receive into, or finds the one that was begun. `None`: the fetch waits for room, or has failed.
+    fn receiving_copy(&mut self, object: Object) -> Option<CopyId> {
+        if !self.fetches.contains(&object.id) {
+            return None;
+        }
+        let Object { id, put, size_bytes, metadata } = &object;
+        if let Some((copy, local)) = self.copies.live(id) {
+            if local.awaits_sender() && (local.put, local.size_bytes) == (*put, *size_bytes) {
+                return Some(copy);
+            }
+            // The directory names another put now, so the received bytes are useless. The fetch
+            // itself goes on.
+            self.abandon_received(copy, Error::ObjectLost { id: id.clone() });
+        }
+        if let Err(error) = self.check_incoming(id, *size_bytes, metadata) {
+            self.fetch_failed(id, error);
+            return None;
+        }
+        let Some(room) = self.allocate(*size_bytes) else {
+            self.fetches.lack_space(id, *size_bytes);
+            self.copies.wait_for_space(SpaceWaiter::Fetch(id.clone()));
+            self.copies.refuse_awaiting_of(&mut self.ctx, id);
+            return None;
+        };
+        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
+    }
+
+    pub(crate) fn granted(&mut self, shard: usize, grant: Grant) {
+        let Grant { size_bytes, put, .. } = grant;
+        let object = Object { id: grant.id.clone(), put, size_bytes, metadata: grant.metadata };
+        let Some(copy) = self.receiving_copy(object) else {
+            return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
+        };
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.copies.refuse_awaiting_of(&mut self.ctx, &grant.id);
+        let pull = PullId(self.ctx.next_number());
+        let offset_bytes = self.copies[&copy].received_bytes();
+        let active = ActivePull {
+            pull,
+            sender: grant.sender.clone(),
+            shard,
+            grant: Some(grant.grant),
+            ends_as: None,
+            offset_bytes,
+        };
+        self.copies.begin_pull(copy, active);
+        self.fetches.pull(&grant.id);
+        self.ctx.push(Effect::StartPull {
+            pull,
+            copy,
+            id: grant.id.clone(),
+            put,
+            size_bytes,
+            sender: grant.sender,
+            sender_address: grant.sender_address,
+            offset_bytes,
+        });
+        self.publish_elsewhere(copy, shard);
+        self.wake(&grant.id);
+    }
+
+    pub(crate) fn pull_ended(&mut self, pull: PullId, valid_bytes: u64, outcome: PullOutcome) {
+        let ended = self.copies.end_pull(&mut self.ctx, pull, valid_bytes, outcome);
+        let Some((copy, active)) = ended else { return };
+        let outcome = active.ends_as.filter(|_| outcome == PullOutcome::Cancelled).unwrap_or(outcome);
+        if self.copies.is_live(copy) {
+            if outcome == PullOutcome::Complete {
+                let id = self.copies[&copy].id.clone();
+                self.end_fetch(&id);
+                self.complete(copy);
+                return self.publish_and_return(copy, active.grant.map(|slot| (active.shard, slot)));
+            }
+            self.pull_failed(copy, &active, outcome);
+        }
+        if let Some(grant) = active.grant {
+            self.return_slot(active.shard, grant, outcome);
+        }
+    }
+
+    fn pull_failed(&mut self, copy: CopyId, active: &ActivePull, outcome: PullOutcome) {
+        let local = &self.copies[&copy];
+        let id = local.id.clone();
+        let brought_bytes = local.received_bytes() > active.offset_bytes;
+        if !self.is_wanted(&id) {
+            self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::PullEnded);
+            return self.wake(&id);
+        }
+        if outcome == PullOutcome::GaveWay {
+            return self.query_again(&id);
+        }
+        let is_sender_bad = !matches!(outcome, PullOutcome::Cancelled | PullOutcome::Complete);
+        let bad_sender = is_sender_bad.then_some(&active.sender);
+        if self.fetches.failed(&mut self.ctx, &id, bad_sender, brought_bytes) {
+            self.query_again(&id);
+        }
+    }
+
+    pub(crate) fn retry_fetch(&mut self, id: &ObjectId) {
+        if matches!(self.fetches.step(id), Some(FetchStep::BackingOff { .. })) {
+            self.query_again(id);
+        }
+    }
+
+    /// The directory cannot name a sender.
+    pub(crate) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
+        if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
+            // A call with a later deadline joined after the query was sent.
+            return self.query_again(id);
+        }
+        self.fetches.remove(&mut self.ctx, id);
+        self.copies.refuse_awaiting_of(&mut self.ctx, id);
+        if let Some((copy, local)) = self.copies.live(id)
+            && local.awaits_sender()
+        {
+            self.abandon(copy, error.clone(), UnpublishReason::PullEnded);
+        }
+        self.fail_gets(id, &error);
+        self.wake(id);
+    }
+
+    /// Takes in the bytes of an object with which a shard answered a fetch.
+    pub(crate) fn inline_came(&mut self, shard: usize, object: Object, bytes: Bytes) {
+        let (id, put) = (object.id.clone(), object.put);
+        let Some(copy) = self.receiving_copy(object) else { return self.decline_inline(shard, &id, put) };
+        let has_declined = self.fetches.has_declined(&id);
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.end_fetch(&id);
+        self.fill(copy, bytes);
+        if has_declined {
+            self.publish(copy);
+        } else {
+            // The shard that answered counts the copy already.
+            self.publish_elsewhere(copy, shard);
+        }
+    }
+
+    /// Takes in the bytes of an object for which a reduce has queried. Keeps them if there is room, as a get would.
+    pub(crate) fn source_came(&mut self, shard: usize, object: Object, bytes: Bytes) {
+        let (id, put) = (object.id.clone(), object.put);
+        if self.fetches.contains(&id) {
+            return self.inline_came(shard, object, bytes);
+        }
+        let is_here = self.copies.live(&id).is_some();
+        let copy = if is_here { None } else { self.copy_to_fill(object) };
+        let Some(copy) = copy else { return self.decline_inline(shard, &id, put) };
+        self.fill(copy, bytes);
+        self.publish_elsewhere(copy, shard);
+    }
+
+    /// Opens a copy of an object whose bytes are at hand; `None` if there is no room, or it exceeds a limit.
+    fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
+        self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
+        let room = self.allocate(object.size_bytes)?;
+        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
+    }
+
+    /// Keeps an inline object whose last copy elsewhere is gone, if there is room.
+    pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
+        let id = object.id.clone();
+        if self.copies.live(&id).is_some() {
+            // It is here already, or another put is.
+            return self.promoted(shard, &id, object.put);
+        }
+        let Some(copy) = self.copy_to_fill(object) else { return };
+        self.copies.pin(copy);
+        self.copies.accept_awaiting(&mut self.ctx, copy);
+        self.end_fetch(&id);
+        self.fill(copy, bytes);
+        self.publish_as_kept(shard, copy);
+    }
+
+    /// Writes all bytes of an object into its copy, which is complete then.
+    fn fill(&mut self, copy: CopyId, bytes: Bytes) {
+        self.ctx.push(Effect::Fill { copy, bytes });
+        self.complete(copy);
+    }
+}

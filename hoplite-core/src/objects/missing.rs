@@ -1,0 +1,88 @@
+//! What calls wait for, as far as it concerns objects: the causes of timeouts.
+
+use super::Objects;
+use super::calls::DeleteCall;
+use super::fetch::FetchStep;
+use crate::error::{Error, Missing};
+use crate::id::{NodeId, ObjectId};
+use crate::message::{CallKey, CopyId};
+use crate::missing::Named;
+use crate::shard::RequestId;
+
+impl Objects {
+    /// The error of a query to which no shard has answered.
+    pub(crate) fn no_answer(&self, key: CallKey) -> Error {
+        let query = self.calls.get(key).and_then(|call| call.queries().first().copied());
+        let id = query.and_then(|query| self.queries.id(query));
+        id.map_or_else(|| Error::unavailable("the directory"), |id| self.no_shard(id))
+    }
+
+    /// The error of a query about an object for which no shard is connected.
+    pub(crate) fn no_shard(&self, id: &ObjectId) -> Error {
+        match self.faults.directory(&self.ctx, id) {
+            Some(Missing::Shard { address, reason }) => {
+                Error::Unavailable { what: format!("directory shard {address} ({reason})").into() }
+            }
+            _ => Error::unavailable("the directory"),
+        }
+    }
+
+    /// The object about which a query waits for an answer, or the reason for which no shard can answer.
+    pub(crate) fn missing_of_query(&self, query: RequestId) -> Option<Missing> {
+        let id = self.queries.id(query)?;
+        let refused = self.faults.directory(&self.ctx, id);
+        Some(refused.unwrap_or_else(|| Missing::Object { id: id.clone() }))
+    }
+
+    /// As [`Objects::missing_of_query`], for several queries of one call.
+    pub(crate) fn missing_of_queries(&self, queries: &[RequestId]) -> Option<Missing> {
+        let mut missing = queries.iter().filter_map(|query| self.missing_of_query(*query));
+        let refused = missing.clone().find(|missing| !matches!(missing, Missing::Object { .. }));
+        refused.or_else(|| missing.next())
+    }
+
+    /// The thing that the fetch of an object waits for.
+    pub(crate) fn missing_of_fetch(&self, id: &ObjectId) -> Missing {
+        if let Some(FetchStep::WaitingForSpace { size_bytes }) = self.fetches.step(id) {
+            return self.copies.lacks_room(size_bytes);
+        }
+        let avoided = self.fetches.avoided(id);
+        let refused = avoided.iter().rev().find_map(|node| self.faults.peer(&self.ctx, node));
+        if let Some(missing) = refused.or_else(|| self.faults.directory(&self.ctx, id)) {
+            return missing;
+        }
+        match avoided.last() {
+            Some(from) => Missing::Bytes { id: id.clone(), from: from.clone() },
+            None => Missing::Object { id: id.clone() },
+        }
+    }
+
+    /// The thing that a complete put waits for.
+    pub(crate) fn missing_of_verdict(&self, copy: CopyId) -> Option<Missing> {
+        let local = self.copies.get(&copy)?;
+        if let Some(missing) = self.faults.directory(&self.ctx, &local.id) {
+            return Some(missing);
+        }
+        if let Some((_, (holder, _))) = &local.publication.rival {
+            let fault = self.faults.peer(&self.ctx, holder);
+            return fault.or_else(|| Some(Missing::Stores { nodes: Named::of([holder.clone()]) }));
+        }
+        let address = self.ctx.config().shards.name(self.ctx.first_shard(&local.id)?).to_owned();
+        Some(Missing::Answer { address })
+    }
+
+    pub(crate) fn missing_of_delete(&self, delete: &DeleteCall) -> Option<Missing> {
+        let refused = |query: &RequestId| self.faults.directory(&self.ctx, self.queries.id(*query)?);
+        if let Some(missing) = delete.queries.iter().find_map(refused) {
+            return Some(missing);
+        }
+        let (shard, _) = delete.queries.iter().find_map(|query| self.queries.sitting(*query))?;
+        Some(Missing::Answer { address: self.ctx.config().shards.name(shard).to_owned() })
+    }
+
+    pub(crate) fn missing_of_stores(&self, nodes: Vec<NodeId>) -> Option<Missing> {
+        let fault = nodes.iter().find_map(|node| self.faults.peer(&self.ctx, node));
+        let nodes = Named::of(nodes);
+        fault.or_else(|| (!nodes.is_empty()).then_some(Missing::Stores { nodes }))
+    }
+}

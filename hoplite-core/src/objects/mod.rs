@@ -1,0 +1,89 @@
+//! The copies of a store, and all that concerns single objects: gets, puts, deletes, publication and room.
+//!
+//! [`Objects`] knows nothing of reduces and collectives. Machines of higher levels call it. It informs them through a
+//! [`Notice`](notice::Notice) in the queue of the [`Context`], which the router of [`node`](crate::node) delivers after the current
+//! event is complete.
+//!
+//! | files | what they do |
+//! | --- | --- |
+//! | `requests`, `calls`, `missing`, `holders` | begin and end calls, and explain what calls wait for |
+//! | `gets`, `fetch` | answer gets from a local copy, and fetch objects from one sender after another |
+//! | `put` | create, seal and abort puts, and resolve conflicts |
+//! | `copies`, `table` | allocate, complete, detach and free copies; serve them to other nodes |
+//! | `combine`, `combinations` | fill copies from other copies |
+//! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
+//! | `directory`, `queries`, `faults` | query the shards, and take in their messages |
+//! | `context`, `notice` | the time, effects, deadlines, notices and numbers |
+
+pub(crate) mod calls;
+pub(crate) mod combinations;
+mod combine;
+pub(crate) mod context;
+mod copies;
+mod directory;
+mod faults;
+pub(crate) mod fetch;
+mod gets;
+mod holders;
+mod missing;
+pub(crate) mod notice;
+mod publication;
+mod publish;
+mod put;
+pub(crate) mod queries;
+mod queue;
+mod recent_ends;
+mod requests;
+pub(crate) mod table;
+
+use crate::message::{NodeConfig, NodeStatus};
+use calls::Calls;
+use combinations::Combinations;
+use context::Context;
+use faults::Faults;
+use fetch::Fetches;
+pub use holders::{Holder, Holders};
+use queries::Queries;
+use recent_ends::RecentEnds;
+use table::Table;
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(crate) struct Objects {
+    pub(crate) ctx: Context,
+    pub(crate) copies: Table,
+    pub(crate) calls: Calls,
+    pub(crate) fetches: Fetches,
+    pub(crate) combinations: Combinations,
+    pub(crate) faults: Faults,
+    queries: Queries,
+    recent_ends: RecentEnds,
+    put_conflicts: u64,
+}
+
+impl Objects {
+    /// An empty store.
+    pub(crate) fn new(config: NodeConfig) -> Self {
+        Self {
+            copies: Table::new(config.capacity_bytes),
+            ctx: Context::new(config),
+            calls: Calls::default(),
+            fetches: Fetches::default(),
+            combinations: Combinations::default(),
+            faults: Faults::default(),
+            queries: Queries::default(),
+            recent_ends: RecentEnds::default(),
+            put_conflicts: 0,
+        }
+    }
+
+    /// Describes the copies of the store for a status report.
+    pub(crate) fn status(&self) -> NodeStatus {
+        NodeStatus {
+            put_conflicts: self.put_conflicts,
+            combinations: self.combinations.len(),
+            place: self.ctx.place(),
+            ..self.copies.status()
+        }
+    }
+}

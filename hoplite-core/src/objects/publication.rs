@@ -1,0 +1,124 @@
+//! The publication of one copy: the shards that know it, and their verdicts on its put.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use super::fetch::back_off;
+use crate::id::{NodeId, PutId};
+use crate::message::CallKey;
+use crate::time::Time;
+
+/// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
+/// of that put should have withdrawn it, if it is there.
+const DISPUTES: u32 = 3;
+
+/// Another put of the same id, and its holder.
+pub(crate) type Rival = (PutId, (NodeId, SocketAddr));
+
+/// See the [module documentation](self).
+#[derive(Debug, Default)]
+pub(crate) struct Publication {
+    /// The shards that have accepted the put in their present session.
+    accepted_by: Vec<usize>,
+    /// Another put of the id that was first. The store compares the two once this copy is complete.
+    pub(crate) rival: Option<Rival>,
+    /// The call that waits for the verdict.
+    pub(crate) sealer: Option<CallKey>,
+    /// The shards that were told of the copy in their present session.
+    known_at: Vec<usize>,
+    /// The time to publish it again, because a shard disagreed; and how often that was needed.
+    republish_at: Option<Time>,
+    disputes: u32,
+    /// The deciding shard has accepted it since it was last published because of a dispute.
+    is_confirmed: bool,
+}
+
+impl Publication {
+    /// The shards that were told of the copy in their present session.
+    pub(crate) fn known_at(&self) -> &[usize] {
+        &self.known_at
+    }
+
+    /// A shard knows the copy.
+    pub(crate) fn is_known_to(&mut self, shard: usize) {
+        if !self.known_at.contains(&shard) {
+            self.known_at.push(shard);
+        }
+    }
+
+    /// A session with a shard came or went: one that is new knows nothing, even if the same shard was there before.
+    pub(crate) fn session_changed(&mut self, shard: usize) {
+        self.known_at.retain(|known| *known != shard);
+        self.accepted_by.retain(|other| *other != shard);
+    }
+
+    /// Returns `true` if shards know this put, and there is no rival.
+    pub(crate) fn is_only_known_put(&self) -> bool {
+        !self.known_at.is_empty() && self.rival.is_none()
+    }
+
+    /// Returns `true` if a shard has accepted the put in its present session.
+    pub(crate) fn is_accepted_by(&self, shard: usize) -> bool {
+        self.accepted_by.contains(&shard)
+    }
+
+    /// A shard has accepted the put, which counts as long as it decides.
+    pub(crate) fn accept(&mut self, shard: usize) {
+        if !self.is_accepted_by(shard) {
+            self.accepted_by.push(shard);
+        }
+    }
+
+    /// The deciding shard has accepted the put, so the rival is gone, or never was first at this
+    /// shard. The rival is forgotten, because two equal puts could otherwise each take the name of
+    /// the other.
+    pub(crate) fn settle(&mut self) {
+        self.rival = None;
+        self.is_confirmed = true;
+    }
+
+    /// The copy belongs to another put now, which no shard has accepted from this store.
+    pub(crate) fn rename(&mut self) {
+        self.accepted_by.clear();
+    }
+
+    /// The deciding shard knows another put. Another shard may have accepted this one while that shard was away.
+    pub(crate) fn contest(&mut self) {
+        self.accepted_by.clear();
+        self.is_confirmed = false;
+    }
+
+    /// Notes a dispute with a shard. Returns the time at which the copy is published again, unless
+    /// that is planned already.
+    pub(crate) fn dispute(&mut self, now: Time) -> Option<Time> {
+        if self.republish_at.is_some() {
+            return None;
+        }
+        self.disputes = self.disputes.saturating_add(1);
+        let pause: Duration = back_off(self.disputes.saturating_add(1));
+        self.republish_at = Some(now + pause);
+        self.republish_at
+    }
+
+    /// Returns `true` if shards have disagreed about it.
+    pub(crate) const fn is_disputed(&self) -> bool {
+        self.disputes > 0
+    }
+
+    /// Returns `true` if a put that is in its way is a remainder: it has lost at the shard that decides, or is gone there, and has not
+    /// been withdrawn.
+    pub(crate) const fn has_outlasted_rivals(&self) -> bool {
+        self.is_confirmed && self.disputes >= DISPUTES
+    }
+
+    /// It is published again now.
+    pub(crate) fn begin_again(&mut self) {
+        self.republish_at = None;
+        self.is_confirmed = false;
+    }
+
+    /// Cancels the planned publication. Returns its time.
+    pub(crate) fn take_republish_time(&mut self) -> Option<Time> {
+        self.republish_at.take()
+    }
+}

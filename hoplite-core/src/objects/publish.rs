@@ -1,0 +1,261 @@
+//! Publication: each copy is known at the first two connected shards of its id.
+
+use super::Objects;
+use super::notice::Deadline;
+use crate::error::Error;
+use crate::id::{ObjectId, PutId};
+use crate::message::{CopyId, Effect, Urgency};
+use crate::shard::{DropReason, GrantId, LocationState, Publish, PullOutcome, ToShard, UnpublishReason};
+
+impl Objects {
+    /// The shards to tell of changes of a copy: those responsible now, and those told before.
+    fn informed_shards(&self, copy: CopyId) -> Vec<usize> {
+        let local = &self.copies[&copy];
+        let responsible = self.ctx.responsible_shards(&local.id);
+        let mut shards: Vec<usize> = responsible.collect();
+        shards.extend(local.publication.known_at().iter().filter(|shard| self.ctx.is_up(**shard)));
+        let mut seen = Vec::new();
+        shards.retain(|shard| {
+            !seen.contains(shard) && {
+                seen.push(*shard);
+                true
+            }
+        });
+        shards
+    }
+
+    /// Tells all shards of a copy how far it is.
+    pub(crate) fn publish(&mut self, copy: CopyId) {
+        self.publish_and_return(copy, None);
+    }
+
+    /// Tells all shards of a copy how far it is, and returns the slot over which it was pulled, if a shard waits for that.
+    pub(crate) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
+        if self.copies[&copy].is_public {
+            for shard in self.informed_shards(copy) {
+                let returned = slot.take_if(|(granted_by, _)| *granted_by == shard);
+                self.publish_at(copy, shard, returned.map(|(_, slot)| slot));
+            }
+        }
+        if let Some((shard, slot)) = slot {
+            self.return_slot(shard, slot, PullOutcome::Complete);
+        }
+    }
+
+    /// Tells the other shards of a copy how far it is; the one that answered the query for it knows.
+    pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
+        self.copies.publication_mut(copy).is_known_to(answered_by);
+        for shard in self.informed_shards(copy) {
+            if shard != answered_by {
+                self.publish_at(copy, shard, None);
+            }
+        }
+    }
+
+    fn publish_at(&mut self, copy: CopyId, shard: usize, slot: Option<GrantId>) {
+        let carries_bytes = self.copies[&copy].is_complete()
+            && self.copies[&copy].is_pinned()
+            && self.ctx.is_inline(self.copies[&copy].size_bytes);
+        self.copies.publication_mut(copy).is_known_to(shard);
+        let local = &self.copies[&copy];
+        // The store acts on the verdict about a put, and has to know when a dispute is over.
+        let wants_answer = local.is_pinned() || local.publication.is_disputed();
+        let message = ToShard::Publish(Publish {
+            id: local.id.clone(),
+            put: local.put,
+            size_bytes: local.size_bytes,
+            metadata: local.metadata.clone(),
+            state: local.location_state(),
+            retention: local.retention,
+            pulling_from: local.sender().cloned(),
+            inline: None,
+            slot,
+            wants_answer,
+        });
+        let is_patient = self.ctx.is_small(local.size_bytes) && local.publication.sealer.is_none();
+        let is_awaited = slot.is_some() || (wants_answer && !is_patient);
+        let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Deferrable };
+        let inline_from = carries_bytes.then_some(copy);
+        self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
+    }
+
+    /// Publishes a copy again after a pause, because a shard disagreed with other shards.
+    pub(crate) fn publish_again_later(&mut self, copy: CopyId) {
+        if self.copies.is_live(copy)
+            && let Some(time) = self.copies.publication_mut(copy).dispute(self.ctx.now())
+        {
+            self.ctx.schedule(time, Deadline::Republish(copy));
+        }
+    }
+
+    /// A shard that does not decide knows another put of the id. Two shards may hear of two puts in different order; if
+    /// each could reject a put, both would be lost.
+    pub(crate) fn disputed(&mut self, copy: CopyId, shard: usize, winner: PutId) {
+        let local = &self.copies[&copy];
+        if local.publication.has_outlasted_rivals() {
+            let id = local.id.clone();
+            self.ctx.tell_shard(shard, ToShard::Forget { id, put: winner });
+        }
+        self.publish_again_later(copy);
+    }
+
+    pub(crate) fn publish_again(&mut self, copy: CopyId) {
+        if self.copies.is_live(copy) {
+            self.copies.publication_mut(copy).begin_again();
+            self.publish(copy);
+        }
+    }
+
+    /// Tells all shards of a copy that it is gone.
+    pub(crate) fn unpublish(&mut self, copy: CopyId, reason: UnpublishReason) {
+        let local = &self.copies[&copy];
+        let message = ToShard::Unpublish { id: local.id.clone(), put: local.put, reason };
+        for shard in 0..self.ctx.shard_count() {
+            // A shard may have handed the bytes over while another shard was away. Without this
+            // message it would hand them over again, and bring the put back when the first put is
+            // deleted.
+            let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
+            if has_bytes || local.publication.known_at().contains(&shard) {
+                self.ctx.tell_shard(shard, message.clone());
+            }
+        }
+        if matches!(reason, UnpublishReason::Aborted | UnpublishReason::Superseded) {
+            self.remember_end(message);
+        }
+    }
+
+    /// Publishes copies at shards that are responsible only now, and moves queries, because a
+    /// session came or went.
+    pub(crate) fn shard_changed(&mut self, shard: usize, is_up: bool) {
+        if shard >= self.ctx.shard_count() || self.ctx.is_shutting_down() {
+            return;
+        }
+        self.ctx.set_shard(shard, is_up);
+        if is_up {
+            self.faults.shard_reached(shard);
+            self.tell_place(shard);
+            if !self.ctx.slow_peers().is_empty() {
+                self.tell_slow_links(shard);
+            }
+            self.tell_recent_ends(shard);
+        }
+        for copy in self.copies.live_copies() {
+            self.copies.publication_mut(copy).session_changed(shard);
+            let local = &self.copies[&copy];
+            let is_unpublished =
+                !local.is_public || (local.is_produced_here() && self.ctx.is_small(local.size_bytes));
+            if !is_unpublished {
+                let known_at = local.publication.known_at().to_vec();
+                for responsible in self.informed_shards(copy) {
+                    if !known_at.contains(&responsible) {
+                        self.publish_at(copy, responsible, None);
+                    }
+                }
+            }
+            if !is_up {
+                self.settle_publication(copy);
+            }
+        }
+        self.rehome_queries(shard);
+    }
+
+    /// Remembers the end of a put for shards that are away.
+    pub(crate) fn remember_end(&mut self, message: ToShard) {
+        let ttl = self.ctx.limits().tombstone_ttl;
+        self.recent_ends.push(self.ctx.now(), ttl, message);
+    }
+
+    pub(crate) fn remember_deletion(&mut self, id: &ObjectId, put: PutId) {
+        self.remember_end(ToShard::Forget { id: id.clone(), put });
+    }
+
+    /// Tells a shard of the end of this put, if it is remembered: the shard has missed it, or has not been responsible then.
+    pub(crate) fn tell_end(&mut self, shard: usize, id: &ObjectId, put: PutId) -> bool {
+        let message = self.recent_ends.of(id, put).cloned();
+        message.map(|message| self.ctx.tell_shard(shard, message)).is_some()
+    }
+
+    fn tell_recent_ends(&mut self, shard: usize) {
+        let ttl = self.ctx.limits().tombstone_ttl;
+        for message in self.recent_ends.all(self.ctx.now(), ttl) {
+            self.ctx.tell_shard(shard, message.clone());
+        }
+    }
+
+    /// The directory tells this store to drop a copy.
+    pub(crate) fn dropped(&mut self, shard: usize, id: &ObjectId, put: PutId, reason: DropReason) {
+        match reason {
+            DropReason::Deleted => self.dropped_as_deleted(id, put, shard),
+            DropReason::Superseded => self.dropped_as_superseded(id, put),
+            DropReason::Lost => {
+                let Some(copy) = self.copies.public_put(id, put) else { return };
+                match self.copies[&copy].location_state() {
+                    // The first shard knows better; this one may have lost a session that the other has.
+                    LocationState::Partial if self.ctx.first_shard(id) != Some(shard) => {
+                        self.publish_again_later(copy);
+                    }
+                    LocationState::Partial => {
+                        let error = Error::ObjectLost { id: id.clone() };
+                        self.abandon(copy, error.clone(), UnpublishReason::PullEnded);
+                        self.fail_gets(id, &error);
+                        self.wake(id);
+                    }
+                    // All bytes are here, so the object is not lost: say so again.
+                    LocationState::Complete => self.publish(copy),
+                    LocationState::Producing => {}
+                }
+            }
+        }
+    }
+
+    /// Drops the partial copy of a put that its producer makes again. Calls that wait for the whole
+    /// object go on waiting.
+    fn dropped_as_superseded(&mut self, id: &ObjectId, put: PutId) {
+        let Some(copy) = self.copies.public_put(id, put) else { return };
+        if self.copies[&copy].is_received() {
+            let error = Error::Superseded { id: id.clone() };
+            self.abandon(copy, error, UnpublishReason::PullEnded);
+            self.wake(id);
+        }
+    }
+
+    /// Drops the copy of a deleted put, and says so to every shard that may count on it.
+    pub(crate) fn dropped_as_deleted(&mut self, id: &ObjectId, put: PutId, asked_by: usize) {
+        self.remember_deletion(id, put);
+        let copy = self.copies.public_put(id, put);
+        let mut shards = match copy {
+            Some(copy) => self.informed_shards(copy),
+            None => self.ctx.responsible_shards(id).collect(),
+        };
+        if !shards.contains(&asked_by) {
+            shards.push(asked_by);
+        }
+        for shard in shards {
+            self.ctx.tell_shard(
+                shard,
+                ToShard::Unpublish { id: id.clone(), put, reason: UnpublishReason::Deleted },
+            );
+        }
+        if let Some(copy) = copy {
+            let error = Error::Deleted { id: id.clone() };
+            self.detach(copy, error.clone());
+            self.fail_gets(id, &error);
+            self.wake(id);
+        }
+    }
+
+    pub(crate) fn promoted(&mut self, shard: usize, id: &ObjectId, put: PutId) {
+        let Some(copy) = self.copies.public_put(id, put) else { return };
+        if self.copies[&copy].is_complete() {
+            self.copies.pin(copy);
+            self.publish_as_kept(shard, copy);
+        }
+    }
+
+    /// Tells all shards of a copy that is kept on the word of one of them. That one is told too, even if it is not responsible
+    /// any more: it would go on to look for somebody who keeps the object, and not hear of its end.
+    pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
+        self.copies.publication_mut(copy).is_known_to(shard);
+        self.publish(copy);
+    }
+}

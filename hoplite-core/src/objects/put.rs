@@ -1,0 +1,394 @@
+//! Puts: create, seal, abort, and conflicts with another put of the same id.
+//!
+//! A put of up to 8 KiB carries its bytes in its request. The node makes the copy, fills it and seals it at once. A larger put, and
+//! every writer, takes these steps:
+//!
+//! 1. The client sends `Create` with the id, the size and the metadata. If the store has a complete copy of equal size and
+//!    metadata, the put refers to it, and the client compares the bytes. A copy that differs fails the call with `AlreadyExists`;
+//!    for a copy that is not complete yet, the call waits.
+//! 2. The node finds an extent (`table/space.rs`). If the arena is full, it evicts copies that are unpinned and
+//!    unreferenced, the least recently used first, unless even all of them would make too little room. If no copy can be evicted, the call waits for room.
+//! 3. The node publishes the copy as *producing* at the first two connected shards of the id. It publishes small objects, below
+//!    64 KiB by default, only when they are complete.
+//! 4. The client copies the bytes into the arena and advances the progress in the header of the extent. A task of the store that
+//!    waits for bytes sets a flag in the header; the client then rings a doorbell on the socket.
+//! 5. The client seals the object. The node completes the copy and publishes it again, with its bytes if it is inline.
+//!
+//! The seal of a large object is answered when the directory has accepted it. The seal of a small object does not wait for the
+//! directory, so its put costs one round trip on the socket, unless the client queries for a confirmed put. A seal that waits while no
+//! shard is connected ends with `Timeout`.
+
+use std::time::Duration;
+
+use super::Objects;
+use super::calls::{Access, Call, Contents, CreateCall};
+use super::notice::{Notice, SpaceWaiter};
+use super::table::{Object, Phase};
+use crate::error::{Error, Operation, Result};
+use crate::extent::Extent;
+use crate::id::{ObjectId, PutId};
+use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response};
+use crate::metadata::Metadata;
+use crate::shard::{Equality, UnpublishReason, Verdict};
+
+/// The result of an attempt to create a copy.
+#[derive(Debug, PartialEq, Eq)]
+enum Attempt {
+    Answered(Result<Response>),
+    /// Another writer makes a copy of the object, or has made one that the directory has not
+    /// accepted yet.
+    IsBusy,
+    LacksSpace,
+}
+
+impl Objects {
+    /// Makes room for an object, or refers to the copy that is already there, or waits for either.
+    pub(crate) fn create(&mut self, key: CallKey, create: CreateCall, timeout: Duration) {
+        if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
+            return self.ctx.reply(key, Err(error));
+        }
+        match self.try_create(key.client, &create) {
+            Attempt::Answered(response) => self.answer_create(key, create, response, timeout),
+            attempt => {
+                if let Some(contents) = &create.contents
+                    && let Err(error) = self.calls.check_room_for_bytes(contents.bytes.len())
+                {
+                    return self.ctx.reply(key, Err(error));
+                }
+                let (id, lacks_space) = (create.id.clone(), attempt == Attempt::LacksSpace);
+                self.calls.enter(&mut self.ctx, key, Call::Create(create), Operation::Put, timeout);
+                self.wait_to_create(&id, key, lacks_space);
+            }
+        }
+    }
+
+    /// Decides a create whose circumstances may have changed.
+    pub(crate) fn retry_create(&mut self, key: CallKey) {
+        let Some(Call::Create(create)) = self.calls.get(key) else { return };
+        let create = create.clone();
+        match self.try_create(key.client, &create) {
+            Attempt::Answered(response) => {
+                let left = self.calls.time_left(key, self.ctx.now());
+                self.forget_call(key);
+                self.answer_create(key, create, response, left);
+            }
+            attempt => self.wait_to_create(&create.id, key, attempt == Attempt::LacksSpace),
+        }
+    }
+
+    /// Answers a create if that can be done now.
+    fn try_create(&mut self, client: ClientId, create: &CreateCall) -> Attempt {
+        if let Some((copy, local)) = self.copies.live(&create.id) {
+            if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
+                return Attempt::Answered(Err(Error::AlreadyExists { id: create.id.clone() }));
+            }
+            let awaits_verdict = create.contents.as_ref().is_some_and(|whole| whole.confirm == Confirm::Yes)
+                && self.is_put(copy)
+                && !self.is_accepted(copy);
+            if !local.is_complete() || awaits_verdict {
+                return Attempt::IsBusy;
+            }
+            return Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Existing));
+        }
+        if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client, Access::Write) {
+            return Attempt::Answered(Err(error));
+        }
+        let Some(room) = self.allocate(create.size_bytes) else { return Attempt::LacksSpace };
+        // Calls that wait here for the object get this one.
+        self.end_fetch(&create.id);
+        let put = self.ctx.next_put();
+        let phase = Phase::Writing { client };
+        let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
+        let copy = self.open(Object { id, put, size_bytes, metadata }, room, phase);
+        Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
+    }
+
+    /// Answers a create, and tells others if it has made a copy. `left` is the time that the call still has.
+    fn answer_create(
+        &mut self,
+        key: CallKey,
+        create: CreateCall,
+        response: Result<Response>,
+        left: Duration,
+    ) {
+        let created = match &response {
+            Ok(Response::Created(view)) => Some((view.copy, view.size_bytes)),
+            _ => None,
+        };
+        if let (Some((copy, _)), Some(contents)) = (created, create.contents) {
+            return self.put_whole(key, copy, contents, left);
+        }
+        self.ctx.reply(key, response);
+        if let Some((copy, size_bytes)) = created {
+            if !self.ctx.is_small(size_bytes) {
+                self.publish(copy);
+            }
+            self.wake(&create.id);
+        }
+    }
+
+    /// Does at once what else the requests for a fill, a seal and a release do.
+    fn put_whole(&mut self, key: CallKey, copy: CopyId, contents: Contents, left: Duration) {
+        let Contents { bytes, confirm } = contents;
+        match confirm {
+            Confirm::Yes => self.await_verdict(key, copy, left),
+            Confirm::No => self.ctx.reply(key, Ok(Response::Sealed)),
+        }
+        self.ctx.push(Effect::Fill { copy, bytes });
+        self.complete_put(copy);
+        self.release(key.client, copy);
+    }
+
+    /// Makes a create wait for changes of the object, and for room if it lacks room.
+    fn wait_to_create(&mut self, id: &ObjectId, key: CallKey, lacks_space: bool) {
+        self.calls.wait_for_copy(id, key);
+        if lacks_space {
+            self.copies.wait_for_space(SpaceWaiter::Create(key));
+        } else {
+            self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key));
+        }
+    }
+
+    /// Takes a copy as complete on its writer's word. Answers `confirm`, if given, once the directory has spoken.
+    pub(crate) fn seal(&mut self, key: CallKey, copy: CopyId, confirm: Option<Duration>) {
+        let is_writer = self.copies.get(&copy).is_some_and(|local| local.is_written_by(key.client));
+        if !is_writer {
+            if confirm.is_some() {
+                self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
+            }
+            return;
+        }
+        if let Some(error) = self.copies[&copy].detached.clone() {
+            self.copies.end_writing(&mut self.ctx, copy);
+            if confirm.is_some() {
+                self.ctx.reply(key, Err(error));
+            }
+            return;
+        }
+        if let Some(timeout) = confirm {
+            self.await_verdict(key, copy, timeout);
+        }
+        self.complete_put(copy);
+    }
+
+    /// Makes a call wait until the directory has accepted a put.
+    fn await_verdict(&mut self, key: CallKey, copy: CopyId, timeout: Duration) {
+        self.calls.enter(&mut self.ctx, key, Call::Seal { copy }, Operation::Put, timeout);
+        self.copies.publication_mut(copy).sealer = Some(key);
+    }
+
+    /// All bytes of a put are there: tells the directory, and the call that waits for its verdict once that is known.
+    pub(crate) fn complete_put(&mut self, copy: CopyId) {
+        self.complete(copy);
+        self.publish(copy);
+        if let Some((winner, holder)) = self.copies[&copy].publication.rival.clone() {
+            self.compare(copy, winner, holder);
+        }
+        self.answer_sealer(copy);
+    }
+
+    /// Opens the target of a reduce in the room that was made for it, and publishes it as one that is being produced.
+    pub(crate) fn open_target(
+        &mut self,
+        id: &ObjectId,
+        size_bytes: u64,
+        metadata: Metadata,
+        room: Extent,
+    ) -> Result<CopyId> {
+        if self.copies.live(id).is_some() {
+            return Err(Error::AlreadyExists { id: id.clone() });
+        }
+        // Calls that wait here for the object get this copy.
+        self.end_fetch(id);
+        let put = self.ctx.next_put();
+        let object = Object { id: id.clone(), put, size_bytes, metadata };
+        let copy = self.open(object, room, Phase::Combining { combine: None });
+        if !self.ctx.is_small(size_bytes) {
+            self.publish(copy);
+        }
+        self.wake(id);
+        Ok(copy)
+    }
+
+    /// Completes the target of a reduce. The call is answered with the indices of the `reduced` sources once the directory has
+    /// accepted the target.
+    pub(crate) fn complete_target(&mut self, key: CallKey, copy: CopyId, reduced: Vec<usize>) {
+        if let Some(Call::Reduce { reduced: indices, .. }) = self.calls.get_mut(key) {
+            *indices = reduced;
+        }
+        self.copies.publication_mut(copy).sealer = Some(key);
+        self.complete_put(copy);
+    }
+
+    /// Gives up a copy that is still being written: no copy of this put can ever be complete, anywhere.
+    pub(crate) fn abort(&mut self, copy: CopyId) {
+        let Some(local) = self.copies.get(&copy) else { return };
+        if !local.is_written() {
+            return;
+        }
+        let is_live = local.is_live();
+        self.copies.end_writing(&mut self.ctx, copy);
+        if is_live {
+            self.abandon_put(copy);
+        }
+    }
+
+    /// Gives up a put that is not complete, everywhere.
+    pub(crate) fn abandon_put(&mut self, copy: CopyId) {
+        let local = &self.copies[&copy];
+        let id = local.id.clone();
+        // If no shard knows this put, or another put was first, waiting calls may still get the
+        // object.
+        let is_all_there_was = local.publication.is_only_known_put();
+        let error = Error::ObjectLost { id: id.clone() };
+        self.abandon(copy, error.clone(), UnpublishReason::Aborted);
+        if is_all_there_was {
+            self.fail_gets(&id, &error);
+        }
+        self.wake(&id);
+    }
+
+    /// Takes in the verdict of a shard on a publication.
+    pub(crate) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
+        let Some(copy) = self.copies.public_put(id, put) else { return };
+        let is_decisive = self.ctx.first_shard(id) == Some(shard);
+        match verdict {
+            Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
+            Verdict::Accepted => {
+                self.copies.publication_mut(copy).accept(shard);
+                self.settle_publication(copy);
+            }
+            Verdict::ShardFull if !is_decisive => {}
+            Verdict::Conflict { winner, .. } if !is_decisive => self.disputed(copy, shard, winner),
+            Verdict::Conflict { winner, .. } if self.tell_end(shard, id, winner) => {
+                self.publish_again_later(copy);
+            }
+            Verdict::ShardFull => {
+                if let Some(key) = self.copies.publication_mut(copy).sealer.take() {
+                    let limit = self.ctx.limits().max_objects as u64;
+                    let error = Error::limit_exceeded("objects of a directory shard", limit);
+                    self.finish(key, Err(error.clone()));
+                    self.abandon(copy, error, UnpublishReason::Aborted);
+                }
+            }
+            Verdict::Conflict { winner, equality } => match equality {
+                Equality::Equal => self.adopt(copy, winner),
+                Equality::Unknown { holder: Some(holder) } if self.is_put(copy) => {
+                    // Another shard may have accepted it while this one, which decides now, was away.
+                    self.copies.publication_mut(copy).contest();
+                    if self.copies[&copy].is_complete() {
+                        self.compare(copy, winner, holder);
+                    } else {
+                        self.copies.publication_mut(copy).rival = Some((winner, holder));
+                    }
+                }
+                Equality::Different | Equality::Unknown { .. } => self.lost_conflict(copy),
+            },
+        }
+    }
+
+    fn is_put(&self, copy: CopyId) -> bool {
+        !self.copies[&copy].is_received() && self.copies[&copy].is_pinned()
+    }
+
+    fn compare(&mut self, copy: CopyId, winner: PutId, holder: (crate::NodeId, std::net::SocketAddr)) {
+        let local = &self.copies[&copy];
+        if local.is_comparing {
+            // One comparison at a time: if it is with another put, publish again once it is done.
+            if local.publication.rival.as_ref().is_none_or(|(compared, _)| *compared != winner) {
+                self.publish_again_later(copy);
+            }
+            return;
+        }
+        let id = local.id.clone();
+        self.copies.begin_compare(copy);
+        self.copies.publication_mut(copy).rival = Some((winner, holder.clone()));
+        self.ctx.push(Effect::Compare { copy, id, winner, holder });
+    }
+
+    pub(crate) fn compared(&mut self, copy: CopyId, equal: Option<bool>) {
+        if !self.copies.end_compare(&mut self.ctx, copy) {
+            return;
+        }
+        if !self.copies.is_live(copy) {
+            return;
+        }
+        match (equal, self.copies.publication_mut(copy).rival.take()) {
+            // The directory has accepted the put during the comparison.
+            (_, None) => {}
+            (Some(true), Some((winner, _))) => self.adopt(copy, winner),
+            // The holder may have died, and the first put with it: the directory knows.
+            (None, _) => self.publish_again_later(copy),
+            _ => self.lost_conflict(copy),
+        }
+    }
+
+    /// The copy has the same contents as the put that was first: it becomes a copy of that put.
+    fn adopt(&mut self, copy: CopyId, winner: PutId) {
+        // The second shard may have accepted the put under its own name.
+        self.unpublish(copy, UnpublishReason::Conceded);
+        self.copies.rename_put(copy, winner);
+        self.copies.publication_mut(copy).rename();
+        if self.copies[&copy].is_complete() {
+            self.publish(copy);
+            self.answer_sealer(copy);
+        }
+    }
+
+    /// Another put of the id was first and is not the same.
+    fn lost_conflict(&mut self, copy: CopyId) {
+        self.put_conflicts += 1;
+        let id = self.copies[&copy].id.clone();
+        // The local copy is dropped, so that all nodes agree on the contents. Calls that wait here
+        // get the winner.
+        let reason = match self.reason_to_leave(copy) {
+            UnpublishReason::Evicted => UnpublishReason::Conceded,
+            unfinished => unfinished,
+        };
+        self.unpublish(copy, reason);
+        self.detach(copy, Error::AlreadyExists { id: id.clone() });
+        self.wake(&id);
+    }
+
+    /// Returns `true` if the shard that decides about a copy now has accepted its put.
+    fn is_accepted(&self, copy: CopyId) -> bool {
+        let local = &self.copies[&copy];
+        let decisive = self.ctx.first_shard(&local.id);
+        decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
+    }
+
+    /// A shard has accepted a put, or is away, so that another one decides: the directory may have accepted the put now.
+    pub(crate) fn settle_publication(&mut self, copy: CopyId) {
+        if self.is_accepted(copy) {
+            self.copies.publication_mut(copy).settle();
+            let id = self.copies[&copy].id.clone();
+            if self.copies[&copy].is_combined() {
+                self.ctx.notify(Notice::TargetPublished(id.clone()));
+            }
+            self.answer_sealer(copy);
+            // The same put may have been repeated.
+            self.wake(&id);
+        }
+    }
+
+    /// The call that waits for the directory's verdict has ended.
+    pub(crate) fn forget_sealer(&mut self, copy: CopyId, key: CallKey) {
+        if self.copies.get(&copy).is_some_and(|local| local.publication.sealer == Some(key)) {
+            self.copies.publication_mut(copy).sealer.take();
+        }
+    }
+
+    /// Answers a seal if the directory has accepted the put, and is there.
+    fn answer_sealer(&mut self, copy: CopyId) {
+        if self.copies[&copy].is_complete()
+            && self.is_accepted(copy)
+            && let Some(key) = self.copies.publication_mut(copy).sealer.take()
+        {
+            let response = match self.calls.get(key) {
+                Some(Call::Reduce { reduced, .. }) => Response::Reduced { indices: reduced.clone() },
+                _ => Response::Sealed,
+            };
+            self.finish(key, Ok(response));
+        }
+    }
+}

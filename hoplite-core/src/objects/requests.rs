@@ -1,0 +1,321 @@
+//! Begins and ends the calls of clients.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::Objects;
+use super::calls::{Call, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
+use super::notice::Notice;
+use super::notice::SpaceWaiter;
+use super::queries::Purpose;
+use crate::error::Missing;
+use crate::error::{Error, Operation, Result};
+use crate::id::ObjectId;
+use crate::message::{CallKey, ClientId, CopyId, Effect, Inspection, Reduce, Request, Response};
+use crate::session::ANSWER_TIMEOUT;
+use crate::shard::{Locations, RequestId};
+
+/// Returns the time that a call may take: a timeout of zero stands for one answer of the directory.
+const fn or_one_answer(timeout: Duration) -> Duration {
+    if timeout.is_zero() { ANSWER_TIMEOUT } else { timeout }
+}
+
+/// Removes the metadata that only stores set.
+fn of_client(mut request: Request) -> Request {
+    if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
+        metadata.agreement = None;
+    }
+    request
+}
+
+impl Objects {
+    /// Serves a request that was checked and concerns objects only: all but reduces, collectives and deletes, which may concern
+    /// targets that are being made.
+    pub(crate) fn request(&mut self, key: CallKey, request: Request) {
+        match of_client(request) {
+            Request::Create { id, size_bytes, metadata, timeout } => {
+                self.create(key, CreateCall { id, size_bytes, metadata, contents: None }, timeout);
+            }
+            Request::Put { id, metadata, bytes, confirm, timeout } => {
+                let (size_bytes, contents) = (bytes.len() as u64, Some(Contents { bytes, confirm }));
+                self.create(key, CreateCall { id, size_bytes, metadata, contents }, timeout);
+            }
+            Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
+            Request::Get { id, until, timeout } => self.get(key, id, until, None, timeout),
+            Request::Follow { copy, beyond_bytes, timeout } => self.follow(key, copy, beyond_bytes, timeout),
+            Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
+            Request::Locate { id, timeout } => self.locate(key, id, timeout),
+            Request::Subscribe { id } => self.subscribe(key, id),
+            Request::Inspect(inspection) => self.inspect(key, inspection),
+            request => self.take_back(key, &request),
+        }
+    }
+
+    /// Checks that a request may become a call. Requests that give something back always may.
+    pub(crate) fn check_request(&self, key: CallKey, request: &Request) -> Result<()> {
+        if !request.is_answered() {
+            return Ok(());
+        }
+        if self.ctx.is_shutting_down() {
+            return Err(Error::ShuttingDown);
+        }
+        self.calls.check_limit(self.ctx.limits(), key.client)?;
+        if self.calls.contains(key) {
+            return Err(Error::invalid_request("the call id is in use"));
+        }
+        Ok(())
+    }
+
+    /// A request by which a client gives something back, or ends something. It is not answered.
+    fn take_back(&mut self, key: CallKey, request: &Request) {
+        match request {
+            Request::SealUnconfirmed { copy } => self.seal(key, *copy, None),
+            Request::Abort { copy } => self.give_up(key.client, *copy),
+            Request::Release { copy } => self.release(key.client, *copy),
+            Request::Unsubscribe { call } | Request::Cancel { call } => {
+                self.forget_call(CallKey { client: key.client, call: *call });
+            }
+            _ => {}
+        }
+    }
+
+    /// Answers a call and forgets it.
+    pub(crate) fn finish(&mut self, key: CallKey, response: Result<Response>) {
+        self.end_call(key, response.as_ref().err().cloned());
+        self.ctx.reply(key, response);
+    }
+
+    /// Forgets a call whose client no longer wants the answer.
+    pub(crate) fn forget_call(&mut self, key: CallKey) {
+        if let Some(Call::Reduce { target, .. }) = self.calls.get(key) {
+            let id = target.clone();
+            return self.end_call(key, Some(Error::ObjectLost { id }));
+        }
+        self.end_call(key, None);
+    }
+
+    /// Removes all traces of a call, which has failed if there is an `error`.
+    fn end_call(&mut self, key: CallKey, error: Option<Error>) {
+        let Some(call) = self.calls.remove(&mut self.ctx, key) else { return };
+        for query in call.queries() {
+            self.withdraw_query(query);
+        }
+        match call {
+            Call::Create(_) => self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key)),
+            Call::Seal { copy } => self.forget_sealer(copy, key),
+            Call::Get { id, .. } => self.reconsider_fetch(&id),
+            Call::Follow { .. } | Call::Inspect => {
+                self.ctx.push(Effect::CallEnded { client: key.client, call: key.call });
+            }
+            Call::Reduce { target, .. } => {
+                if let Some((copy, _)) = self.copies.live(&target) {
+                    self.forget_sealer(copy, key);
+                }
+                self.ctx.notify(Notice::ReduceEnded(key, target, error));
+            }
+            Call::Delete(_) | Call::Wait(_) | Call::Locate { .. } | Call::Subscription { .. } => {}
+        }
+    }
+
+    /// Ends a call at its deadline, because of the thing that is `missing`.
+    pub(crate) fn call_expired(&mut self, key: CallKey, missing: Option<Missing>) {
+        let Some((operation, waited)) = self.calls.waited(key, self.ctx.now()) else { return };
+        let response = match self.calls.get(key) {
+            Some(Call::Wait(wait)) => Ok(Response::Ready { indices: wait.ready() }),
+            Some(Call::Locate { wants: Wanted::FirstAnswer, .. }) => Err(self.no_answer(key)),
+            _ => Err(match missing {
+                Some(Missing::Room { needed_bytes, free_bytes, capacity_bytes }) => {
+                    Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders: String::new() }
+                }
+                missing => Error::Timeout { operation, waited, missing: missing.map(Box::new) },
+            }),
+        };
+        self.finish(key, response);
+    }
+
+    /// Answers all calls, because the daemon stops.
+    pub(crate) fn end_calls(&mut self) {
+        for key in self.calls.keys() {
+            self.finish(key, Err(Error::ShuttingDown));
+        }
+    }
+
+    pub(crate) fn client_gone(&mut self, client: ClientId) {
+        for key in self.calls.keys_of(client) {
+            self.forget_call(key);
+        }
+        for copy in self.calls.references(client) {
+            self.release(client, copy);
+        }
+        self.calls.forget_client(client);
+    }
+
+    /// Lets all calls that wait for a change of `id` try again.
+    pub(crate) fn changed(&mut self, id: &ObjectId) {
+        if self.ctx.is_shutting_down() {
+            return;
+        }
+        for key in self.calls.waiting(id) {
+            match self.calls.get(key) {
+                Some(Call::Get { until, join, .. }) => self.retry_get(key, id, *until, *join),
+                Some(Call::Create(_)) => self.retry_create(key),
+                _ => {}
+            }
+        }
+    }
+
+    pub(crate) fn fail_gets(&mut self, id: &ObjectId, error: &Error) {
+        for key in self.calls.gets(id) {
+            self.finish(key, Err(error.clone()));
+        }
+    }
+
+    /// Waits, for a client that reads a copy while it grows, until there is more of it. The shell sees the bytes.
+    fn follow(&mut self, key: CallKey, copy: CopyId, beyond_bytes: u64, timeout: Duration) {
+        if !self.calls.refers(key.client, copy) {
+            return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
+        }
+        self.calls.enter(&mut self.ctx, key, Call::Follow { copy }, Operation::Get, timeout);
+        let CallKey { client, call } = key;
+        self.ctx.push(Effect::Follow { client, call, copy, beyond_bytes });
+    }
+
+    /// A copy that is followed has more bytes, or has failed.
+    pub(crate) fn followed(&mut self, key: CallKey, progress: Result<u64>) {
+        if matches!(self.calls.get(key), Some(Call::Follow { .. })) {
+            self.calls.remove(&mut self.ctx, key);
+            self.ctx.reply(key, progress.map(|valid_bytes| Response::Progress { valid_bytes }));
+        }
+    }
+
+    /// Enters the call of a reduce or a collective, which its target answers.
+    pub(crate) fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
+        let (target, sources) = (request.target.clone(), request.sources.len());
+        let call = Call::Reduce { target, sources, reduced: Vec::new() };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
+    }
+
+    /// Lets the shell request the answer from the shards that have it. The shell bounds the time.
+    fn inspect(&mut self, key: CallKey, inspection: Inspection) {
+        let shards: Vec<usize> = match &inspection {
+            Inspection::Describe { id } => self.ctx.responsible_shards(id).collect(),
+            Inspection::List { .. }
+            | Inspection::Status
+            | Inspection::Cluster
+            | Inspection::Probe { .. }
+            | Inspection::ProbeProgress => (0..self.ctx.shard_count()).collect(),
+        };
+        if shards.is_empty() {
+            let error = match &inspection {
+                Inspection::Describe { id } => self.no_shard(id),
+                _ => Error::unavailable("the directory"),
+            };
+            return self.ctx.reply(key, Err(error));
+        }
+        self.calls.enter(&mut self.ctx, key, Call::Inspect, Operation::Connect, Duration::MAX);
+        let CallKey { client, call } = key;
+        self.ctx.push(Effect::Inspect { client, call, inspection, shards });
+    }
+
+    /// The shell has answered an inspection.
+    pub(crate) fn inspected(&mut self, key: CallKey) {
+        if matches!(self.calls.get(key), Some(Call::Inspect)) {
+            self.calls.remove(&mut self.ctx, key);
+        }
+    }
+
+    /// Deletes objects, beside so many targets that were being made and have `ended`.
+    pub(crate) fn delete(&mut self, key: CallKey, ids: BTreeSet<ObjectId>, ended: usize, timeout: Duration) {
+        let queries = ids.into_iter().map(|id| self.query(id, Purpose::Delete(key))).collect();
+        let call = Call::Delete(DeleteCall { queries, deleted: ended });
+        self.calls.enter(&mut self.ctx, key, call, Operation::Delete, timeout);
+        self.finish_delete(key);
+    }
+
+    /// The directory has deleted an object, or knows of none.
+    pub(crate) fn delete_answered(&mut self, key: CallKey, query: RequestId, was_there: bool) {
+        if let Some(Call::Delete(delete)) = self.calls.get_mut(key) {
+            delete.answered(query, was_there);
+            self.finish_delete(key);
+        }
+    }
+
+    fn finish_delete(&mut self, key: CallKey) {
+        if let Some(Call::Delete(delete)) = self.calls.get(key)
+            && let Some(count) = delete.outcome()
+        {
+            self.finish(key, Ok(Response::Deleted { count }));
+        }
+    }
+
+    fn wait(&mut self, key: CallKey, ids: &[ObjectId], count: usize, timeout: Duration) {
+        if let Err(error) = self.calls.check_ids(self.ctx.limits(), key.client, ids) {
+            return self.ctx.reply(key, Err(error));
+        }
+        if count > ids.len() {
+            let reason = "more objects to wait for than ids given";
+            return self.ctx.reply(key, Err(Error::invalid_request(reason)));
+        }
+        let is_here = |index: &usize| self.copies.complete_copy(&ids[*index]).is_some();
+        let (ready, absent): (BTreeSet<usize>, BTreeSet<usize>) = (0..ids.len()).partition(is_here);
+        if ready.len() >= count {
+            let indices = ready.into_iter().collect();
+            return self.ctx.reply(key, Ok(Response::Ready { indices }));
+        }
+        let unanswered = timeout.is_zero().then(|| absent.clone());
+        let queries = absent
+            .into_iter()
+            .map(|index| self.query(ids[index].clone(), Purpose::Locations(key, index)))
+            .collect();
+        let call = Call::Wait(WaitCall { count, ready, queries, unanswered });
+        self.calls.enter(&mut self.ctx, key, call, Operation::Wait, or_one_answer(timeout));
+    }
+
+    fn locate(&mut self, key: CallKey, id: ObjectId, timeout: Duration) {
+        let wants = if timeout.is_zero() { Wanted::FirstAnswer } else { Wanted::Location };
+        let call = Call::Locate { query: self.query(id, Purpose::Locations(key, 0)), wants };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Locate, or_one_answer(timeout));
+    }
+
+    fn subscribe(&mut self, key: CallKey, id: ObjectId) {
+        let call = Call::Subscription { query: self.query(id, Purpose::Locations(key, 0)) };
+        self.calls.enter(&mut self.ctx, key, call, Operation::Locate, Duration::MAX);
+    }
+
+    /// Takes in an answer of the directory about object number `index` of a call.
+    pub(crate) fn located(&mut self, key: CallKey, index: usize, locations: Locations) {
+        let is_lost = locations.object.as_ref().is_some_and(|object| object.lost);
+        let is_located = locations.is_available() || !locations.locations.is_empty();
+        match self.calls.get_mut(key) {
+            Some(Call::Wait(wait)) => {
+                wait.located(index, locations.is_available());
+                if wait.is_over() {
+                    let indices = wait.ready();
+                    self.finish(key, Ok(Response::Ready { indices }));
+                }
+            }
+            Some(Call::Locate { wants, .. }) if *wants == Wanted::FirstAnswer || is_located => {
+                self.finish(key, Ok(Response::Locations(locations)));
+            }
+            Some(Call::Locate { .. }) if is_lost => {
+                self.finish(key, Err(Error::ObjectLost { id: locations.id }));
+            }
+            Some(Call::Subscription { .. }) => self.ctx.reply(key, Ok(Response::Locations(locations))),
+            _ => {}
+        }
+    }
+}
+
+impl Request {
+    /// Returns `true` if a client waits for an answer.
+    const fn is_answered(&self) -> bool {
+        !matches!(
+            self,
+            Self::SealUnconfirmed { .. }
+                | Self::Abort { .. }
+                | Self::Release { .. }
+                | Self::Unsubscribe { .. }
+                | Self::Cancel { .. }
+        )
+    }
+}

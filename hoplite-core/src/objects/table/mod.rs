@@ -1,0 +1,399 @@
+//! The table of copies and their users. It frees the space of a copy after the last use.
+//!
+//! It knows nothing of the directory and of calls. An extent is freed only when no client
+//! references its copy, no serve reads it, no pull or combination writes it and no comparison reads
+//! it.
+
+mod awaiting;
+mod copy;
+mod serves;
+mod space;
+
+use std::collections::BTreeMap;
+use std::ops::Index;
+
+use lru::LruCache;
+
+use super::context::Context;
+use super::notice::SpaceWaiter;
+use super::publication::Publication;
+use super::queue::Queue;
+use crate::error::Error;
+use crate::extent::{Allocator, Extent};
+use crate::id::{ObjectId, PutId};
+use crate::message::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
+use crate::shard::{GrantId, PullOutcome, Retention};
+use awaiting::AwaitingServes;
+pub(crate) use copy::{ActivePull, LocalCopy, Object, Phase};
+
+/// The result of an attempt to find room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Room {
+    Found(Extent),
+    /// There will be if this copy, which is the least recently used one, is evicted, or it and others.
+    AfterEvicting(CopyId),
+    /// There is none now.
+    None,
+}
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(crate) struct Table {
+    allocator: Allocator,
+    copies: BTreeMap<CopyId, LocalCopy>,
+    /// The live copy of each id.
+    index: BTreeMap<ObjectId, CopyId>,
+    /// The copies that may be evicted, with the length of their extents, the least recently used one first.
+    evictable: LruCache<CopyId, u64>,
+    evictable_bytes: u64,
+    pinned_bytes: u64,
+    /// The room that was found for copies that are not open yet.
+    reserved_bytes: u64,
+    pulls: BTreeMap<PullId, CopyId>,
+    serves: BTreeMap<ServeId, CopyId>,
+    awaiting_serves: AwaitingServes,
+    space_waiters: Queue<SpaceWaiter>,
+    /// `true` if room may have appeared since waiters last tried.
+    has_new_space: bool,
+    evictions: u64,
+}
+
+impl Table {
+    pub(crate) fn new(capacity_bytes: u64) -> Self {
+        Self {
+            allocator: Allocator::new(capacity_bytes),
+            copies: BTreeMap::new(),
+            index: BTreeMap::new(),
+            evictable: LruCache::unbounded(),
+            evictable_bytes: 0,
+            pinned_bytes: 0,
+            reserved_bytes: 0,
+            pulls: BTreeMap::new(),
+            serves: BTreeMap::new(),
+            awaiting_serves: AwaitingServes::default(),
+            space_waiters: Queue::default(),
+            has_new_space: false,
+            evictions: 0,
+        }
+    }
+
+    /// Describes the table for a status report.
+    pub(crate) fn status(&self) -> NodeStatus {
+        NodeStatus {
+            capacity_bytes: self.allocator.capacity_bytes(),
+            free_bytes: self.allocator.free_bytes(),
+            pinned_bytes: self.pinned_bytes,
+            evictable_bytes: self.evictable_bytes,
+            reserved_bytes: self.reserved_bytes,
+            copies: self.copies.len(),
+            pulls: self.pulls.len(),
+            evictions: self.evictions,
+            waiting_for_room: self.space_waiters.len(),
+            ..NodeStatus::default()
+        }
+    }
+
+    /// The copy, as long as its space is not free.
+    pub(crate) fn get(&self, copy: &CopyId) -> Option<&LocalCopy> {
+        self.copies.get(copy)
+    }
+
+    /// The publication of a copy.
+    pub(crate) fn publication_mut(&mut self, copy: CopyId) -> &mut Publication {
+        &mut self.copy_mut(copy).publication
+    }
+
+    fn copy_mut(&mut self, copy: CopyId) -> &mut LocalCopy {
+        self.copies.get_mut(&copy).expect("copies in the index, in pulls and in references exist")
+    }
+
+    /// The live copy of `id`, complete or not.
+    pub(crate) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
+        let copy = *self.index.get(id)?;
+        Some((copy, &self.copies[&copy]))
+    }
+
+    /// The live copy of `id`, if all its bytes are there.
+    pub(crate) fn complete_copy(&self, id: &ObjectId) -> Option<CopyId> {
+        self.live(id).filter(|(_, copy)| copy.is_complete()).map(|(copy, _)| copy)
+    }
+
+    /// The live copy of this very put.
+    pub(crate) fn live_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+        self.live(id).filter(|(_, copy)| copy.put == put).map(|(copy, _)| copy)
+    }
+
+    /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
+    pub(crate) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
+        self.live_put(id, put).filter(|copy| self.copies[copy].is_public)
+    }
+
+    /// Returns `true` if a copy is in the index: not deleted, lost or given up.
+    pub(crate) fn is_live(&self, copy: CopyId) -> bool {
+        self.copies.get(&copy).is_some_and(|local| local.detached.is_none())
+    }
+
+    /// All live copies, by id.
+    pub(crate) fn live_copies(&self) -> Vec<CopyId> {
+        self.index.values().copied().collect()
+    }
+
+    /// Describes a copy to a client.
+    pub(crate) fn view(&self, copy: CopyId) -> ObjectView {
+        let local = &self.copies[&copy];
+        ObjectView {
+            copy,
+            extent: local.extent,
+            put: local.put,
+            size_bytes: local.size_bytes,
+            metadata: local.metadata.clone(),
+        }
+    }
+
+    /// Enters a copy, in room that was found before.
+    pub(crate) fn open(&mut self, ctx: &mut Context, opening: LocalCopy) -> CopyId {
+        let copy = CopyId(ctx.next_number());
+        let producer = match opening.phase {
+            Phase::Writing { .. } => Producer::Worker,
+            Phase::Combining { .. } => Producer::Reduce,
+            Phase::Receiving { .. } | Phase::Complete => Producer::Store,
+        };
+        let (extent, size_bytes) = (opening.extent, opening.size_bytes);
+        ctx.push(Effect::CopyOpened { copy, extent, size_bytes, producer });
+        let previous = self.index.insert(opening.id.clone(), copy);
+        debug_assert!(previous.is_none(), "an id has one live copy");
+        self.reserved_bytes -= extent.length_bytes;
+        if opening.is_pinned() {
+            self.pinned_bytes += extent.length_bytes;
+        }
+        self.copies.insert(copy, opening);
+        copy
+    }
+
+    /// Marks all bytes valid.
+    pub(crate) fn complete(&mut self, ctx: &mut Context, copy: CopyId) {
+        self.copy_mut(copy).phase = Phase::Complete;
+        ctx.push(Effect::CopyCompleted { copy });
+        self.settle(ctx, copy);
+    }
+
+    /// Takes a copy out of the index. Its users keep it until they let go. Returns `true` if the
+    /// copy was in the index.
+    pub(crate) fn detach(&mut self, ctx: &mut Context, copy: CopyId, error: Error) -> bool {
+        let local = self.copy_mut(copy);
+        if local.detached.is_some() {
+            return false;
+        }
+        local.detached = Some(error.clone());
+        let cancel = match &local.phase {
+            Phase::Receiving { pull: Some(active), .. } => Some(Effect::CancelPull { pull: active.pull }),
+            Phase::Combining { combine: Some(combine), .. } => {
+                Some(Effect::CancelCombine { combine: *combine })
+            }
+            _ => None,
+        };
+        let id = local.id.clone();
+        self.index.remove(&id);
+        self.keep(copy);
+        ctx.push(Effect::CopyFailed { copy, error });
+        if let Some(cancel) = cancel {
+            ctx.push(cancel);
+        }
+        self.settle(ctx, copy);
+        true
+    }
+
+    /// Makes a private copy the object of its id.
+    pub(crate) fn reveal(&mut self, copy: CopyId) {
+        self.copy_mut(copy).is_public = true;
+    }
+
+    /// Keeps a complete copy until it is deleted.
+    pub(crate) fn pin(&mut self, copy: CopyId) {
+        let local = self.copy_mut(copy);
+        if local.is_pinned() {
+            return;
+        }
+        local.retention = Retention::Pinned;
+        self.pinned_bytes += local.extent.length_bytes;
+        self.keep(copy);
+    }
+
+    /// The copy is one of another put of its id, which has the same bytes.
+    pub(crate) fn rename_put(&mut self, copy: CopyId, put: PutId) {
+        self.copy_mut(copy).put = put;
+    }
+
+    /// Keeps a copy from eviction and from being freed.
+    pub(crate) fn hold(&mut self, copy: CopyId) {
+        self.copy_mut(copy).references += 1;
+        self.keep(copy);
+    }
+
+    /// Ends one [`Table::hold`].
+    pub(crate) fn let_go(&mut self, ctx: &mut Context, copy: CopyId) {
+        self.copy_mut(copy).references -= 1;
+        self.settle(ctx, copy);
+    }
+
+    /// Ends a [`Table::hold`] of each of `kept`, which the caller held during a search for room. It
+    /// wakes no waiter for room, because no room has appeared.
+    pub(crate) fn let_go_after_search(&mut self, ctx: &mut Context, kept: &[CopyId]) {
+        let has_new_space = self.has_new_space;
+        for copy in kept {
+            self.let_go(ctx, *copy);
+        }
+        self.has_new_space = has_new_space;
+    }
+
+    /// Counts a copy as used, so that others are evicted before it.
+    pub(crate) fn touch(&mut self, copy: CopyId) {
+        self.evictable.promote(&copy);
+    }
+
+    /// Starts a pull into a copy; answers from which byte on.
+    pub(crate) fn begin_pull(&mut self, copy: CopyId, active: ActivePull) {
+        self.pulls.insert(active.pull, copy);
+        let local = self.copy_mut(copy);
+        let valid_bytes = local.received_bytes();
+        local.phase = Phase::Receiving { pull: Some(active), valid_bytes };
+    }
+
+    /// A pull no longer touches the memory of its copy. Returns the copy and the pull.
+    pub(crate) fn end_pull(
+        &mut self,
+        ctx: &mut Context,
+        pull: PullId,
+        valid_bytes: u64,
+        outcome: PullOutcome,
+    ) -> Option<(CopyId, ActivePull)> {
+        let copy = self.pulls.remove(&pull)?;
+        let local = self.copy_mut(copy);
+        let Phase::Receiving { pull: Some(active), .. } = &local.phase else { return None };
+        let active = active.clone();
+        let valid_bytes = if outcome == PullOutcome::Complete { local.size_bytes } else { valid_bytes };
+        local.phase = Phase::Receiving { pull: None, valid_bytes: valid_bytes.min(local.size_bytes) };
+        self.settle(ctx, copy);
+        Some((copy, active))
+    }
+
+    /// The copies that are being pulled.
+    pub(crate) fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
+        self.pulls.values().filter_map(|copy| Some((*copy, &self.get(copy)?.id)))
+    }
+
+    /// The pulls that a shard granted go on without a grant: its session is lost.
+    pub(crate) fn forget_grants_of(&mut self, shard: usize) {
+        for copy in self.pulls.values() {
+            if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
+                self.copies.get_mut(copy)
+                && active.shard == shard
+            {
+                active.grant = None;
+            }
+        }
+    }
+
+    /// Ends the pull that has a slot of a shard, so that another receiver can have the slot; but not one that only others still
+    /// need, whose bytes would go with it.
+    pub(crate) fn give_way(
+        &mut self,
+        ctx: &mut Context,
+        shard: usize,
+        grant: GrantId,
+        is_called_for: impl Fn(&ObjectId) -> bool,
+    ) {
+        for copy in self.pulls.values() {
+            if let Some(local) = self.copies.get_mut(copy)
+                && (local.is_referenced() || is_called_for(&local.id))
+                && let Phase::Receiving { pull: Some(active), .. } = &mut local.phase
+                && (active.shard, active.grant) == (shard, Some(grant))
+            {
+                active.end_as(ctx, PullOutcome::GaveWay);
+            }
+        }
+    }
+
+    /// Ends the pull of a copy whose sender waits for this store.
+    pub(crate) fn leave_sender(&mut self, ctx: &mut Context, copy: CopyId) {
+        if let Phase::Receiving { pull: Some(active), .. } = &mut self.copy_mut(copy).phase {
+            active.end_as(ctx, PullOutcome::SenderStalled);
+        }
+    }
+
+    /// A combination fills a copy.
+    pub(crate) fn begin_combine(&mut self, copy: CopyId, combine: CombineId) {
+        self.copy_mut(copy).phase = Phase::Combining { combine: Some(combine) };
+    }
+
+    /// The combination of a copy no longer touches any memory. Answers how many bytes are valid.
+    pub(crate) fn end_combine(&mut self, ctx: &mut Context, copy: CopyId, valid_bytes: u64) -> u64 {
+        let local = self.copy_mut(copy);
+        let valid_bytes = valid_bytes.min(local.size_bytes);
+        // A complete copy stays complete while its exchange goes on for others.
+        if matches!(local.phase, Phase::Combining { .. }) {
+            local.phase = Phase::Combining { combine: None };
+        }
+        self.settle(ctx, copy);
+        valid_bytes
+    }
+
+    /// A comparison reads a copy; false if one does already.
+    pub(crate) fn begin_compare(&mut self, copy: CopyId) -> bool {
+        let is_first = !std::mem::replace(&mut self.copy_mut(copy).is_comparing, true);
+        self.keep(copy);
+        is_first
+    }
+
+    /// The comparison is done; false if there was none.
+    pub(crate) fn end_compare(&mut self, ctx: &mut Context, copy: CopyId) -> bool {
+        let was_comparing =
+            self.copies.get_mut(&copy).is_some_and(|local| std::mem::take(&mut local.is_comparing));
+        self.settle(ctx, copy);
+        was_comparing
+    }
+
+    /// The writer of a copy gives it up: only references and serves keep it now.
+    pub(crate) fn end_writing(&mut self, ctx: &mut Context, copy: CopyId) {
+        self.copy_mut(copy).phase = Phase::Receiving { pull: None, valid_bytes: 0 };
+        self.settle(ctx, copy);
+    }
+
+    /// Keeps a copy from eviction, for now.
+    fn keep(&mut self, copy: CopyId) {
+        if let Some(bytes) = self.evictable.pop(&copy) {
+            self.evictable_bytes -= bytes;
+        }
+    }
+
+    /// After a change in who uses a copy: frees it, or makes it evictable, or keeps it.
+    fn settle(&mut self, ctx: &mut Context, copy: CopyId) {
+        let Some(local) = self.copies.get(&copy) else { return };
+        if !local.is_idle() {
+            self.keep(copy);
+        } else if local.detached.is_some() {
+            let (extent, is_pinned) = (local.extent, local.is_pinned());
+            self.copies.remove(&copy);
+            if is_pinned {
+                self.pinned_bytes -= extent.length_bytes;
+            }
+            ctx.push(Effect::CopyClosed { copy });
+            self.free(extent);
+        } else if local.is_complete() && !local.is_pinned() {
+            let bytes = local.extent.length_bytes;
+            if self.evictable.put(copy, bytes).is_none() {
+                self.evictable_bytes += bytes;
+                self.has_new_space = true;
+            }
+        }
+    }
+}
+
+impl Index<&CopyId> for Table {
+    type Output = LocalCopy;
+
+    /// Returns a copy. The caller knows that the copy exists.
+    fn index(&self, copy: &CopyId) -> &LocalCopy {
+        &self.copies[copy]
+    }
+}

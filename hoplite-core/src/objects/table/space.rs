@@ -1,0 +1,109 @@
+//! Room in the arena: allocation, eviction, and waiters.
+//!
+//! A call or a fetch that finds no room enters the queue and tries again when room has appeared.
+//! That may be at any time later: room appears when copies are freed, or when reserved room is
+//! given back. A store that reclaims room in a way that takes time, by writing copies to a disk,
+//! frees them when that is done.
+
+use super::super::notice::SpaceWaiter;
+use super::{LocalCopy, Room, Table};
+use crate::error::{Error, Missing};
+use crate::extent::{Extent, HEADER_BYTES};
+use crate::id::{NodeId, ObjectId};
+use crate::limits::Limits;
+
+impl Table {
+    /// Checks that an object of this size can ever be stored here.
+    pub(crate) fn check_size(&self, limits: &Limits, id: &ObjectId, size_bytes: u64) -> Result<(), Error> {
+        let limit_bytes =
+            limits.max_object_bytes.min(self.allocator.capacity_bytes().saturating_sub(HEADER_BYTES));
+        if size_bytes > limit_bytes {
+            return Err(Error::ObjectTooLarge { id: id.clone(), size_bytes, limit_bytes });
+        }
+        Ok(())
+    }
+
+    /// Looks for room for an object. Evicts nothing if even all evictions would make too little
+    /// room.
+    pub(crate) fn find_room(&mut self, limits: &Limits, size_bytes: u64) -> Room {
+        let length_bytes = HEADER_BYTES + size_bytes;
+        let victim = self.evictable.peek_lru().map(|(copy, _)| *copy);
+        let eviction = victim.map_or(Room::None, Room::AfterEvicting);
+        if self.copies.len() >= limits.max_objects {
+            return eviction;
+        }
+        match self.allocator.allocate(length_bytes) {
+            Some(extent) => {
+                self.reserved_bytes += extent.length_bytes;
+                Room::Found(extent)
+            }
+            None if self.may_fit(size_bytes) => eviction,
+            None => Room::None,
+        }
+    }
+
+    /// Returns `true` if an object could be stored now, apart from fragmentation.
+    pub(crate) fn may_fit(&self, size_bytes: u64) -> bool {
+        HEADER_BYTES + size_bytes <= self.allocator.free_bytes() + self.evictable_bytes
+    }
+
+    /// Returns `true` if an object could be stored without anybody deleting another one, once all that is under way is over.
+    pub(crate) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
+        let stays = |copy: &&LocalCopy| copy.is_live() && copy.is_pinned() && copy.is_complete();
+        let kept_bytes: u64 = self.copies.values().filter(stays).map(|copy| copy.extent.length_bytes).sum();
+        HEADER_BYTES + size_bytes <= self.allocator.capacity_bytes().saturating_sub(kept_bytes)
+    }
+
+    /// Gives back room that was found and is not needed.
+    pub(crate) fn give_back(&mut self, room: Extent) {
+        self.reserved_bytes -= room.length_bytes;
+        self.free(room);
+    }
+
+    /// Frees room that no copy is in any more.
+    pub(super) fn free(&mut self, extent: Extent) {
+        self.allocator.free(extent);
+        self.has_new_space = true;
+    }
+
+    pub(crate) fn count_eviction(&mut self) {
+        self.evictions += 1;
+    }
+
+    /// Returns the error of a caller for whom there was no room at this store, `node`. It names the store, because other stores
+    /// may be told of it.
+    pub(crate) fn store_full(&self, node: &NodeId, size_bytes: u64) -> Error {
+        Error::StoreFull {
+            needed_bytes: HEADER_BYTES + size_bytes,
+            free_bytes: self.allocator.free_bytes(),
+            capacity_bytes: self.allocator.capacity_bytes(),
+            holders: format!("on {node}"),
+        }
+    }
+
+    /// The thing that such a caller waits for.
+    pub(crate) fn lacks_room(&self, size_bytes: u64) -> Missing {
+        Missing::Room {
+            needed_bytes: HEADER_BYTES + size_bytes,
+            free_bytes: self.allocator.free_bytes(),
+            capacity_bytes: self.allocator.capacity_bytes(),
+        }
+    }
+
+    pub(crate) fn wait_for_space(&mut self, waiter: SpaceWaiter) {
+        self.space_waiters.push(waiter);
+    }
+
+    pub(crate) fn is_waiting_for_space(&self, waiter: &SpaceWaiter) -> bool {
+        self.space_waiters.contains(waiter)
+    }
+
+    pub(crate) fn stop_waiting_for_space(&mut self, waiter: &SpaceWaiter) {
+        self.space_waiters.remove(waiter);
+    }
+
+    /// Returns the waiters for room in the order of their arrival, if there is new room.
+    pub(crate) fn take_space_waiters(&mut self) -> Option<Vec<SpaceWaiter>> {
+        std::mem::take(&mut self.has_new_space).then(|| self.space_waiters.take().collect())
+    }
+}

@@ -1,0 +1,393 @@
+//! Sources join as they become ready, and hops are begun where there is something to combine.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use super::parts::{Run, RunPhase, TargetState};
+use super::source::{Readiness, SourcePlace};
+use super::state::Reduction;
+use super::world::World;
+use crate::error::Result;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::message::{Hop, HopInput, MAX_HOP_INPUTS};
+use crate::peer::ROOM_TIMEOUT;
+use crate::plan::Choice;
+use crate::plan::reduce::{ReduceSchedule, Vertex, VertexId, choose, choose_for_groups, estimate};
+use crate::shard::Location;
+use crate::topology::place::{EVERYWHERE, MAX_LEVELS, Path, level};
+
+/// Most sources of one node in one hop: half of the inputs of a hop. The other half is for streams.
+const MAX_SOURCES_PER_VERTEX: usize = MAX_HOP_INPUTS / 2;
+
+/// The time in which a vertex takes in further sources of its node, although its hop has to
+/// restart: a separate vertex for each source would cost a transfer. Workers of one node that do
+/// the same finish within milliseconds of each other.
+const MERGE_WINDOW: Duration = Duration::from_millis(5);
+
+/// Sources that are ready at one node.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) location: Location,
+    sources: Vec<usize>,
+    /// `true` if one of them could not be had there before: its node may be gone without the directory knowing.
+    has_failed: bool,
+    /// `true` if all links of the node are slow.
+    pub(super) is_slow: bool,
+    /// The distance from the receiver, as a level of groups.
+    level: usize,
+    /// The place of the first of them in the list, counted cyclically from the one after this store's own.
+    turn: usize,
+}
+
+impl Reduction {
+    /// Returns the number of sources that are in the reduce, or on their way into it.
+    fn taken(&self) -> usize {
+        self.joined.len() + self.fetching
+    }
+
+    fn has_room(&self) -> bool {
+        self.taken() < self.request.count
+    }
+}
+
+impl Reduction {
+    /// Lets sources that are ready join, until there are enough.
+    pub(super) fn join_ready(&mut self, world: &mut World<'_>) -> Result<()> {
+        if !self.has_room() {
+            return Ok(());
+        }
+        let is_ready = |index: &usize| Some((*index, self.readiness(world, *index)?));
+        let ready: Vec<(usize, Readiness)> = self.open.iter().filter_map(is_ready).collect();
+        if self.is_fixed() {
+            return self.join_in_order(world, &ready);
+        }
+        let mut elsewhere: BTreeMap<NodeId, Group> = BTreeMap::new();
+        for (index, readiness) in ready {
+            match readiness {
+                Readiness::At(location) => {
+                    let has_failed = self.sources[index].has_failed_at(&location.node);
+                    let group = elsewhere.entry(location.node.clone());
+                    let level = level(self.own, location.path);
+                    let sources = Vec::new();
+                    let new =
+                        || Group { location, sources, has_failed: false, is_slow: false, level, turn: 0 };
+                    let group = group.or_insert_with(new);
+                    group.sources.push(index);
+                    group.has_failed |= has_failed;
+                }
+                // These sources cost no transfer, or a short one.
+                readiness if self.has_room() => self.join_at_receiver(world, index, &readiness)?,
+                _ => {}
+            }
+        }
+        self.join_groups(world, elsewhere.into_values().collect())
+    }
+
+    fn join_at_receiver(&mut self, world: &mut World<'_>, index: usize, readiness: &Readiness) -> Result<()> {
+        match readiness {
+            Readiness::Here(copy) => self.join_here(world, index, *copy)?,
+            Readiness::Small => self.fetch_source(world, index),
+            Readiness::At(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Lets groups join, each as one vertex: the closest group to the receiver first, and among
+    /// equals the one whose turn it is. Nodes with only slow links come later, and nodes that have
+    /// failed before come last. Turns begin after the receiver's own source. So reduces of the same
+    /// sources with different receivers begin at different nodes.
+    fn join_groups(&mut self, world: &mut World<'_>, mut groups: Vec<Group>) -> Result<()> {
+        let own = self.sources.iter().position(|source| matches!(source.place, SourcePlace::Here { .. }));
+        let (count, first) = (self.sources.len(), own.map_or(0, |own| own + 1));
+        self.note_slow_nodes(world, &mut groups);
+        for group in &mut groups {
+            let turn = |index: &usize| (index + count - first) % count;
+            group.sources.sort_by_key(turn);
+            group.turn = group.sources.first().map_or(0, turn);
+        }
+        // The next one is taken from the end.
+        groups.sort_by_key(|group| Reverse((group.has_failed, group.is_slow, group.level, group.turn)));
+        while self.has_room()
+            && let Some(Group { location, mut sources, .. }) = groups.pop()
+        {
+            sources.truncate(self.request.count - self.taken());
+            sources = self.join_young_vertex(world, &location, sources)?;
+            for part in sources.chunks(MAX_SOURCES_PER_VERTEX) {
+                self.join_at(world, &location, part.to_vec())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets sources join a vertex of their node that has only begun; answers those for which there is none.
+    fn join_young_vertex(
+        &mut self,
+        world: &mut World<'_>,
+        location: &Location,
+        sources: Vec<usize>,
+    ) -> Result<Vec<usize>> {
+        let is_young = |vertex: &Vertex<Run>| {
+            vertex.sources.len() + sources.len() <= MAX_SOURCES_PER_VERTEX
+                && world.objects.ctx.now() <= vertex.state.joined_at + MERGE_WINDOW
+        };
+        let latest = self.latest.get(&location.node).copied();
+        let young = latest.filter(|latest| self.tree.get(*latest).is_some_and(is_young));
+        let has_begun = !matches!(self.target, TargetState::None | TargetState::Reserved { .. });
+        let Some(vertex) = young.filter(|_| !has_begun) else { return Ok(sources) };
+        for index in sources {
+            self.join_elsewhere(world, index)?;
+            for changed in self.tree.add_source(vertex, index) {
+                self.redo(world, changed);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// In fixed order: the next ones in the order of the request; of a part of the sources, once it is known which.
+    fn join_in_order(&mut self, world: &mut World<'_>, ready: &[(usize, Readiness)]) -> Result<()> {
+        let count = self.request.count;
+        let takes_all = count == self.sources.len();
+        if !takes_all && self.taken() + ready.len() < count {
+            return Ok(());
+        }
+        let mut ready = ready.iter().map(|(index, _)| *index).peekable();
+        while self.has_room()
+            && let Some(index) = ready.next()
+        {
+            // Asked again: the last one can be combined here.
+            match self.readiness(world, index) {
+                Some(Readiness::At(location)) if !takes_all || index == self.taken() => {
+                    let mut sources = vec![index];
+                    // Neighbours in the order that are at one node cost one hop.
+                    while let Some(next) = ready.next_if(|next| {
+                        let is_next = !takes_all || *next == index + sources.len();
+                        is_next && self.may_accompany(world, *next, &location, sources.len())
+                    }) {
+                        sources.push(next);
+                    }
+                    self.join_at(world, &location, sources)?;
+                }
+                Some(Readiness::At(_)) | None => break,
+                // Fetched sources are put into order at the end.
+                Some(readiness) => self.join_at_receiver(world, index, &readiness)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns `true` if a source can be combined by the same hop, elsewhere, as `others` before it in the order.
+    fn may_accompany(&self, world: &World<'_>, index: usize, location: &Location, others: usize) -> bool {
+        location.node != *world.objects.ctx.node()
+            && others < MAX_SOURCES_PER_VERTEX
+            && self.taken() + others < self.request.count
+            && matches!(self.readiness(world, index), Some(Readiness::At(at)) if at.node == location.node)
+    }
+
+    /// Notes that a source joins at a vertex.
+    fn join_elsewhere(&mut self, world: &World<'_>, index: usize) -> Result<()> {
+        self.examine_known(world, index)?;
+        self.sources[index].join_elsewhere();
+        self.open.remove(&index);
+        self.joined.push(index);
+        Ok(())
+    }
+
+    fn join_at(&mut self, world: &mut World<'_>, location: &Location, sources: Vec<usize>) -> Result<()> {
+        let schedule = match &self.choice {
+            Some(choice) => choice.schedule.clone(),
+            None => {
+                let choice = self.choose_schedule(world);
+                self.choice.insert(choice).schedule.clone()
+            }
+        };
+        for index in &sources {
+            self.join_elsewhere(world, *index)?;
+        }
+        let state = Run::planned(location, world.now());
+        self.rerouting.are_sought |= !location.slow_peers.is_empty();
+        let vertex = if self.is_fixed() {
+            self.tree.grow_in_order(sources, state)
+        } else {
+            let group = schedule.entry().map_or(EVERYWHERE, |_| location.path);
+            self.tree.grow(&schedule, group, sources, state)
+        };
+        // It may have come between others, and behind one that was released.
+        for changed in self.tree.way_to_receiver(vertex) {
+            self.redo(world, changed);
+        }
+        self.latest.insert(location.node.clone(), vertex);
+        Ok(())
+    }
+
+    fn choose_schedule(&self, world: &World<'_>) -> Choice<ReduceSchedule> {
+        let mut nodes: BTreeMap<NodeId, Path> = BTreeMap::new();
+        let mut at_nodes = 0;
+        for index in &self.open {
+            if let Some(Readiness::At(location)) = self.readiness(world, *index) {
+                nodes.insert(location.node, location.path);
+                at_nodes += 1;
+            }
+        }
+        let missing = self.request.count - self.joined.len();
+        // Each source that is not ready may be at a different node.
+        let vertices = (nodes.len() + missing.saturating_sub(at_nodes)).min(missing).max(1);
+        // If a part is reduced, the whole counts: others reduce the other parts at the same time, over the same links.
+        let size_bytes = self.common.as_ref().map_or(0, |common| common.size_bytes);
+        if self.is_fixed() {
+            let schedule = ReduceSchedule::chain(vertices);
+            let estimate = estimate(&schedule, vertices, size_bytes, world.objects.ctx.link());
+            return Choice { schedule, estimate, runner_up: None };
+        }
+        // Sources that are not ready may be in other groups.
+        let may_differ = self.own != EVERYWHERE && missing > at_nodes;
+        let are_together = nodes.values().all(|path| *path == self.own);
+        if !may_differ && (are_together || are_apart(nodes.values())) {
+            return choose(vertices, size_bytes, world.objects.ctx.link());
+        }
+        let mut groups: BTreeMap<Path, usize> = BTreeMap::new();
+        for path in nodes.values() {
+            *groups.entry(*path).or_default() += 1;
+        }
+        let known = groups.values().copied().max().unwrap_or(0);
+        let largest = known.max(vertices.div_ceil(groups.len().max(1)));
+        choose_for_groups(vertices, (groups.len(), largest), size_bytes, world.objects.ctx.link())
+    }
+
+    /// Lets the streams of groups enter one another once all sources are there. The streams of the
+    /// receiver's group come last at each level.
+    pub(super) fn join_streams_of_groups(&mut self, world: &mut World<'_>) {
+        let Some(entry) = self.choice.as_ref().and_then(|choice| choice.schedule.entry()) else { return };
+        if !self.is_full() || matches!(self.target, TargetState::Combining { .. }) {
+            return;
+        }
+        let own = self.own;
+        let order = |group: Path| -> Path {
+            std::array::from_fn(|level| group[level].wrapping_sub(own[level]).wrapping_sub(1))
+        };
+        for changed in self.tree.join_groups(entry, order) {
+            self.redo(world, changed);
+        }
+    }
+
+    /// Dissolves vertices with too many inputs: a vertex may take in the inputs of other vertices
+    /// that could not combine.
+    fn dissolve_oversized(&mut self, world: &mut World<'_>) {
+        let oversized = |reduction: &Self| {
+            let mut planned = planned_hops(reduction);
+            planned
+                .find(|(_, vertex)| vertex.inputs.len() + vertex.sources.len() > MAX_HOP_INPUTS)
+                .map(|(id, _)| id)
+        };
+        while let Some(vertex) = oversized(self) {
+            self.dissolve(world, vertex);
+        }
+    }
+
+    /// Begins the hops of all vertices that have something to combine, if the offset is decided.
+    pub(super) fn start_hops(&mut self, world: &mut World<'_>) {
+        let Some(offset_bytes) = self.offset_of_new_hops() else { return };
+        let Some(common) = self.common.clone() else { return };
+        self.dissolve_oversized(world);
+        let planned: Vec<VertexId> = planned_hops(self).map(|(id, _)| id).collect();
+        // First the names of all outputs, since hops name each other.
+        for vertex in &planned {
+            let put = world.objects.ctx.next_put();
+            if let Some(run) = self.tree.state_mut(*vertex) {
+                run.put = put;
+                run.output = ObjectId::of_hop(put);
+                run.offset_bytes = offset_bytes;
+            }
+        }
+        let timeout = self.time_left(world.now());
+        for id in planned {
+            let Some(vertex) = self.tree.get(id) else { continue };
+            let streams = vertex.inputs.iter().filter_map(|input| stream(self, *input));
+            let own = vertex.sources.iter().map(|source| source_input(self, *source, &vertex.state));
+            let run = vertex.state.clone();
+            let spec = Hop {
+                output: run.output.clone(),
+                put: run.put,
+                op: self.request.op,
+                dtype: common.dtype,
+                size_bytes: common.length_bytes,
+                offset_bytes,
+                inputs: streams.chain(own).collect(),
+                // Not all of the time that is left, so that another way can be tried if there is no room.
+                timeout: (timeout / 2).min(ROOM_TIMEOUT),
+            };
+            let hop = world.begin_hop(&self.request.target, id, (run.node, run.address), spec);
+            if let Some(run) = self.tree.state_mut(id) {
+                run.phase = RunPhase::Running(hop);
+            }
+        }
+        // A vertex that combines nothing yet returns to the set when it does.
+        self.to_begin.clear();
+    }
+}
+
+/// Returns the vertices whose hops are planned.
+fn planned_hops(reduction: &Reduction) -> impl Iterator<Item = (VertexId, &Vertex<Run>)> {
+    let is_planned = |vertex: &Vertex<Run>| vertex.state.phase == RunPhase::Planned && !vertex.is_plain();
+    let vertices = reduction.to_begin.iter().filter_map(|id| Some((*id, reduction.tree.get(*id)?)));
+    vertices.filter(move |(_, vertex)| is_planned(vertex))
+}
+
+/// Returns `true` if no two of these nodes share a group that not all of them share: then one object leaves each group by any schedule.
+fn are_apart<'a>(paths: impl ExactSizeIterator<Item = &'a Path> + Clone) -> bool {
+    let groups = |levels: usize| paths.clone().map(|path| &path[..levels]).collect::<BTreeSet<_>>().len();
+    (1..=MAX_LEVELS).all(|levels| [1, paths.len()].contains(&groups(levels)))
+        && groups(MAX_LEVELS) == paths.len()
+}
+
+/// The stream of a vertex, as an input of another.
+pub(super) fn stream(reduction: &Reduction, vertex: VertexId) -> Option<HopInput> {
+    let vertex = reduction.tree.get(vertex)?;
+    let run = &vertex.state;
+    if vertex.is_plain() {
+        return vertex.sources.first().map(|source| source_input(reduction, *source, run));
+    }
+    let size_bytes = reduction.common.as_ref()?.length_bytes;
+    Some(HopInput {
+        id: run.output.clone(),
+        put: run.put,
+        size_bytes,
+        base_bytes: 0,
+        node: run.node.clone(),
+        address: run.address,
+        is_hop: true,
+    })
+}
+
+/// A source at the node of its vertex, as an input.
+fn source_input(reduction: &Reduction, source: usize, run: &Run) -> HopInput {
+    let (size_bytes, base_bytes) =
+        reduction.common.as_ref().map_or((0, 0), |common| (common.size_bytes, common.base_bytes));
+    HopInput {
+        id: reduction.request.sources[source].clone(),
+        put: reduction.sources[source].joined_put.unwrap_or(PutId(0)),
+        size_bytes,
+        base_bytes,
+        node: run.node.clone(),
+        address: run.address,
+        is_hop: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_of_no_matter_where_no_two_nodes_share_one() {
+        let apart = |paths: &[Path]| are_apart(paths.iter());
+        assert!(apart(&[[1, 0, 0, 0], [2, 0, 0, 0], [3, 0, 0, 0]]));
+        assert!(apart(&[[1, 1, 0, 0], [1, 2, 0, 0]]), "one zone, two racks");
+        assert!(!apart(&[[1, 0, 0, 0], [2, 0, 0, 0], [2, 0, 0, 0]]));
+        assert!(!apart(&[[1, 1, 0, 0], [1, 2, 0, 0], [2, 1, 0, 0]]), "two of the zones' racks share a zone");
+        assert!(
+            !apart(&[[1, 0, 0, 0], [1, 0, 0, 0]]),
+            "one rack: an object leaves it once only along a chain or a tree"
+        );
+    }
+}

@@ -1,0 +1,39 @@
+//! The things for which a reduce waits.
+
+use super::source::SourcePlace;
+use super::state::Reduction;
+use crate::id::{NodeId, ObjectId};
+
+/// The things for which a reduce waits.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub(crate) struct Lack {
+    /// The sources that no store offers, by their places in the request. None if enough sources have joined.
+    pub(crate) absent: Vec<(usize, ObjectId)>,
+    /// The nodes from which sources could not be had.
+    pub(crate) unusable: Vec<NodeId>,
+    /// The sources that are being fetched to this store.
+    pub(crate) fetched: Vec<ObjectId>,
+    /// The nodes that have not done their part.
+    pub(crate) working: Vec<NodeId>,
+}
+
+impl Reduction {
+    /// Returns the things for which the reduce waits.
+    pub(super) fn lack(&self) -> Lack {
+        let mut lack = Lack::default();
+        let is_short = self.joined.len() < self.request.count;
+        for (index, (id, source)) in self.request.sources.iter().zip(&self.sources).enumerate() {
+            match source.place {
+                SourcePlace::Fetching(_) => lack.fetched.push(id.clone()),
+                SourcePlace::Apart if is_short && !source.is_known() => lack.absent.push((index, id.clone())),
+                SourcePlace::Apart if is_short => lack.unusable.extend(source.avoided().cloned()),
+                _ => {}
+            }
+        }
+        let working = self.tree.iter().filter(|(_, vertex)| !vertex.state.phase.has_all());
+        lack.working = working.map(|(_, vertex)| vertex.state.node.clone()).collect();
+        lack.working.sort();
+        lack.working.dedup();
+        lack
+    }
+}

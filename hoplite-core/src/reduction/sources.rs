@@ -1,0 +1,340 @@
+//! The sources of a reduce: their locations, and their ways to join.
+
+use std::borrow::Cow;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::source::{Common, Readiness, SourcePlace};
+use super::state::Reduction;
+use super::world::World;
+use crate::dtype::Dtype;
+use crate::error::{Error, Result};
+use crate::id::ObjectId;
+use crate::message::{CallId, CallKey, ClientId, CopyId, Reduce, ReduceOrder, Until};
+use crate::metadata::Metadata;
+use crate::objects::context::Context;
+use crate::plan::reduce::{ReduceSchedule, choose, estimate};
+use crate::shard::{Location, LocationState, Locations, Retention, Wants};
+use crate::topology::place::level;
+
+/// The time after which a source counts as lost that was in the reduce and is unknown to the
+/// directory. A shard that has just come back, or a put that replaces the one that is gone, takes
+/// less.
+const MISSING_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// The time to wait before a source is fetched again that was lost on the way: some round trips to the directory.
+const FETCH_PAUSE: Duration = Duration::from_millis(50);
+
+/// Most bytes of all sources together that are fetched to the receiver instead of being reduced on their way: a small part of
+/// any store.
+const MAX_FETCHED_BYTES: u64 = 4 << 20;
+/// The extra time that fetching may take compared with hops: the setup of hops costs a round trip
+/// to another store.
+const HOP_SETUP: Duration = Duration::from_micros(250);
+
+impl Reduction {
+    /// Takes in the locations of a source.
+    pub(super) fn source_located(
+        &mut self,
+        world: &mut World<'_>,
+        index: usize,
+        news: Locations,
+    ) -> Result<()> {
+        // Unneeded sources may differ from the others.
+        let may_join = self.joined.len() < self.request.count;
+        if let Some(object) = news.object.as_ref().filter(|object| !object.lost && may_join) {
+            self.examine(world, index, object.size_bytes, &object.metadata)?;
+        }
+        if let Some(source) = self.sources.get_mut(index) {
+            let is_first = source.news.replace(news).is_none();
+            self.unheard -= usize::from(is_first);
+            let is_there = source.is_known() && !source.is_lost();
+            if source.is_apart() {
+                self.open.insert(index);
+            } else if let SourcePlace::Fetching(_) = source.place {
+                if !is_there {
+                    // The call would wait for another put of it, and keep others from joining.
+                    self.leave_place(world, index);
+                    self.open.insert(index);
+                }
+            } else if source.is_gone() {
+                self.joined_source_gone(world, index);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that a source is like the others. Notes the properties of the first one.
+    fn examine(
+        &mut self,
+        world: &World<'_>,
+        index: usize,
+        size_bytes: u64,
+        metadata: &Metadata,
+    ) -> Result<()> {
+        let id = self.request.sources[index].clone();
+        match &mut self.common {
+            None => {
+                let is_fetched = is_best_fetched(&world.objects.ctx, &self.request, size_bytes);
+                let common = common_of(&self.request, id, size_bytes, metadata, is_fetched)?;
+                self.common = Some(common);
+            }
+            Some(common) => {
+                let is_alike = (common.size_bytes, common.dtype, &common.shape)
+                    == (size_bytes, metadata.dtype, &metadata.shape);
+                if !is_alike {
+                    let reason = format!(
+                        "it is {}, but {} is {}",
+                        kind(size_bytes, metadata.dtype, metadata.shape.as_deref()),
+                        common.first,
+                        kind(common.size_bytes, common.dtype, common.shape.as_deref()),
+                    );
+                    return Err(Error::TypeMismatch { id, reason: Cow::Owned(reason) });
+                }
+                if common.user != metadata.user {
+                    common.user = Bytes::new();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks what the directory says of a source that is about to join.
+    pub(super) fn examine_known(&mut self, world: &World<'_>, index: usize) -> Result<()> {
+        let object = self.sources[index].news.as_ref().and_then(|news| news.object.clone());
+        object.map_or(Ok(()), |object| self.examine(world, index, object.size_bytes, &object.metadata))
+    }
+
+    /// Returns `true` if sources, which are of this size, are fetched to the receiver.
+    fn is_fetched(&self, world: &World<'_>, size_bytes: u64) -> bool {
+        let decided = self.common.as_ref().map(|common| common.is_fetched);
+        decided.unwrap_or_else(|| is_best_fetched(&world.objects.ctx, &self.request, size_bytes))
+    }
+
+    /// Returns the way in which a source can join now.
+    pub(super) fn readiness(&self, world: &World<'_>, index: usize) -> Option<Readiness> {
+        let source = &self.sources[index];
+        let id = &self.request.sources[index];
+        let is_last = self.joined.len() + 1 == self.request.count;
+        // What a session fills is not valid from its first byte on, and may yet be given up.
+        if let Some((copy, local)) = world.objects.copies.live(id).filter(|(_, local)| local.is_public) {
+            let is_small = self.is_fetched(world, local.size_bytes);
+            // In fixed order only the last one is combined after all others.
+            let may_be_here = !self.is_fixed() || is_small || is_last;
+            if may_be_here && !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now()) {
+                return Some(Readiness::Here(copy));
+            }
+        }
+        let news = source.news.as_ref()?;
+        let object = news.object.as_ref().filter(|object| !object.lost)?;
+        let usable = news.locations.iter().filter(|location| {
+            let is_here = location.node == *world.objects.ctx.node();
+            !source.is_avoided(&location.node, world.objects.ctx.now())
+                && (!is_here || (self.is_fixed() && world.objects.copies.live_put(id, object.put).is_some()))
+        });
+        let best = usable.min_by_key(|location| {
+            (preference(location), level(self.own, location.path), location.node.clone())
+        });
+        let is_fetched = self.is_fetched(world, object.size_bytes);
+        // Into a chain in fixed order, too, only the last one can come from here.
+        let may_fetch = !source.is_avoided(world.objects.ctx.node(), world.objects.ctx.now())
+            && (is_fetched || is_last || !self.is_fixed());
+        match best {
+            Some(location) if !is_fetched => Some(Readiness::At(location.clone())),
+            best => (may_fetch && (object.inline || best.is_some())).then_some(Readiness::Small),
+        }
+    }
+
+    /// Takes a copy of this store as a source.
+    pub(super) fn join_here(&mut self, world: &mut World<'_>, index: usize, copy: CopyId) -> Result<()> {
+        let local = &world.objects.copies[&copy];
+        let (size_bytes, metadata, put) = (local.size_bytes, local.metadata.clone(), local.put);
+        self.examine(world, index, size_bytes, &metadata)?;
+        world.objects.copies.hold(copy);
+        let source = &mut self.sources[index];
+        source.take(SourcePlace::Here { copy });
+        source.joined_put = Some(put);
+        self.open.remove(&index);
+        self.joined.push(index);
+        Ok(())
+    }
+
+    /// Fetches a source to this store.
+    pub(super) fn fetch_source(&mut self, world: &mut World<'_>, index: usize) {
+        let call = CallId(world.objects.ctx.next_number());
+        self.sources[index].take(SourcePlace::Fetching(call));
+        self.open.remove(&index);
+        self.fetching += 1;
+        world.shared.fetches.insert(call, (self.request.target.clone(), index));
+        let id = self.request.sources[index].clone();
+        let key = CallKey { client: ClientId::STORE, call };
+        world.objects.get(key, id, Until::Complete, None, self.time_left(world.now()));
+    }
+
+    /// A source that was fetched is here, or cannot be had.
+    pub(super) fn take_fetched(
+        &mut self,
+        world: &mut World<'_>,
+        index: usize,
+        fetched: Result<CopyId>,
+    ) -> Result<()> {
+        self.sources[index].place = SourcePlace::Apart;
+        self.fetching -= 1;
+        self.open.insert(index);
+        match fetched {
+            Ok(copy) => self.join_here(world, index, copy),
+            Err(Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. }) => {
+                // The directory will say the same, or knows of another put by now.
+                let until = world.objects.ctx.now() + FETCH_PAUSE;
+                self.sources[index].avoid(world.objects.ctx.node().clone(), until);
+                Ok(())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ends a reduce that can no longer have enough sources.
+    pub(super) fn check_hope(&mut self, world: &mut World<'_>) -> Result<()> {
+        if self.is_full() {
+            return Ok(());
+        }
+        let mut lost = Vec::new();
+        for index in self.open.clone() {
+            let is_ready = self.readiness(world, index).is_some();
+            let source = &mut self.sources[index];
+            if is_ready {
+                source.missing_since = None;
+                continue;
+            }
+            let pauses = source.avoided.values().copied().filter(|until| *until > world.objects.ctx.now());
+            let mut due = pauses.min();
+            if source.is_lost() {
+                lost.push(index);
+            } else if source.was_taken && !source.is_known() {
+                let lost_at = *source.missing_since.get_or_insert(world.objects.ctx.now()) + MISSING_TIMEOUT;
+                if lost_at <= world.objects.ctx.now() {
+                    lost.push(index);
+                }
+                due = Some(due.map_or(lost_at, |pause| pause.min(lost_at)))
+                    .filter(|due| *due > world.objects.ctx.now());
+            } else if due.is_none() && !source.was_taken && !source.is_known() {
+                // The directory tells when there is something.
+                self.open.remove(&index);
+            }
+            if let Some(due) = due {
+                self.wake_by(due);
+            }
+        }
+        match lost.first() {
+            Some(first) if self.sources.len() - lost.len() < self.request.count => {
+                Err(Error::ObjectLost { id: self.request.sources[*first].clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends the subscriptions of the sources, and lets go of local copies.
+    pub(super) fn leave_sources(&mut self, world: &mut World<'_>) {
+        let queries = self.sources.iter_mut().filter_map(|source| source.query.take());
+        for query in queries.chain(self.existence.take()) {
+            world.objects.withdraw_query(query);
+        }
+        for index in 0..self.sources.len() {
+            self.leave_place(world, index);
+        }
+    }
+
+    /// Takes a source out of its place, apart from the tree.
+    pub(super) fn leave_place(&mut self, world: &mut World<'_>, index: usize) {
+        match std::mem::replace(&mut self.sources[index].place, SourcePlace::Apart) {
+            SourcePlace::Here { copy } => world.objects.let_go(copy),
+            SourcePlace::Fetching(call) => {
+                self.fetching -= 1;
+                world.shared.fetches.remove(&call);
+                world.objects.forget_call(CallKey { client: ClientId::STORE, call });
+            }
+            SourcePlace::Apart | SourcePlace::Elsewhere => {}
+        }
+    }
+}
+
+/// Most sources for which a reduce requests bytes from the directory: of more sources, most may be
+/// combined elsewhere.
+const MAX_BROUGHT_SOURCES: usize = 16;
+
+/// Returns what a reduce queries about its sources. Bytes come at once if the reduce may combine
+/// all small sources here.
+pub(crate) fn what_to_query_for(request: &Reduce) -> Wants {
+    let are_all_needed = request.count == request.sources.len();
+    if are_all_needed && request.sources.len() <= MAX_BROUGHT_SOURCES {
+        Wants::Bytes
+    } else {
+        Wants::Locations
+    }
+}
+
+/// Returns `true` if fetching is the best way: for small sources, if all of them together are not
+/// much, and do not take much longer through the receiver's link than reducing them on the way. In
+/// fixed order the time does not count: a source without copies, whose bytes the directory has,
+/// could not join a chain in its place.
+fn is_best_fetched(ctx: &Context, request: &Reduce, size_bytes: u64) -> bool {
+    let all_bytes = size_bytes.saturating_mul(request.count as u64);
+    if !ctx.is_small(size_bytes) || all_bytes > MAX_FETCHED_BYTES {
+        return false;
+    }
+    if request.order == ReduceOrder::Fixed {
+        return true;
+    }
+    // One of them is mostly here.
+    let vertices = request.count.saturating_sub(1).max(1);
+    let best = choose(vertices, size_bytes, ctx.link()).estimate;
+    estimate(&ReduceSchedule::Star, vertices, size_bytes, ctx.link()) <= best + HOP_SETUP
+}
+
+/// Ranks the locations of a source. The best, with the smallest rank, is complete and stays.
+const fn preference(location: &Location) -> (u8, bool) {
+    let state = match location.state {
+        LocationState::Complete => 0,
+        LocationState::Producing => 1,
+        LocationState::Partial => 2,
+    };
+    (state, matches!(location.retention, Retention::Evictable))
+}
+
+/// Returns the properties of all sources, given the first known source.
+fn common_of(
+    request: &Reduce,
+    first: ObjectId,
+    size_bytes: u64,
+    metadata: &Metadata,
+    is_fetched: bool,
+) -> Result<Common> {
+    let dtype = metadata.dtype;
+    if !request.op.is_defined_for(dtype) {
+        let reason = format!("{} is not defined for elements of type {dtype}", request.op);
+        return Err(Error::TypeMismatch { id: first, reason: Cow::Owned(reason) });
+    }
+    let (base_bytes, length_bytes) =
+        request.range.map_or((0, size_bytes), |range| (range.offset_bytes, range.length_bytes));
+    let element_bytes = dtype.size_bytes();
+    let is_aligned = base_bytes.is_multiple_of(element_bytes) && length_bytes.is_multiple_of(element_bytes);
+    let is_inside = base_bytes.checked_add(length_bytes).is_some_and(|end| end <= size_bytes);
+    if !is_aligned || !is_inside {
+        let reason = format!(
+            "it is {}, which the range of {length_bytes} bytes from byte {base_bytes} on does not fit",
+            kind(size_bytes, dtype, metadata.shape.as_deref())
+        );
+        return Err(Error::TypeMismatch { id: first, reason: Cow::Owned(reason) });
+    }
+    let Metadata { shape, user, .. } = metadata.clone();
+    Ok(Common { first, size_bytes, dtype, shape, user, base_bytes, length_bytes, is_fetched })
+}
+
+/// A type in words: `f32[2, 3]`, `f32 of 24 bytes`.
+fn kind(size_bytes: u64, dtype: Dtype, shape: Option<&[u64]>) -> String {
+    match shape {
+        Some(shape) => format!("{dtype}{shape:?}"),
+        None => format!("{dtype} of {size_bytes} bytes"),
+    }
+}

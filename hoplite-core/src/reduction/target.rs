@@ -1,0 +1,204 @@
+//! The target of a reduce: opened when enough sources have joined, combined here, and superseded if it turns out wrong.
+
+use super::grow::stream;
+use super::parts::{Ingredients, Stream, TargetState};
+use super::source::SourcePlace;
+use super::state::Reduction;
+use super::world::World;
+use crate::error::{Error, Result};
+use crate::id::PutId;
+use crate::message::{CombineInput, CombineOutcome, CopyId};
+use crate::metadata::Metadata;
+use crate::objects::combinations::CombineUser;
+use crate::objects::notice::{Notice, SpaceWaiter};
+use crate::plan::reduce::VertexId;
+use crate::shard::{Locations, UnpublishReason};
+
+impl Reduction {
+    pub(super) fn is_full(&self) -> bool {
+        self.joined.len() == self.request.count && self.fetching == 0
+    }
+
+    /// The copy that is being made.
+    pub(super) const fn target_copy(&self) -> Option<CopyId> {
+        self.target.copy()
+    }
+
+    /// Returns the size of the target, once that is known.
+    pub(super) fn target_size(&self) -> Option<u64> {
+        Some(self.common.as_ref()?.length_bytes)
+    }
+
+    /// At which offset hops are begun now: where the target has got to. `None` while sources are
+    /// missing.
+    pub(super) fn offset_of_new_hops(&self) -> Option<u64> {
+        match &self.target {
+            TargetState::Stopped { valid_bytes, .. } => self.is_full().then_some(*valid_bytes),
+            _ => Some(0),
+        }
+    }
+
+    fn ingredients(&self) -> Ingredients {
+        let put = |index: &usize| (*index, self.sources[*index].joined_put.unwrap_or(PutId(0)));
+        self.joined.iter().map(put).collect()
+    }
+
+    /// The directory told whether the target exists.
+    pub(super) fn target_located(&mut self, news: &Locations) -> Result<()> {
+        let exists = news.object.as_ref().is_some_and(|object| !object.lost);
+        if exists && self.target.copy().is_none() {
+            return Err(Error::AlreadyExists { id: news.id.clone() });
+        }
+        Ok(())
+    }
+
+    /// The directory knows the target by now, so a delete of it arrives as one of any object does.
+    pub(super) fn leave_target(&mut self, world: &mut World<'_>) {
+        if let Some(query) = self.existence.take() {
+            world.objects.withdraw_query(query);
+        }
+    }
+
+    /// Gives up a partial target that was made from other puts than have joined by now.
+    pub(super) fn supersede_if_wrong(&mut self, world: &mut World<'_>) {
+        let TargetState::Stopped { copy, ingredients, .. } = &self.target else { return };
+        let copy = *copy;
+        if !self.is_full() || *ingredients == self.ingredients() {
+            return;
+        }
+        self.faults.restarts += 1;
+        self.target = TargetState::None;
+        // An answer about the superseded target must not be taken for one about the next target.
+        self.leave_target(world);
+        world.objects.unpublish(copy, UnpublishReason::Superseded);
+        world.objects.detach(copy, Error::Superseded { id: self.request.target.clone() });
+        let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
+        let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
+        for vertex in late {
+            self.redo(world, vertex);
+        }
+    }
+
+    /// Reserves room for the target, before anything elsewhere is made for it. Returns `false` if the target has to wait for room.
+    pub(super) fn reserve_target(&mut self, world: &mut World<'_>) -> Result<bool> {
+        let is_needed = self.is_full() || self.tree.iter().next().is_some();
+        let Some(common) = self.common.as_ref().filter(|_| is_needed && self.target == TargetState::None)
+        else {
+            return Ok(true);
+        };
+        let (target, size_bytes) = (&self.request.target, common.length_bytes);
+        let objects = &mut *world.objects;
+        common.target_metadata().validate(size_bytes)?;
+        objects.copies.check_size(objects.ctx.limits(), target, size_bytes)?;
+        let waiter = SpaceWaiter::Target(target.clone());
+        let Some(room) = objects.allocate(size_bytes) else {
+            objects.copies.wait_for_space(waiter);
+            objects.ctx.notify(Notice::TargetLacksRoom(target.clone()));
+            return Ok(false);
+        };
+        objects.copies.stop_waiting_for_space(&waiter);
+        self.target = TargetState::Reserved { room };
+        Ok(true)
+    }
+
+    /// Opens the target in the reserved room, and combines the sources into it, once all have
+    /// joined.
+    pub(super) fn start_target(&mut self, world: &mut World<'_>) -> Result<()> {
+        let Some(common) = self.common.clone().filter(|_| self.is_full()) else { return Ok(()) };
+        if let TargetState::Reserved { room } = self.target {
+            let agreement = self.fallback.as_ref().map(|fallback| fallback.agreement);
+            let metadata = Metadata { agreement, ..common.target_metadata() };
+            let copy =
+                world.objects.open_target(&self.request.target, common.length_bytes, metadata, room)?;
+            self.target = TargetState::Stopped { copy, ingredients: self.ingredients(), valid_bytes: 0 };
+        }
+        let TargetState::Stopped { copy, valid_bytes, .. } = self.target else { return Ok(()) };
+        let streams = self.target_streams();
+        let inputs = streams.iter().filter_map(|of| self.target_input(world, *of)).collect::<Vec<_>>();
+        debug_assert_eq!(inputs.len(), streams.len(), "each stream is somewhere");
+        let user = CombineUser::Target(self.request.target.clone());
+        world.objects.start_combine(copy, (self.request.op, common.dtype), valid_bytes, inputs, user);
+        let ingredients = self.ingredients();
+        self.target = TargetState::Combining { copy, ingredients, streams };
+        Ok(())
+    }
+
+    /// Returns the inputs of the target, in their order.
+    fn target_streams(&self) -> Vec<Stream> {
+        let streams = self.tree.loose().iter().map(|vertex| Stream::Vertex(*vertex));
+        let is_here = |index: &usize| matches!(self.sources[*index].place, SourcePlace::Here { .. });
+        let mut here: Vec<usize> = self.joined.iter().copied().filter(is_here).collect();
+        if self.is_fixed() {
+            here.sort_unstable();
+        }
+        streams.chain(here.into_iter().map(Stream::Source)).collect()
+    }
+
+    /// Returns the place where an input is read. A missing local input is read like a remote one,
+    /// which waits or fails.
+    fn target_input(&self, world: &World<'_>, of: Stream) -> Option<CombineInput> {
+        match of {
+            Stream::Vertex(vertex) => {
+                let input = stream(self, vertex)?;
+                Some(world.objects.resolve_input(&input).unwrap_or(CombineInput::Remote(input)))
+            }
+            Stream::Source(index) => match self.sources[index].place {
+                SourcePlace::Here { copy } => {
+                    Some(CombineInput::Local { copy, base_bytes: self.common.as_ref()?.base_bytes })
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// The combination of the target has ended.
+    pub(super) fn combined(&mut self, world: &mut World<'_>, valid_bytes: u64, outcome: CombineOutcome) {
+        let TargetState::Combining { copy, ingredients, streams } = &self.target else {
+            return;
+        };
+        let (copy, ingredients, streams) = (*copy, ingredients.clone(), streams.clone());
+        if outcome == CombineOutcome::Complete {
+            return self.complete_target(world, copy);
+        }
+        self.target = TargetState::Stopped { copy, ingredients, valid_bytes };
+        if let CombineOutcome::InputFailed { index, outcome } = outcome
+            && let Some(stream) = streams.get(index)
+        {
+            let here = world.objects.ctx.node().clone();
+            self.input_failed(world, *stream, outcome, &here);
+        }
+    }
+
+    fn complete_target(&mut self, world: &mut World<'_>, copy: CopyId) {
+        let record = self.record(world.objects.ctx.link(), world.now());
+        world.shared.records.push(record);
+        let mut reduced = self.joined.clone();
+        if self.is_fixed() {
+            // Small ones arrive in any order; that in which they were combined is what matters.
+            reduced.sort_unstable();
+        }
+        debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");
+        self.target = TargetState::None;
+        self.wake_no_more(world);
+        self.release_all(world);
+        self.is_over = true;
+        world.objects.complete_target(self.key(), copy, reduced);
+    }
+
+    /// Gives up a target that is not complete, everywhere, or the room for it.
+    pub(super) fn abort_target(&mut self, world: &mut World<'_>) {
+        let (objects, target) = (&mut *world.objects, &self.request.target);
+        objects.copies.stop_waiting_for_space(&SpaceWaiter::Target(target.clone()));
+        let state = std::mem::replace(&mut self.target, TargetState::None);
+        if let TargetState::Reserved { room } = state {
+            objects.copies.give_back(room);
+        }
+        match state.copy() {
+            Some(copy) if objects.copies.is_live(copy) => objects.abandon_put(copy),
+            // The target was deleted, and waiting calls were told.
+            Some(_) => {}
+            // Calls may still wait for a target that was superseded.
+            None => objects.wake(target),
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The machines and the shared state that a reduction acts on.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+
+use super::hosting::Hostings;
+use super::records::Records;
+use crate::id::{NodeId, ObjectId};
+use crate::message::{CallId, Effect, Hop, HopId, HopOwner};
+use crate::objects::Objects;
+use crate::plan::reduce::VertexId;
+use crate::time::Time;
+
+/// The vertex of a hop that this store directs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DirectedHop {
+    pub(super) target: ObjectId,
+    pub(super) vertex: VertexId,
+    /// `true` if this store performs it.
+    is_here: bool,
+}
+
+/// The state that all reductions of a store share.
+#[derive(Debug, Default)]
+pub(super) struct Shared {
+    /// The hops that this store directs.
+    pub(super) hops: BTreeMap<HopId, DirectedHop>,
+    /// The sources that are being fetched, by the targets of their reduces and their places there.
+    pub(super) fetches: BTreeMap<CallId, (ObjectId, usize)>,
+    pub(super) records: Records,
+    /// The hops that this store performs.
+    pub(super) hostings: Hostings,
+}
+
+/// See the [module documentation](self).
+pub(super) struct World<'a> {
+    pub(super) objects: &'a mut Objects,
+    pub(super) shared: &'a mut Shared,
+}
+
+impl World<'_> {
+    pub(super) fn now(&self) -> Time {
+        self.objects.ctx.now()
+    }
+
+    /// Lets a node perform the hop of a vertex.
+    pub(super) fn begin_hop(
+        &mut self,
+        target: &ObjectId,
+        vertex: VertexId,
+        (node, address): (NodeId, SocketAddr),
+        spec: Hop,
+    ) -> HopId {
+        let hop = HopId(self.objects.ctx.next_number());
+        let is_here = node == *self.objects.ctx.node();
+        self.shared.hops.insert(hop, DirectedHop { target: target.clone(), vertex, is_here });
+        if is_here {
+            self.shared.hostings.accept(self.objects, HopOwner::Here(hop), spec);
+        } else {
+            self.objects.ctx.push(Effect::StartHop { hop, node, address, spec });
+        }
+        hop
+    }
+
+    /// Ends a hop, if there is one.
+    pub(super) fn end_hop(&mut self, hop: Option<HopId>) {
+        let Some(hop) = hop else { return };
+        match self.shared.hops.remove(&hop) {
+            Some(DirectedHop { is_here: true, .. }) => {
+                self.shared.hostings.release(self.objects, HopOwner::Here(hop));
+            }
+            Some(_) => self.objects.ctx.push(Effect::EndHop { hop }),
+            None => {}
+        }
+    }
+}
