@@ -18,10 +18,9 @@ use futures::stream::{self, Stream};
 use hoplite_core::error::Error;
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
-use hoplite_daemon::opening::{self, OpeningError};
-use hoplite_daemon::{
-    Acceptor, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, accept_tls,
-};
+use hoplite_daemon::Acceptor;
+use hoplite_net::opening::{self, OpeningError};
+use hoplite_net::{Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, accept_tls};
 use hoplite_proto::directory::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;

@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use bytes::BytesMut;
 use hoplite_core::error::{Error, Plane, Result};
-use hoplite_daemon::{EventLoop, Opener, Sealer, Socket};
+use hoplite_daemon::EventLoop;
+use hoplite_net::{Opener, Sealer, Socket};
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::directory::{BypassKey, KEY_BYTES};
 use hoplite_proto::framing;

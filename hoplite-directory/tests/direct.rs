@@ -12,9 +12,9 @@ use hoplite_core::shard::{
     LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore, Verdict,
 };
 use hoplite_core::{ClusterId, Error, Metadata, NodeId, ObjectId, PutId, id::Incarnation};
-use hoplite_daemon::Checked;
-use hoplite_daemon::opening::{self, Caller};
 use hoplite_directory::DirectoryConfig;
+use hoplite_net::Checked;
+use hoplite_net::opening::{self, Caller};
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
 use hoplite_proto::directory::{BypassKey, Preface, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;

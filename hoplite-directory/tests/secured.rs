@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use hoplite_core::{ClusterId, Error, ErrorCode, NodeId, id::Incarnation, shard::NodeInfo};
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Authority, Credentials, Route, Tls, TlsFiles, Token};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
+use hoplite_net::opening::Caller;
+use hoplite_net::{Authority, Credentials, Route, Tls, TlsFiles, Token};
 use hoplite_proto::directory::encode_hello;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1;

@@ -5,8 +5,8 @@ use std::io;
 use bytes::BytesMut;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::session::BYPASS_TIMEOUT;
-use hoplite_daemon::opening::{self, Caller, Opened};
-use hoplite_daemon::{Opener, Route, Sealer, Socket, Token};
+use hoplite_net::opening::{self, Caller, Opened};
+use hoplite_net::{Opener, Route, Sealer, Socket, Token};
 use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
 use hoplite_proto::directory::BypassKey;
 use hoplite_proto::framing;
@@ -131,7 +131,7 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use hoplite_core::ClusterId;
-    use hoplite_daemon::InProcess;
+    use hoplite_net::InProcess;
     use hoplite_proto::directory::Preface;
     use hoplite_proto::v1::ShardMessage;
     use hoplite_proto::v1::shard_message::{Body, Published};

@@ -15,9 +15,10 @@ use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, Shard
 use hoplite_core::session::BypassTries;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
+use hoplite_daemon::EventLoop;
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, EventLoop, HalfOpen, Route};
+use hoplite_net::opening::Caller;
+use hoplite_net::{Credentials, HalfOpen, Route, TransportKind};
 use hoplite_proto::framing::max_request_bytes;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
@@ -29,7 +30,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::advertised::{Advertised, check_certificate};
 use crate::config::{Prefault, StoreConfig};
-use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
+use crate::data::{self, DataConfig, DataMetrics, Puller};
 use crate::embedded::{DirectoryFailure, EmbeddedDirectory, start_directory};
 use crate::engine::Engine;
 use crate::error::StoreError;

@@ -15,7 +15,7 @@ use hoplite_core::session::{Attempts, BYPASS_PINGS, BYPASS_TIMEOUT, BypassTries,
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
-use hoplite_daemon::{Credentials, cause};
+use hoplite_net::{Credentials, cause};
 use hoplite_proto::directory::{BypassKey, check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::status::from_status;
 use hoplite_proto::trace;

@@ -3,8 +3,8 @@
 use std::io;
 
 use hoplite_core::session::{CONNECT_TIMEOUT, STORE_PINGS};
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, Route};
+use hoplite_net::opening::Caller;
+use hoplite_net::{Credentials, Route};
 use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
 use hoplite_proto::directory::BypassKey;
 use hoplite_proto::v1::directory_client::DirectoryClient;

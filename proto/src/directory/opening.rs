@@ -7,7 +7,7 @@
 //! 2. If both have a token, the side that connects sends its proof, and the shard answers with its own, or with a
 //!    refusal.
 //!
-//! Without TLS, everything after that travels in checked records (`hoplite-daemon/src/security/record.rs`). A connection
+//! Without TLS, everything after that travels in checked records (`hoplite-net/src/record.rs`). A connection
 //! that begins with neither preface is one of plain gRPC.
 
 use std::fmt;

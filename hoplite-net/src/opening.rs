@@ -271,7 +271,7 @@ mod tests {
     use tokio::io::{DuplexStream, duplex};
 
     use super::*;
-    use crate::security::record::Checked;
+    use crate::record::Checked;
 
     fn cluster(name: &str) -> ClusterId {
         ClusterId::new(name).unwrap()
