@@ -1,4 +1,4 @@
-//! Connections of clients of the control plane.
+//! Connections to shards: channels of gRPC, and direct connections.
 
 use std::error;
 use std::io;
@@ -8,25 +8,25 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use hoplite_core::error::Error;
-use hoplite_core::session::HELLO_TIMEOUT;
-use hoplite_proto::status::from_status;
+use hoplite_core::session::{CONNECT_TIMEOUT, HELLO_TIMEOUT};
+use hoplite_proto::directory::Preface;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, InvalidMessage, RootCertStore, version};
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
+use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tonic::Status;
 use tonic::codegen::Service;
 use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
 
-use super::Credentials;
-use super::opening::{self, Caller, OpeningError};
+use super::credentials::Credentials;
+use super::frames::{FrameReader, FrameWriter, frames};
+use super::opening::{self, Caller, OpeningError, Records};
 use super::record::Checked;
+use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
-use crate::socket::{InProcess, Socket};
 
 /// The port of an address without one: that of HTTP.
 const DEFAULT_PORT: u16 = 80;
@@ -46,34 +46,90 @@ impl Credentials {
         endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
     }
 
-    /// Returns the error of a call that ended with `status`. If the connection failed, the error names its cause: the side
-    /// that refuses and its reason, a certificate that one side rejects, or that only one side seems to speak TLS.
-    pub fn error_of(&self, status: Status) -> Error {
-        match cause::<OpeningError>(&status).and_then(OpeningError::refusal) {
-            Some(refusal) => refusal.clone(),
-            None => from_status(&self.explained(status)),
-        }
+    /// Opens a direct connection of `caller` to the shard at `uri`.
+    ///
+    /// # Errors
+    /// As those of a connection of gRPC, for [`error_of`](Self::error_of).
+    pub async fn connect_direct(
+        &self,
+        uri: &Uri,
+        caller: &Caller,
+        route: &Route,
+    ) -> io::Result<(FrameReader, FrameWriter)> {
+        let (socket, records) = self.connect(uri, caller, route, Preface::Direct).await?;
+        socket.prepare()?;
+        Ok(frames(socket, records))
     }
 
-    fn explained(&self, status: Status) -> Status {
-        let hint = match &self.tls {
-            Some(_) => match cause::<rustls::Error>(&status) {
-                Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType)) => {
-                    Some("this side speaks TLS and the other one does not")
+    async fn connect(
+        &self,
+        uri: &Uri,
+        caller: &Caller,
+        route: &Route,
+        preface: Preface,
+    ) -> io::Result<(Socket, Records)> {
+        let socket = match route {
+            Route::InProcess(directory) => directory.connect().await?,
+            Route::Network => {
+                let connecting = TcpStream::connect((host(uri), uri.port_u16().unwrap_or(DEFAULT_PORT)));
+                let stream = timeout(CONNECT_TIMEOUT, connecting).await??;
+                stream.set_nodelay(true)?;
+                Socket::Tcp(stream)
+            }
+        };
+        let opening = async {
+            let mut socket = match (&self.tls, socket) {
+                (Some(tls), Socket::Tcp(stream)) => {
+                    let name = tls.name_at(host(uri)).map_err(io::Error::other)?;
+                    let connector = TlsConnector::from(tls.client(Protocol::Http2));
+                    let stream = connector.connect(name, stream).await?;
+                    Protocol::Http2.check(stream.get_ref().1).map_err(io::Error::other)?;
+                    Socket::Tls(Box::new(stream.into()))
                 }
-                // A peer rejects the certificate of this side only after the handshake (TLS 1.3), so the alert breaks the
-                // opening.
-                Some(error) => tls_explanation(error),
-                None => None,
-            },
+                (_, socket) => socket,
+            };
+            let opened = opening::connect(&mut socket, self.token.as_ref(), caller, preface).await;
+            Ok((socket, opened.map_err(io::Error::other)?))
+        };
+        timeout(HELLO_TIMEOUT, opening).await?
+    }
+
+    /// Returns the error of a connection to a shard that failed, which names its cause: the side that refuses and its
+    /// reason, a certificate that one side rejects, or that only one side seems to speak TLS.
+    pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
+        if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
+            return refusal.clone();
+        }
+        let mut text = failure.to_string();
+        let mut source = failure.source();
+        while let Some(error) = source {
+            let detail = error.to_string();
+            if !text.contains(&detail) {
+                text = format!("{text}: {detail}");
+            }
+            source = error.source();
+        }
+        let what = match self.hint(failure) {
+            Some(hint) => format!("the directory ({hint} ({text}))"),
+            None => format!("the directory ({text})"),
+        };
+        Error::Unavailable { what: what.into() }
+    }
+
+    /// Explains a failure of TLS, or of a connection whose peer may speak TLS.
+    fn hint(&self, failure: &(dyn error::Error + 'static)) -> Option<&'static str> {
+        match (&self.tls, cause::<rustls::Error>(failure)) {
+            (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
+                Some("this side speaks TLS and the other one does not")
+            }
+            // A peer rejects the certificate of this side only after the handshake (TLS 1.3), so the alert breaks the
+            // opening.
+            (Some(_), Some(error)) => tls_explanation(error),
+            (Some(_), None) => None,
             // A peer that speaks TLS breaks the connection off, with an alert that this side cannot read.
-            None => cause::<OpeningError>(&status).map(|_| {
+            (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
-        };
-        match hint {
-            Some(hint) => Status::new(status.code(), format!("{hint} ({})", status.message())),
-            None => status,
         }
     }
 }
@@ -121,51 +177,12 @@ pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'stat
     }
 }
 
-/// Connects by TCP, and by TLS if there are certificates, and opens the connection.
+/// Connects for gRPC.
 #[derive(Debug, Clone)]
 struct Connector {
     credentials: Credentials,
     caller: Caller,
     route: Route,
-}
-
-/// A stream of bytes in both directions.
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
-
-impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
-
-impl Connector {
-    async fn connect(self, uri: Uri) -> io::Result<Box<dyn Stream>> {
-        let Self { credentials: Credentials { token, tls, .. }, caller, route } = self;
-        let socket = match route {
-            Route::InProcess(directory) => directory.connect().await?,
-            Route::Network => {
-                let stream = TcpStream::connect((host(&uri), uri.port_u16().unwrap_or(DEFAULT_PORT))).await?;
-                stream.set_nodelay(true)?;
-                Socket::Tcp(stream)
-            }
-        };
-        let opening = async {
-            match (tls, socket) {
-                (Some(tls), Socket::Tcp(stream)) => {
-                    let name = tls.name_at(host(&uri)).map_err(io::Error::other)?;
-                    let connector = TlsConnector::from(tls.client(Protocol::Http2));
-                    let mut stream = connector.connect(name, stream).await?;
-                    Protocol::Http2.check(stream.get_ref().1).map_err(io::Error::other)?;
-                    opening::connect(&mut stream, token.as_ref(), &caller, None)
-                        .await
-                        .map_err(io::Error::other)?;
-                    Ok(Box::new(stream) as Box<dyn Stream>)
-                }
-                (_, mut socket) => {
-                    let opened = opening::connect(&mut socket, token.as_ref(), &caller, None).await;
-                    let records = opened.map_err(io::Error::other)?.records;
-                    Ok(Box::new(Checked::new(socket, records)) as Box<dyn Stream>)
-                }
-            }
-        };
-        timeout(HELLO_TIMEOUT, opening).await?
-    }
 }
 
 /// Returns the host in `uri`, without the brackets of an IPv6 address.
@@ -174,7 +191,7 @@ fn host(uri: &Uri) -> &str {
 }
 
 impl Service<Uri> for Connector {
-    type Response = TokioIo<Box<dyn Stream>>;
+    type Response = TokioIo<Checked<Socket>>;
     type Error = io::Error;
     type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
 
@@ -183,7 +200,10 @@ impl Service<Uri> for Connector {
     }
 
     fn call(&mut self, uri: Uri) -> Self::Future {
-        let connecting = self.clone().connect(uri);
-        Box::pin(async move { connecting.await.map(TokioIo::new) })
+        let Self { credentials, caller, route } = self.clone();
+        Box::pin(async move {
+            let (socket, records) = credentials.connect(&uri, &caller, &route, Preface::Grpc).await?;
+            Ok(TokioIo::new(Checked::new(socket, records)))
+        })
     }
 }

@@ -5,8 +5,9 @@
 //! * `tls`: certificates, and whose are accepted; `facts`: what certificates say of themselves; `authority`: makes them.
 //! * `file`: reads secrets and certificates.
 //! * `challenge`: how both sides of a connection prove that they know the token.
-//! * `opening`: how connections of the control plane begin; `record`: how their bytes are protected.
-//! * `channel`: how clients of the control plane connect; `socket`: what they connect with.
+//! * `opening`: how connections of the control plane begin; `record`: how their bytes are protected; `frames`: the messages
+//!   of a direct connection.
+//! * `channel`: how stores and tools connect to shards; `socket`: what they connect with.
 //! * `transport`: plain TCP and TLS of the data plane, from arena to socket to arena.
 //! * `half_open`: bounds the connections that have not proven anything yet; `refusal`: ends one whose peer is refused.
 #![forbid(unsafe_code)]
@@ -22,6 +23,7 @@ mod tls;
 
 mod challenge;
 mod channel;
+mod frames;
 pub mod opening;
 mod record;
 
@@ -38,6 +40,7 @@ pub use channel::{Route, cause, handshake_error, speaks_tls};
 pub use credentials::{Credentials, SecurityError};
 pub use facts::CertificateFacts;
 pub use file::{FileError, begins_with_byte_order_mark};
+pub use frames::{FrameReader, FrameWriter, frames};
 pub use half_open::{HalfOpen, HalfOpenPlace, descriptor_limit};
 pub use idle_socket::prepare_idle_socket;
 pub use record::{Checked, Damaged, MAX_PLAIN_BYTES, Opener, Sealer};

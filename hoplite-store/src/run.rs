@@ -12,7 +12,6 @@ use hoplite_core::ClusterId;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
-use hoplite_core::session::BypassTries;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
 use hoplite_daemon::EventLoop;
@@ -371,7 +370,6 @@ fn start_sessions(
             advertised: advertised.cloned(),
             cluster: cluster.clone(),
             started: Instant::now(),
-            bypass_tries: BypassTries::default(),
         };
         start(session, state);
         (link.address.clone(), observed)
