@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use hoplite_net::descriptor_limit;
 use rustix::io::Errno;
 
-use crate::descriptors::descriptor_limit;
 use crate::repeated::Repeated;
 
 /// The time to wait after a failed accept: usually no file descriptors are left, and trying at once is no use.

@@ -14,13 +14,10 @@ pub fn raise_descriptor_limit() {
     }
 }
 
-/// Returns how many descriptors this process may have open.
-pub fn descriptor_limit() -> u64 {
-    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
+    use hoplite_net::descriptor_limit;
+
     use super::*;
 
     #[test]

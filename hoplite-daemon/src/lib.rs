@@ -2,8 +2,7 @@
 //!
 //! * [`run`](run()): the life of a daemon's process, from its arguments to its exit code; start here.
 //! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and [`TimeSpan`].
-//! * [`Security`]: who may reach the daemon; [`Credentials`]: how daemons prove to each other that they may; [`HalfOpen`]: how
-//!   many that have not done so are listened to.
+//! * [`Security`]: the settings about who may reach the daemon.
 //! * [`http`]: how a daemon serves HTTP; [`metrics`]: what it tells Prometheus there.
 //! * [`Tracer`]: what it tells collectors of OpenTelemetry.
 //! * [`MemoryLimits`], [`raise_descriptor_limit`]: what the system lets the process have; [`Acceptor`]: takes connections as
@@ -23,11 +22,8 @@ mod security;
 
 mod accept;
 mod accounts;
-mod authority;
 mod descriptors;
 mod event_loop;
-mod idle_socket;
-mod socket;
 
 mod heap;
 pub mod http;
@@ -48,22 +44,13 @@ pub mod launch;
 pub use accept::Acceptor;
 pub use accounts::{Group, NoSuchAccount, User};
 pub use announce::{Addresses, Announcer, READY};
-pub use authority::{Authority, Issued, NotIssued};
-pub use descriptors::{descriptor_limit, raise_descriptor_limit};
+pub use descriptors::raise_descriptor_limit;
 pub use event_loop::{EventLoop, register};
-pub use idle_socket::prepare_idle_socket;
 pub use memory::MemoryLimits;
 pub use notable::is_notable;
 pub use repeated::Repeated;
 pub use run::{Process, run};
-pub use security::{
-    CertificateFacts, Checked, Credentials, Damaged, FileError, HalfOpen, HalfOpenPlace, HelloFields, Hellos,
-    MAX_PLAIN_BYTES, NONCE_BYTES, NotLoopback, Opener, Protocol, Prover, Purpose, Route, Sealer, SecretError,
-    Security, SecurityError, TAG_BYTES, Tls, TlsError, TlsFiles, Token, TokenError, accept_tls,
-    begins_with_byte_order_mark, cause, close_refused, handshake_error, nonce, opening, speaks_tls,
-    tls_explanation,
-};
+pub use security::{NotLoopback, Security};
 pub use size::{NotASize, Size};
-pub use socket::{DetachedSocket, InProcess, InProcessListener, Socket};
 pub use time_span::{NotADuration, TimeSpan};
 pub use traces::{Span, SpanKind, Tracer};

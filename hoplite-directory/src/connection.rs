@@ -18,10 +18,9 @@ use futures::stream::{self, Stream};
 use hoplite_core::error::Error;
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
-use hoplite_daemon::opening::{self, OpeningError};
-use hoplite_daemon::{
-    Acceptor, Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, Token, accept_tls,
-};
+use hoplite_daemon::Acceptor;
+use hoplite_net::opening::{self, OpeningError, Records};
+use hoplite_net::{Checked, Credentials, HalfOpen, InProcessListener, Protocol, Socket, accept_tls};
 use hoplite_proto::directory::{PREFACE_BYTES, Preface};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::TcpListener;
@@ -32,7 +31,7 @@ use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tonic::transport::server::Connected;
 
-use crate::direct::{Direct, DirectConnections};
+use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::strangers::Strangers;
 
@@ -95,7 +94,7 @@ impl Listener {
 pub(crate) struct Gate {
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterId,
-    pub(crate) direct: DirectConnections,
+    pub(crate) direct: DirectSessions,
     pub(crate) strangers: Arc<Strangers>,
     pub(crate) events: Events,
     /// Breaks all connections.
@@ -127,7 +126,7 @@ struct Held {
 enum Admitted {
     Member(Box<dyn Wire>),
     Visitor(Box<dyn Wire>),
-    Direct(Direct),
+    Direct(Socket, Records),
 }
 
 /// The reason for which a connection is refused.
@@ -209,10 +208,8 @@ impl Gate {
                         };
                         let _ = visitors.send(Incoming::new(wire, peer, end, held)).await;
                     }
-                    Ok(Admitted::Direct(direct)) => {
-                        if !gate.direct.adopt(direct, abort, (held.task, held.permit)) {
-                            gate.strangers.connections.fetch_add(1, Ordering::Relaxed);
-                        }
+                    Ok(Admitted::Direct(socket, records)) => {
+                        gate.direct.adopt(socket, records, abort, (held.task, held.permit));
                     }
                     Err(Refused::Rejected(error)) => {
                         gate.strangers.refused(&gate.events, peer, &error.to_string());
@@ -226,35 +223,30 @@ impl Gate {
         }
     }
 
-    async fn admit(&self, mut socket: Socket) -> Result<Admitted, Refused> {
+    async fn admit(&self, socket: Socket) -> Result<Admitted, Refused> {
         let Credentials { token, tls, .. } = &self.credentials;
         let token = token.as_ref();
-        match (tls, socket) {
+        let mut socket = match (tls, socket) {
             (Some(tls), Socket::Tcp(stream)) => {
-                let mut stream = accept_tls(tls.server(Protocol::Http2), stream).await?;
+                let stream = accept_tls(tls.server(Protocol::Http2), stream).await?;
                 Protocol::Http2.check(stream.get_ref().1).map_err(io::Error::other)?;
-                match self.preface(&mut stream).await? {
-                    Some(preface) => {
-                        opening::accept(&mut stream, token, &self.cluster, preface).await?;
-                        Ok(Admitted::Member(Box::new(stream)))
-                    }
-                    None => Ok(grpc(token, stream)),
-                }
+                Socket::Tls(Box::new(stream.into()))
             }
-            (_, plain) => {
-                socket = plain;
-                let Some(preface) = self.preface(&mut socket).await? else { return Ok(grpc(token, socket)) };
-                let opened = opening::accept(&mut socket, token, &self.cluster, preface).await?;
-                Ok(match opened.session {
-                    Some(session) => Admitted::Direct(Direct { socket, session, records: opened.records }),
-                    None => Admitted::Member(Box::new(Checked::new(socket, opened.records))),
-                })
-            }
-        }
+            (_, socket) => socket,
+        };
+        let Some(preface) = self.preface(&mut socket).await? else {
+            let greeted = Box::new(Greeted { unread: HTTP2_PREFACE, stream: socket });
+            return Ok(if token.is_some() { Admitted::Visitor(greeted) } else { Admitted::Member(greeted) });
+        };
+        let records = opening::accept(&mut socket, token, &self.cluster).await?;
+        Ok(match preface {
+            Preface::Direct => Admitted::Direct(socket, records),
+            Preface::Grpc => Admitted::Member(Box::new(Checked::new(socket, records))),
+        })
     }
 
     /// Reads the preface of a program of Hoplite; `None` if a client of plain gRPC greets instead.
-    async fn preface(&self, stream: &mut (impl Wire + ?Sized)) -> Result<Option<Preface>, Refused> {
+    async fn preface(&self, stream: &mut Socket) -> Result<Option<Preface>, Refused> {
         let mut preface = [0; PREFACE_BYTES];
         stream.read_exact(&mut preface).await?;
         let (start, rest) = HTTP2_PREFACE.split_at(PREFACE_BYTES);
@@ -272,12 +264,6 @@ impl Gate {
             }
         }
     }
-}
-
-/// A client of plain gRPC that has greeted.
-fn grpc(token: Option<&Token>, stream: impl Wire + 'static) -> Admitted {
-    let greeted = Box::new(Greeted { unread: HTTP2_PREFACE, stream });
-    if token.is_some() { Admitted::Visitor(greeted) } else { Admitted::Member(greeted) }
 }
 
 /// A stream of bytes in both directions.

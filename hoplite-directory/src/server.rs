@@ -9,7 +9,8 @@ use hoplite_core::limits::Limits;
 use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::ShardConfig;
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::{Credentials, EventLoop, Tls, Tracer};
+use hoplite_daemon::{EventLoop, Tracer};
+use hoplite_net::{Credentials, Tls};
 use hoplite_proto::bounds::{MAX_BATCH_BYTES, MAX_SHARD_FRAME_BYTES};
 use hoplite_proto::v1::directory_server::DirectoryServer;
 use tokio::net::TcpListener;
@@ -20,7 +21,7 @@ use tonic::transport::Server;
 
 use crate::connection::{self, Gate, Listener};
 use crate::dashboard::{self, Sights};
-use crate::direct::DirectConnections;
+use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::guard::Guard;
 use crate::levels;
@@ -137,7 +138,6 @@ pub async fn run(
     if let (Listener::Tcp(listener), Some(tls)) = (&listener, &config.credentials.tls) {
         warn_of_other_names(tls, listener);
     }
-    let is_tcp = matches!(listener, Listener::Tcp(_));
     let (events, strangers) = (Events::new(), Arc::<Strangers>::default());
     let loads = Loads::new(events.clone());
     let (owner, shard) =
@@ -161,11 +161,10 @@ pub async fn run(
         tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
     }
 
-    let direct = DirectConnections::new(shard.clone(), event_loop.clone());
-    // A direct connection does not go through TLS.
-    let is_direct = config.credentials.tls.is_none() || !is_tcp;
-    let offered = is_direct.then(|| direct.clone());
-    let host = Host { shard, cluster: config.cluster.clone(), loads, direct: offered, stop: stop.clone() };
+    let host = Host { shard, cluster: config.cluster.clone(), loads, stop: stop.clone() };
+    let sessions = TaskTracker::new();
+    let direct =
+        DirectSessions { host: host.clone(), event_loop: event_loop.clone(), tasks: sessions.clone() };
     let directory = DirectoryServer::new(DirectoryService { host, tasks: tasks.clone() })
         .max_decoding_message_size(MAX_BATCH_BYTES)
         .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
@@ -206,7 +205,12 @@ pub async fn run(
         .add_service(reflection().build_v1().expect(VALID))
         .add_service(reflection().build_v1alpha().expect(VALID))
         .serve_with_incoming_shutdown(connection::served(accepted.members), stop.clone().cancelled_owned());
-    let server = async { tokio::try_join!(members, visitors).map(drop) };
+    let server = async {
+        tokio::try_join!(members, visitors)?;
+        sessions.close();
+        sessions.wait().await;
+        Ok(())
+    };
     let overdue = async {
         stop.cancelled().await;
         tokio::time::sleep(SHUTDOWN_GRACE).await;

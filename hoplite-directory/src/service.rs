@@ -1,15 +1,16 @@
 //! The gRPC service of a shard.
 
 use std::pin::Pin;
+use std::time::Duration;
 
-use futures::stream::Stream;
+use futures::stream::{Stream, StreamExt};
 use hoplite_core::error::Error;
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
 use hoplite_core::load::Load;
 use hoplite_core::shard::Page;
 use hoplite_proto::bounds::MAX_LISTED_OBJECTS;
 use hoplite_proto::directory::{decode_places, encode_load};
-use hoplite_proto::status::to_status;
+use hoplite_proto::status::{from_status, to_status};
 use hoplite_proto::v1::directory_server::Directory;
 use hoplite_proto::v1::{
     DescribeRequest, ListReply, ListRequest, LoadReport, MeasuredPlaces, ObjectDescription, PlaceReply,
@@ -42,10 +43,13 @@ impl Directory for DirectoryService {
         request: Request<Streaming<StoreMessages>>,
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (opened, answer) = oneshot::channel();
-        self.tasks.spawn(session::serve(self.host.clone(), request.into_inner(), opened));
+        let inbound = request.into_inner().map(|frame| frame.map_err(|status| from_status(&status)));
+        // The pings of HTTP/2 tell whether the store lives.
+        self.tasks.spawn(session::serve(self.host.clone(), inbound, Duration::MAX, opened));
         let opened = answer.await.unwrap_or(Err(Error::ShuttingDown));
-        let (send_queue, bypass) = opened.map_err(|error| to_status(&error))?;
-        Ok(Response::new(Box::pin(send_queue.into_stream(bypass))))
+        let send_queue = opened.map_err(|error| to_status(&error))?;
+        let frames = send_queue.into_stream().map(|frame| frame.map_err(|error| to_status(&error)));
+        Ok(Response::new(Box::pin(frames)))
     }
 
     type WatchStream = Orders;

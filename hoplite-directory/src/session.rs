@@ -1,19 +1,19 @@
 //! One session with a store, from its hello to its end.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
+use futures::stream::{Stream, StreamExt};
 use hoplite_core::error::{Error, Operation, Plane, Result};
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
-use hoplite_proto::directory::{BypassKey, decode_hello};
-use hoplite_proto::status::from_status;
+use hoplite_proto::directory::decode_hello;
 use hoplite_proto::v1::StoreMessages;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
-use tonic::Streaming;
 
-use crate::direct::DirectConnections;
 use crate::owner::{SessionId, ShardHandle};
 use crate::said::decode;
 use crate::send_queue::SendQueue;
@@ -28,21 +28,22 @@ pub(crate) struct Host {
     pub(crate) cluster: ClusterId,
     /// How the stores are.
     pub(crate) loads: Loads,
-    /// The direct connections of sessions, if they are allowed.
-    pub(crate) direct: Option<DirectConnections>,
     /// Says that the daemon stops.
     pub(crate) stop: CancellationToken,
 }
 
-/// Serves what arrives in one session.
+/// Serves the frames that arrive in one session.
 ///
-/// `opened` is given the queue once the store is accepted, and its direct connection if it has one, or else the reason. The session is closed in any case,
-/// also when the call that opened it is gone by then.
+/// `opened` is given the queue once the store is accepted, or else the reason. A store that neither sends a frame nor
+/// takes one for `silence_limit` is gone. The session is closed in any case, also when the call that opened it is gone by
+/// then.
 pub(crate) async fn serve(
     host: Host,
-    mut inbound: Streaming<StoreMessages>,
-    opened: oneshot::Sender<Result<(Arc<SendQueue>, Option<BypassKey>)>>,
+    inbound: impl Stream<Item = Result<StoreMessages>>,
+    silence_limit: Duration,
+    opened: oneshot::Sender<Result<Arc<SendQueue>>>,
 ) {
+    let mut inbound = pin!(inbound);
     let opening = tokio::select! {
         opening = open(&host, &mut inbound) => opening,
         () = host.stop.cancelled() => Err(Error::ShuttingDown),
@@ -55,26 +56,24 @@ pub(crate) async fn serve(
             return;
         }
     };
-    let offer = host.direct.as_ref().and_then(|direct| direct.offer(session, send_queue.clone()));
-    if opened.send(Ok((send_queue.clone(), offer.as_ref().map(|offer| offer.key)))).is_ok() {
-        match read(&host.shard, session, &send_queue, inbound).await {
-            Ok(()) => {}
-            Err(error) => {
-                tracing::debug!(%error, "a session was broken");
-                send_queue.fail(error);
-            }
-        }
+    if opened.send(Ok(send_queue.clone())).is_ok()
+        && let Err(error) = read(&host.shard, session, &send_queue, inbound, silence_limit).await
+    {
+        tracing::debug!(%error, "a session was broken");
+        send_queue.fail(error);
     }
     // An error means that the shard is gone, and the session with it.
     let _ = host.shard.close(session).await;
 }
 
-async fn open(host: &Host, inbound: &mut Streaming<StoreMessages>) -> Result<(SessionId, Arc<SendQueue>)> {
-    let first = timeout(HELLO_TIMEOUT, inbound.message())
+async fn open(
+    host: &Host,
+    mut inbound: impl Stream<Item = Result<StoreMessages>> + Unpin,
+) -> Result<(SessionId, Arc<SendQueue>)> {
+    let first = timeout(HELLO_TIMEOUT, inbound.next())
         .await
-        .map_err(|_| Error::timeout(Operation::Connect, HELLO_TIMEOUT))?
-        .map_err(|status| from_status(&status))?;
-    let Some(StoreMessages { hello: Some(hello), messages }) = first else {
+        .map_err(|_| Error::timeout(Operation::Connect, HELLO_TIMEOUT))?;
+    let Some(StoreMessages { hello: Some(hello), messages }) = first.transpose()? else {
         return Err(Error::malformed(Plane::Control, "a session starts with a hello"));
     };
     let info = decode_hello(hello, &host.cluster)?;
@@ -92,18 +91,22 @@ async fn read(
     shard: &ShardHandle,
     session: SessionId,
     send_queue: &SendQueue,
-    mut inbound: Streaming<StoreMessages>,
+    mut inbound: impl Stream<Item = Result<StoreMessages>> + Unpin,
+    silence_limit: Duration,
 ) -> Result<()> {
     loop {
         let next = async {
-            send_queue.room().await;
-            inbound.message().await
+            send_queue.room(silence_limit).await?;
+            timeout(silence_limit, inbound.next()).await.map_err(|_| Error::unavailable("the store"))
         };
         let batch = tokio::select! {
-            next = next => next.map_err(|status| from_status(&status))?,
+            next = next => next?,
             () = send_queue.closed() => None,
         };
-        let Some(batch) = batch else { return Ok(()) };
-        shard.say(session, decode(batch)?).await?;
+        match batch.transpose()? {
+            Some(batch) if batch == StoreMessages::default() => send_queue.pinged(),
+            Some(batch) => shard.say(session, decode(batch)?).await?,
+            None => return Ok(()),
+        }
     }
 }

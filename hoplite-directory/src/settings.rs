@@ -5,8 +5,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use hoplite_core::ClusterId;
 use hoplite_core::id::IdError;
 use hoplite_daemon::http::HttpAddress;
-use hoplite_daemon::{NotLoopback, Security, SecurityError, TimeSpan};
+use hoplite_daemon::{NotLoopback, Security, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, DirectoryConfig};
+use hoplite_net::SecurityError;
 
 /// Where a shard listens unless it is told otherwise.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7401);

@@ -1,32 +1,31 @@
-//! A real server, and a bare client that opens a session over gRPC and then speaks on a direct connection.
+//! A real server, and a bare client that opens sessions on direct connections.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
-use std::io;
+use std::io::{self, Write};
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
 
 use bytes::{BufMut, Bytes, BytesMut};
 use hoplite_core::error::Plane;
 use hoplite_core::placement::ShardList;
+use hoplite_core::session::SHARD_PINGS;
 use hoplite_core::shard::{
     LocationState, NodeInfo, Publish, Query, RequestId, Retention, ToShard, ToStore, Verdict,
 };
 use hoplite_core::{ClusterId, Error, Metadata, NodeId, ObjectId, PutId, id::Incarnation};
-use hoplite_daemon::Checked;
-use hoplite_daemon::opening::{self, Caller};
 use hoplite_directory::DirectoryConfig;
+use hoplite_net::Checked;
+use hoplite_net::opening::{self, Caller};
 use hoplite_proto::bounds::MAX_BATCH_BYTES;
-use hoplite_proto::directory::{BypassKey, Preface, decode_shard_batch, encode_hello, encode_to_shard};
-use hoplite_proto::status::from_status;
+use hoplite_proto::directory::{Preface, decode_shard_batch, encode_hello, encode_to_shard};
+use hoplite_proto::framing;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
-use hoplite_proto::{framing, v1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
-use tonic::Streaming;
 
 /// Long enough for a busy machine; nothing here waits for it when all is well.
 const PATIENCE: Duration = Duration::from_secs(300);
@@ -46,55 +45,45 @@ impl Server {
         Self { address, _shutdown: shutdown.drop_guard() }
     }
 
-    /// A session over gRPC, and the key that it offers.
-    async fn session(&self, node: &str) -> Session {
-        let (outbound, receiver) = mpsc::channel::<StoreMessages>(16);
-        let info = NodeInfo {
-            node: NodeId::new(node).unwrap(),
-            incarnation: Incarnation(1),
-            data_address: "127.0.0.1:7402".parse().unwrap(),
-            labels: Vec::new(),
-            shards: ShardList::new(["127.0.0.1:7401"]),
-        };
-        let hello = Some(encode_hello(&info, &ClusterId::new("hoplite").unwrap()));
-        outbound.send(StoreMessages { hello, messages: Vec::new() }).await.unwrap();
-        let outbound_stream = futures::stream::unfold(receiver, |mut receiver| async move {
-            receiver.recv().await.map(|message| (message, receiver))
-        });
-        let mut client = DirectoryClient::connect(format!("http://{}", self.address)).await.unwrap();
-        let mut inbound = client.session(outbound_stream).await.unwrap().into_inner();
-        let welcome = inbound.message().await.unwrap().unwrap().welcome.unwrap();
-        let key = BypassKey::of_bytes(&welcome.bypass_key).expect("a key");
-        Session { key, outbound, inbound }
-    }
-
-    /// A connection for the session of `key`.
-    async fn connect(&self, key: BypassKey) -> Direct {
+    /// A connection on which no session is open yet.
+    async fn connect(&self) -> Direct {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
-        let opened = opening::connect(&mut stream, None, &Caller::default(), Some(key)).await.unwrap();
-        Direct { stream: Checked::new(stream, opened.records), received: BytesMut::new() }
+        let caller = Caller::default();
+        let records = opening::connect(&mut stream, None, &caller, Preface::Direct).await.unwrap();
+        Direct { stream: Checked::new(stream, records), received: BytesMut::new() }
     }
 
-    /// A session over a direct connection.
-    async fn diverted(&self, node: &str) -> (Session, Direct) {
-        let mut session = self.session(node).await;
-        let bypass = self.connect(session.key).await;
-        assert!(session.next().await.unwrap().unwrap().bypassed);
-        (session, bypass)
+    /// A session on a direct connection.
+    async fn session(&self, node: &str) -> Direct {
+        let mut direct = self.connect().await;
+        direct.write(&hello(node)).await;
+        assert!(direct.next().await.unwrap().welcome.is_some());
+        direct
+    }
+
+    /// Answers a query over gRPC.
+    async fn ask_over_grpc(&self, node: &str, name: &str) -> Vec<ToStore> {
+        let asked = StoreMessages { hello: None, messages: vec![encode_to_shard(query(name))] };
+        let outbound = futures::stream::iter([hello(node), asked]);
+        let outbound = futures::StreamExt::chain(outbound, futures::stream::pending());
+        let mut client = DirectoryClient::connect(format!("http://{}", self.address)).await.unwrap();
+        let mut inbound = client.session(outbound).await.unwrap().into_inner();
+        assert!(inbound.message().await.unwrap().unwrap().welcome.is_some());
+        let answer = timeout(PATIENCE, inbound.message()).await.expect("something is said");
+        decode_shard_batch(answer.unwrap().unwrap()).unwrap()
     }
 }
 
-struct Session {
-    key: BypassKey,
-    outbound: mpsc::Sender<StoreMessages>,
-    inbound: Streaming<ShardMessages>,
-}
-
-impl Session {
-    async fn next(&mut self) -> Result<Option<ShardMessages>, Error> {
-        let next = timeout(PATIENCE, self.inbound.message()).await.expect("something is said");
-        next.map_err(|status| from_status(&status))
-    }
+fn hello(node: &str) -> StoreMessages {
+    let info = NodeInfo {
+        node: NodeId::new(node).unwrap(),
+        incarnation: Incarnation(1),
+        data_address: "127.0.0.1:7402".parse().unwrap(),
+        labels: Vec::new(),
+        shards: ShardList::new(["127.0.0.1:7401"]),
+    };
+    let hello = Some(encode_hello(&info, &ClusterId::new("hoplite").unwrap()));
+    StoreMessages { hello, messages: Vec::new() }
 }
 
 struct Direct {
@@ -104,21 +93,40 @@ struct Direct {
 
 impl Direct {
     async fn say(&mut self, message: ToShard) {
-        let messages = vec![encode_to_shard(message)];
+        self.write(&StoreMessages { hello: None, messages: vec![encode_to_shard(message)] }).await;
+    }
+
+    async fn write(&mut self, messages: &StoreMessages) {
         let mut frame = BytesMut::new();
-        framing::encode(&StoreMessages { hello: None, messages }, &mut frame).unwrap();
-        self.stream.write_all(&frame).await.unwrap();
+        framing::encode(messages, &mut frame).unwrap();
+        self.write_bytes(&frame).await;
+    }
+
+    async fn write_bytes(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).await.unwrap();
         self.stream.flush().await.unwrap();
     }
 
     /// The next message; `None` at the end of the connection.
     async fn hear(&mut self) -> Option<ToStore> {
+        let mut messages = decode_shard_batch(self.next().await?).unwrap();
+        assert_eq!(messages.len(), 1);
+        messages.pop()
+    }
+
+    /// The error with which the shard ends the session, and closes the connection.
+    async fn end(&mut self) -> Error {
+        let error = decode_shard_batch(self.next().await.expect("the shard says why")).unwrap_err();
+        assert_eq!(self.next().await, None);
+        error
+    }
+
+    /// The next frame; `None` at the end of the connection.
+    async fn next(&mut self) -> Option<ShardMessages> {
         loop {
             let frame = framing::decode_on(Plane::Control, &mut self.received, MAX_BATCH_BYTES).unwrap();
-            if let Some(frame) = frame {
-                let mut messages = decode_shard_batch(frame).unwrap();
-                assert_eq!(messages.len(), 1);
-                return messages.pop();
+            if frame.is_some() {
+                return frame;
             }
             let read = timeout(PATIENCE, self.stream.read_buf(&mut self.received)).await;
             match read.expect("something is said") {
@@ -156,112 +164,113 @@ fn query(name: &str) -> ToShard {
 }
 
 #[tokio::test]
-async fn a_session_goes_on_past_grpc_beside_one_that_does_not() {
+async fn sessions_on_a_direct_connection_and_over_grpc_see_the_same_objects() {
     let server = Server::start().await;
-    let (session, mut bypass) = server.diverted("a").await;
-    bypass.say(publish("x")).await;
-    assert!(matches!(bypass.hear().await, Some(ToStore::Published { verdict: Verdict::Accepted, .. })));
-
-    let mut other = server.session("b").await;
-    let asked = StoreMessages { hello: None, messages: vec![encode_to_shard(query("x"))] };
-    other.outbound.send(asked).await.unwrap();
-    let answer = decode_shard_batch(other.next().await.unwrap().unwrap()).unwrap();
+    let mut direct = server.session("a").await;
+    direct.say(publish("x")).await;
+    assert!(matches!(direct.hear().await, Some(ToStore::Published { verdict: Verdict::Accepted, .. })));
+    let answer = server.ask_over_grpc("b", "x").await;
     assert!(matches!(&answer[..], [ToStore::Inline { bytes, .. }] if **bytes == *b"bytes"));
 
-    // What was said before the end still counts; then gRPC ends, too.
-    bypass.say(publish("y")).await;
-    bypass.stream.shutdown().await.unwrap();
-    let mut session = session;
-    assert_eq!(session.next().await, Ok(None));
-    let asked = StoreMessages { hello: None, messages: vec![encode_to_shard(query("y"))] };
-    other.outbound.send(asked).await.unwrap();
-    let answer = decode_shard_batch(other.next().await.unwrap().unwrap()).unwrap();
+    // What was said before the end still counts.
+    direct.say(publish("y")).await;
+    direct.stream.shutdown().await.unwrap();
+    assert!(matches!(direct.hear().await, Some(ToStore::Published { .. })));
+    assert_eq!(direct.next().await, None);
+    let answer = server.ask_over_grpc("c", "y").await;
     assert!(matches!(&answer[..], [ToStore::Inline { .. }]), "{answer:?}");
 }
 
 #[tokio::test]
-async fn the_end_of_grpc_ends_the_bypass() {
+async fn a_newer_session_of_the_store_ends_the_older_one_with_the_reason() {
     let server = Server::start().await;
-    let (session, mut bypass) = server.diverted("a").await;
-    drop(session);
-    assert_eq!(bypass.hear().await, None);
+    let mut older = server.session("a").await;
+    let mut newer = server.session("a").await;
+    let error = older.end().await;
+    assert!(error.to_string().contains("the store has opened another one"), "{error}");
+    newer.say(publish("x")).await;
+    assert!(newer.hear().await.is_some());
 }
 
 #[tokio::test]
-async fn a_newer_session_of_the_store_ends_both_connections_with_the_reason() {
+async fn a_connection_that_begins_otherwise_is_refused_with_the_reason() {
     let server = Server::start().await;
-    let (mut session, mut bypass) = server.diverted("a").await;
-    let (_newer, mut newer_bypass) = server.diverted("a").await;
-    assert_eq!(bypass.hear().await, None);
-    assert!(matches!(session.next().await, Err(Error::Unavailable { .. })));
-    newer_bypass.say(publish("x")).await;
-    assert!(newer_bypass.hear().await.is_some());
-}
-
-#[tokio::test]
-async fn only_the_key_of_a_session_opens_a_bypass_and_only_once() {
-    let server = Server::start().await;
-    assert_eq!(server.connect(BypassKey([7; 32])).await.hear().await, None);
     let mut other = TcpStream::connect(server.address).await.unwrap();
     other.write_all(b"HEAD / HTTP/1.1\r\nHost: here and a bit more\r\n\r\n").await.unwrap();
     let mut answer = Vec::new();
     let _ = timeout(PATIENCE, other.read_to_end(&mut answer)).await.unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 400 "), "{answer:?}");
 
-    let (mut session, mut bypass) = server.diverted("a").await;
-    assert_eq!(server.connect(session.key).await.hear().await, None);
-    bypass.say(publish("x")).await;
-    assert!(bypass.hear().await.is_some(), "the session goes on");
-    drop(bypass);
-    assert_eq!(session.next().await, Ok(None));
-    assert_eq!(server.connect(session.key).await.hear().await, None);
+    let mut direct = server.connect().await;
+    direct.say(publish("x")).await;
+    assert!(matches!(direct.end().await, Error::Malformed { .. }), "no hello");
+    let mut direct = server.connect().await;
+    let mut foreign = hello("a");
+    foreign.hello.as_mut().unwrap().cluster = "another".to_owned();
+    direct.write(&foreign).await;
+    assert!(matches!(direct.end().await, Error::ClusterMismatch { .. }));
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_ends_the_session_and_grpc_says_why() {
+async fn the_shard_says_why_it_ends_a_session_whose_store_makes_no_sense() {
     let server = Server::start().await;
     let mut too_long = BytesMut::new();
     too_long.put_u32_le(u32::try_from(MAX_BATCH_BYTES).unwrap() + 1);
     let no_message: &[u8] = b"\x02\0\0\0\xff\xff";
     let mut second_hello = BytesMut::new();
-    let hello = StoreMessages { hello: Some(v1::Hello::default()), messages: Vec::new() };
-    framing::encode(&hello, &mut second_hello).unwrap();
+    framing::encode(&hello("a"), &mut second_hello).unwrap();
     for nonsense in [&too_long[..], no_message, &second_hello[..]] {
-        let (mut session, mut bypass) = server.diverted("a").await;
-        bypass.stream.write_all(nonsense).await.unwrap();
-        bypass.stream.flush().await.unwrap();
-        assert!(matches!(session.next().await, Err(Error::Malformed { plane: Plane::Control, .. })));
-        assert_eq!(bypass.hear().await, None);
+        let mut direct = server.session("a").await;
+        direct.write_bytes(nonsense).await;
+        // What it still sends does not keep it from reading the reason.
+        direct.write_bytes(&[0; 4096]).await;
+        assert!(matches!(direct.end().await, Error::Malformed { plane: Plane::Control, .. }));
     }
 }
 
 #[tokio::test]
-async fn a_bypass_that_says_nothing_keeps_nobody_out() {
+async fn connections_that_say_nothing_keep_nobody_out() {
     let server = Server::start().await;
-    let mut session = server.session("a").await;
     let mut silent = TcpStream::connect(server.address).await.unwrap();
     silent.write_all(Preface::Direct.bytes()).await.unwrap();
-    let mut bypass = server.connect(session.key).await;
-    assert!(session.next().await.unwrap().unwrap().bypassed);
-    bypass.say(publish("x")).await;
-    assert!(bypass.hear().await.is_some());
+    let mut without_hello = server.connect().await;
+    let mut direct = server.session("a").await;
+    direct.say(publish("x")).await;
+    assert!(direct.hear().await.is_some());
     let _ = timeout(PATIENCE, silent.read_to_end(&mut Vec::new())).await.expect("it is closed");
+    assert!(matches!(without_hello.end().await, Error::Timeout { .. }));
 }
 
 #[tokio::test]
-async fn a_changed_byte_ends_the_session_and_grpc_says_why() {
+async fn a_store_that_pings_keeps_its_session_and_a_silent_one_loses_it() {
     let server = Server::start().await;
-    let mut session = server.session("a").await;
+    let [mut pings, mut silent] = [server.session("a").await, server.session("b").await];
+    let begun = Instant::now();
+    let pinging = async {
+        while begun.elapsed() < SHARD_PINGS.silence_limit() + Duration::from_secs(1) {
+            pings.write(&StoreMessages::default()).await;
+            assert_eq!(pings.next().await, Some(ShardMessages::default()));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+    };
+    let ((), error) = tokio::join!(pinging, silent.end());
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    pings.say(publish("x")).await;
+    assert!(pings.hear().await.is_some());
+}
+
+#[tokio::test]
+async fn a_changed_byte_ends_the_session_and_the_shard_says_why() {
+    let server = Server::start().await;
     let mut stream = TcpStream::connect(server.address).await.unwrap();
-    let opened = opening::connect(&mut stream, None, &Caller::default(), Some(session.key)).await.unwrap();
-    assert!(session.next().await.unwrap().unwrap().bypassed);
-    let (mut sealer, _) = opened.records;
-    let (mut frame, mut records) = (BytesMut::new(), BytesMut::new());
-    let messages = vec![encode_to_shard(publish("x"))];
-    framing::encode(&StoreMessages { hello: None, messages }, &mut frame).unwrap();
-    sealer.seal(&frame, &mut records);
-    let middle = records.len() / 2;
-    records[middle] ^= 0x10;
-    stream.write_all(&records).await.unwrap();
-    assert!(matches!(session.next().await, Err(Error::Malformed { plane: Plane::Control, .. })));
+    let mut below = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned().unwrap());
+    let records = opening::connect(&mut stream, None, &Caller::default(), Preface::Direct).await.unwrap();
+    let mut direct = Direct { stream: Checked::new(stream, records), received: BytesMut::new() };
+    direct.write(&hello("a")).await;
+    assert!(direct.next().await.unwrap().welcome.is_some());
+    // A record of four bytes with a wrong checksum.
+    let record = [8, 0, !8, !0, 0, 0, 0, 0, 1, 2, 3, 4];
+    below.write_all(&record).unwrap();
+    let error = direct.end().await;
+    assert!(error.to_string().contains("changed on its way"), "{error}");
 }

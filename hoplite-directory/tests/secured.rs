@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::{Duration, Instant, SystemTime};
 
 use hoplite_core::{ClusterId, Error, ErrorCode, NodeId, id::Incarnation, shard::NodeInfo};
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Authority, Credentials, Route, Tls, TlsFiles, Token};
 use hoplite_directory::{DirectoryConfig, DirectoryError};
+use hoplite_net::opening::Caller;
+use hoplite_net::{Authority, Credentials, Route, Tls, TlsFiles, Token};
 use hoplite_proto::directory::encode_hello;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1;
@@ -75,6 +75,17 @@ fn hello() -> v1::StoreMessages {
     v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() }
 }
 
+/// Opens a session on a direct connection.
+async fn direct_session(server: &Server, credentials: &Credentials) -> Result<(), Error> {
+    let uri = format!("http://{}", server.address).parse().unwrap();
+    let connected = credentials.connect_direct(&uri, &Caller::default(), &Route::Network).await;
+    let (mut reader, mut writer) = connected.map_err(|error| credentials.error_of(&error))?;
+    writer.write(&hello()).await.unwrap();
+    let first = timeout(PATIENCE, reader.next::<v1::ShardMessages>(4096)).await.unwrap()?;
+    first.unwrap().welcome.expect("the store is welcome");
+    Ok(())
+}
+
 /// What each call of the service answers.
 async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
     let says = futures::stream::once(std::future::ready(hello()));
@@ -102,14 +113,17 @@ async fn who_knows_the_token_is_served_and_a_stranger_learns_that_there_is_one()
     for answer in all_calls(&mut server.client(&credentials).await).await {
         answer.unwrap();
     }
+    direct_session(&server, &credentials).await.unwrap();
     for (who, presented) in
         [("nobody", Credentials::default()), ("another", token(b"another secret of the tests"))]
     {
         for answer in all_calls(&mut server.client(&presented).await).await {
-            let error = presented.error_of(answer.unwrap_err());
+            let error = presented.error_of(&answer.unwrap_err());
             assert_eq!(error.code(), ErrorCode::PermissionDenied, "{who}: {error}");
             assert!(matches!(error, Error::PermissionDenied { reason } if reason.contains("token")), "{who}");
         }
+        let error = direct_session(&server, &presented).await.unwrap_err();
+        assert!(matches!(error, Error::PermissionDenied { reason } if reason.contains("token")), "{who}");
     }
     server.stop().await;
 }
@@ -184,12 +198,12 @@ async fn a_process_at_the_address_of_a_shard_is_not_believed() {
     let credentials = token(b"a secret of the tests");
     let rogue = Server::start(token(b"a secret of the rogue")).await;
     let status = rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
-    let error = credentials.error_of(status);
+    let error = credentials.error_of(&status);
     assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
     // One that has no token is not believed either, although it would take everybody.
     let open = Server::start(Credentials::default()).await;
     let status = open.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
-    let error = credentials.error_of(status);
+    let error = credentials.error_of(&status);
     assert!(error.to_string().contains("this program has a token, and the directory has none"), "{error}");
     rogue.stop().await;
     open.stop().await;
@@ -279,6 +293,7 @@ async fn with_certificates_members_are_served_and_nobody_else_gets_a_word() {
     for answer in all_calls(&mut server.client(&member).await).await {
         answer.unwrap();
     }
+    direct_session(&server, &member).await.unwrap();
     let strangers = [
         ("no TLS", Credentials::default()),
         ("another authority", tls(place.path(), "127.0.0.1", &theirs, &[&theirs])),
@@ -289,6 +304,8 @@ async fn with_certificates_members_are_served_and_nobody_else_gets_a_word() {
             let status = answer.expect_err(who);
             assert!(matches!(from_status(&status), Error::Unavailable { .. }), "{who}: {status}");
         }
+        let error = direct_session(&server, &credentials).await.unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{who}: {error}");
         let endpoint = Endpoint::from_shared(format!("http://{}", server.address)).unwrap();
         let mut health = tonic_health::pb::health_client::HealthClient::new(credentials.channel(
             &endpoint,

@@ -8,7 +8,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use hoplite_daemon::{Tls, TlsError, warn_repeated};
+use hoplite_daemon::warn_repeated;
+use hoplite_net::{Tls, TlsError};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 

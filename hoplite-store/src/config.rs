@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::{ClusterId, Limits, NodeId};
-use hoplite_daemon::{Credentials, Tracer};
+use hoplite_daemon::Tracer;
+use hoplite_net::Credentials;
 use hoplite_shm::Backing;
 
 /// Where the directory is.

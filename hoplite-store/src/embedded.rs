@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::{InProcess, Route};
 use hoplite_directory::{Listener, Listeners};
+use hoplite_net::{InProcess, Route};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;

@@ -74,7 +74,7 @@ pub enum StoreError {
         address: SocketAddr,
         /// The cause.
         #[source]
-        source: Box<hoplite_daemon::TlsError>,
+        source: Box<hoplite_net::TlsError>,
     },
     /// The embedded directory failed.
     #[error("the embedded directory failed")]

@@ -7,7 +7,7 @@
 //! * `data`: the TCP connections over which stores exchange bytes.
 //! * `embedded`: a shard of the directory in the same process.
 //! * `advertised`: where other stores reach this one.
-//! * `session`: the sessions with the shards of the directory; `direct`: their direct connections; `outbox`: what waits to be sent there; `report`: what those are
+//! * `session`: the sessions with the shards of the directory; `outbox`: what waits to be sent there; `report`: what those are
 //!   told who watch the cluster.
 //! * `metrics`: what Prometheus is told.
 //! * `copies`: the memory of the copies, and who waits for its bytes.
@@ -21,7 +21,6 @@ mod advertised;
 mod config;
 mod copies;
 mod data;
-mod direct;
 mod embedded;
 mod engine;
 mod error;

@@ -1,14 +1,15 @@
 //! Tells a shard how this store is, while somebody looks at the cluster there.
 
-use std::convert::Infallible;
 use std::future::pending;
 use std::sync::Arc;
 
 use futures::stream;
+use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
 use hoplite_core::load::Reporter;
 use hoplite_core::time::Time;
 use hoplite_proto::directory::encode_load;
+use hoplite_proto::status::from_status;
 use hoplite_proto::v1::LoadReport;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, sleep_until};
@@ -31,10 +32,15 @@ pub(crate) struct LoadReports {
 }
 
 impl LoadReports {
-    /// Tells the shard at `link` whenever it asks, for ever, even if it does not want to know.
-    pub(crate) async fn run(&self, link: &ShardLink) -> Infallible {
+    /// Reports to the shard at `link` whenever the shard asks, even if the shard refuses reports. Returns the error of the
+    /// connection of gRPC once that is lost.
+    pub(crate) async fn run(&self, link: &ShardLink) -> Error {
         if let Err(status) = self.tell(link).await {
             tracing::debug!(shard = link.address, %status, "the shard is not told how this store is");
+            let error = from_status(&status);
+            if matches!(error, Error::Unavailable { .. }) {
+                return error;
+            }
         }
         pending().await
     }

@@ -12,12 +12,12 @@ use hoplite_core::ClusterId;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
-use hoplite_core::session::BypassTries;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
+use hoplite_daemon::EventLoop;
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, EventLoop, HalfOpen, Route};
+use hoplite_net::opening::Caller;
+use hoplite_net::{Credentials, HalfOpen, Route, TransportKind};
 use hoplite_proto::framing::max_request_bytes;
 use hoplite_shm::Arena;
 use tokio::net::TcpListener;
@@ -29,7 +29,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::advertised::{Advertised, check_certificate};
 use crate::config::{Prefault, StoreConfig};
-use crate::data::{self, DataConfig, DataMetrics, Puller, TransportKind};
+use crate::data::{self, DataConfig, DataMetrics, Puller};
 use crate::embedded::{DirectoryFailure, EmbeddedDirectory, start_directory};
 use crate::engine::Engine;
 use crate::error::StoreError;
@@ -370,7 +370,6 @@ fn start_sessions(
             advertised: advertised.cloned(),
             cluster: cluster.clone(),
             started: Instant::now(),
-            bypass_tries: BypassTries::default(),
         };
         start(session, state);
         (link.address.clone(), observed)

@@ -1,33 +1,29 @@
 //! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
 //! lost.
 //!
-//! It is opened over gRPC, whose pings tell whether the shard lives. If the shard offers it, the messages have a direct connection.
+//! The messages travel over a direct connection. The pings of gRPC beside it tell sooner if the shard is dead.
 
-use std::future::pending;
 use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 
-use futures::stream::{self, Stream, StreamExt};
-use hoplite_core::error::{Error, Plane};
+use hoplite_core::error::Error;
 use hoplite_core::node::Event;
-use hoplite_core::session::{Attempts, BYPASS_PINGS, BYPASS_TIMEOUT, BypassTries, Next, OPEN_TIMEOUT};
+use hoplite_core::session::{Attempts, DIRECT_PINGS, Next, OPEN_TIMEOUT};
 use hoplite_core::shard::NodeInfo;
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
-use hoplite_daemon::{Credentials, cause};
-use hoplite_proto::directory::{BypassKey, check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
-use hoplite_proto::status::from_status;
+use hoplite_net::{Credentials, FrameReader, FrameWriter, cause};
+use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
+use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::trace;
 use hoplite_proto::v1::{ShardMessages, StoreMessage, StoreMessages};
-use tokio::sync::{oneshot, watch};
+use tokio::sync::watch;
 use tokio::task::yield_now;
 use tokio::time::{Instant, MissedTickBehavior, interval_at, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::{Status, Streaming};
 
 use crate::advertised::{Advertised, check_certificate};
-use crate::direct::{DirectConnection, PING};
 use crate::engine::Engine;
 use crate::metrics;
 use crate::outbox::{Batches, outbox};
@@ -36,9 +32,6 @@ use crate::shard_link::ShardLink;
 
 /// After so many frames in a row, what waits to be written has its turn.
 const FRAMES_PER_TURN: usize = 16;
-/// Most frames that a shard says before the store has said anything.
-const MAX_EARLY_FRAMES: usize = 64;
-
 /// How a session stands.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
@@ -63,7 +56,6 @@ pub(crate) struct Session {
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
     pub(crate) started: Instant,
-    pub(crate) bypass_tries: BypassTries,
 }
 
 impl Session {
@@ -127,137 +119,56 @@ impl Session {
             }
             self.info.data_address = address;
         }
-        let info = self.info.clone();
-        let hello = StoreMessages { hello: Some(encode_hello(&info, &self.cluster)), messages: Vec::new() };
-        let (over_grpc, queued) = oneshot::channel();
-        let mut client = self.link.client();
-        let opening = async {
-            let mut inbound = client.session(outbound(hello, queued)).await?.into_inner();
-            let first = inbound.message().await?;
-            Ok::<_, Status>((inbound, first))
-        };
-        let opened = timeout(OPEN_TIMEOUT, opening).await;
-        let (mut inbound, first) = opened
-            .map_err(|_| Error::unavailable("the directory shard"))?
-            .map_err(|status| Failure::of_opening(&self.link.credentials, status))?;
-        let Some(ShardMessages { welcome: Some(welcome), messages, .. }) = first else {
-            return Err(Error::unavailable("the directory shard").into());
-        };
-        check_welcome(&welcome)?;
-        let mut early = vec![ShardMessages { messages, ..Default::default() }];
-        let bypass = match BypassKey::of_bytes(&welcome.bypass_key) {
-            Some(key) if self.bypass_tries.is_due(self.now()) => {
-                self.divert(key, &mut inbound, &mut early).await?
-            }
-            _ => None,
-        };
-        let (shard, is_past_grpc) = (&self.link.address, bypass.is_some());
-        tracing::info!(shard, is_past_grpc, "session with the directory shard is up");
+        let hello = encode_hello(&self.info, &self.cluster);
+        let hello = StoreMessages { hello: Some(hello), messages: Vec::new() };
+        let opened = timeout(OPEN_TIMEOUT, self.open(hello)).await;
+        let (reader, writer, first) = opened.map_err(|_| lost())??;
+        tracing::info!(shard = self.link.address, "session with the directory shard is up");
         self.engine.session_up(self.shard, outbox);
         state.send_replace(SessionState::Up);
-        for batch in early {
-            self.take(batch)?;
-        }
-        let telling = self.load_reports.run(&self.link);
-        let begun = self.now();
+        self.take(first)?;
         let ended = tokio::select! {
-            ended = async {
-                match bypass {
-                    Some(bypass) => {
-                        let ended = self.talk_past_grpc(bypass, batches, &mut inbound).await;
-                        // The stream over gRPC ends with this, and the session with that stream.
-                        drop(over_grpc);
-                        ended
-                    }
-                    None => {
-                        // Refused only if the call has ended, which shows next.
-                        let _ = over_grpc.send(batches);
-                        self.talk_over_grpc(&mut inbound).await.map(|()| Heard::End)
-                    }
-                }
-            } => ended,
-            never = telling => match never {},
+            ended = self.talk(reader, writer, batches) => ended,
+            lost = self.load_reports.run(&self.link) => Err(lost),
         };
-        if let Ok(Heard::Nothing) = ended {
-            self.bypass_tries.failed(self.now());
-            return Err(Error::unavailable("the direct connection to the directory shard").into());
-        }
-        if is_past_grpc {
-            self.bypass_tries.ended(begun, self.now());
-        }
-        Ok(ended.map(drop)?)
+        Ok(ended?)
     }
 
-    /// Opens the direct connection. Returns `None` if the shard cannot be reached for that. What the shard says before is added to
-    /// `early`.
-    async fn divert(
-        &mut self,
-        key: BypassKey,
-        inbound: &mut Streaming<ShardMessages>,
-        early: &mut Vec<ShardMessages>,
-    ) -> Result<Option<DirectConnection>, Error> {
-        let mut bypass = match self.link.open_direct(key).await {
-            Ok(bypass) => bypass,
-            Err(error) => {
-                tracing::debug!(shard = self.link.address, %error, "cannot open a direct connection");
-                self.bypass_tries.failed(self.now());
-                return Ok(None);
-            }
+    /// Connects and introduces this store. Returns the connection, and the first messages of the shard.
+    async fn open(&self, hello: StoreMessages) -> Result<(FrameReader, FrameWriter, ShardMessages), Failure> {
+        let connected = self.link.connect().await;
+        let (mut reader, mut writer) =
+            connected.map_err(|error| Failure::of_opening(&self.link.credentials, &error))?;
+        writer.write(&hello).await.map_err(|_| lost())?;
+        let mut first: ShardMessages = reader.next(MAX_SHARD_FRAME_BYTES).await?.ok_or_else(lost)?;
+        let Some(welcome) = first.welcome.take() else {
+            decode_shard_batch(first)?;
+            return Err(lost().into());
         };
-        // The shard may turn from here on, so it must.
-        let turning = async {
-            while early.len() < MAX_EARLY_FRAMES
-                && let Some(next) = inbound.message().await.map_err(|status| from_status(&status))?
-            {
-                if next.bypassed {
-                    let answer = bypass.reader.next().await?;
-                    early.push(
-                        answer.ok_or(Error::unavailable("the direct connection to the directory shard"))?,
-                    );
-                    return Ok(());
-                }
-                early.push(next);
-            }
-            Err(Error::unavailable("the direct connection to the directory shard"))
-        };
-        let turned = timeout(BYPASS_TIMEOUT, turning).await;
-        let turned =
-            turned.unwrap_or(Err(Error::unavailable("the direct connection to the directory shard")));
-        if turned.is_err() {
-            self.bypass_tries.failed(self.now());
-        }
-        turned.map(|()| Some(bypass))
+        check_welcome(&welcome)?;
+        Ok((reader, writer, first))
     }
 
-    async fn talk_over_grpc(&self, inbound: &mut Streaming<ShardMessages>) -> Result<(), Error> {
-        while let Some(batch) = inbound.message().await.map_err(|status| from_status(&status))? {
-            self.take(batch)?;
-        }
-        Ok(())
-    }
-
-    /// Talks over the direct connection until that ends; gRPC says why, unless the shard is silent here.
-    async fn talk_past_grpc(
+    /// Exchanges messages until either side ends the session.
+    async fn talk(
         &self,
-        DirectConnection { mut reader, mut writer }: DirectConnection,
+        mut reader: FrameReader,
+        mut writer: FrameWriter,
         mut batches: Batches,
-        inbound: &mut Streaming<ShardMessages>,
-    ) -> Result<Heard, Error> {
-        let talking = async {
+    ) -> Result<(), Error> {
+        let reading = async {
             for number in 1.. {
-                let Ok(next) = timeout(BYPASS_PINGS.silence_limit(), reader.next()).await else {
-                    return Ok(Heard::Nothing);
-                };
-                let Some(batch) = next? else { break };
+                let next = timeout(DIRECT_PINGS.silence_limit(), reader.next(MAX_SHARD_FRAME_BYTES)).await;
+                let Some(batch) = next.map_err(|_| lost())?? else { break };
                 self.take(batch)?;
                 if number % FRAMES_PER_TURN == 0 {
                     yield_now().await;
                 }
             }
-            Ok::<_, Error>(Heard::End)
+            Ok::<_, Error>(())
         };
         let writing = async {
-            let mut pings = interval_at(Instant::now() + BYPASS_PINGS.interval, BYPASS_PINGS.interval);
+            let mut pings = interval_at(Instant::now() + DIRECT_PINGS.interval, DIRECT_PINGS.interval);
             pings.set_missed_tick_behavior(MissedTickBehavior::Delay);
             loop {
                 tokio::select! {
@@ -265,31 +176,20 @@ impl Session {
                         Some(frame) => writer.write(&frame).await?,
                         None => break,
                     },
-                    _ = pings.tick() => writer.write(&PING).await?,
+                    _ = pings.tick() => writer.write(&StoreMessages::default()).await?,
                 }
             }
             writer.end().await
         };
-        // If writing fails, reading does.
-        let writing = async { (writing.await.ok(), pending::<()>().await) };
-        let mut reason = pin!(inbound.message());
-        let said = tokio::select! {
+        let mut reading = pin!(reading);
+        let written = tokio::select! {
             biased;
-            ended = talking => {
-                if let Heard::Nothing = ended? {
-                    return Ok(Heard::Nothing);
-                }
-                let waited = timeout(BYPASS_TIMEOUT, &mut reason).await;
-                waited.map_err(|_| Error::unavailable("the direct connection to the directory shard"))?
-            }
-            said = &mut reason => said,
-            _ = writing => Ok(None),
+            ended = &mut reading => return ended.and(Err(lost())),
+            written = writing => written,
         };
-        match said {
-            Ok(None) => Ok(Heard::End),
-            Ok(Some(_)) => Err(Error::malformed(Plane::Control, "a message over gRPC after the turn")),
-            Err(status) => Err(from_status(&status)),
-        }
+        // The shard answers what it was told, and then ends the session. If writing has failed, it may say why.
+        reading.await?;
+        written.map_err(|_| lost())
     }
 
     fn now(&self) -> Time {
@@ -317,12 +217,8 @@ const fn is_refusal(error: &Error) -> bool {
     )
 }
 
-/// The reason for which the shard is listened to no more.
-enum Heard {
-    /// The session has ended.
-    End,
-    /// Not even an answer to pings.
-    Nothing,
+fn lost() -> Error {
+    Error::unavailable("the directory shard")
 }
 
 /// Why a session has ended, or did not come about.
@@ -337,20 +233,12 @@ impl Failure {
         if self.is_tls { metrics::TLS.to_owned() } else { label_of(self.error.code()) }
     }
 
-    /// Returns the reason for which a session did not come about.
-    fn of_opening(credentials: &Credentials, status: Status) -> Self {
+    /// Returns the reason for which there is no connection.
+    fn of_opening(credentials: &Credentials, error: &io::Error) -> Self {
         // This side did not accept what the other one has shown, or the other one said nonsense. That the other one does not
         // accept this side ends the connection later, without this being said.
-        let is_tls = cause::<rustls::Error>(&status).is_some();
-        let detail = cause::<rustls::Error>(&status).map(ToString::to_string);
-        let detail = detail.or_else(|| cause::<io::Error>(&status).map(ToString::to_string));
-        let error = match (credentials.error_of(status), detail) {
-            (Error::Unavailable { what }, Some(detail)) if !what.contains(&detail) => {
-                Error::Unavailable { what: format!("{what}: {detail}").into() }
-            }
-            (error, _) => error,
-        };
-        Self { error, is_tls }
+        let is_tls = cause::<rustls::Error>(error).is_some();
+        Self { error: credentials.error_of(error), is_tls }
     }
 }
 
@@ -358,17 +246,6 @@ impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self { error, is_tls: false }
     }
-}
-
-/// The stream of frames to the shard over gRPC: the hello, then what is queued, if that is to go this way.
-fn outbound(
-    hello: StoreMessages,
-    queued: oneshot::Receiver<Batches>,
-) -> impl Stream<Item = StoreMessages> + Send + 'static {
-    let queued = stream::once(queued).filter_map(async |queued| queued.ok()).flat_map(|batches| {
-        stream::unfold(batches, async |mut batches| Some((next_frame(&mut batches).await?, batches)))
-    });
-    stream::iter([hello]).chain(queued)
 }
 
 /// What is queued, several messages at a time.

@@ -10,10 +10,9 @@ use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::topology::place::contradiction;
 use hoplite_core::{ClusterId, Limits, NodeId};
 use hoplite_daemon::http::HttpAddress;
-use hoplite_daemon::{
-    Group, MemoryLimits, NotASize, NotLoopback, Security, SecurityError, Size, TimeSpan, User,
-};
+use hoplite_daemon::{Group, MemoryLimits, NotASize, NotLoopback, Security, Size, TimeSpan, User};
 use hoplite_directory::DEFAULT_CLUSTER;
+use hoplite_net::SecurityError;
 use hoplite_proto::bounds::{MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS};
 use hoplite_proto::socket_path::default_socket_path;
 use hoplite_shm::Backing;

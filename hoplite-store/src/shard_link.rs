@@ -3,20 +3,19 @@
 use std::io;
 
 use hoplite_core::session::{CONNECT_TIMEOUT, STORE_PINGS};
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, Route};
+use hoplite_net::opening::Caller;
+use hoplite_net::{Credentials, FrameReader, FrameWriter, Route};
 use hoplite_proto::bounds::MAX_SHARD_FRAME_BYTES;
-use hoplite_proto::directory::BypassKey;
 use hoplite_proto::v1::directory_client::DirectoryClient;
+use tonic::codegen::http::Uri;
 use tonic::transport::{Channel, Endpoint};
-
-use crate::direct::DirectConnection;
 
 /// One shard, as a store reaches it.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardLink {
     /// The address as configured.
     pub(crate) address: String,
+    uri: Uri,
     channel: Channel,
     pub(crate) credentials: Credentials,
     caller: Caller,
@@ -44,7 +43,15 @@ impl ShardLink {
             .initial_stream_window_size(4 << 20)
             .initial_connection_window_size(16 << 20);
         let channel = credentials.channel(&endpoint, caller.clone(), route.clone());
-        Some(Self { address: address.to_owned(), channel, credentials: credentials.clone(), caller, route })
+        let uri = endpoint.uri().clone();
+        Some(Self {
+            address: address.to_owned(),
+            uri,
+            channel,
+            credentials: credentials.clone(),
+            caller,
+            route,
+        })
     }
 
     /// A client for calls to the shard.
@@ -52,9 +59,8 @@ impl ShardLink {
         DirectoryClient::new(self.channel.clone()).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
     }
 
-    /// Connects once more, for the messages of the session that `key` names.
-    pub(crate) async fn open_direct(&self, key: BypassKey) -> io::Result<DirectConnection> {
-        let token = self.credentials.token.as_ref();
-        DirectConnection::open(&self.address, &self.route, token, &self.caller, key).await
+    /// Opens a direct connection to the shard, for a session.
+    pub(crate) async fn connect(&self) -> io::Result<(FrameReader, FrameWriter)> {
+        self.credentials.connect_direct(&self.uri, &self.caller, &self.route).await
     }
 }

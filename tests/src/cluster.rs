@@ -10,8 +10,9 @@ use std::time::{Duration, Instant};
 
 use hoplite_client::blocking::Client;
 use hoplite_client::{Dtype, Metadata, PutOptions};
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Addresses, Credentials, Route, launch};
+use hoplite_daemon::{Addresses, Security, launch};
+use hoplite_net::Route;
+use hoplite_net::opening::Caller;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -274,7 +275,7 @@ impl Plan {
 /// # Panics
 /// If there is no such token, or no such address.
 pub fn directory(address: &str) -> DirectoryClient<Channel> {
-    let credentials = Credentials::from_environment().expect("this user has a secret");
+    let credentials = Security::from_environment().credentials().expect("this user has a secret");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("it is an address");
     DirectoryClient::new(credentials.channel(&endpoint, Caller::default(), Route::Network))
 }

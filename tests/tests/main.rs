@@ -3,11 +3,11 @@
 mod background;
 mod bad_input;
 mod broadcast;
-mod bypass;
 mod command_line;
 mod configuration;
 mod conformance;
 mod dashboard;
+mod direct;
 mod doctor;
 mod examples;
 mod exchange;

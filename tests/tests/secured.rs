@@ -13,7 +13,7 @@ use std::time::{Duration, SystemTime};
 
 use hoplite_core::Error as ObjectError;
 use hoplite_core::error::Missing;
-use hoplite_daemon::{Authority, Issued};
+use hoplite_net::{Authority, Issued};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program, refusal, run_to_end};

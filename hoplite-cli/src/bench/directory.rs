@@ -15,8 +15,9 @@ use hoplite_core::shard::{
     ToShard, ToStore, UnpublishReason, Verdict,
 };
 use hoplite_core::{ClusterId, Limits, Metadata, NodeId, ObjectId, PutId, Time};
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, Route};
+use hoplite_daemon::Security;
+use hoplite_net::opening::Caller;
+use hoplite_net::{Credentials, Route};
 use hoplite_proto::directory::{check_welcome, decode_shard_batch, encode_hello, encode_to_shard};
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{ShardMessages, StoreMessages};
@@ -273,7 +274,7 @@ impl Sessions {
         let address = cluster.shards.first().context("a cluster without a directory")?;
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true);
         // As the daemons of the cluster have been told.
-        let credentials = Credentials::from_environment()?;
+        let credentials = Security::from_environment().credentials()?;
         Ok(Self { endpoint, credentials, channels: Vec::new(), opened: 0 })
     }
 

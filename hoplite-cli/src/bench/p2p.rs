@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use hoplite_client::blocking::Client;
 use hoplite_client::{Confirmation, PutOptions};
-use hoplite_daemon::opening::Caller;
-use hoplite_daemon::{Credentials, Route};
+use hoplite_daemon::Security;
+use hoplite_net::Route;
+use hoplite_net::opening::Caller;
 use hoplite_proto::v1;
 use tonic::transport::{Channel, Endpoint};
 
@@ -159,7 +160,7 @@ impl GrpcCaller {
         let address = cluster.shards.first().map_or("", String::as_str);
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
         // As the daemons of the cluster have been told.
-        let credentials = Credentials::from_environment()?;
+        let credentials = Security::from_environment().credentials()?;
         let channel =
             runtime.block_on(async { credentials.channel(&endpoint, Caller::default(), Route::Network) });
         Ok(Self { runtime, directory: v1::directory_client::DirectoryClient::new(channel) })

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
-use hoplite_daemon::{Authority, Tls, TlsFiles};
+use hoplite_net::{Authority, Tls, TlsFiles};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long an authority is valid: it is not replaced as easily as the certificates.

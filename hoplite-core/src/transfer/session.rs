@@ -22,10 +22,11 @@ impl Pings {
     }
 }
 
-/// The pings of a store to a shard. They find a dead shard within two seconds, and the second shard of each id serves from
-/// then on. To give up a shard too early only costs another publication of the store's copies.
+/// The pings of a store to a shard, over gRPC. They find a dead shard within two seconds, and the second shard of each id
+/// serves from then on. To give up a shard too early only costs another publication of the store's copies.
 pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
-/// The pings of a shard to its stores. Their timeout is longer, because a shard that gives up a store loses its copies.
+/// The pings of a shard over gRPC, and the time that a store may be silent on a direct connection. The timeout is longer,
+/// because a shard that gives up a store loses its copies.
 pub const SHARD_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 /// The timeout of a store that connects: TCP retransmits a lost SYN after one second, and after three.
 pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
@@ -35,17 +36,9 @@ pub const OPEN_TIMEOUT: Duration = Duration::from_secs(6);
 /// this time.
 pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The time that a shard may take to accept the direct connection that it has offered, and then to confirm that it uses it.
-pub const BYPASS_TIMEOUT: Duration = Duration::from_secs(2);
-/// The pings of a store on a direct connection. Each ping is a frame without messages, and the shard answers with a frame.
-/// The pings of gRPC prove nothing about a direct connection. This timeout is longer than theirs, because these pings wait
-/// for the threads that handle messages.
-pub const BYPASS_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
-/// The time before a store tries a direct connection again after one has failed: long, because each attempt delays a
-/// session.
-const BYPASS_PAUSE: Duration = Duration::from_secs(60);
-/// A direct connection that breaks earlier than this counts as failed. One that falls silent always does.
-const BYPASS_TRIAL: Duration = Duration::from_secs(10);
+/// The pings of a store on the direct connection of a session. Each ping is an empty frame, and the shard answers with a
+/// frame. The timeout is longer than that of gRPC, because these pings wait for the threads that handle messages.
+pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
 /// The time that a shard may take to answer an inspection: far more than a healthy shard needs.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -148,31 +141,6 @@ impl Attempts {
 /// previous holders dead. A connection that breaks at its start can look malformed.
 fn may_pass(refusal: &Error) -> bool {
     matches!(refusal.code(), ErrorCode::NodeIdInUse | ErrorCode::ShardListMismatch | ErrorCode::Malformed)
-}
-
-/// Decides if a store accepts the direct connection that a shard offers.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct BypassTries {
-    paused_until: Time,
-}
-
-impl BypassTries {
-    /// Returns `true` if the store should accept an offer now.
-    pub fn is_due(&self, now: Time) -> bool {
-        self.paused_until <= now
-    }
-
-    /// Notes that the direct connection in use since `begun` has ended. A firewall on the way may end each of them early.
-    pub fn ended(&mut self, begun: Time, now: Time) {
-        if now.since(begun) < BYPASS_TRIAL {
-            self.failed(now);
-        }
-    }
-
-    /// Notes that a direct connection could not be made, or has fallen silent.
-    pub fn failed(&mut self, now: Time) {
-        self.paused_until = now + BYPASS_PAUSE;
-    }
 }
 
 #[cfg(test)]
@@ -287,24 +255,5 @@ mod tests {
         assert_eq!(attempts.refused_since, None);
         assert!(matches!(attempts.ended(at(0), Some(&error)), Next::Retry { .. }));
         assert_eq!(attempts.refused_since, Some(at(0)));
-    }
-
-    #[test]
-    fn a_way_past_grpc_that_failed_is_left_alone_for_a_minute() {
-        let mut tries = BypassTries::default();
-        assert!(tries.is_due(Time::ZERO));
-        tries.failed(Time::from_micros(5_000_000));
-        assert!(!tries.is_due(Time::from_micros(64_999_999)));
-        assert!(tries.is_due(Time::from_micros(65_000_000)));
-    }
-
-    #[test]
-    fn a_way_past_grpc_that_ends_soon_is_left_alone_too() {
-        let seconds = |seconds: u64| Time::from_micros(seconds * 1_000_000);
-        let mut tries = BypassTries::default();
-        tries.ended(seconds(5), seconds(15));
-        assert!(tries.is_due(seconds(15)), "it had worked for long: the shard may have ended");
-        tries.ended(seconds(15), seconds(24));
-        assert!(!tries.is_due(seconds(83)) && tries.is_due(seconds(84)));
     }
 }

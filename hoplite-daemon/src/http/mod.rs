@@ -34,7 +34,7 @@ pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::accept::Acceptor;
 use crate::metrics::IntCounter;
-use crate::security::{HalfOpen, HalfOpenPlace, Protocol, Tls, accept_tls};
+use hoplite_net::{HalfOpen, HalfOpenPlace, Protocol, Tls, accept_tls};
 
 /// What is asked for, with its body; `None` if that is longer than [`MAX_BODY_BYTES`] or does not come.
 pub type HttpRequest = Request<Option<Bytes>>;

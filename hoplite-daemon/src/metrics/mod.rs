@@ -29,7 +29,7 @@ use register::registered;
 
 use crate::http::HttpAddress;
 use crate::logging;
-use crate::security::Tls;
+use hoplite_net::Tls;
 
 /// Upper bounds of the buckets of durations, in seconds: a put of a small object takes tens of microseconds, a get may wait
 /// half a minute.

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use hoplite_daemon::http::{HeaderMap, header};
-use hoplite_daemon::{Purpose, TAG_BYTES, Token};
+use hoplite_net::{Purpose, TAG_BYTES, Token};
 use hoplite_proto::dashboard::query::{from_hex, to_hex};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};

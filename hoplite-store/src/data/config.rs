@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId};
 use hoplite_core::peer;
-use hoplite_daemon::Token;
+use hoplite_net::Token;
 
-use super::transport::TransportKind;
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
+use hoplite_net::TransportKind;
 
 /// The name and the cluster of this store, and the limits of its data plane.
 #[derive(Debug, Clone)]

@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{SMALL_BYTES, Sizes};
-use super::transport::Transport;
+use hoplite_net::Transport;
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
 /// with its header is copied once more, so this stays small.

@@ -34,15 +34,11 @@ mod keepalive;
 mod connection;
 mod faults;
 mod handshake;
-mod plain;
 mod pool;
-mod tls;
-mod transport;
 
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::transport::TransportKind;
 pub(crate) use config::{DataConfig, SMALL_BYTES};
 pub(crate) use metrics::DataMetrics;
 pub(crate) use serving::{HopHost, HopRequest, Hosted, ServeRequest, ServeSource, Served};

@@ -26,8 +26,8 @@ use super::metrics::{DataMetrics, count};
 use super::pool::{Peer, Pool};
 use super::probe::Surveyor;
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
-use super::transport::TransportKind;
 use crate::copies::LiveCopy;
+use hoplite_net::TransportKind;
 
 /// What to pull, and from whom.
 #[derive(Debug, Clone)]

@@ -13,7 +13,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hoplite_core::{ClusterId, Limits, NodeId};
-use hoplite_daemon::{Acceptor, HalfOpen};
+use hoplite_daemon::Acceptor;
+use hoplite_net::HalfOpen;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 

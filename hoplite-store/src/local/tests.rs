@@ -11,7 +11,7 @@ use hoplite_core::node::{self, CallId, CopyId, Inspection, Node, NodeConfig, Unt
 use hoplite_core::placement::ShardMap;
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{ClusterId, Limits, Metadata, NodeId, ObjectId};
-use hoplite_daemon::HalfOpen;
+use hoplite_net::HalfOpen;
 use hoplite_proto::framing::{self, MAX_RESPONSE_BYTES, max_request_bytes};
 use hoplite_proto::local::{Request, Response, decode_response, encode_request};
 use hoplite_proto::{PROTOCOL_VERSION, v1};

@@ -6,7 +6,6 @@ use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
 use hoplite_core::shard::NodeInfo;
 
 use super::encode_node;
-use super::opening::BypassKey;
 use crate::bounds::{
     MAX_LABEL_KEY_BYTES, MAX_LABEL_VALUE_BYTES, MAX_LABELS, check_count, decode_store_address, encode_address,
 };
@@ -60,10 +59,9 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     })
 }
 
-/// The first message of a shard, which may offer a direct connection.
-pub fn welcome(bypass: Option<BypassKey>) -> v1::Welcome {
-    let bypass_key = bypass.map(|key| key.0.to_vec().into()).unwrap_or_default();
-    v1::Welcome { version: PROTOCOL_VERSION, bypass_key }
+/// The first message of a shard.
+pub const fn welcome() -> v1::Welcome {
+    v1::Welcome { version: PROTOCOL_VERSION }
 }
 
 /// Checks the first message of a shard.
@@ -110,8 +108,8 @@ mod tests {
         let hello = v1::Hello { version: 1, cluster: "?".to_owned(), node: String::new(), ..hello() };
         let error = decode_hello(hello, &cluster()).unwrap_err();
         assert_eq!(error, Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 1 });
-        assert!(check_welcome(&welcome(None)).is_ok());
-        assert!(check_welcome(&v1::Welcome { version: 0, ..welcome(None) }).is_err());
+        assert!(check_welcome(&welcome()).is_ok());
+        assert!(check_welcome(&v1::Welcome { version: 0 }).is_err());
     }
 
     #[test]

@@ -11,7 +11,7 @@ mod store_message;
 pub use handshake::{check_welcome, decode_hello, encode_hello, welcome};
 pub use load::{decode_load, encode_load};
 pub use locations::{decode_locations, encode_locations};
-pub use opening::{BypassKey, KEY_BYTES, MAX_OPENING_BYTES, PREFACE_BYTES, Preface};
+pub use opening::{MAX_OPENING_BYTES, PREFACE_BYTES, Preface};
 pub use places::{decode_places, encode_places};
 pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
 pub(crate) use store_message::{decode_pull_outcome, encode_pull_outcome};

@@ -114,13 +114,14 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
 /// Checks one frame of a session after the welcome.
 ///
 /// # Errors
-/// As [`decode_to_store`]; also for a second welcome, and above [`MAX_MESSAGES_PER_BATCH`].
+/// As [`decode_to_store`]; also for a second welcome, and above [`MAX_MESSAGES_PER_BATCH`]. The error of the shard, if the
+/// frame ends the session.
 pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
     if batch.welcome.is_some() {
         return Err(malformed("a second welcome"));
     }
-    if batch.bypassed {
-        return Err(malformed("no direct connection was asked for"));
+    if let Some(error) = batch.error {
+        return Err(error::decode(error, Plane::Control));
     }
     check_count("messages in a batch", batch.messages.len(), MAX_MESSAGES_PER_BATCH)?;
     batch.messages.into_iter().map(decode_to_store).collect()
@@ -264,7 +265,8 @@ mod tests {
         }
         let batch = ShardMessages { welcome: Some(v1::Welcome::default()), ..Default::default() };
         assert!(decode_shard_batch(batch).is_err());
-        assert!(decode_shard_batch(ShardMessages { bypassed: true, ..Default::default() }).is_err());
+        let batch = ShardMessages { error: Some(error::encode(&Error::ShuttingDown)), ..Default::default() };
+        assert_eq!(decode_shard_batch(batch), Err(Error::ShuttingDown));
     }
 
     #[test]

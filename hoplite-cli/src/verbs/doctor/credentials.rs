@@ -7,9 +7,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use hoplite_daemon::{
-    CertificateFacts, Credentials, FileError, Security, SecurityError, Tls, TlsError, TlsFiles, Token,
-    TokenError, begins_with_byte_order_mark, cause,
+use hoplite_daemon::Security;
+use hoplite_net::{
+    CertificateFacts, Credentials, FileError, SecurityError, Tls, TlsError, TlsFiles, Token, TokenError,
+    begins_with_byte_order_mark, cause,
 };
 
 use super::{Finding, Health, finding};
@@ -277,7 +278,7 @@ mod tests {
     use std::path::PathBuf;
     use std::time::UNIX_EPOCH;
 
-    use hoplite_daemon::{Authority, Issued};
+    use hoplite_net::{Authority, Issued};
     use tempfile::TempDir;
 
     use super::*;

@@ -4,8 +4,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use hoplite_core::Error;
-use hoplite_daemon::opening::{Caller, OpeningError};
-use hoplite_daemon::{Credentials, Route, cause, handshake_error, speaks_tls};
+use hoplite_net::opening::{Caller, OpeningError};
+use hoplite_net::{Credentials, Route, cause, handshake_error, speaks_tls};
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::directory_client::DirectoryClient;
 use hoplite_proto::v1::{StatusReply, StatusRequest};

@@ -18,7 +18,8 @@ use std::time::Duration;
 
 use futures::future::join_all;
 use hoplite_client::{Client, ConnectOptions};
-use hoplite_daemon::{MemoryLimits, Security, descriptor_limit, launch};
+use hoplite_daemon::{MemoryLimits, Security, launch};
+use hoplite_net::descriptor_limit;
 use serde::Serialize;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;

@@ -7,7 +7,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::data::connection::ConnectionError;
-use crate::data::transport::TransportKind;
+use hoplite_net::TransportKind;
 
 /// More than all socket buffers on the way take.
 pub(super) const BIG_BYTES: u64 = 48 << 20;

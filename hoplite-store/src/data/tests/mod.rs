@@ -1,7 +1,5 @@
 //! Tests of the data plane over real sockets on the loopback interface, once for each transport.
 
-pub(super) mod buffered;
-
 mod over_buffers;
 mod over_plain_tcp;
 mod over_tls;

@@ -29,11 +29,11 @@ use super::transport;
 use crate::copies::LiveCopy;
 use crate::data::connection::PeerConnection;
 use crate::data::handshake::{self, Side};
-use crate::data::transport::Transport;
 use crate::data::{
     DataConfig, DataMetrics, Enlisted, HopHost, HopRequest, Hosted, MemberHost, PullRequest, Puller,
     ServeRequest, ServeSource, Served,
 };
+use hoplite_net::Transport;
 
 const PUT: PutId = PutId(7);
 /// Longer than anything here takes; a test that reaches it has hung.

@@ -2,7 +2,7 @@
 
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
-use hoplite_daemon::Token;
+use hoplite_net::Token;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -1,6 +1,6 @@
 //! The suite over a transport that copies all bytes through buffers, which must not change anything.
 
-use crate::data::transport::TransportKind;
+use hoplite_net::TransportKind;
 
 fn transport() -> TransportKind {
     TransportKind::Buffered

@@ -1,6 +1,6 @@
 //! The suite over TCP, with bytes going straight between arenas and sockets.
 
-use crate::data::transport::TransportKind;
+use hoplite_net::TransportKind;
 
 fn transport() -> TransportKind {
     TransportKind::Plain

@@ -3,7 +3,7 @@
 use std::io;
 
 use hoplite_core::id::{ClusterId, NodeId};
-use hoplite_daemon::Protocol;
+use hoplite_net::Protocol;
 use rustls::{AlertDescription, ClientConfig, ClientConnection};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};

@@ -7,10 +7,10 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use hoplite_daemon::{Authority, Issued, Tls, TlsFiles};
+use hoplite_net::{Authority, Issued, Tls, TlsFiles};
 use tempfile::TempDir;
 
-use crate::data::transport::TransportKind;
+use hoplite_net::TransportKind;
 
 #[path = "../suite.rs"]
 mod suite;

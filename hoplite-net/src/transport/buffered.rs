@@ -11,37 +11,34 @@ use tokio::net::TcpStream;
 /// How much is copied out of the arena, or into it, at a time: as much as a record of TLS has.
 const RECORD_BYTES: usize = 16 << 10;
 
+/// A socket behind buffers.
 #[derive(Debug)]
-pub(in crate::data) struct Buffered {
+pub struct Buffered {
     stream: BufStream<TcpStream>,
     record: Vec<u8>,
 }
 
 impl Buffered {
-    pub(in crate::data) fn new(stream: TcpStream) -> Self {
+    pub(super) fn new(stream: TcpStream) -> Self {
         Self { stream: BufStream::new(stream), record: vec![0; RECORD_BYTES] }
     }
 
-    pub(in crate::data) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.stream.read(into).await
     }
 
-    pub(in crate::data) async fn read_into(
-        &mut self,
-        buffer: &Buffer,
-        range: Range<u64>,
-    ) -> io::Result<usize> {
+    pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         let length = self.record.len().min((range.end - range.start) as usize);
         let received = self.stream.read(&mut self.record[..length]).await?;
         buffer.write(range.start, &self.record[..received]);
         Ok(received)
     }
 
-    pub(in crate::data) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.stream.write(bytes).await
     }
 
-    pub(in crate::data) async fn write_from(
+    pub(super) async fn write_from(
         &mut self,
         head: &[u8],
         buffer: &Buffer,
@@ -55,15 +52,15 @@ impl Buffered {
         self.stream.write(&self.record[..length]).await
     }
 
-    pub(in crate::data) async fn flush(&mut self) -> io::Result<()> {
+    pub(super) async fn flush(&mut self) -> io::Result<()> {
         self.stream.flush().await
     }
 
-    pub(in crate::data) fn is_readable(&mut self) -> bool {
+    pub(super) fn is_readable(&mut self) -> bool {
         self.stream.fill_buf().now_or_never().is_some()
     }
 
-    pub(in crate::data) fn socket(&self) -> &TcpStream {
+    pub(super) fn socket(&self) -> &TcpStream {
         self.stream.get_ref()
     }
 }

@@ -28,7 +28,7 @@ const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A TCP connection, with the bytes of objects going straight from one arena to the other.
 #[derive(Debug)]
-pub(super) struct PlainStream {
+pub struct PlainStream {
     socket: TcpStream,
     /// The number of bytes that the kernel wakes the reader for.
     low_water_bytes: usize,

@@ -4,23 +4,27 @@
 //! into the arena, to write a header together with bytes of the arena, and to say what the peer has acknowledged. One that
 //! needs buffers of its own, as encryption does, copies through them; [`Plain`](Transport::Plain) copies nothing.
 
+#[cfg(feature = "buffered")]
+mod buffered;
+mod plain;
+mod tls;
+
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
 use hoplite_core::link::Delivery;
-use hoplite_daemon::Tls;
 use hoplite_shm::Buffer;
 use rustix::net::sockopt::set_tcp_user_timeout;
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
-use super::plain::PlainStream;
-use super::tls::TlsStream;
-
-#[cfg(test)]
-use super::tests::buffered::Buffered;
+#[cfg(feature = "buffered")]
+use self::buffered::Buffered;
+use self::plain::PlainStream;
+use self::tls::TlsStream;
+use crate::Tls;
 
 /// How long what was sent may go without an acknowledgement. The system's own limit is about a quarter of an hour: for so
 /// long, a sender of keepalives would take a peer that vanished without a word for one that listens.
@@ -28,54 +32,54 @@ const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// Which transport connections have.
 #[derive(Debug, Clone, Default)]
-pub(crate) enum TransportKind {
+pub enum TransportKind {
     /// TCP, with the bytes of objects going straight from one arena to the other.
     #[default]
     Plain,
     /// TLS over TCP.
     Tls(Tls),
     /// TCP behind buffers.
-    #[cfg(test)]
+    #[cfg(feature = "buffered")]
     Buffered,
 }
 
 /// A stream of bytes to a peer and back.
 #[derive(Debug)]
-pub(super) enum Transport {
+pub enum Transport {
     /// A socket.
     Plain(PlainStream),
     /// A socket behind TLS.
     Tls(Box<TlsStream>),
     /// A socket behind buffers.
-    #[cfg(test)]
+    #[cfg(feature = "buffered")]
     Buffered(Box<Buffered>),
 }
 
 impl Transport {
     /// The transport over a connection that was made from here.
-    pub(super) async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
+    pub async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
             TransportKind::Plain => Self::Plain(PlainStream::new(stream)),
             TransportKind::Tls(tls) => Self::Tls(Box::new(TlsStream::connect(tls, stream).await?)),
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
         })
     }
 
     /// The transport over a connection that a peer has made.
-    pub(super) async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
+    pub async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
             TransportKind::Plain => Self::Plain(PlainStream::new(stream)),
             TransportKind::Tls(tls) => Self::Tls(Box::new(TlsStream::accept(tls, stream).await?)),
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             TransportKind::Buffered => Self::Buffered(Box::new(Buffered::new(stream))),
         })
     }
 
     /// The same, to be used on another runtime; if it has buffers, it stays where it is.
-    pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
+    pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
             other => Ok(other),
@@ -86,82 +90,77 @@ impl Transport {
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is read if the future is dropped before it is done.
-    pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+    pub async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(into).await,
             Self::Tls(stream) => stream.read(into).await,
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             Self::Buffered(stream) => stream.read(into).await,
         }
     }
 
     /// As [`read`](Self::read), into `range` of `buffer`.
-    pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
+    pub async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_into(buffer, range).await,
             Self::Tls(stream) => stream.read_into(buffer, range).await,
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             Self::Buffered(stream) => stream.read_into(buffer, range).await,
         }
     }
 
     /// Writes some of `bytes`; answers how many.
-    pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes).await,
             Self::Tls(stream) => stream.write(bytes).await,
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             Self::Buffered(stream) => stream.write(bytes).await,
         }
     }
 
     /// Writes some of `head` and then of `range` of `buffer`; answers how many bytes, those of `head` included.
-    pub(super) async fn write_from(
-        &mut self,
-        head: &[u8],
-        buffer: &Buffer,
-        range: Range<u64>,
-    ) -> io::Result<usize> {
+    pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
             Self::Tls(stream) => stream.write_from(head, buffer, range).await,
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             Self::Buffered(stream) => stream.write_from(head, buffer, range).await,
         }
     }
 
     /// Passes on what was written and is still here.
-    pub(super) async fn flush(&mut self) -> io::Result<()> {
+    pub async fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
             Self::Tls(stream) => stream.flush().await,
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             Self::Buffered(stream) => stream.flush().await,
         }
     }
 
     /// Returns `true` if the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
-    pub(super) fn is_readable(&mut self) -> bool {
+    pub fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
             Self::Tls(stream) => stream.is_readable(),
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             Self::Buffered(stream) => stream.is_readable(),
         }
     }
 
     /// Returns `true` if it finds out by itself that bytes were changed on the way, so that they need no checksum.
-    pub(super) const fn finds_damage(&self) -> bool {
+    pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
     /// What the peer has acknowledged of what was sent; `None` if nothing yet.
-    pub(super) fn delivery(&self) -> Option<Delivery> {
+    pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
     /// At which address of this store, and of the peer, the connection is.
-    pub(super) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
+    pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
     }
 
@@ -169,7 +168,7 @@ impl Transport {
         match self {
             Self::Plain(stream) => stream.socket(),
             Self::Tls(stream) => stream.socket(),
-            #[cfg(test)]
+            #[cfg(feature = "buffered")]
             Self::Buffered(stream) => stream.socket(),
         }
     }

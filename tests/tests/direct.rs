@@ -1,4 +1,4 @@
-//! Direct connections of sessions, through a relay that delays, breaks and changes them.
+//! Direct connections of sessions, through a relay that breaks and changes them.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that};
 use hoplite_tests::contents::{bytes, seed};
 
-/// The treatment of a direct connection.
+/// The treatment of the first [`FATED`] direct connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Passes,
@@ -29,12 +29,14 @@ enum Fate {
     FallsDeaf,
     /// Nothing that the store says comes after [`SOME_BYTES`].
     FallsMute,
-    /// A bit of it flips now and then, and of gRPC too.
+    /// A bit of it flips now and then, and of all other connections.
     Flips,
 }
 
 /// More than the opening, and less than what follows.
 const SOME_BYTES: u64 = 300;
+/// As many as there are stores.
+const FATED: usize = 2;
 
 /// Stands between stores and a shard.
 struct Relay {
@@ -46,8 +48,8 @@ struct Relay {
     connections: AtomicU64,
     /// The number of bits that were flipped.
     flips: AtomicU64,
-    /// The direct connections, at the store's end.
-    bypasses: Mutex<Vec<TcpStream>>,
+    /// All direct connections so far, at the store's end.
+    direct: Mutex<Vec<TcpStream>>,
 }
 
 impl Relay {
@@ -56,7 +58,7 @@ impl Relay {
         let address = listener.local_addr().unwrap();
         let seed = if fate == Fate::Flips { seed() } else { 0 };
         let (connections, flips) = (AtomicU64::default(), AtomicU64::default());
-        let relay = Arc::new(Self { address, fate, seed, connections, flips, bypasses: Mutex::default() });
+        let relay = Arc::new(Self { address, fate, seed, connections, flips, direct: Mutex::default() });
         let shared = Arc::clone(&relay);
         // Ends with the process of the tests.
         thread::spawn(move || {
@@ -74,16 +76,17 @@ impl Relay {
             return;
         }
         let is_direct = first == Preface::Direct.bytes()[..1];
-        if is_direct {
-            if self.fate == Fate::IsClosed {
-                return;
-            }
-            self.bypasses.lock().unwrap().push(store.try_clone().unwrap());
-            if self.fate == Fate::IsSwallowed {
-                return;
-            }
+        let is_fated = is_direct && {
+            let mut direct = self.direct.lock().unwrap();
+            direct.push(store.try_clone().unwrap());
+            direct.len() <= FATED
+        };
+        let fate = if is_fated || self.fate == Fate::Flips { self.fate } else { Fate::Passes };
+        match fate {
+            Fate::IsClosed => return drop(store.shutdown(Shutdown::Both)),
+            Fate::IsSwallowed => return,
+            _ => {}
         }
-        let fate = if is_direct || self.fate == Fate::Flips { self.fate } else { Fate::Passes };
         let Ok(shard) = TcpStream::connect(shard) else { return };
         let number = self.connections.fetch_add(1, Ordering::Relaxed);
         let ways = [(store.try_clone(), shard.try_clone(), true), (Ok(shard), Ok(store), false)];
@@ -135,11 +138,14 @@ impl Relay {
         let _ = to.shutdown(Shutdown::Both);
     }
 
-    /// Breaks the direct connections. Returns how many there were.
-    fn cut(&self) -> usize {
-        let cut: Vec<TcpStream> = self.bypasses.lock().unwrap().drain(..).collect();
-        cut.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
-        cut.len()
+    /// Breaks the direct connections.
+    fn cut(&self) {
+        self.direct.lock().unwrap().iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
+    }
+
+    /// Returns the number of direct connections so far.
+    fn direct_connections(&self) -> usize {
+        self.direct.lock().unwrap().len()
     }
 }
 
@@ -185,42 +191,32 @@ impl Relayed {
     fn client(&self, node: usize) -> Client {
         self.cluster.client(node)
     }
-
-    /// Returns `true` for each store that uses its direct connection, by the last line of its log about that.
-    fn is_past_grpc(&self) -> Vec<bool> {
-        let last = |store: &Daemon| {
-            let log = store.log();
-            let line = log.lines().rfind(|line| line.contains("session with the directory shard is up"));
-            line.unwrap().contains("is_past_grpc=true")
-        };
-        self.stores.iter().map(last).collect()
-    }
 }
 
 #[test]
-fn messages_go_past_grpc_where_they_can() {
+fn each_session_has_a_direct_connection() {
     let relayed = Relayed::start(Fate::Passes);
     relayed.assert_serves(0);
-    assert_eq!(relayed.is_past_grpc(), [true, true]);
+    assert_eq!(relayed.relay.direct_connections(), relayed.stores.len());
 }
 
 #[test]
-fn messages_stay_in_grpc_where_nothing_else_passes() {
+fn a_store_tries_again_where_a_connection_does_not_come_about() {
     for fate in [Fate::IsSwallowed, Fate::IsClosed, Fate::IsDeaf] {
         let relayed = Relayed::start(fate);
         relayed.assert_serves(0);
-        assert_eq!(relayed.is_past_grpc(), [false, false], "{fate:?}");
+        assert!(relayed.relay.direct_connections() > FATED, "{fate:?}");
     }
 }
 
 #[test]
-fn messages_go_back_to_grpc_where_the_way_past_it_does_not_last() {
+fn a_store_comes_back_where_a_connection_does_not_last() {
     for fate in [Fate::EndsSoon, Fate::FallsDeaf, Fate::FallsMute] {
         let relayed = Relayed::start(fate);
         for round in 0..3 {
             relayed.assert_serves(round);
         }
-        await_that("both stores stay in gRPC", || relayed.is_past_grpc() == [false, false]);
+        await_that("both stores come back", || relayed.relay.direct_connections() >= 2 * FATED);
         relayed.assert_serves(3);
     }
 }
@@ -246,13 +242,13 @@ fn flipped_bits_change_no_object() {
 }
 
 #[test]
-fn a_call_goes_on_when_the_connections_past_grpc_break() {
+fn a_call_goes_on_when_the_direct_connections_break() {
     let relayed = Relayed::start(Fate::Passes);
     let (putter, getter) = (relayed.client(0), relayed.client(1));
     thread::scope(|scope| {
         let waits = scope.spawn(|| getter.get("late", PATIENCE).unwrap().to_vec());
-        assert_eq!(relayed.relay.cut(), 2);
-        await_that("both stores come back", || relayed.is_past_grpc() == [false, false]);
+        relayed.relay.cut();
+        await_that("both stores come back", || relayed.relay.direct_connections() == 4);
         relayed.assert_serves(0);
         putter.put("late", b"it is here").unwrap();
         assert_eq!(waits.join().unwrap(), b"it is here");

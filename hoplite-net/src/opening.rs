@@ -6,7 +6,7 @@ use std::io;
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::{ClusterId, NodeId};
-use hoplite_proto::directory::{BypassKey, MAX_OPENING_BYTES, Preface};
+use hoplite_proto::directory::{MAX_OPENING_BYTES, Preface};
 use hoplite_proto::v1::opening::{Body, Hello, Proof};
 use hoplite_proto::{PROTOCOL_VERSION, error, v1};
 use prost::Message;
@@ -26,14 +26,8 @@ pub struct Caller {
     pub node: Option<NodeId>,
 }
 
-/// A connection that both sides accept.
-#[derive(Debug)]
-pub struct Opened {
-    /// The session that the connection is for; `None` for gRPC.
-    pub session: Option<BypassKey>,
-    /// Makes the records of this side, and takes those of the other side apart.
-    pub records: (Sealer, Opener),
-}
+/// Makes the records of this side, and takes those of the other side apart.
+pub type Records = (Sealer, Opener);
 
 /// The reason for which a connection does not come about.
 #[derive(Debug, thiserror::Error)]
@@ -60,7 +54,7 @@ impl OpeningError {
     }
 }
 
-/// Opens a connection to a shard.
+/// Opens a connection to a shard, for the purpose that `preface` says.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -68,15 +62,13 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     token: Option<&Token>,
     caller: &Caller,
-    session: Option<BypassKey>,
-) -> Result<Opened, OpeningError> {
+    preface: Preface,
+) -> Result<Records, OpeningError> {
     let ours = Hello {
         cluster: caller.cluster.as_ref().map(|cluster| cluster.as_str().to_owned()).unwrap_or_default(),
         node: caller.node.as_ref().map(|node| node.as_str().to_owned()).unwrap_or_default(),
-        session: session.map(|key| key.0.to_vec().into()).unwrap_or_default(),
         ..hello(token)?
     };
-    let preface = if session.is_some() { Preface::Direct } else { Preface::Grpc };
     stream.write_all(preface.bytes()).await?;
     write(stream, Body::Hello(ours.clone())).await?;
     let Body::Hello(theirs) = read_answer(stream).await? else { return Err(out_of_order()) };
@@ -84,7 +76,7 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     check_cluster(&theirs, caller.cluster.as_ref())?;
     let hellos = Hellos { connecting: fields(&ours), accepting: fields(&theirs) };
     let Some(token) = shared_token(token, &theirs, "the directory", "this program")? else {
-        return Ok(Opened { session, records: records(None, Prover::Connecting) });
+        return Ok(records(None, Prover::Connecting));
     };
     let tag = hellos.proof(token, Purpose::Control, Prover::Connecting).to_vec().into();
     write(stream, Body::Proof(Proof { tag })).await?;
@@ -94,10 +86,10 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
             "this program has another token than the directory",
         )));
     }
-    Ok(Opened { session, records: records(Some(hellos.secret(token)), Prover::Connecting) })
+    Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Opens a connection that began with `preface`, for a shard of `cluster`. Tells the other side why it is refused.
+/// Opens a connection whose preface was read, for a shard of `cluster`. Tells the other side why it is refused.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -105,9 +97,8 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     token: Option<&Token>,
     cluster: &ClusterId,
-    preface: Preface,
-) -> Result<Opened, OpeningError> {
-    let opened = answer(stream, token, cluster, preface).await;
+) -> Result<Records, OpeningError> {
+    let opened = answer(stream, token, cluster).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
         // If the message cannot be sent, the caller still gets the refusal, not the error of the write.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
@@ -121,21 +112,15 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     token: Option<&Token>,
     cluster: &ClusterId,
-    preface: Preface,
-) -> Result<Opened, OpeningError> {
+) -> Result<Records, OpeningError> {
     let Body::Hello(theirs) = read(stream).await? else { return Err(out_of_order()) };
     check_version(&theirs)?;
     check_cluster(&theirs, Some(cluster))?;
-    let session = match (preface, BypassKey::of_bytes(&theirs.session)) {
-        (Preface::Grpc, _) => None,
-        (Preface::Direct, Some(key)) => Some(key),
-        (Preface::Direct, None) => return Err(malformed("a direct connection names no session")),
-    };
     let token = shared_token(token, &theirs, "this program", "the directory")?;
     let ours = Hello { cluster: cluster.as_str().to_owned(), ..hello(token)? };
     write(stream, Body::Hello(ours.clone())).await?;
     let Some(token) = token else {
-        return Ok(Opened { session, records: records(None, Prover::Accepting) });
+        return Ok(records(None, Prover::Accepting));
     };
     let hellos = Hellos { connecting: fields(&theirs), accepting: fields(&ours) };
     let Body::Proof(Proof { tag }) = read(stream).await? else { return Err(out_of_order()) };
@@ -146,7 +131,7 @@ async fn answer<S: AsyncRead + AsyncWrite + Unpin>(
     }
     let tag = hellos.proof(token, Purpose::Control, Prover::Accepting).to_vec().into();
     write(stream, Body::Proof(Proof { tag })).await?;
-    Ok(Opened { session, records: records(Some(hellos.secret(token)), Prover::Accepting) })
+    Ok(records(Some(hellos.secret(token)), Prover::Accepting))
 }
 
 /// A hello without names.
@@ -164,7 +149,7 @@ fn fields(hello: &Hello) -> HelloFields<'_> {
         cluster: &hello.cluster,
         node: &hello.node,
         nonce: &hello.nonce,
-        bound_to: &hello.session,
+        bound_to: &[],
     }
 }
 
@@ -205,7 +190,7 @@ fn shared_token<'t>(
 }
 
 /// The keys of both directions are halves of the secret.
-fn records(secret: Option<[u8; 2 * KEY_BYTES]>, side: Prover) -> (Sealer, Opener) {
+fn records(secret: Option<[u8; 2 * KEY_BYTES]>, side: Prover) -> Records {
     let half = |start: usize| {
         secret.map(|secret| {
             let mut key = [0; KEY_BYTES];
@@ -271,7 +256,7 @@ mod tests {
     use tokio::io::{DuplexStream, duplex};
 
     use super::*;
-    use crate::security::record::Checked;
+    use crate::record::Checked;
 
     fn cluster(name: &str) -> ClusterId {
         ClusterId::new(name).unwrap()
@@ -289,19 +274,19 @@ mod tests {
     async fn open(
         [connecting, accepting]: [Option<&Token>; 2],
         caller: &Caller,
-    ) -> [Result<(Opened, DuplexStream), OpeningError>; 2] {
+    ) -> [Result<(Records, DuplexStream), OpeningError>; 2] {
         let (mut near, mut far) = duplex(1 << 16);
         let cluster = cluster("c");
         let accept = async {
             let mut preface = [0; 16];
             far.read_exact(&mut preface).await.unwrap();
-            let preface = Preface::of_bytes(&preface).unwrap();
-            let opened = accept(&mut far, accepting, &cluster, preface).await;
-            opened.map(|opened| (opened, far))
+            assert_eq!(Preface::of_bytes(&preface), Some(Preface::Direct));
+            let opened = accept(&mut far, accepting, &cluster).await;
+            opened.map(|records| (records, far))
         };
         let connect = async {
-            let opened = connect(&mut near, connecting, caller, None).await;
-            opened.map(|opened| (opened, near))
+            let opened = connect(&mut near, connecting, caller, Preface::Direct).await;
+            opened.map(|records| (records, near))
         };
         let (near, far) = tokio::join!(connect, accept);
         [near, far]
@@ -312,8 +297,7 @@ mod tests {
         let secret = token(b"sixteen bytes ok");
         for tokens in [[Some(&secret); 2], [None; 2]] {
             let [near, far] = open(tokens, &store()).await.map(|opened| {
-                let (Opened { session, records }, stream) = opened.unwrap();
-                assert_eq!(session, None);
+                let (records, stream) = opened.unwrap();
                 Checked::new(stream, records)
             });
             let (mut near, mut far) = (near, far);
@@ -368,7 +352,7 @@ mod tests {
         write(&mut near, Body::Refusal(refusal)).await.unwrap();
         // The stranger does not wait for the answer.
         drop(near);
-        let error = accept(&mut far, None, &cluster("c"), Preface::Grpc).await.unwrap_err();
+        let error = accept(&mut far, None, &cluster("c")).await.unwrap_err();
         assert!(error.to_string().ends_with("a message of an opening is out of order"), "{error}");
         assert!(matches!(error, OpeningError::Refuses(_)) && error.refusal().is_none(), "{error:?}");
     }
@@ -403,7 +387,7 @@ mod tests {
         ] {
             let (mut near, far) = duplex(1 << 16);
             let rogue = tokio::spawn(rogue(far, answer, Body::Proof(Proof { tag: vec![7; 32].into() })));
-            let error = connect(&mut near, Some(&secret), &store(), None).await.unwrap_err();
+            let error = connect(&mut near, Some(&secret), &store(), Preface::Grpc).await.unwrap_err();
             assert!(matches!(error, OpeningError::Refuses(_)), "{error:?}");
             assert!(error.to_string().ends_with(expected), "{error}");
             drop(near);

@@ -10,13 +10,14 @@ use std::fmt;
 use std::io;
 use std::ops::Range;
 
-use hoplite_daemon::{Protocol, Tls, close_refused, tls_explanation};
 use hoplite_shm::Buffer;
 use rustls::client::UnbufferedClientConnection;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use tokio::net::TcpStream;
 use tokio::task::coop::consume_budget;
+
+use crate::{Protocol, Tls, close_refused, tls_explanation};
 
 /// Longest plain text of a record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
@@ -33,7 +34,7 @@ const INCOMING_RECORDS: usize = 8;
 const OUTGOING_RECORDS: usize = 8;
 
 /// A connection that is encrypted.
-pub(super) struct TlsStream {
+pub struct TlsStream {
     stream: TcpStream,
     session: TlsConnection,
     incoming: Vec<u8>,

@@ -1,4 +1,4 @@
-//! Connections of the control plane, below TLS and records: TCP, or a pair of sockets within this process.
+//! Connections of the control plane, below records: TCP, TLS, or a pair of sockets within this process.
 
 use std::io;
 use std::pin::Pin;
@@ -7,6 +7,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::sync::mpsc;
+use tokio_rustls::TlsStream;
 
 use crate::idle_socket::prepare_idle_socket;
 
@@ -18,6 +19,8 @@ const MAX_WAITING: usize = 64;
 pub enum Socket {
     /// TCP.
     Tcp(TcpStream),
+    /// TLS over TCP.
+    Tls(Box<TlsStream<TcpStream>>),
     /// The other end is in this process.
     InProcess(UnixStream),
 }
@@ -67,6 +70,8 @@ impl InProcessListener {
 pub enum DetachedSocket {
     /// TCP.
     Tcp(std::net::TcpStream),
+    /// TLS over TCP, which stays on the runtime that made it.
+    Tls(Box<TlsStream<TcpStream>>),
     /// The other end is in this process.
     InProcess(std::os::unix::net::UnixStream),
 }
@@ -79,6 +84,7 @@ impl Socket {
     pub fn prepare(&self) -> io::Result<()> {
         match self {
             Self::Tcp(stream) => Ok(prepare_idle_socket(stream)?),
+            Self::Tls(stream) => Ok(prepare_idle_socket(stream.get_ref().0)?),
             Self::InProcess(_) => Ok(()),
         }
     }
@@ -90,6 +96,7 @@ impl Socket {
     pub fn detach(self) -> io::Result<DetachedSocket> {
         Ok(match self {
             Self::Tcp(stream) => DetachedSocket::Tcp(stream.into_std()?),
+            Self::Tls(stream) => DetachedSocket::Tls(stream),
             Self::InProcess(stream) => DetachedSocket::InProcess(stream.into_std()?),
         })
     }
@@ -103,8 +110,25 @@ impl DetachedSocket {
     pub fn attach(self) -> io::Result<Socket> {
         Ok(match self {
             Self::Tcp(stream) => Socket::Tcp(TcpStream::from_std(stream)?),
+            Self::Tls(stream) => Socket::Tls(stream),
             Self::InProcess(stream) => Socket::InProcess(UnixStream::from_std(stream)?),
         })
+    }
+}
+
+/// A stream of bytes in both directions.
+trait Stream: AsyncRead + AsyncWrite + Unpin {}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}
+
+impl Socket {
+    fn stream(self: Pin<&mut Self>) -> Pin<&mut dyn Stream> {
+        let stream: &mut dyn Stream = match self.get_mut() {
+            Self::Tcp(stream) => stream,
+            Self::Tls(stream) => stream,
+            Self::InProcess(stream) => stream,
+        };
+        Pin::new(stream)
     }
 }
 
@@ -114,32 +138,20 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buffer),
-            Self::InProcess(stream) => Pin::new(stream).poll_read(cx, buffer),
-        }
+        self.stream().poll_read(cx, buffer)
     }
 }
 
 impl AsyncWrite for Socket {
     fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_write(cx, bytes),
-            Self::InProcess(stream) => Pin::new(stream).poll_write(cx, bytes),
-        }
+        self.stream().poll_write(cx, bytes)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
-            Self::InProcess(stream) => Pin::new(stream).poll_flush(cx),
-        }
+        self.stream().poll_flush(cx)
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        match self.get_mut() {
-            Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
-            Self::InProcess(stream) => Pin::new(stream).poll_shutdown(cx),
-        }
+        self.stream().poll_shutdown(cx)
     }
 }

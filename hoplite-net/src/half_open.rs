@@ -3,12 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use rustix::process::{Resource, getrlimit};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
-
-use crate::descriptors::descriptor_limit;
 
 /// Peers that have proven nothing take at most one descriptor in so many.
 const DESCRIPTORS_PER_PLACE: u64 = 8;
+
+/// Returns the number of descriptors that this process may have open.
+pub fn descriptor_limit() -> u64 {
+    getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
 
 /// A bounded number of places for connections in their handshake.
 ///

@@ -1,41 +1,9 @@
-//! Who may reach a daemon, and how daemons prove to each other that they belong to one cluster.
-//!
-//! * `token`: a secret that all of them share; `secret`: the one of a user who names none.
-//! * `tls`: certificates, and whose are accepted.
-//! * `facts`: what certificates say of themselves.
-//! * `challenge`: how both sides of a connection prove that they know the token.
-//! * `opening`: how connections of the control plane begin; `record`: how their bytes are protected.
-//! * `channel`: how clients of the control plane connect.
-//! * `refusal`: how a connection ends whose peer is refused.
-//! * `file`: reads secrets and certificates.
-//! * `half_open`: bounds the connections that have not proven anything yet.
+//! The settings about who may reach a daemon.
 
-mod challenge;
-mod channel;
-mod facts;
-mod file;
-mod half_open;
-pub mod opening;
-mod record;
-mod refusal;
-mod secret;
-mod tls;
-mod token;
-
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-pub use challenge::{HelloFields, Hellos, NONCE_BYTES, Prover, nonce};
-pub use channel::{Route, cause, handshake_error, speaks_tls};
-pub use facts::CertificateFacts;
-pub use file::{FileError, begins_with_byte_order_mark};
-pub use half_open::{HalfOpen, HalfOpenPlace};
-pub use record::{Checked, Damaged, MAX_PLAIN_BYTES, Opener, Sealer};
-pub use refusal::{accept_tls, close_refused};
-pub use secret::SecretError;
-pub use tls::{Protocol, Tls, TlsError, TlsFiles, tls_explanation};
-pub use token::{Purpose, TAG_BYTES, Token, TokenError};
+use hoplite_net::{Credentials, SecurityError, Tls, TlsFiles, Token};
 
 /// What is set about who may reach a daemon.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
@@ -64,69 +32,6 @@ pub struct Security {
     pub insecure: Option<bool>,
 }
 
-/// What a daemon proves with, to its peers, that it belongs to the cluster; and what it demands of them.
-#[derive(Debug, Clone, Default)]
-pub struct Credentials {
-    /// The secret that all daemons of the cluster share.
-    pub token: Option<Token>,
-    /// The certificates.
-    pub tls: Option<Tls>,
-    /// Where the secret comes from, if nobody has named one.
-    pub secret_of_user: Option<PathBuf>,
-}
-
-/// The rule about who may connect to the ports of a daemon.
-impl fmt::Display for Credentials {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (&self.tls, &self.token, &self.secret_of_user) {
-            (_, Some(_), Some(path)) => {
-                write!(f, "programs with the secret of this user, {}", path.display())
-            }
-            (Some(_), Some(_), None) => f.write_str("programs with a certificate and the token"),
-            (Some(_), None, _) => f.write_str("programs with a certificate"),
-            (None, Some(_), None) => f.write_str("programs with the token"),
-            (None, None, _) => f.write_str("everybody who reaches the port"),
-        }
-    }
-}
-
-impl Credentials {
-    /// What the environment of this process names: for programs that speak to daemons and are none.
-    ///
-    /// # Errors
-    /// What is wrong with the files.
-    pub fn from_environment() -> Result<Self, SecurityError> {
-        let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
-        let security = Security {
-            token_file: path("HOPLITE_TOKEN_FILE"),
-            tls_cert: path("HOPLITE_TLS_CERT"),
-            tls_key: path("HOPLITE_TLS_KEY"),
-            tls_ca: path("HOPLITE_TLS_CA"),
-            tls_name: std::env::var("HOPLITE_TLS_NAME").ok().filter(|name| !name.is_empty()),
-            insecure: Some(std::env::var("HOPLITE_INSECURE").is_ok_and(|insecure| insecure == "true")),
-        };
-        security.credentials()
-    }
-}
-
-/// The reason for which the credentials cannot be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SecurityError {
-    /// The token cannot be used.
-    #[error("the token cannot be used")]
-    Token(#[from] TokenError),
-    /// Nobody has named a token, and the secret of this user cannot be used.
-    #[error("no token is named, and the secret of this user cannot be used")]
-    Secret(#[from] SecretError),
-    /// The certificates cannot be used.
-    #[error("TLS cannot be used")]
-    Tls(#[from] TlsError),
-    /// Only some of the files for TLS are named.
-    #[error("--tls-cert, --tls-key and --tls-ca go together, and --tls-name with them")]
-    Incomplete,
-}
-
 /// A daemon is to listen where other machines can reach it, and nobody said that this is meant.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -139,6 +44,19 @@ pub struct NotLoopback {
 }
 
 impl Security {
+    /// Returns the settings that the environment of this process names, for programs that speak to daemons and are none.
+    pub fn from_environment() -> Self {
+        let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
+        Self {
+            token_file: path("HOPLITE_TOKEN_FILE"),
+            tls_cert: path("HOPLITE_TLS_CERT"),
+            tls_key: path("HOPLITE_TLS_KEY"),
+            tls_ca: path("HOPLITE_TLS_CA"),
+            tls_name: std::env::var("HOPLITE_TLS_NAME").ok().filter(|name| !name.is_empty()),
+            insecure: Some(std::env::var("HOPLITE_INSECURE").is_ok_and(|insecure| insecure == "true")),
+        }
+    }
+
     /// Whether a daemon may listen on `address`.
     ///
     /// # Errors
@@ -163,8 +81,7 @@ impl Security {
         if named.token.is_some() || named.tls.is_some() || self.insecure == Some(true) {
             return Ok(named);
         }
-        let (path, token) = secret::of_user()?;
-        Ok(Credentials { token: Some(token), secret_of_user: Some(path), ..named })
+        Ok(Credentials::of_user()?)
     }
 
     /// Reads the files that are named, for a program that opens no port.
