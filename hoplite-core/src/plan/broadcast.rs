@@ -12,8 +12,8 @@
 //!    another form a tree.
 //! 4. With labels, copies in the receiver's own group come first. If all of them are busy, the
 //!    receiver waits briefly for one. A receiver in another group that has just begun gives way
-//!    (`shard/vicinity.rs`). An object that is large enough for such waits enters each rack once
-//!    (`plan/vicinity.rs`).
+//!    (`shard/locality.rs`). An object that is large enough for such waits enters each rack once
+//!    (`plan/locality.rs`).
 //! 5. A relay forwards a frame as soon as it has verified the frame's checksum, so a hop delays by
 //!    one frame.
 //! 6. The shard answers gets of an inline object with its bytes, in one round trip.

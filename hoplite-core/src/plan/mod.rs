@@ -5,8 +5,8 @@ pub mod broadcast;
 pub mod chain;
 pub mod collective;
 pub mod link;
+pub mod locality;
 pub mod reduce;
-pub mod vicinity;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Lets receivers wait for close copies, and moves slots to receivers that are closer.
 //!
 //! The closest copy with a free slot serves a query of a node in a group; without one, the query
-//! waits in its group. [`plan::vicinity`](crate::plan::vicinity) has the reasons.
+//! waits in its group. [`plan::locality`](crate::plan::locality) has the reasons.
 
 use std::collections::{BTreeSet, btree_map};
 use std::iter::successors;
@@ -180,7 +180,7 @@ impl Shard {
     /// Returns the best option of a receiver, in the closest group first.
     fn nearby(&self, now: Time, entry: &Entry, node: NodeIndex, query: &WaitingQuery) -> Nearby {
         let Some(record) = self.nodes.get(node) else { return Nearby::Nothing };
-        let is_patient =
+        let may_wait =
             || self.held_back.get(&(query.id.clone(), query.group)).is_none_or(|until| now < *until);
         let classes = [Class::Complete, Class::Unfinished];
         let mut slow = None;
@@ -215,7 +215,7 @@ impl Shard {
             if entry.copies.free(group, Class::Unfinished).any(is_other) {
                 return Nearby::Soon;
             }
-            if is_patient() {
+            if may_wait() {
                 return Nearby::Busy(group);
             }
         }

@@ -32,6 +32,7 @@ mod grant;
 mod history;
 mod inspect;
 mod listing;
+mod locality;
 mod loss;
 mod losses;
 mod nodes;
@@ -45,7 +46,6 @@ mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;
-mod vicinity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -70,7 +70,7 @@ use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::plan::chain::HopTime;
-use crate::plan::vicinity::TransferTimes;
+use crate::plan::locality::TransferTimes;
 use crate::time::Time;
 use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
@@ -218,7 +218,7 @@ struct Due {
     /// A waiting query times out.
     queries: Deadlines<(NodeIndex, RequestId)>,
     /// A waiting query accepts senders that it avoids, or senders over slow links.
-    patience: Deadlines<(NodeIndex, RequestId)>,
+    wait_limits: Deadlines<(NodeIndex, RequestId)>,
     /// The queries of a group stop waiting for a close copy.
     held_back: Deadlines<(ObjectId, Path)>,
     /// A node that is away is lost, or a connected node loses the copies that it has not published
@@ -325,7 +325,7 @@ impl Shard {
         let due = &self.due;
         let earliest = [
             due.queries.next(),
-            due.patience.next(),
+            due.wait_limits.next(),
             due.held_back.next(),
             due.nodes.next(),
             due.rootless.next(),
@@ -366,8 +366,8 @@ impl Shard {
         while let Some((node, request)) = self.due.queries.pop_due(turn.now) {
             self.time_out(turn, node, request);
         }
-        while let Some((node, request)) = self.due.patience.pop_due(turn.now) {
-            self.patience_ended(node, request);
+        while let Some((node, request)) = self.due.wait_limits.pop_due(turn.now) {
+            self.wait_limit_ended(node, request);
         }
         while let Some((id, _)) = self.due.held_back.pop_due(turn.now) {
             self.mark_servable(&id);

@@ -86,7 +86,7 @@ pub(super) struct WaitingQuery {
     pub(super) resume: Option<PutId>,
     pub(super) avoid: Vec<NodeIndex>,
     /// The time until which the query waits rather than accept an avoided or a slow sender.
-    pub(super) patient_until: Time,
+    pub(super) waits_until: Time,
     /// The innermost group of the query's node, in which it waits for a close copy. [`EVERYWHERE`]
     /// if the query may not wait for one.
     pub(super) group: Path,

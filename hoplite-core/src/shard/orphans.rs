@@ -26,7 +26,7 @@ const INTERVAL: Duration = Duration::from_micros(20);
 const BYTES_PER_MICROSECOND: u64 = 200;
 
 /// The number of stores to which the shard offers an object, one after the other.
-const MAX_ASKED: usize = 16;
+const MAX_OFFERS: usize = 16;
 /// Time after which the shard offers an object to the same stores again.
 const ROUND_PAUSE: Duration = Duration::from_secs(30);
 
@@ -56,8 +56,8 @@ impl Shard {
     /// Notes that a store does not keep the object, so that the shard offers it to another one.
     pub(super) fn decline_orphan(&mut self, id: &ObjectId, node: NodeIndex) {
         let orphan = self.orphans.objects.get_mut(id);
-        if let Some(orphan) = orphan.filter(|orphan| orphan.asked.len() < MAX_ASKED) {
-            orphan.asked.insert(node);
+        if let Some(orphan) = orphan.filter(|orphan| orphan.offered.len() < MAX_OFFERS) {
+            orphan.offered.insert(node);
         }
     }
 
@@ -83,14 +83,14 @@ impl Shard {
         let Some(entry) = self.entries.get(id).filter(|entry| entry.pin == Pin::Missing) else { return };
         let Some(bytes) = entry.inline.clone() else { return };
         if orphan.again_at.take().is_some_and(|at| at <= turn.now) {
-            orphan.asked.clear();
+            orphan.offered.clear();
         }
         // Both shards of the id choose the same store, and different objects get different stores.
         let place = mix(entry.put.0);
         let is_anybody_there = self.nodes.connected_after(place).next().is_some();
-        let untried = self.nodes.connected_after(place).find(|index| !orphan.asked.contains(index));
+        let untried = self.nodes.connected_after(place).find(|index| !orphan.offered.contains(index));
         let (put, metadata, size_bytes) = (entry.put, entry.metadata.clone(), entry.size_bytes);
-        let Some(chosen) = untried.filter(|_| orphan.asked.len() < MAX_ASKED) else {
+        let Some(chosen) = untried.filter(|_| orphan.offered.len() < MAX_OFFERS) else {
             let again_at = turn.now + ROUND_PAUSE;
             orphan.again_at = Some(again_at);
             if is_anybody_there {
@@ -98,7 +98,7 @@ impl Shard {
             }
             return;
         };
-        orphan.asked.insert(chosen);
+        orphan.offered.insert(chosen);
         let again = paced(&mut self.orphans.next_again, turn.now + self.config.limits.node_grace, size_bytes);
         self.set_orphan_due(again, id);
         self.send(turn, chosen, ToStore::TakeOver { id: id.clone(), put, metadata, bytes });

@@ -116,7 +116,7 @@ impl Shard {
         let id = publish.id.clone();
         if !self.entries.contains_key(&id) {
             self.entries.insert(id.clone(), Entry::new(&publish));
-            self.renew_patience(turn.now, &id);
+            self.renew_wait_limits(turn.now, &id);
             let lost = Error::ObjectLost { id: id.clone() };
             self.fail_waiting(turn, &id, &lost, |query| query.resume.is_some_and(|put| put != publish.put));
         }

@@ -51,9 +51,8 @@ impl Shard {
         // Waiting queries come first.
         let may_overtake = is_last_chance || !self.waiting.contains_key(&id);
         let since = turn.now;
-        let patient_until = since + self.patience(entry, &avoid);
-        let query =
-            WaitingQuery { id, arrival, since, deadline, timeout, resume, avoid, patient_until, group };
+        let waits_until = since + self.wait_limit(entry, &avoid);
+        let query = WaitingQuery { id, arrival, since, deadline, timeout, resume, avoid, waits_until, group };
         if may_overtake && self.answer_now(turn, node, request, &query) {
             return;
         }
@@ -95,8 +94,8 @@ impl Shard {
     fn join_queue(&mut self, node: NodeIndex, request: RequestId, query: WaitingQuery) {
         let Some(record) = self.nodes.get_mut(node) else { return };
         self.due.queries.insert(query.deadline, (node, request));
-        if query.since < query.patient_until {
-            self.due.patience.insert(query.patient_until, (node, request));
+        if query.since < query.waits_until {
+            self.due.wait_limits.insert(query.waits_until, (node, request));
         }
         let queue = self.waiting.entry(query.id.clone()).or_default();
         queue.insert((query.group, query.arrival), (node, request));
@@ -105,7 +104,7 @@ impl Shard {
 
     pub(super) fn leave_queue(&mut self, node: NodeIndex, request: RequestId, query: &WaitingQuery) {
         self.due.queries.remove(query.deadline, (node, request));
-        self.due.patience.remove(query.patient_until, (node, request));
+        self.due.wait_limits.remove(query.waits_until, (node, request));
         if let Some(queue) = self.waiting.get_mut(&query.id) {
             queue.remove(&(query.group, query.arrival));
             if queue.is_empty() {

@@ -24,7 +24,7 @@ const MIN_ROUTED_BYTES: u64 = 1 << 20;
 impl Shard {
     /// Returns the time for which a receiver waits rather than accept an avoided sender, or one
     /// over a slow link.
-    pub(super) fn patience(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
+    pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
             _ if !self.nodes.has_slow_links() => Duration::ZERO,
@@ -39,7 +39,7 @@ impl Shard {
     /// Starts the wait limits of an object's waiting queries again. Callers do so when the object
     /// is put, or when the first slow link is reported. Earlier queries thus wait as long as new
     /// ones.
-    pub(super) fn renew_patience(&mut self, now: Time, id: &ObjectId) {
+    pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
         }
@@ -54,9 +54,9 @@ impl Shard {
             if let Some(OpenRequest::Query(query)) = open
                 && query.avoid.is_empty()
             {
-                self.due.patience.remove(query.patient_until, (*node, *request));
-                self.due.patience.insert(until, (*node, *request));
-                query.patient_until = until;
+                self.due.wait_limits.remove(query.waits_until, (*node, *request));
+                self.due.wait_limits.insert(until, (*node, *request));
+                query.waits_until = until;
             }
         }
     }
@@ -71,10 +71,10 @@ impl Shard {
         choice: &SenderChoice,
     ) -> bool {
         choice.reason == GrantReason::SlowButOnly
-            && now < query.patient_until + self.transfer_times.recall_until(entry.size_bytes)
+            && now < query.waits_until + self.transfer_times.recall_until(entry.size_bytes)
     }
 
-    pub(super) fn patience_ended(&mut self, node: NodeIndex, request: RequestId) {
+    pub(super) fn wait_limit_ended(&mut self, node: NodeIndex, request: RequestId) {
         if let Some(id) = self.waiting_query(node, request).map(|query| query.id.clone()) {
             self.mark_servable(&id);
         }
@@ -90,7 +90,7 @@ impl Shard {
         query: &WaitingQuery,
         reason: GrantReason,
     ) -> bool {
-        if !reason.is_last_resort() || now >= query.patient_until {
+        if !reason.is_last_resort() || now >= query.waits_until {
             return false;
         }
         let serves = self.serves(entry, node);
@@ -148,7 +148,7 @@ impl Shard {
             };
             let waited_for: Vec<ObjectId> = self.waiting.keys().filter(is_large).cloned().collect();
             for id in waited_for.iter().filter(|_| !had_slow_links) {
-                self.renew_patience(now, id);
+                self.renew_wait_limits(now, id);
             }
             self.to_serve.extend(waited_for);
         }

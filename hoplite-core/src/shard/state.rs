@@ -48,8 +48,8 @@ pub(super) struct Orphan {
     pub(super) due: Option<Time>,
     /// The time of the next offers to all stores, once all of them had an offer.
     pub(super) again_at: Option<Time>,
-    /// The stores that had an offer and have not kept the object, at most `MAX_ASKED`.
-    pub(super) asked: BTreeSet<NodeIndex>,
+    /// The stores that had an offer and have not kept the object, at most `MAX_OFFERS`.
+    pub(super) offered: BTreeSet<NodeIndex>,
 }
 
 impl Orphans {

@@ -78,7 +78,10 @@ impl World {
         while let Some(deadline) = self.shard.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
             effects.extend(self.apply(Event::Tick));
-            assert!(self.shard.next_deadline().is_none_or(|next| next > self.now), "the tick handles everything that is due");
+            assert!(
+                self.shard.next_deadline().is_none_or(|next| next > self.now),
+                "the tick handles everything that is due"
+            );
         }
         self.now = end;
         effects

@@ -17,7 +17,7 @@
 //! Source: Hoplite, section 4.3 and appendix A.
 
 mod cost;
-mod detours;
+mod rerouting;
 mod schedule;
 mod tree;
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::tree::{Tree, Vertex, VertexId};
 
 /// Most slow links that a reduce routes around: as many as several stores report.
-const MAX_DETOURS: usize = 32;
+const MAX_REROUTED: usize = 32;
 /// Most vertices that are considered for one exchange. It exceeds the number of slow peers that a
 /// store reports.
 const MAX_EXCHANGEABLE: usize = 256;
@@ -20,7 +20,7 @@ impl<S> Tree<S> {
     /// Source: Cloud Collectives first swaps the node at the worst hop of a ring (Luo et al.).
     pub fn go_around(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
         let mut changed = BTreeSet::new();
-        let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_DETOURS).collect();
+        let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_REROUTED).collect();
         for stream in slow {
             let consumer = self.vertices.get(&stream).and_then(|vertex| vertex.consumer);
             for end in [Some(stream), consumer].into_iter().flatten() {

@@ -132,7 +132,10 @@ fn requests(shard: &Shard) {
                     let entry = shard.entries.get(&query.id);
                     let has_begun = entry
                         .is_some_and(|entry| entry.copies.get(node).is_some() || shard.serves(entry, node));
-                    assert!(query.group == EVERYWHERE || !has_begun, "a receiver that serves others waits in its group");
+                    assert!(
+                        query.group == EVERYWHERE || !has_begun,
+                        "a receiver that serves others waits in its group"
+                    );
                     assert!(
                         entry.is_none_or(|entry| !entry.is_lost() && entry.inline.is_none()),
                         "a query waits for an object that is lost or inline"
@@ -158,5 +161,5 @@ fn requests(shard: &Shard) {
     assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
     assert_eq!(subscriptions, shard.subscriptions);
     assert_eq!(subscriptions, shard.subscribers.values().map(|subscribers| subscribers.len()).sum::<usize>());
-    assert!(shard.due.patience.len() <= queries);
+    assert!(shard.due.wait_limits.len() <= queries);
 }

@@ -256,11 +256,7 @@ fn differing_label_keys_are_reported_once_for_each_set_of_keys() {
         });
         said.collect::<Vec<_>>()
     };
-    assert_eq!(
-        said_of("c", 1, &["disk"]),
-        Vec::<String>::new(),
-        "no place labels, like a and b"
-    );
+    assert_eq!(said_of("c", 1, &["disk"]), Vec::<String>::new(), "no place labels, like a and b");
     assert_eq!(said_of("d", 1, &["rack"]), ["3 nodes by nothing, 1 node by rack"]);
     assert_eq!(said_of("e", 1, &["rack"]), Vec::<String>::new());
     assert_eq!(
@@ -307,7 +303,11 @@ fn nodes_without_labels_have_measured_places() {
     assert_eq!(measure(measured(5, 250, &all)), three(5, [1, 2], 250), "labels come first");
     assert_eq!(measure(measured(4, 100, &[("a", 3)])), [], "older");
     assert_eq!(measure(measured(5, 250, &all)), [], "again");
-    assert_eq!(measure(measured(5, 250, &[("a", 1)])), [], "of two surveys with one version, the same one wins everywhere");
+    assert_eq!(
+        measure(measured(5, 250, &[("a", 1)])),
+        [],
+        "of two surveys with one version, the same one wins everywhere"
+    );
     // A store that connects later gets the places, too, and so does one that reconnects.
     for incarnation in [1, 1] {
         let told = told(world.receive(info("later", incarnation)).1);
