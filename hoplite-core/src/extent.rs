@@ -1,50 +1,55 @@
-//! Space in the arena: extents, and the allocator that hands them out.
+//! Space in the arena: extents, and the allocator of extents.
 //!
-//! The allocator is pure bookkeeping. It never touches the arena's memory, so that allocation and eviction can be
-//! decided, tested and simulated without any.
+//! The allocator is pure bookkeeping and never touches the arena's memory. Allocation and eviction
+//! can therefore be decided, tested and simulated without an arena.
 
 /// A range of bytes of the arena.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Extent {
-    /// Where it starts, in bytes from the start of the arena.
+    /// Offset of the first byte from the start of the arena.
     pub offset_bytes: u64,
-    /// Its length.
+    /// Length in bytes.
     pub length_bytes: u64,
 }
 
-/// Bytes in front of each object's bytes: the header through which its progress is shared. A cache line.
+/// Size of the header in front of each object's bytes, in which the writer shares its progress: a
+/// cache line.
 pub const HEADER_BYTES: u64 = 64;
 
-/// The unit of allocation, and the alignment of every extent: a cache line, so that headers never share one.
+/// The unit of allocation, and the alignment of every extent: a cache line, so that two headers
+/// never share one.
 pub const GRANULE_BYTES: u64 = 64;
 
-/// How many bins each power of two is divided into. With 32, the ranges of a bin differ by at most 3% in length. That bounds
-/// by how much the range that an allocation splits can be longer than needed.
+/// Number of bins for each power of two. With 32, the ranges of a bin differ by at most 3% in
+/// length. This bounds the excess length of the range that an allocation splits.
 const COLUMNS: usize = 1 << COLUMNS_LOG2;
 const COLUMNS_LOG2: u32 = 5;
 
-/// One row for the lengths below `COLUMNS` granules, and one for each power of two from there to the end of `u64`.
+/// One row for lengths below `COLUMNS` granules, and one for each power of two from there to the
+/// end of `u64`.
 const ROWS: usize = (u64::BITS - COLUMNS_LOG2) as usize + 1;
 
-/// Stands for "no range" in links.
+/// Marks the end of a linked list.
 const NONE: u32 = u32::MAX;
 
-/// Hands out extents of an arena, in constant time.
+/// Allocates extents of an arena, in constant time.
 ///
-/// This is a two-level segregated fit (TLSF; Masmano et al., ECRTS 2004): free ranges are kept in lists by length, two
-/// levels of bitmaps say which lists are not empty, and a range that becomes free is merged with free neighbours at
-/// once. The boundary tags live in a slab outside of the arena, where no client can damage them.
+/// This is a two-level segregated fit (TLSF; Masmano et al., ECRTS 2004). Lists hold the free
+/// ranges by length. Two levels of bitmaps mark the lists that are not empty. A freed range is
+/// merged with free neighbours at once. The boundary tags live in a slab outside of the arena,
+/// where clients cannot damage them.
 ///
-/// `allocate` first looks for a bin in which every range is long enough, which takes two bit scans. Only if there is
-/// none does it search the one bin whose ranges may or may not be long enough, so that an allocation is refused only if
-/// no free range is long enough.
+/// `allocate` first looks for a bin in which every range is long enough, with two bit scans. If
+/// there is none, it searches the one bin whose ranges may be long enough. Thus an allocation fails
+/// only if no free range is long enough.
 #[derive(Debug, Clone)]
 pub struct Allocator {
     capacity: u64,
     free: u64,
-    /// Free and allocated ranges, and vacant entries. Together the ranges cover the arena without gaps.
+    /// Free and allocated ranges, and vacant entries. Together the ranges cover the arena without
+    /// gaps.
     ranges: Vec<Range>,
-    /// First of the vacant entries of `ranges`, linked through `next`.
+    /// The first vacant entry of `ranges`. Vacant entries are linked through `next`.
     vacant: u32,
     /// Bit r is set if some bin of row r is not empty.
     rows: u64,
@@ -52,7 +57,8 @@ pub struct Allocator {
     columns: [u32; ROWS],
     /// The first range of each bin, linked through `previous` and `next`.
     bins: Vec<[u32; COLUMNS]>,
-    /// Finds an allocated range by its offset: chains linked through `next`. The length is a power of two.
+    /// Hash table that finds an allocated range by its offset. Chains are linked through `next`.
+    /// The length is a power of two.
     buckets: Vec<u32>,
     allocated_ranges: usize,
 }
@@ -62,11 +68,12 @@ pub struct Allocator {
 struct Range {
     offset: u64,
     length: u64,
-    /// The neighbour that ends where this one starts.
+    /// The neighbour that ends at the start of this range.
     before: u32,
-    /// The neighbour that starts where this one ends.
+    /// The neighbour that starts at the end of this range.
     after: u32,
-    /// Links of the list that `state` implies: a bin, a bucket (only `next`), the vacant entries (only `next`).
+    /// Links of the list that `state` implies: a bin, a bucket (only `next`), or the vacant entries
+    /// (only `next`).
     previous: u32,
     next: u32,
     state: State,
@@ -79,7 +86,7 @@ enum State {
     Vacant,
 }
 
-/// Row and column of a bin. Ordered by the lengths of their ranges.
+/// Row and column of a bin. Bins are ordered by the lengths of their ranges.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Bin {
     row: usize,
@@ -87,7 +94,7 @@ struct Bin {
 }
 
 impl Bin {
-    /// The bin that ranges of `length` granules are kept in.
+    /// Returns the bin of ranges of `length` granules.
     fn of(length: u64) -> Self {
         if length < COLUMNS as u64 {
             return Self { row: 0, column: length as usize };
@@ -97,7 +104,7 @@ impl Bin {
         Self { row: (log2 - COLUMNS_LOG2) as usize + 1, column }
     }
 
-    /// The first bin all of whose ranges have at least `length` granules.
+    /// Returns the first bin whose ranges all have at least `length` granules.
     fn at_least(length: u64) -> Self {
         if length < COLUMNS as u64 {
             return Self::of(length);
@@ -108,7 +115,7 @@ impl Bin {
 }
 
 impl Allocator {
-    /// Starts with all of `capacity_bytes`, rounded down to whole granules, free.
+    /// Creates an allocator whose `capacity_bytes`, rounded down to whole granules, are free.
     pub fn new(capacity_bytes: u64) -> Self {
         let capacity = capacity_bytes / GRANULE_BYTES;
         let mut allocator = Self {
@@ -131,8 +138,9 @@ impl Allocator {
 
     /// Allocates an extent of `length_bytes`, rounded up to whole granules and to at least one.
     ///
-    /// Returns `None` only if no free range is long enough. Takes constant time, except for the search of one bin that
-    /// [`Allocator`] describes: that is linear in the number of free ranges of about this length.
+    /// Returns `None` only if no free range is long enough. Takes constant time, except for the
+    /// search of one bin (see [`Allocator`]). That search is linear in the number of free ranges of
+    /// about this length.
     pub fn allocate(&mut self, length_bytes: u64) -> Option<Extent> {
         let length = length_bytes.div_ceil(GRANULE_BYTES).max(1);
         if length > self.free {
@@ -151,12 +159,13 @@ impl Allocator {
         })
     }
 
-    /// Makes `extent` free again. Constant time.
+    /// Frees `extent`. Takes constant time.
     ///
     /// # Panics
     ///
-    /// If `extent` is not exactly one that [`allocate`](Self::allocate) returned and that is still allocated. The caller has
-    /// lost track of who owns what then, and to go on would hand one object's bytes to another.
+    /// Panics unless `extent` is exactly an allocated extent that [`allocate`](Self::allocate)
+    /// returned. The caller's bookkeeping is then wrong, and going on would give the bytes of one
+    /// object to another.
     pub fn free(&mut self, extent: Extent) {
         let index = self.unlink_allocated(extent);
         let Range { before, after, .. } = *self.range(index);
@@ -173,17 +182,18 @@ impl Allocator {
         }
     }
 
-    /// The size of the arena, in whole granules.
+    /// Returns the size of the arena, in bytes of whole granules.
     pub fn capacity_bytes(&self) -> u64 {
         self.capacity * GRANULE_BYTES
     }
 
-    /// The sum of all free ranges.
+    /// Returns the total size of all free ranges.
     pub fn free_bytes(&self) -> u64 {
         self.free * GRANULE_BYTES
     }
 
-    /// The longest extent that could be allocated now. Linear in the number of free ranges of about that length.
+    /// Returns the length of the longest extent that could be allocated now. Linear in the number
+    /// of free ranges of about that length.
     pub fn largest_free_bytes(&self) -> u64 {
         let Some(row) = self.rows.checked_ilog2() else { return 0 };
         let row = row as usize;
@@ -192,13 +202,13 @@ impl Allocator {
             * GRANULE_BYTES
     }
 
-    /// The first bin that is not empty, from `bin` on.
+    /// Returns the first bin that is not empty, from `bin` on.
     fn first_bin_from(&self, bin: Bin) -> Option<Bin> {
         let columns = self.columns[bin.row] & (u32::MAX << bin.column);
         if columns != 0 {
             return Some(Bin { row: bin.row, column: columns.trailing_zeros() as usize });
         }
-        // There are fewer than 64 rows, so that the shift is in bounds.
+        // There are fewer than 64 rows, so the shift is in bounds.
         let rows = self.rows & (u64::MAX << (bin.row + 1));
         if rows == 0 {
             return None;
@@ -218,13 +228,14 @@ impl Allocator {
         })
     }
 
-    /// Cuts the range, which is in no list, down to `length`; the rest becomes a free range.
+    /// Cuts the range down to `length`, and frees the rest. The range must be in no list.
     fn give_back_tail(&mut self, index: u32, length: u64) {
         let range = *self.range(index);
         if range.length == length {
             return;
         }
-        // The neighbour after it is not free, or the two would have been merged: the tail has nothing to merge with.
+        // The neighbour after the range is not free, because free neighbours are merged. The tail
+        // has nothing to merge with.
         let tail = self.add_range(range.offset + length, range.length - length, index, range.after);
         if range.after != NONE {
             self.range_mut(range.after).before = tail;
@@ -235,7 +246,7 @@ impl Allocator {
         self.link_free(tail);
     }
 
-    /// Extends the range `kept` by its neighbour `absorbed`, which follows it. Neither is in a list.
+    /// Extends the range `kept` by `absorbed`, which follows it. Neither may be in a list.
     fn merge_into(&mut self, kept: u32, absorbed: u32) {
         let Range { length, after, .. } = *self.range(absorbed);
         self.remove_range(absorbed);
@@ -323,8 +334,8 @@ impl Allocator {
     }
 
     fn bucket_of(&self, offset: u64) -> usize {
-        // Fibonacci hashing: the high bits of the product with 2^64 divided by the golden ratio. Offsets are often
-        // multiples of the same power of two, which the low bits alone would not tell apart.
+        // Fibonacci hashing: the high bits of the product with 2^64 divided by the golden ratio.
+        // Offsets are often multiples of one power of two, which the low bits cannot distinguish.
         let hash = offset.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (hash >> (u64::BITS - self.buckets.len().ilog2())) as usize
     }
@@ -342,7 +353,7 @@ impl Allocator {
         }
     }
 
-    /// Adds a range to the slab. It is in no list yet, and its neighbours do not know of it.
+    /// Adds a range to the slab. The caller links it into a list and to its neighbours.
     fn add_range(&mut self, offset: u64, length: u64, before: u32, after: u32) -> u32 {
         let range =
             Range { offset, length, before, after, previous: NONE, next: NONE, state: State::Allocated };

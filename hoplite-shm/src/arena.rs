@@ -1,4 +1,4 @@
-//! The store's side: creating the arena, faulting it in, handing it out.
+//! The store's side: creates the arena, prefaults it, and returns its descriptors.
 
 use std::io;
 use std::ops::ControlFlow;
@@ -14,16 +14,17 @@ use crate::error::{Error, Result};
 use crate::limits::{address_space_limit_bytes, file_size_limit_bytes, is_overcommit_strict};
 use crate::region::{Access, Region};
 
-/// How much is faulted in before the caller is asked again whether to go on. At 2 s per GiB (first touch on a virtual
-/// machine) this is 60 ms.
+/// Bytes that are prefaulted between two calls of the caller's `step`. At 2 s per GiB (first touch
+/// on a virtual machine), a step takes 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
-/// How much memory is allocated by one call where an arena is allocated in full at once.
+/// Bytes that one call allocates, if an arena is allocated in full at once.
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// The shared memory of a store.
 ///
-/// It never grows or shrinks. It stays mapped until the last [`Buffer`](crate::Buffer) is dropped too.
+/// The arena never grows or shrinks. It stays mapped until the last [`Buffer`](crate::Buffer) is
+/// dropped, too.
 #[derive(Debug)]
 pub struct Arena {
     region: Region,
@@ -33,18 +34,20 @@ pub struct Arena {
 }
 
 impl Arena {
-    /// Creates an arena of `capacity_bytes`, rounded down to whole pages of the memory it is made of.
+    /// Creates an arena of `capacity_bytes`, rounded down to whole pages of its backing.
     ///
-    /// The size is sealed: no process that has a descriptor can shrink the memory below those who map it. Pages of the
-    /// usual size are used when they are touched or [prefaulted](Self::prefault). Huge pages, and all pages on a system
-    /// that never promises more memory than it has, are allocated here, because a page that is missing later would end
-    /// the process that touches it (SIGBUS).
+    /// The size is sealed, so that no process with a descriptor can shrink the memory under the
+    /// processes that map it.
+    ///
+    /// Pages of the usual size are allocated when they are touched or [prefaulted](Self::prefault).
+    /// Two kinds are allocated here: huge pages, and all pages on a system without overcommit. A
+    /// later failure to allocate them would kill the process that touches them (SIGBUS).
     ///
     /// # Errors
     ///
-    /// [`Error::NotEnoughMemory`] if the machine is too small, [`Error::NotEnoughHugePages`] if too few are reserved,
-    /// [`Error::FileSizeLimit`] and [`Error::AddressSpaceLimit`] if a limit of this process is too low,
-    /// [`Error::CapacityTooSmall`], [`Error::System`] otherwise.
+    /// [`Error::NotEnoughMemory`] if the machine is too small, [`Error::NotEnoughHugePages`] if too
+    /// few are reserved, [`Error::FileSizeLimit`] and [`Error::AddressSpaceLimit`] if a limit of
+    /// this process is too low, [`Error::CapacityTooSmall`], and [`Error::System`] otherwise.
     pub fn create(backing: Backing, capacity_bytes: u64) -> Result<Arc<Self>> {
         let (writable, capacity_bytes) = create_memfd(backing, capacity_bytes)?;
         let read_only = rustix::fs::open(
@@ -63,29 +66,32 @@ impl Arena {
         Ok(Arc::new(Self { region, backing, writable, read_only }))
     }
 
-    /// The size of the arena.
+    /// Returns the size of the arena in bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }
 
-    /// The descriptor with which a client maps the arena to write to it.
+    /// Returns the descriptor with which a client maps the arena for writing.
     pub fn writable_fd(&self) -> BorrowedFd<'_> {
         self.writable.as_fd()
     }
 
-    /// The descriptor with which a client maps the arena to read from it. It cannot be mapped writable.
+    /// Returns the descriptor with which a client maps the arena for reading. It cannot be mapped
+    /// writable.
     pub fn read_only_fd(&self) -> BorrowedFd<'_> {
         self.read_only.as_fd()
     }
 
-    /// Faults in all of the arena, so that later use does not pay for it; blocks for up to seconds per GiB.
+    /// Prefaults the whole arena, so that later use does not pay for page faults. Blocks for up to
+    /// seconds per GiB.
     ///
-    /// Calls `step` with the number of bytes done after every 32 MiB, and stops early if told to. May run while objects
-    /// are written and read.
+    /// Calls `step` with the number of prefaulted bytes after every 32 MiB, and stops if `step`
+    /// breaks. May run while objects are written and read.
     ///
     /// # Errors
     ///
-    /// [`Error::NotEnoughMemory`] if the memory that was promised is not there. [`Error::System`] otherwise.
+    /// [`Error::NotEnoughMemory`] if the system cannot provide the memory after all.
+    /// [`Error::System`] otherwise.
     pub fn prefault(&self, step: impl FnMut(u64) -> ControlFlow<()>) -> Result<()> {
         self.prefault_with(|range| self.region.advise(Advice::PopulateWrite, range), step)
     }
@@ -101,11 +107,11 @@ impl Arena {
             match populate(start..end) {
                 Ok(()) => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                // Linux before 5.14 does not know how to populate.
+                // Linux before 5.14 cannot populate.
                 Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                     self.region.touch(start..end, rustix::param::page_size());
                 }
-                // The kernel says "bad address" where a plain write would end in SIGBUS.
+                // The kernel returns EFAULT where a plain write would cause SIGBUS.
                 Err(error) if error.raw_os_error() == Some(Errno::FAULT.raw_os_error()) => {
                     return Err(Error::NotEnoughMemory {
                         needed_bytes: self.capacity_bytes(),
@@ -153,13 +159,14 @@ fn create_memfd(backing: Backing, capacity_bytes: u64) -> Result<(OwnedFd, u64)>
     }
     rustix::fs::fchmod(&fd, Mode::RUSR | Mode::WUSR).map_err(Error::system("protect the arena"))?;
     rustix::fs::ftruncate(&fd, capacity_bytes).map_err(Error::system("size the arena"))?;
-    // A client that shrinks the file kills every process that maps it. One that adds a seal against writing stops the store.
+    // A client that shrinks the file would kill every process that maps it. A client that adds a
+    // seal against writing would stop the store.
     rustix::fs::fcntl_add_seals(&fd, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(Error::system("seal the size of the arena"))?;
     Ok((fd, capacity_bytes))
 }
 
-/// Allocates all of the arena's pages, without writing to them.
+/// Allocates all pages of the arena without writing to them.
 fn allocate(fd: &OwnedFd, capacity_bytes: u64) -> io::Result<()> {
     let mut start = 0;
     while start < capacity_bytes {
@@ -170,7 +177,7 @@ fn allocate(fd: &OwnedFd, capacity_bytes: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Explains why there are not so many bytes of memory, or what else the system says.
+/// Returns the error for a failed `operation`, with the reason if the memory does not suffice.
 fn no_memory_or(source: io::Error, operation: &'static str, backing: Backing, needed_bytes: u64) -> Error {
     if !matches!(source.kind(), io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull) {
         return Error::System { operation, source };
@@ -211,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_allocated_is_there_before_anybody_touches_it() {
+    fn allocated_memory_is_resident_before_the_first_touch() {
         let arena = Arena::create(Backing::Pages, 40 << 20).unwrap();
         assert_eq!(resident_bytes(&arena), 0);
         allocate(&arena.writable, arena.capacity_bytes()).unwrap();
@@ -219,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_not_there_after_all_is_an_error() {
+    fn missing_memory_is_an_error() {
         let arena = Arena::create(Backing::Pages, 40 << 20).unwrap();
         for errno in [Errno::FAULT, Errno::NOMEM] {
             let error =

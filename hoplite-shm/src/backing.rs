@@ -1,4 +1,4 @@
-//! The kinds of memory that an arena can be made of.
+//! The kinds of memory that can back an arena.
 
 use std::fs;
 use std::path::Path;
@@ -8,15 +8,16 @@ use rustix::io::Errno;
 
 use crate::error::{Error, Result};
 
-/// Position of the binary logarithm of the page size in the flags of `memfd_create`, from linux/memfd.h.
+/// Position of the binary logarithm of the page size in the flags of `memfd_create`, from
+/// linux/memfd.h.
 const HUGE_SHIFT: u32 = 26;
-/// From linux/magic.h; neither libc nor rustix has it.
+/// From linux/magic.h, because neither libc nor rustix has it.
 const RAMFS_MAGIC: u32 = 0x8584_58F6;
-/// Place where the kernel shows how many huge pages of each size there are.
+/// The directory in which the kernel shows the numbers of huge pages of each size.
 const HUGE_PAGES: &str = "/sys/kernel/mm/hugepages";
 
-/// The kind of memory that an arena is made of. All kinds are anonymous: the memory is freed when the last process that
-/// maps it ends, and nobody can open it by a path.
+/// The kind of memory that backs an arena. All kinds are anonymous: the memory is freed when the
+/// last process that maps it ends, and no path leads to it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Backing {
     /// Pages of the usual size.
@@ -29,12 +30,12 @@ pub enum Backing {
 }
 
 impl Backing {
-    /// Returns the kind of memory that a file at `path` would be made of. Makes no file.
+    /// Returns the kind of memory that would back a file at `path`. Creates no file.
     ///
     /// # Errors
     ///
-    /// [`Error::NotInMemory`] if the directory is on no tmpfs, ramfs or hugetlbfs; [`Error::File`] if it cannot be
-    /// looked at.
+    /// [`Error::NotInMemory`] if the directory is not on a tmpfs, ramfs or hugetlbfs;
+    /// [`Error::File`] if the file system of the directory is unknown.
     pub fn of_file_at(path: &Path) -> Result<Self> {
         let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
         let file_system = rustix::fs::statfs(directory.unwrap_or(Path::new("."))).map_err(|errno| {
@@ -64,7 +65,7 @@ impl Backing {
         }
     }
 
-    /// Returns the error for memory of this kind that cannot be made because of `errno`.
+    /// Returns the error for memory of this kind that cannot be created because of `errno`.
     pub(crate) fn not_supported_or(self, errno: Errno) -> Error {
         match (self, errno) {
             (Self::HugePages { page_bytes: Some(page_bytes) }, Errno::NODEV | Errno::INVAL) => {
@@ -74,7 +75,7 @@ impl Backing {
         }
     }
 
-    /// Returns the error for an arena that needs more huge pages than there are.
+    /// Returns the error for an arena that needs more huge pages than are free.
     pub(crate) fn too_few(self, needed_bytes: u64) -> Error {
         let Self::HugePages { page_bytes } = self else {
             return Error::NotEnoughMemory { needed_bytes, available_bytes: 0 };
@@ -90,7 +91,7 @@ impl Backing {
     }
 }
 
-/// Returns the size of a huge page unless another one is asked for.
+/// Returns the default size of a huge page.
 fn default_page_bytes() -> Option<u64> {
     let information = fs::read_to_string("/proc/meminfo").ok()?;
     let line = information.lines().find_map(|line| line.strip_prefix("Hugepagesize:"))?;

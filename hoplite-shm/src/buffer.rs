@@ -15,18 +15,22 @@ use crate::header::HeaderHandle;
 use crate::progress::State;
 use crate::span::Span;
 
-/// The number of bytes that [`Buffer::for_each_chunk`] copies out of the arena at a time.
+/// Bytes that [`Buffer::for_each_chunk`] copies out of the arena at a time.
 ///
-/// The price of the copy, for CRC-32C: 1 GiB that is not cached takes 44 ms (a slice without the copy: 34 ms), 1 MiB that
-/// is cached takes 39 us (a slice: 18 us). Larger chunks leave the first-level cache. `examples/memory_bandwidth.rs`,
-/// EPYC, 2 cores.
+/// The cost of the copy, for CRC-32C: 1 GiB that is not cached takes 44 ms (34 ms with a slice
+/// instead of the copy). 1 MiB that is cached takes 39 us (18 us with a slice). Larger chunks do
+/// not fit the first-level cache. Measured with `examples/memory_bandwidth.rs` on an EPYC with 2
+/// cores.
 const CHUNK_BYTES: usize = 4 << 10;
 
-/// One object's header and bytes, as the store uses them.
+/// The header and the bytes of one object, for the store.
 ///
-/// Cloning is cheap and clones are of the same memory. Any thread may use any clone; who writes which bytes when is up to
-/// the caller, as described under "Memory model" in the crate's documentation. The buffer does not own its extent: the
-/// caller must not let the extent be allocated again while a clone is in use.
+/// Cloning is cheap, and clones refer to the same memory. Any thread may use any clone. The caller
+/// decides which thread writes which bytes, as described under "Memory model" in the crate's
+/// documentation.
+///
+/// The buffer does not own its extent. The caller must not allocate the extent again while a clone
+/// is in use.
 ///
 /// Offsets and ranges are in bytes from the start of the object.
 #[derive(Debug, Clone)]
@@ -36,11 +40,13 @@ pub struct Buffer {
 }
 
 impl Arena {
-    /// The buffer of an object of `size_bytes` in `extent`. Its header is left as it is; see [`Buffer::initialise`].
+    /// Returns the buffer of an object of `size_bytes` in `extent`. Does not change the header; see
+    /// [`Buffer::initialise`].
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or too short.
+    /// [`Error::OutOfArena`](crate::Error::OutOfArena) if `extent` is misaligned, out of bounds or
+    /// too short.
     pub fn buffer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> error::Result<Buffer> {
         let span = Span::new(extent, size_bytes, self.capacity_bytes())?;
         Ok(Buffer::new(Arc::clone(self), span))
@@ -52,85 +58,90 @@ impl Buffer {
         Self { arena, span }
     }
 
-    /// The size of the object.
+    /// Returns the size of the object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// Starts a new object in this extent: open, nothing valid, no doorbell wanted.
+    /// Starts a new object in this extent: open, without valid bytes, and with the doorbell off.
     ///
-    /// Must come before any client learns of the extent.
+    /// The store must call it before any client learns of the extent.
     pub fn initialise(&self) {
         self.header().initialise(self.size_bytes());
     }
 
-    /// How many leading bytes are valid; at most the size of the object.
+    /// Returns the number of leading bytes that are valid; at most the size of the object.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes())
     }
 
-    /// Whether the copy is open, complete or failed.
+    /// Returns the state of the copy: open, complete or failed.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Publishes that the leading `valid_bytes` are valid. They must have been written before. Progress never falls: a smaller
-    /// number than the last has no effect.
+    /// Publishes that the leading `valid_bytes` are valid. The caller must have written them.
+    /// Progress never falls: a smaller number than before has no effect.
     pub fn publish(&self, valid_bytes: u64) {
         self.header().publish(valid_bytes.min(self.size_bytes()));
     }
 
-    /// Publishes that all bytes are valid and accepted. Has no effect on a copy that has failed.
+    /// Publishes that all bytes are valid and accepted. Has no effect on a failed copy.
     pub fn set_complete(&self) {
         self.publish(self.size_bytes());
         self.header().end(State::Complete);
     }
 
-    /// Publishes that the copy will never be complete. Has no effect on a complete one.
+    /// Publishes that the copy will never be complete. Has no effect on a complete copy.
     pub fn set_failed(&self) {
         self.header().end(State::Failed);
     }
 
-    /// Asks the writer to ring the doorbell, once, when it has made progress beyond the number of valid bytes returned.
+    /// Requests one ring of the doorbell when the writer makes progress beyond the returned number
+    /// of valid bytes.
     ///
-    /// A task that waits for more than n valid bytes calls this. If it returns more than n, the wait is over, and the doorbell
-    /// may ring in vain. Otherwise the task waits for the doorbell and starts over. The doorbell never rings for the last
-    /// block: that becomes valid with [`set_complete`](Self::set_complete).
+    /// A task that waits for more than n valid bytes calls this. If it returns more than n, the
+    /// wait is over, and the doorbell may ring once in vain. Otherwise the task waits for the
+    /// doorbell and repeats the call.
+    ///
+    /// The doorbell never rings for the last block, which becomes valid with
+    /// [`set_complete`](Self::set_complete).
     #[must_use = "progress up to this number rings no doorbell"]
     pub fn want_doorbell(&self) -> u64 {
         self.header().want(self.size_bytes())
     }
 
-    /// Copies `bytes` in at `offset_bytes`, without publishing them.
+    /// Copies `bytes` into the object at `offset_bytes`, without publishing them.
     ///
     /// # Panics
     ///
-    /// If they do not fit into the object.
+    /// Panics if they do not fit into the object.
     pub fn write(&self, offset_bytes: u64, bytes: &[u8]) {
         let range = self.span.locate_from(offset_bytes, bytes.len());
         self.arena.region().copy_in(range, bytes);
     }
 
-    /// Copies bytes out, from `offset_bytes` on, until `out` is full. Bytes beyond [`valid_bytes`](Self::valid_bytes) have no
-    /// meaning.
+    /// Fills `out` with bytes of the object from `offset_bytes` on. Bytes beyond
+    /// [`valid_bytes`](Self::valid_bytes) have no meaning.
     ///
     /// # Panics
     ///
-    /// If the object has not so many bytes.
+    /// Panics if the object is too short.
     pub fn read(&self, offset_bytes: u64, out: &mut [u8]) {
         let range = self.span.locate_from(offset_bytes, out.len());
-        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and `copy_out` initialises all it is given.
+        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and `copy_out`
+        // initialises all of them.
         let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
         self.arena.region().copy_out(range, out);
     }
 
-    /// Calls `look` with the bytes of `range`, a chunk at a time, in order.
+    /// Calls `look` with the bytes of `range`, one chunk at a time, in order.
     ///
-    /// The chunks are private copies, so that what `look` sees does not change under it.
+    /// The chunks are private copies, so they do not change while `look` reads them.
     ///
     /// # Panics
     ///
-    /// If the object has no such range.
+    /// Panics if the range exceeds the object.
     pub fn for_each_chunk(&self, range: Range<u64>, mut look: impl FnMut(&[u8])) {
         let range = self.span.locate(range);
         let mut chunk = [MaybeUninit::uninit(); CHUNK_BYTES];
@@ -140,28 +151,30 @@ impl Buffer {
         }
     }
 
-    /// The CRC-32C of the bytes of `range`.
+    /// Returns the CRC-32C of the bytes of `range`.
     ///
     /// # Panics
     ///
-    /// If the object has no such range.
+    /// Panics if the range exceeds the object.
     pub fn crc32c(&self, range: Range<u64>) -> u32 {
         let mut checksum = Checksum::default();
         self.for_each_chunk(range, |chunk| checksum.update(chunk));
         checksum.finish()
     }
 
-    /// Receives bytes from a stream socket straight into `range`, with one system call that does not wait. Returns how
-    /// many came; zero means that the peer has closed its side. Does not publish them.
+    /// Receives bytes from a stream socket straight into `range`, with one non-blocking system
+    /// call, and does not publish them. Returns the number of bytes; zero means that the peer has
+    /// closed its side.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if nothing is there, [`InvalidInput`](io::ErrorKind::InvalidInput) if
-    /// `range` is empty, or why the connection is broken.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available,
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput) if `range` is empty, or the error of the
+    /// broken connection.
     ///
     /// # Panics
     ///
-    /// If the object has no such range.
+    /// Panics if the range exceeds the object.
     pub fn receive(&self, socket: BorrowedFd<'_>, range: Range<u64>) -> io::Result<usize> {
         let range = self.span.locate(range);
         if range.is_empty() {
@@ -170,16 +183,18 @@ impl Buffer {
         self.arena.region().receive(socket, range)
     }
 
-    /// Sends `head` and then the bytes of `range` straight from the arena, with one system call that does not wait.
-    /// Returns how many bytes the socket took, those of `head` included. A closed connection is an error, not a signal.
+    /// Sends `head` and then the bytes of `range` straight from the arena, with one non-blocking
+    /// system call. Returns the number of bytes that the socket took, including bytes of `head`. A
+    /// closed connection is an error instead of a signal.
     ///
     /// # Errors
     ///
-    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or why the connection is broken.
+    /// [`WouldBlock`](io::ErrorKind::WouldBlock) if the socket is full, or the error of the broken
+    /// connection.
     ///
     /// # Panics
     ///
-    /// If the object has no such range.
+    /// Panics if the range exceeds the object.
     pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<u64>) -> io::Result<usize> {
         self.arena.region().send(socket, head, self.span.locate(range))
     }

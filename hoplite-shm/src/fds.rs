@@ -9,21 +9,22 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags,
 };
 
-/// The number of descriptors that one message may carry. A store sends two; the rest is for later versions.
+/// Most descriptors of one message. A store sends two; the others are reserved for later versions.
 pub const MAX_FDS: usize = 8;
 
 const CONTROL_BYTES: usize = rustix::cmsg_space!(ScmRights(MAX_FDS));
 
-/// Sends `bytes`, and with the first of them `fds`, in one system call.
+/// Sends `bytes`, and `fds` along with the first of them, in one system call.
 ///
-/// Returns how many bytes the socket took. If it took any, it took all of `fds`: the caller sends the rest of the bytes
-/// without them. Waits only if the socket is blocking. A closed connection is an error, not a signal.
+/// Returns the number of bytes that the socket took. If it took any, it took all of `fds`, and the
+/// caller sends the other bytes without them. Blocks only if the socket is blocking. A closed
+/// connection is an error instead of a signal.
 ///
 /// # Errors
 ///
-/// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or for descriptors without a byte
-/// that could carry them; [`WouldBlock`](io::ErrorKind::WouldBlock) if a non-blocking socket is full; or why the connection is
-/// broken.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput) for more than [`MAX_FDS`] descriptors, or for
+/// descriptors without bytes; [`WouldBlock`](io::ErrorKind::WouldBlock) if a non-blocking socket is
+/// full; or the error of the broken connection.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -37,16 +38,18 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
     Ok(rustix::io::retry_on_intr(|| rustix::net::sendmsg(socket, &parts, &mut control, SendFlags::NOSIGNAL))?)
 }
 
-/// Receives into `bytes`, and appends the descriptors that came along to `fds`, in one system call.
+/// Receives bytes into `bytes`, and appends their descriptors to `fds`, in one system call.
 ///
-/// Returns how many bytes came; zero means that the peer has closed its side. Waits only if the socket is blocking. The
-/// descriptors are closed on exec. At most [`MAX_FDS`] come with one call.
+/// Returns the number of bytes; zero means that the peer has closed its side. Blocks only if the
+/// socket is blocking. The descriptors are closed on exec. One call returns at most [`MAX_FDS`]
+/// descriptors.
 ///
 /// # Errors
 ///
-/// [`InvalidData`](io::ErrorKind::InvalidData) if the peer sent more descriptors than that, or more than this process
-/// may have open; they are closed, and the connection is of no more use. [`WouldBlock`](io::ErrorKind::WouldBlock) if a
-/// non-blocking socket is empty; or why the connection is broken.
+/// [`InvalidData`](io::ErrorKind::InvalidData) if the peer sent more than [`MAX_FDS`] descriptors,
+/// or more than this process may open. They are then closed, and the connection is unusable.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) if a non-blocking socket is empty; or the error of the
+/// broken connection.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>) -> io::Result<usize> {
     let mut space = [MaybeUninit::uninit(); CONTROL_BYTES];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -59,7 +62,8 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8], fds: &mut Vec<OwnedFd>)
             received.extend(rights);
         }
     }
-    // The space for control messages is padded, so that one descriptor more may fit before the kernel drops any.
+    // The space for control messages is padded, so one more descriptor may fit before the kernel
+    // drops any.
     if message.flags.contains(ReturnFlags::CTRUNC) || received.len() > MAX_FDS {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "more descriptors than can be received"));
     }

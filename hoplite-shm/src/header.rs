@@ -1,4 +1,4 @@
-//! The header in front of each object: whose it is, and how far it is.
+//! The header in front of each object: its identity and its progress.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -10,11 +10,11 @@ use crate::progress::{Progress, State};
 const MAGIC_AND_VERSION: u64 = 0x484F_504C_4954_4500 | VERSION;
 const VERSION: u64 = 1;
 
-/// The header as it lies in memory.
+/// The layout of a header in memory.
 ///
-/// All fields are atomics, so that a reference to it is sound whatever other processes store to
-/// them. The first two are for people who look at the memory: no program reads them, since every
-/// client can write to them.
+/// All fields are atomics, so that a reference to the header is sound whatever other processes
+/// store to it. The first two fields are for people who inspect the memory. No program reads them,
+/// because every client can write to them.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Header {
@@ -39,7 +39,8 @@ impl<'a> HeaderView<'a> {
         Self(header)
     }
 
-    /// How many leading bytes are valid, at most `size_bytes`. They can be read after this call.
+    /// Returns the number of leading bytes that are valid, at most `size_bytes`. They can be read
+    /// after this call.
     pub(crate) fn valid_bytes(self, size_bytes: u64) -> u64 {
         self.0.progress.valid_bytes().min(size_bytes)
     }
@@ -58,7 +59,7 @@ impl<'a> HeaderHandle<'a> {
         Self(header)
     }
 
-    /// Starts a new object: open, nothing valid, nobody waiting.
+    /// Starts a new object: open, without valid bytes, and without a waiting store.
     pub(crate) fn initialise(self, size_bytes: u64) {
         self.0.progress.initialise();
         self.0.size_bytes.store(size_bytes, Ordering::Release);
@@ -70,17 +71,18 @@ impl<'a> HeaderHandle<'a> {
         self.0.progress.publish(valid_bytes);
     }
 
-    /// Returns `true` if the store has asked for progress since the last call.
+    /// Returns `true` if the store has requested the doorbell since the last call.
     pub(crate) fn take_wanted(self) -> bool {
         self.0.progress.take_wanted()
     }
 
-    /// Asks to be told of progress beyond the number returned, at most `size_bytes`.
+    /// Requests the doorbell for progress beyond the returned number of bytes, which is at most
+    /// `size_bytes`.
     pub(crate) fn want(self, size_bytes: u64) -> u64 {
         self.0.progress.want().min(size_bytes)
     }
 
-    /// How many leading bytes are valid, at most `size_bytes`.
+    /// Returns the number of leading bytes that are valid, at most `size_bytes`.
     pub(crate) fn valid_bytes(self, size_bytes: u64) -> u64 {
         HeaderView(self.0).valid_bytes(size_bytes)
     }
@@ -89,7 +91,7 @@ impl<'a> HeaderHandle<'a> {
         self.0.progress.state()
     }
 
-    /// Ends an open object as complete or failed; the first end is final.
+    /// Ends an open object as complete or failed. The first end is final.
     pub(crate) fn end(self, state: State) {
         self.0.progress.end(state);
     }
@@ -138,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_nobody_writes_is_a_failure() {
+    fn an_unknown_state_is_a_failure() {
         assert_eq!(State::of(3), State::Failed);
     }
 }

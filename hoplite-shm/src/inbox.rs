@@ -1,4 +1,4 @@
-//! Receives into memory that is not initialised before.
+//! Receives into uninitialised memory.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -6,19 +6,21 @@ use std::os::fd::BorrowedFd;
 use bytes::{BufMut, BytesMut};
 use rustix::net::{RecvFlags, recv};
 
-/// Appends to `inbox` what has arrived at `socket`, as far as `inbox` has room, and returns how many bytes that is. Never waits.
+/// Appends available bytes of `socket` to `inbox`, up to its capacity, and returns their number.
+/// Never blocks.
 ///
-/// Zero means that the peer has closed its side, or that there is no room.
+/// Zero means that the peer has closed its side, or that `inbox` is full.
 ///
 /// # Errors
 ///
-/// [`WouldBlock`](io::ErrorKind::WouldBlock) if there is nothing; or why the connection is broken.
+/// [`WouldBlock`](io::ErrorKind::WouldBlock) if no bytes are available; or the error of the broken
+/// connection.
 pub fn receive(socket: BorrowedFd<'_>, inbox: &mut BytesMut) -> io::Result<usize> {
     let length = rustix::io::retry_on_intr(|| {
         let ((received, _), _) = recv(socket, inbox.spare_capacity_mut(), RecvFlags::DONTWAIT)?;
         Ok(received.len())
     })?;
-    // SAFETY: so many bytes after the end have just been initialised.
+    // SAFETY: this many bytes after the end have just been initialised.
     unsafe { inbox.advance_mut(length) };
     Ok(length)
 }
@@ -32,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_has_arrived_is_appended_as_far_as_there_is_room() {
+    fn available_bytes_are_appended_up_to_the_capacity() {
         let (ours, mut theirs) = UnixStream::pair().unwrap();
         let mut inbox = BytesMut::with_capacity(8);
         inbox.extend_from_slice(b"ab");

@@ -1,4 +1,4 @@
-//! A client's side: mapping the arena.
+//! A client's side: maps the arena.
 
 use std::io;
 use std::ops::{ControlFlow, Range};
@@ -14,34 +14,44 @@ use crate::limits::address_space_limit_bytes;
 use crate::region::{Access, Region};
 use crate::span::Span;
 
-/// The unit in which page tables are filled ahead of use. A call per 1, 4, 16 or 64 MiB is no faster.
+/// The unit in which page tables are filled ahead of use. Calls of 1, 4, 16 or 64 MiB are no
+/// faster.
 const PIECE_BYTES: usize = 2 << 20;
 
-/// Accesses shorter than this do not fill page tables ahead: a few page faults cost less than the 0.1 ms of a piece.
+/// Shortest access that fills page tables ahead. Below it, a few page faults cost less than the 0.1
+/// ms of a piece.
 const POPULATE_FROM_BYTES: usize = 128 << 10;
 
-/// A copy of at least this length that is not all populated gets help from a second thread. To fill the page tables of so
-/// much takes 4 ms; to start a thread costs nothing beside that.
+/// Shortest copy that a second thread helps with if it is not fully populated. Filling its page
+/// tables takes 4 ms, and starting a thread far less.
 const HELP_FROM_BYTES: usize = 64 << 20;
 
-/// How far ahead of the copy the second thread starts, so that the two do not fill the same tables.
+/// Distance of the second thread's start from the start of the copy, so that both do not fill the
+/// same tables.
 const HEAD_START_BYTES: usize = 4 << 20;
 
 /// A client's mapping of its store's arena.
 ///
 /// # Page tables
 ///
-/// Even when the store has faulted in the arena, each process that maps it has page tables of its own to fill, and pays
-/// more for that than for a copy: 1 GiB copied into warm memory takes 75 ms, into a fresh mapping 315 ms. Filling the
-/// tables piece by piece ahead of the copy, with `MADV_POPULATE_READ`, makes that 150 ms (`MADV_POPULATE_WRITE`: 260 ms,
-/// `pwrite` instead of a mapping: 165 ms). To populate for reading is faster because it maps 16 pages per fault, and the
-/// entries are writable nonetheless, since shared memory needs no notice of the first write. A piece is populated once
-/// per mapping. All of this was measured on one thread, on Linux 6.18 with 4 KiB pages (`examples/memory_bandwidth.rs`, and
-/// a C version of it for the alternatives). On top of it, a second thread populates ahead of copies of 64 MiB and more.
+/// Even after the store has prefaulted the arena, each process that maps it has its own page tables
+/// to fill. This costs more than a copy: copying 1 GiB takes 75 ms into warm memory, and 315 ms
+/// into a fresh mapping.
+///
+/// Filling the tables piece by piece ahead of the copy, with `MADV_POPULATE_READ`, takes 150 ms in
+/// total. `MADV_POPULATE_WRITE` takes 260 ms, and `pwrite` instead of a mapping 165 ms. Populating
+/// for reading is faster because it maps 16 pages per fault. The entries are writable nevertheless,
+/// because shared memory needs no notice of the first write.
+///
+/// A piece is populated once per mapping. A second thread populates ahead of copies of 64 MiB and
+/// more.
+///
+/// All figures except the last are from one thread, on Linux 6.18 with 4 KiB pages
+/// (`examples/memory_bandwidth.rs`, and a C version of it for the alternatives).
 #[derive(Debug)]
 pub struct Mapping {
     region: Region,
-    /// A bit per piece: set once its page tables were filled.
+    /// A bit for each piece, set after its page tables were filled.
     populated: Vec<AtomicU64>,
 }
 
@@ -50,7 +60,8 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`Error::FileTooShort`] if the file has fewer, [`Error::CapacityTooSmall`] for zero, [`Error::System`] otherwise.
+    /// [`Error::FileTooShort`] if the file is shorter, [`Error::CapacityTooSmall`] for zero,
+    /// [`Error::System`] otherwise.
     pub fn read_only(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::ReadOnly)
     }
@@ -59,7 +70,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// Those of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
+    /// The errors of [`read_only`](Self::read_only), and [`Error::System`] if `fd` is read-only.
     pub fn writable(fd: impl AsFd, capacity_bytes: u64) -> Result<Arc<Self>> {
         Self::new(fd, capacity_bytes, Access::Writable)
     }
@@ -70,7 +81,7 @@ impl Mapping {
         }
         let status = rustix::fs::fstat(&fd).map_err(Error::system("find out the size of the arena"))?;
         let actual_bytes = u64::try_from(status.st_size).unwrap_or(0);
-        // Access beyond the end of a file kills the process.
+        // An access beyond the end of a file kills the process.
         if actual_bytes < capacity_bytes {
             return Err(Error::FileTooShort { needed_bytes: capacity_bytes, actual_bytes });
         }
@@ -80,7 +91,7 @@ impl Mapping {
         Ok(Arc::new(Self { region, populated: (0..words).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// How much is mapped.
+    /// Returns the number of mapped bytes.
     pub fn capacity_bytes(&self) -> u64 {
         self.region.len() as u64
     }
@@ -89,11 +100,11 @@ impl Mapping {
         Span::new(extent, size_bytes, self.capacity_bytes())
     }
 
-    /// Fills the page tables of all of the mapping; blocks for 60 ms per GiB if the store has faulted in the arena, and
-    /// else for as long as the store's prefault takes.
+    /// Fills the page tables of the whole mapping. Blocks for 60 ms per GiB after the store has
+    /// prefaulted the arena, or else for as long as the prefault takes.
     ///
-    /// Calls `step` with the number of bytes done after every 2 MiB, and stops early if told to. It is never necessary,
-    /// but makes the first large puts and gets as fast as later ones.
+    /// Calls `step` with the number of populated bytes after every 2 MiB, and stops if `step`
+    /// breaks. The call is optional, and makes the first large puts and gets as fast as later ones.
     pub fn populate(&self, mut step: impl FnMut(u64) -> ControlFlow<()>) {
         for start in (0..self.region.len()).step_by(PIECE_BYTES) {
             let end = self.region.len().min(start + PIECE_BYTES);
@@ -114,7 +125,8 @@ impl Mapping {
         }
     }
 
-    /// Performs a copy into or out of `range`; if that is long, fills the page tables ahead of it on a second thread.
+    /// Runs `copy`, which copies into or out of `range`. For a long range, a second thread fills
+    /// the page tables ahead of the copy.
     pub(crate) fn while_preparing<T>(&self, range: Range<usize>, copy: impl FnOnce() -> T) -> T {
         let ahead = range.start.saturating_add(HEAD_START_BYTES)..range.end;
         if ahead.len() < HELP_FROM_BYTES || ahead.end < ahead.start || self.is_populated(&ahead) {
@@ -122,7 +134,7 @@ impl Mapping {
         }
         std::thread::scope(|scope| {
             let builder = std::thread::Builder::new().name("hoplite-populate".to_owned());
-            // If there can be no more threads, the copy prepares what it needs on its own.
+            // If no further thread can start, the copy fills the page tables itself.
             let _ = builder.spawn_scoped(scope, || self.prepare(ahead));
             copy()
         })
@@ -137,7 +149,7 @@ impl Mapping {
         let piece = start / PIECE_BYTES;
         let (word, bit) = (&self.populated[piece / 64], 1 << (piece % 64));
         if word.load(Ordering::Relaxed) & bit == 0 {
-            // Where the kernel cannot do it, pages fault in one by one.
+            // If the kernel cannot populate, pages fault in one by one.
             let _ =
                 self.region.advise(Advice::PopulateRead, start..self.region.len().min(start + PIECE_BYTES));
             word.fetch_or(bit, Ordering::Relaxed);

@@ -1,23 +1,25 @@
-//! What the kernel knows of the process at the other end of a Unix socket.
+//! The groups of the process at the other end of a Unix socket, as the kernel knows them.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Most groups that a process can be in (`NGROUPS_MAX` of Linux).
+/// Most groups of a process (`NGROUPS_MAX` of Linux).
 const MAX_GROUPS: usize = 65_536;
-/// How many there is room for at first.
+/// Number of groups for which the first call has room.
 const USUAL_GROUPS: usize = 64;
 
-/// The groups of the process that has connected, as they were then, without its primary one.
+/// Returns the supplementary groups that the peer process had when it connected.
 ///
 /// # Errors
-/// Why the kernel does not tell: it is no Unix socket, or Linux before 4.13.
+///
+/// Returns the kernel's error: for example, the socket is not a Unix socket, or Linux is older than
+/// 4.13.
 pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
     let mut groups: Vec<libc::gid_t> = vec![0; USUAL_GROUPS];
     loop {
         let bytes = size_of_val(groups.as_slice());
         let mut length = libc::socklen_t::try_from(bytes).map_err(io::Error::other)?;
-        // SAFETY: `groups` has room for `length` bytes, of which the kernel writes at most as many.
+        // SAFETY: `groups` has room for `length` bytes, and the kernel writes at most this many.
         let answer = unsafe {
             libc::getsockopt(
                 socket.as_raw_fd(),
@@ -33,7 +35,7 @@ pub fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
             return Ok(groups);
         }
         let error = io::Error::last_os_error();
-        // The kernel has said how many there are.
+        // The kernel has returned the number of groups.
         if error.raw_os_error() != Some(libc::ERANGE) || count <= groups.len() || count > MAX_GROUPS {
             return Err(error);
         }

@@ -1,7 +1,8 @@
-//! The part of a header that a writer, the store and readers use at the same time: progress, doorbell, state.
+//! The part of a header that a writer, the store and readers use concurrently: progress, doorbell
+//! and state.
 //!
-//! `tests/memory_model.rs` compiles this file with the atomics of loom, and tries all orders in which the threads of a
-//! small model can see each other's stores.
+//! `tests/memory_model.rs` compiles this file with the atomics of loom. It tries all orders in
+//! which the threads of a small model can see each other's stores.
 
 use crate::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
@@ -9,12 +10,12 @@ const OPEN: u32 = 0;
 const COMPLETE: u32 = 1;
 const FAILED: u32 = 2;
 
-/// The state of a copy, as its header says.
+/// The state of a copy, as in its header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum State {
-    /// Bytes are still to come.
+    /// Some bytes are still missing.
     Open,
-    /// All bytes are there, and the store has accepted them.
+    /// All bytes are valid, and the store has accepted them.
     Complete,
     /// The copy will never be complete.
     Failed,
@@ -25,21 +26,21 @@ impl State {
         match word {
             OPEN => Self::Open,
             COMPLETE => Self::Complete,
-            // No process writes other numbers. If one is there, the header cannot be trusted.
+            // No process writes other numbers. If one is there, the header is damaged.
             _ => Self::Failed,
         }
     }
 }
 
-/// How far an object is, and whether the store waits for more of it.
+/// The progress of an object, and the store's request for the doorbell.
 ///
-/// All loads are relaxed, since Rust promises only of those that they work on memory that is mapped read-only; a fence
-/// follows each of them.
+/// All loads are relaxed, because Rust guarantees only relaxed loads on read-only memory. A fence
+/// follows each load.
 ///
 /// # The doorbell
 ///
-/// A writer tells the store of its progress only when the store has asked for it, because a message costs more than
-/// the copy of a block. The two sides, which run at the same time, do
+/// A writer reports progress to the store only on request, because a message costs more than the
+/// copy of a block. The two sides run concurrently:
 ///
 /// ```text
 /// store                                  writer
@@ -48,10 +49,10 @@ impl State {
 ///   read valid_bytes          (S2)         swap wanted for 0, ring if 1   (W2)
 /// ```
 ///
-/// and neither may miss the other: if S2 does not see v, then W2 must see the 1. The fences have sequential consistency
-/// for that, since release and acquire let each side's load overtake its own store. If the store's fence is first in
-/// their order, W2 sees the 1; if the writer's is first, S2 sees v. Both may see each other: the doorbell then rings once
-/// in vain.
+/// If S2 does not see v, then W2 must see the 1, so that neither side misses the other. This needs
+/// sequentially consistent fences, because release and acquire let each side's load overtake its
+/// own store. If the store's fence comes first in their order, W2 sees the 1. If the writer's fence
+/// comes first, S2 sees v. If both sides see each other, the doorbell rings once in vain.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct Progress {
@@ -61,7 +62,7 @@ pub(crate) struct Progress {
 }
 
 impl Progress {
-    /// Starts a new object: open, nothing valid, nobody waiting.
+    /// Starts a new object: open, without valid bytes, and without a waiting store.
     pub(crate) fn initialise(&self) {
         self.valid_bytes.store(0, Ordering::Release);
         self.wanted.store(0, Ordering::Release);
@@ -73,42 +74,44 @@ impl Progress {
         self.valid_bytes.fetch_max(valid_bytes, Ordering::Release);
     }
 
-    /// Returns `true` if the store has asked for progress since the last call. W2 of the doorbell.
+    /// Returns `true` if the store has requested the doorbell since the last call. W2 of the
+    /// doorbell.
     pub(crate) fn take_wanted(&self) -> bool {
         fence(Ordering::SeqCst);
-        // The load alone is enough in the common case, and leaves the cache line shared.
+        // The load alone suffices in the common case, and leaves the cache line shared.
         self.wanted.load(Ordering::Relaxed) != 0 && self.wanted.swap(0, Ordering::Relaxed) != 0
     }
 
-    /// Asks to be told of progress beyond the number returned. S1 and S2 of the doorbell.
+    /// Requests the doorbell for progress beyond the returned number. S1 and S2 of the doorbell.
     pub(crate) fn want(&self) -> u64 {
         self.wanted.store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
         self.valid_bytes()
     }
 
-    /// How many leading bytes are valid. They can be read after this call.
+    /// Returns the number of leading bytes that are valid. They can be read after this call.
     pub(crate) fn valid_bytes(&self) -> u64 {
         let valid_bytes = self.valid_bytes.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         valid_bytes
     }
 
-    /// How the object stands. All bytes of one that is complete can be read after this call.
+    /// Returns the state of the object. After it returned [`State::Complete`], all bytes can be
+    /// read.
     pub(crate) fn state(&self) -> State {
         let state = self.state.load(Ordering::Relaxed);
         fence(Ordering::Acquire);
         State::of(state)
     }
 
-    /// Ends an open object as complete or failed; the first end is final.
+    /// Ends an open object as complete or failed. The first end is final.
     pub(crate) fn end(&self, state: State) {
         let word = match state {
             State::Open => return,
             State::Complete => COMPLETE,
             State::Failed => FAILED,
         };
-        // An error means that the object had ended before; that end stands.
+        // An error means that the object has already ended, and that end stays.
         let _ = self.state.compare_exchange(OPEN, word, Ordering::Release, Ordering::Relaxed);
     }
 }

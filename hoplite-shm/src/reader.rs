@@ -11,29 +11,29 @@ use crate::mapping::Mapping;
 use crate::progress::State;
 use crate::span::Span;
 
-/// How much is copied between two fillings of page tables.
+/// Bytes that are copied between two fillings of page tables.
 const STEP_BYTES: usize = 2 << 20;
 
 /// Reads one object, complete or still growing.
 ///
-/// The caller must hold a reference to the copy, as the store counts them, as long as the reader is in use: otherwise the
-/// store gives the space to another object. Cloning is cheap.
+/// While the reader is in use, the caller must hold a reference to the copy, as the store counts
+/// references. Otherwise the store gives the space to another object. Cloning is cheap.
 #[derive(Debug, Clone)]
 pub struct Reader {
     mapping: Arc<Mapping>,
     span: Span,
-    /// The number of leading bytes that the store has called valid. The header may show more, or,
-    /// if another client has damaged it, less.
+    /// The number of leading bytes that the store has called valid. The header may show more, or
+    /// less if another client has damaged it.
     confirmed_bytes: u64,
 }
 
 impl Mapping {
-    /// Reads the object of `size_bytes` in `extent`.
+    /// Creates a reader of the object of `size_bytes` in `extent`.
     ///
     /// # Errors
     ///
-    /// [`Error::OutOfArena`] if the mapping has no such extent. The store has named the extent; the
-    /// header in it proves nothing.
+    /// [`Error::OutOfArena`] if the extent is outside of the mapping. The extent must come from the
+    /// store, because the header in it proves nothing.
     pub fn reader(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Reader> {
         Ok(Reader::new(Arc::clone(self), self.find(extent, size_bytes)?))
     }
@@ -45,61 +45,67 @@ impl Reader {
     }
 
     /// Notes that the store has called the leading `valid_bytes` valid, in an answer over its
-    /// connection. From then on they are, whatever the header shows.
+    /// connection. They then count as valid, whatever the header shows.
     pub fn confirm(&mut self, valid_bytes: u64) {
         self.confirmed_bytes = self.confirmed_bytes.max(valid_bytes.min(self.size_bytes()));
     }
 
-    /// The size of the object.
+    /// Returns the size of the object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
 
-    /// How many leading bytes are valid, by the header or by the store; at most the size of the
-    /// object. Any client can write to the header, so a caller that would wait for more asks the
-    /// store.
+    /// Returns the number of leading bytes that are valid, by the header or by the store; at most
+    /// the size of the object.
+    ///
+    /// Any client can write to the header, so a caller that waits for more must ask the store.
     pub fn valid_bytes(&self) -> u64 {
         self.header().valid_bytes(self.size_bytes()).max(self.confirmed_bytes)
     }
 
-    /// Whether the copy is open, complete or failed. All bytes may be valid a moment before the store calls the copy complete.
+    /// Returns the state of the copy: open, complete or failed. All bytes may be valid a moment
+    /// before the store completes the copy.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Copies bytes out, from `offset_bytes` on, until `out` is full. Does not wait.
+    /// Fills `out` with bytes of the object from `offset_bytes` on. Does not block.
     ///
     /// # Errors
     ///
-    /// [`Error::NotValid`] if not all of them are valid yet, or the object has not so many.
+    /// [`Error::NotValid`] if not all of these bytes are valid yet, or the object is too short.
     pub fn copy_to(&self, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
-        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised ones are written.
+        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised
+        // ones are written.
         let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
         self.copy_to_uninit(offset_bytes, out).map(|_| ())
     }
 
-    /// As [`copy_to`](Self::copy_to), from an object whose progress counts its bytes in another order than they lie: those that are
-    /// copied are among the first `counted_bytes` of that order.
+    /// Copies bytes as [`copy_to`](Self::copy_to) does, from an object whose progress counts bytes
+    /// in another order than by offset. The copied bytes must be among the first
+    /// `counted_bytes` in that order.
     ///
     /// # Errors
     ///
-    /// [`Error::NotValid`] if not so many bytes are valid yet, or the object has not so many.
+    /// [`Error::NotValid`] if fewer than `counted_bytes` are valid, or the object is too short.
     pub fn copy_counted(&self, counted_bytes: u64, offset_bytes: u64, out: &mut [u8]) -> Result<()> {
         let (end_bytes, valid_bytes) = (offset_bytes.saturating_add(out.len() as u64), self.valid_bytes());
         if counted_bytes > valid_bytes || end_bytes > self.size_bytes() {
             return Err(Error::NotValid { end_bytes: counted_bytes.max(end_bytes), valid_bytes });
         }
-        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised ones are written.
+        // SAFETY: initialised bytes are valid as possibly uninitialised ones, and only initialised
+        // ones are written.
         let out = unsafe { &mut *(std::ptr::from_mut(out) as *mut [MaybeUninit<u8>]) };
         self.copy_out(offset_bytes, out);
         Ok(())
     }
 
-    /// As [`copy_to`](Self::copy_to), into memory that need not be initialised. Returns it as initialised.
+    /// Copies bytes as [`copy_to`](Self::copy_to) does, into memory that may be uninitialised.
+    /// Returns the memory as initialised.
     ///
     /// # Errors
     ///
-    /// As [`copy_to`](Self::copy_to); nothing is written then.
+    /// The errors of [`copy_to`](Self::copy_to). Nothing is written then.
     pub fn copy_to_uninit<'a>(
         &self,
         offset_bytes: u64,
@@ -111,11 +117,11 @@ impl Reader {
             return Err(Error::NotValid { end_bytes, valid_bytes });
         }
         self.copy_out(offset_bytes, out);
-        // SAFETY: all of `out` was copied into.
+        // SAFETY: the copy has initialised all of `out`.
         Ok(unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) })
     }
 
-    /// Copies bytes of the object into all of `out`.
+    /// Fills `out` with bytes of the object.
     fn copy_out(&self, offset_bytes: u64, out: &mut [MaybeUninit<u8>]) {
         let range = self.span.locate_from(offset_bytes, out.len());
         self.mapping.while_preparing(range.clone(), || {
@@ -127,20 +133,22 @@ impl Reader {
         });
     }
 
-    /// Lends all bytes of the object once they are valid, without a copy.
+    /// Lends all bytes of the object without a copy, once they are valid.
     ///
-    /// See "Memory model" in the crate's documentation for what this relies on.
+    /// "Memory model" in the crate's documentation states the assumptions.
     pub fn as_slice(&self) -> Option<&[u8]> {
         if self.valid_bytes() < self.size_bytes() {
             return None;
         }
-        // SAFETY: valid bytes are never written again: a `Writer` and the store only write beyond what they have published,
-        // and the store does not use the space for another object while the caller holds its reference.
+        // SAFETY: valid bytes are never written again. A `Writer` and the store write only beyond
+        // the published bytes, and the store does not reuse the space while the caller holds its
+        // reference.
         Some(unsafe { self.mapping.region().slice(self.span.locate(0..self.size_bytes())) })
     }
 
-    /// The address of the object's first byte in this process. It is good as long as the reader lives. For the length of
-    /// an access, the rules of [`copy_to`](Self::copy_to) and [`as_slice`](Self::as_slice) hold.
+    /// Returns the address of the object's first byte in this process. It is valid as long as the
+    /// reader lives. Accesses must follow the rules of [`copy_to`](Self::copy_to) and
+    /// [`as_slice`](Self::as_slice).
     pub fn as_ptr(&self) -> *const u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }

@@ -1,4 +1,4 @@
-//! Mapped memory, and the few raw operations on it. The rest of the crate uses them.
+//! Mapped memory, and the few raw operations on it that the crate needs.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -17,10 +17,10 @@ pub(crate) enum Access {
     Writable,
 }
 
-/// A shared mapping of an arena, or of the leading part of it.
+/// A shared mapping of an arena, or of its leading part.
 ///
-/// The methods check bounds and access, so that they are safe to call; see "Memory model" in the crate's documentation
-/// for what that means between processes.
+/// The methods check bounds and access, so they are safe to call. "Memory model" in the crate's
+/// documentation defines safety between processes.
 #[derive(Debug)]
 pub(crate) struct Region {
     map: MmapRaw,
@@ -28,7 +28,7 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Maps the first `length` bytes of `fd`, which must have that many.
+    /// Maps the first `length` bytes of `fd`, which must have at least as many.
     pub(crate) fn map(fd: BorrowedFd<'_>, length: usize, access: Access) -> io::Result<Self> {
         let mut options = MmapOptions::new();
         options.len(length);
@@ -36,7 +36,8 @@ impl Region {
             Access::ReadOnly => options.map_raw_read_only(fd.as_raw_fd())?,
             Access::Writable => options.map_raw(fd.as_raw_fd())?,
         };
-        // Huge pages save page faults and misses of the TLB. A kernel may lack them or be configured not to use them.
+        // Huge pages save page faults and misses of the TLB. A kernel may lack them or be
+        // configured without them.
         let _ = map.advise(Advice::HugePage);
         Ok(Self { map, access })
     }
@@ -49,12 +50,12 @@ impl Region {
         self.access
     }
 
-    /// The header at `offset`, for reading.
+    /// Returns the header at `offset`, for reading.
     pub(crate) fn header_view(&self, offset: usize) -> HeaderView<'_> {
         HeaderView::new(self.header_at(offset))
     }
 
-    /// The header at `offset`, for reading and writing.
+    /// Returns the header at `offset`, for reading and writing.
     pub(crate) fn header_handle(&self, offset: usize) -> HeaderHandle<'_> {
         self.assert_writable();
         HeaderHandle::new(self.header_at(offset))
@@ -63,9 +64,10 @@ impl Region {
     fn header_at(&self, offset: usize) -> &Header {
         let pointer = self.pointer(&(offset..offset + size_of::<Header>())).cast::<Header>();
         assert!(pointer.is_aligned(), "headers start at multiples of their alignment");
-        // SAFETY: the pointer is aligned and in bounds of memory that stays mapped as long as `self` is borrowed. Every
-        // bit pattern is a valid header. All fields are atomics, so that others may write them at any time; if the memory
-        // is read-only, `header_handle` panics and `HeaderView` only performs relaxed loads.
+        // SAFETY: the pointer is aligned and in bounds of memory that stays mapped as long as
+        // `self` is borrowed. Every bit pattern is a valid header. All fields are atomics, so other
+        // processes may write them at any time. If the memory is read-only, `header_handle` panics
+        // and `HeaderView` only performs relaxed loads.
         unsafe { &*pointer }
     }
 
@@ -73,12 +75,13 @@ impl Region {
     pub(crate) fn copy_in(&self, range: Range<usize>, bytes: &[u8]) {
         self.assert_writable();
         assert_eq!(range.len(), bytes.len());
-        // SAFETY: `pointer` has checked the bounds, the memory is writable, and a slice of this process cannot overlap it
-        // other than as a complete object, which nobody writes. No reference into the memory is formed.
+        // SAFETY: `pointer` has checked the bounds, and the memory is writable. A slice of this
+        // process overlaps it only as a complete object, which is never written. No reference into
+        // the memory is formed.
         unsafe { self.pointer(&range).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) }
     }
 
-    /// As [`copy_in`](Self::copy_in), past the caches: for bytes of large objects.
+    /// Copies as [`copy_in`](Self::copy_in) does, past the caches. For bytes of large objects.
     pub(crate) fn copy_in_past_caches(&self, range: Range<usize>, bytes: &[u8]) {
         self.assert_writable();
         assert_eq!(range.len(), bytes.len());
@@ -86,11 +89,13 @@ impl Region {
         unsafe { copy_past_caches(bytes.as_ptr(), self.pointer(&range), bytes.len()) }
     }
 
-    /// Copies the memory at `range` into `out`, which has the same length, and returns it as initialised.
+    /// Copies the memory at `range` into `out`, which has the same length, and returns it as
+    /// initialised.
     pub(crate) fn copy_out<'a>(&self, range: Range<usize>, out: &'a mut [MaybeUninit<u8>]) -> &'a mut [u8] {
         assert_eq!(range.len(), out.len());
-        // SAFETY: `pointer` has checked the bounds, and `out` is exclusive. No reference into the memory is formed. If
-        // another process writes these bytes against the protocol, their values are unspecified, but still bytes.
+        // SAFETY: `pointer` has checked the bounds, and `out` is exclusive. No reference into the
+        // memory is formed. If another process writes these bytes against the protocol, their
+        // values are unspecified, but still bytes.
         unsafe { out.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(self.pointer(&range), out.len()) }
         // SAFETY: all of `out` was just written.
         unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) }
@@ -102,34 +107,36 @@ impl Region {
     ///
     /// No process may write these bytes as long as the slice lives.
     pub(crate) unsafe fn slice(&self, range: Range<usize>) -> &[u8] {
-        // SAFETY: `pointer` has checked the bounds, the memory stays mapped as long as `self` is borrowed, and it does
-        // not change as the caller promises.
+        // SAFETY: `pointer` has checked the bounds, and the memory stays mapped as long as `self`
+        // is borrowed. The caller guarantees that it does not change.
         unsafe { std::slice::from_raw_parts(self.pointer(&range), range.len()) }
     }
 
-    /// Receives what is there into the memory at `range`, without waiting.
+    /// Receives available bytes into the memory at `range`, without blocking.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>, range: Range<usize>) -> io::Result<usize> {
         self.assert_writable();
         let pointer = self.pointer(&range);
         retry_interrupted(|| {
-            // SAFETY: `pointer` has checked the bounds, and the memory is writable and stays mapped during the call.
+            // SAFETY: `pointer` has checked the bounds, and the memory is writable and stays mapped
+            // during the call.
             unsafe { libc::recv(socket.as_raw_fd(), pointer.cast(), range.len(), libc::MSG_DONTWAIT) }
         })
     }
 
-    /// Sends `head` and then the memory at `range`, as much as the socket takes without waiting.
+    /// Sends `head` and then the memory at `range`, as many bytes as the socket takes without
+    /// blocking.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8], range: Range<usize>) -> io::Result<usize> {
         let mut parts = [
             libc::iovec { iov_base: head.as_ptr().cast_mut().cast(), iov_len: head.len() },
             libc::iovec { iov_base: self.pointer(&range).cast(), iov_len: range.len() },
         ];
-        // SAFETY: a message header is a structure of numbers and pointers, for which zero means none.
+        // SAFETY: a message header consists of numbers and pointers, for which zero means none.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         message.msg_iov = parts.as_mut_ptr();
         message.msg_iovlen = parts.len() as _;
         retry_interrupted(|| {
-            // SAFETY: `message` refers to two parts that are in bounds and stay valid during the call, which only reads
-            // them.
+            // SAFETY: `message` refers to two parts that are in bounds and stay valid during the
+            // call. The call only reads them.
             unsafe {
                 libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
             }
@@ -141,23 +148,25 @@ impl Region {
         self.map.advise_range(advice, range.start, range.len())
     }
 
-    /// Writes to each page of `range`, without changing anything, not even what is being written at the same time.
+    /// Writes to each page of `range` without changing any byte, even under concurrent writes.
     pub(crate) fn touch(&self, range: Range<usize>, page_bytes: usize) {
         self.assert_writable();
         for offset in range.step_by(page_bytes) {
             let pointer = self.pointer(&(offset..offset + 1));
-            // SAFETY: the pointer is in bounds of mapped, writable memory. Whoever writes the byte without atomics at the
-            // same time is in the kernel or treats it as foreign memory, as this does: an atomic exchange that stores
-            // what is there loses no update of theirs.
+            // SAFETY: the pointer is in bounds of mapped, writable memory. A concurrent writer
+            // without atomics is in the kernel, or treats the byte as foreign memory, as this code
+            // does. An atomic exchange that stores the present value loses no update of such a
+            // writer.
             let byte = unsafe { AtomicU8::from_ptr(pointer) };
-            // Compilers turn `fetch_or(0)` and the like into a fence that does not touch the page. If the exchange fails,
-            // another thread or process has written the page.
+            // Compilers turn `fetch_or(0)` and similar calls into a fence that does not touch the
+            // page. If the exchange fails, another thread or process has written the page.
             let value = byte.load(Ordering::Relaxed);
             let _ = byte.compare_exchange(value, value, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 
-    /// The start of `range`, which must be in bounds. The pointer is good as long as the region is mapped.
+    /// Returns the start of `range`, which must be in bounds. The pointer is valid as long as the
+    /// region is mapped.
     pub(crate) fn pointer(&self, range: &Range<usize>) -> *mut u8 {
         assert!(
             range.start <= range.end && range.end <= self.len(),

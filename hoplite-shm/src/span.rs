@@ -1,4 +1,4 @@
-//! The checked place of an object in the arena.
+//! The checked position of an object in the arena.
 
 use std::ops::Range;
 
@@ -6,8 +6,8 @@ use hoplite_core::extent::{Extent, GRANULE_BYTES, HEADER_BYTES};
 
 use crate::error::{Error, Result};
 
-/// The place of one object: an extent that is known to be aligned, inside an arena, and long enough for the header and
-/// the object.
+/// The position of one object. Its extent is aligned, inside the arena, and long enough for the
+/// header and the object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
     offset_bytes: u64,
@@ -29,12 +29,12 @@ impl Span {
         }
     }
 
-    /// Where the header starts, from the start of the arena.
+    /// Returns the offset of the header from the start of the arena.
     pub(crate) fn header_offset(self) -> usize {
         self.offset_bytes as usize
     }
 
-    /// Where the object's bytes start, from the start of the arena.
+    /// Returns the offset of the object's bytes from the start of the arena.
     pub(crate) fn object_offset(self) -> usize {
         (self.offset_bytes + HEADER_BYTES) as usize
     }
@@ -43,11 +43,11 @@ impl Span {
         self.size_bytes
     }
 
-    /// Turns a range of the object into one of the arena.
+    /// Returns the range of the arena for a range of the object.
     ///
     /// # Panics
     ///
-    /// If the object has no such range.
+    /// Panics if the range exceeds the object.
     pub(crate) fn locate(self, range: Range<u64>) -> Range<usize> {
         assert!(
             range.start <= range.end && range.end <= self.size_bytes,
@@ -57,11 +57,11 @@ impl Span {
         self.object_offset() + range.start as usize..self.object_offset() + range.end as usize
     }
 
-    /// The range of the arena where `length` bytes of the object from `offset_bytes` on are.
+    /// Returns the range of the arena for `length` bytes of the object from `offset_bytes` on.
     ///
     /// # Panics
     ///
-    /// If the object has no such range.
+    /// Panics if the range exceeds the object.
     pub(crate) fn locate_from(self, offset_bytes: u64, length: usize) -> Range<usize> {
         let end = offset_bytes.checked_add(length as u64);
         self.locate(offset_bytes..end.expect("the end of a range of an object fits its type"))

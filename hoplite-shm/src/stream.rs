@@ -1,16 +1,19 @@
-//! Copying large objects into memory past the caches.
+//! Copies large objects into memory past the caches.
 
-/// Copies `length` bytes from `source` to `target` with stores that bypass the caches where the processor has them.
+/// Copies `length` bytes from `source` to `target`, with stores past the caches if the processor
+/// has them.
 ///
-/// A plain store first fetches the cache line that it overwrites, a third more traffic for nothing, and evicts what other
-/// programs had cached. C libraries bypass the caches as well, but decide it by the length of each call, which is too
-/// short here, since progress is published on the way. 1 GiB in steps of 1 MiB takes 64 ms so, 85 ms with `memcpy`, and
-/// 75 ms with a single `memcpy` of all of it (best of 20 interleaved rounds, EPYC, 2 cores; 32-byte stores, prefetching
-/// and going through four pages at once were no better).
+/// A plain store first fetches the cache line that it overwrites. This adds a third to the traffic,
+/// and evicts cached data of other programs. C libraries also store past the caches, but only in
+/// long calls. The calls here are too short, because progress is published in between.
+///
+/// 1 GiB takes 64 ms in steps of 1 MiB, 85 ms with a `memcpy` for each step, and 75 ms with a
+/// single `memcpy`. These are the best of 20 interleaved rounds on an EPYC with 2 cores. 32-byte
+/// stores, prefetching and copying four pages in parallel were no better.
 ///
 /// # Safety
 ///
-/// As [`std::ptr::copy_nonoverlapping`]: both ranges must be valid and must not overlap.
+/// Like [`std::ptr::copy_nonoverlapping`]: both ranges must be valid and must not overlap.
 #[cfg(target_arch = "x86_64")]
 pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length: usize) {
     use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_sfence, _mm_stream_si128};
@@ -24,8 +27,8 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
     // SAFETY: the head is the first part of both ranges.
     unsafe { target.copy_from_nonoverlapping(source, head) };
     for offset in (head..head + body).step_by(LINE_BYTES) {
-        // SAFETY: the line is in bounds of both ranges. Its target is aligned because the head ends at a line. The
-        // instructions are part of every x86-64 processor.
+        // SAFETY: the line is in bounds of both ranges. Its target is aligned, because the head
+        // ends at a line. Every x86-64 processor has the instructions.
         unsafe {
             let from = source.add(offset).cast::<__m128i>();
             let to = target.add(offset).cast::<__m128i>();
@@ -38,8 +41,8 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
     const { assert!(4 * LANE_BYTES == LINE_BYTES) };
     // SAFETY: the tail is the last part of both ranges.
     unsafe { target.add(head + body).copy_from_nonoverlapping(source.add(head + body), tail) };
-    // Only a fence orders such stores with later ones, such as that of the progress.
-    // SAFETY: the instruction is part of every x86-64 processor.
+    // Only a fence orders such stores before later ones, such as the store of the progress.
+    // SAFETY: every x86-64 processor has the instruction.
     unsafe { _mm_sfence() };
 }
 
@@ -47,7 +50,7 @@ pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length
 ///
 /// # Safety
 ///
-/// As [`std::ptr::copy_nonoverlapping`]: both ranges must be valid and must not overlap.
+/// Like [`std::ptr::copy_nonoverlapping`]: both ranges must be valid and must not overlap.
 #[cfg(not(target_arch = "x86_64"))]
 pub(crate) unsafe fn copy_past_caches(source: *const u8, target: *mut u8, length: usize) {
     // SAFETY: as the caller promises.
@@ -65,7 +68,8 @@ mod tests {
             for to in 0..70 {
                 for length in [0, 1, 15, 63, 64, 65, 127, 128, 129, 500] {
                     let mut target = vec![0; 600];
-                    // SAFETY: both vectors have 600 bytes, more than any sum here, and are distinct.
+                    // SAFETY: both vectors have 600 bytes, more than any sum here, and are
+                    // distinct.
                     unsafe {
                         copy_past_caches(source.as_ptr().add(from), target.as_mut_ptr().add(to), length);
                     }

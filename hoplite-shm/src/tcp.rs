@@ -1,4 +1,5 @@
-//! What the kernel knows of a TCP connection, and when it wakes its reader.
+//! Statistics of a TCP connection from the kernel, and the threshold at which the kernel wakes its
+//! reader.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -6,15 +7,17 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use hoplite_core::link::Delivery;
 
-/// Where `tcpi_delivery_rate_app_limited` is in the kernel's struct, which libc has as a gap: behind seven bytes. Its bit is the lowest.
+/// Offset of `tcpi_delivery_rate_app_limited` in the kernel's struct, after seven bytes. libc has a
+/// gap there. The flag is the lowest bit.
 const FLAGS_OFFSET: usize = 7;
 const APPLICATION_LIMITED: u8 = 1;
 
-/// What was delivered over a TCP connection; `None` before anything was, or if `socket` is no TCP socket.
+/// Returns the statistics of delivered bytes over a TCP connection. Returns `None` before the first
+/// delivery, or if `socket` is not a TCP socket.
 pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
     let mut length = libc::socklen_t::try_from(size_of::<libc::tcp_info>()).ok()?;
-    // SAFETY: `info` has room for `length` bytes, of which the kernel writes at most as many.
+    // SAFETY: `info` has room for `length` bytes, and the kernel writes at most this many.
     let answer = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -29,7 +32,8 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     }
     // SAFETY: the byte is inside of `info`, and was written by the kernel or by `zeroed`.
     let flags = unsafe { info.as_ptr().cast::<u8>().add(FLAGS_OFFSET).read() };
-    // SAFETY: all fields are integers, for which the zeros of what the kernel did not write are valid too.
+    // SAFETY: all fields are integers, for which zero is valid, too. The kernel left zeros where it
+    // wrote nothing.
     let info = unsafe { info.assume_init() };
     (info.tcpi_delivery_rate > 0).then_some(Delivery {
         acknowledged_bytes: info.tcpi_bytes_acked,
@@ -39,13 +43,15 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
     })
 }
 
-/// Has the kernel wake who waits to read only once `bytes` have come, or the peer has closed (`SO_RCVLOWAT`).
+/// Sets the number of bytes at which the kernel wakes a reader (`SO_RCVLOWAT`). It also wakes the
+/// reader when the peer closes the connection.
 ///
 /// # Errors
-/// Those of `setsockopt`: `socket` is no socket.
+///
+/// The errors of `setsockopt`, for example if `socket` is not a socket.
 pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
     let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the kernel reads an integer, of the length that is said.
+    // SAFETY: the kernel reads an integer of the given length.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
@@ -68,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_acknowledged_has_a_rate() {
+    fn acknowledged_bytes_have_a_rate() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut receiver, _) = listener.accept().unwrap();
@@ -76,12 +82,12 @@ mod tests {
         for _ in 0..2 {
             sender.write_all(&[1; 4096]).unwrap();
             receiver.read_exact(&mut [0; 4096]).unwrap();
-            // The answer carries the acknowledgement.
+            // The reply carries the acknowledgement.
             receiver.write_all(&[1]).unwrap();
             sender.read_exact(&mut [0]).unwrap();
         }
         let known = delivery(sender.as_fd()).unwrap();
-        // The first byte of a connection is its beginning.
+        // The first byte of a connection is its SYN.
         assert!((8192..=8193).contains(&known.acknowledged_bytes), "{known:?}");
         assert!(known.bytes_per_second > 0 && known.round_trip_us > 0);
         assert!(known.is_application_limited, "the sender had nothing more to send");

@@ -1,4 +1,4 @@
-//! How a client fills the object that it has created.
+//! A client's writer of an object that it has created.
 
 use std::sync::Arc;
 
@@ -13,31 +13,32 @@ use crate::reader::Reader;
 use crate::region::Access;
 use crate::span::Span;
 
-/// How much is copied between two publications. At 15 GB/s that is 70 us, so that a receiver on another node starts
-/// early, and 2 to 8 MiB are no faster.
+/// Bytes that are copied between two publications. At 15 GB/s this takes 70 us, so that a receiver
+/// on another node starts early. Steps of 2 to 8 MiB are no faster.
 const STEP_BYTES: u64 = 1 << 20;
 
-/// Objects from this size on are copied past the caches: they would not stay in them anyway. Half of the last-level cache
-/// of a small server; the C library's `memcpy` switches at about the same length.
+/// Smallest object that is copied past the caches, because it would not stay in them. It is half of
+/// the last-level cache of a small server. The C library's `memcpy` switches at about the same
+/// length.
 const LARGE_OBJECT_BYTES: u64 = 16 << 20;
 
-/// Whether the store waits for progress.
+/// Tells whether the store waits for progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "the store waits until the doorbell rings, if it has asked for that"]
 pub enum Doorbell {
-    /// The store has asked to be told: the caller must send it a doorbell message.
+    /// The store waits: the caller must send it a doorbell message.
     Ring,
-    /// Nobody waits.
+    /// The store does not wait.
     Silent,
 }
 
-/// Writes one object from its start to its end, and publishes the progress in whole blocks.
+/// Writes one object from start to end, and publishes the progress in whole blocks.
 ///
-/// It never publishes the last block: the store does when it seals the object. Until then nobody has all bytes, so that
-/// an object whose writer dies is complete nowhere.
+/// The writer never publishes the last block. The store publishes it when it seals the object.
+/// Until then no node has all bytes, so an object whose writer dies is complete nowhere.
 ///
-/// Not cloneable, since an object has one writer. A writer that is dropped before it is finished leaves the object open:
-/// the caller tells the store to abort it.
+/// An object has one writer, so a writer cannot be cloned. A writer that is dropped early leaves
+/// the object open, and the caller must tell the store to abort it.
 #[derive(Debug)]
 pub struct Writer {
     mapping: Arc<Mapping>,
@@ -47,13 +48,14 @@ pub struct Writer {
 }
 
 impl Mapping {
-    /// Writes the object of `size_bytes` in `extent`, which the store has just created for this client.
+    /// Creates the writer of the object of `size_bytes` in `extent`, which the store has just
+    /// created for this client.
     ///
-    /// There must be only one writer of an object.
+    /// An object must have only one writer.
     ///
     /// # Errors
     ///
-    /// As [`reader`](Self::reader), and [`Error::ReadOnly`] if the mapping is.
+    /// The errors of [`reader`](Self::reader), and [`Error::ReadOnly`] for a read-only mapping.
     pub fn writer(self: &Arc<Self>, extent: Extent, size_bytes: u64) -> Result<Writer> {
         if self.region().access() == Access::ReadOnly {
             return Err(Error::ReadOnly);
@@ -67,7 +69,7 @@ impl Writer {
         Self { mapping, span, written_bytes: 0, published_bytes: 0 }
     }
 
-    /// The size of the object.
+    /// Returns the size of the object in bytes.
     pub fn size_bytes(&self) -> u64 {
         self.span.size_bytes()
     }
@@ -77,19 +79,20 @@ impl Writer {
         self.written_bytes
     }
 
-    /// Whether the copy is open, complete or failed. A writer of a failed copy can stop.
+    /// Returns the state of the copy: open, complete or failed. The writer of a failed copy can
+    /// stop.
     pub fn state(&self) -> State {
         self.header().state()
     }
 
-    /// Copies `bytes` to the end of what was written, publishing them on the way.
+    /// Appends `bytes` to the written bytes, and publishes them on the way.
     ///
-    /// Calls `ring` each time the store is to be sent a doorbell message; it should not wait. Blocks for the time of the
-    /// copy, which for large objects is milliseconds.
+    /// Calls `ring` each time the caller must send the store a doorbell message; `ring` should not
+    /// block. Blocks for the time of the copy, which is milliseconds for large objects.
     ///
     /// # Errors
     ///
-    /// [`Error::PastEnd`] if the object has no room for all of them; nothing is written then.
+    /// [`Error::PastEnd`] if the bytes do not fit into the object. Nothing is written then.
     pub fn write(&mut self, bytes: &[u8], ring: impl FnMut()) -> Result<()> {
         self.check_remaining(bytes.len() as u64)?;
         let mapping = Arc::clone(&self.mapping);
@@ -116,28 +119,31 @@ impl Writer {
         Ok(())
     }
 
-    /// The address of the object's first byte in this process, for callers that fill it without [`write`](Self::write).
+    /// Returns the address of the object's first byte in this process, for callers that fill it
+    /// without [`write`](Self::write).
     ///
-    /// It is good as long as the writer, or a reader made from it, lives. Only bytes from
-    /// [`written_bytes`](Self::written_bytes) up to the size may be written through it. Once they were [advanced](Self::advance)
-    /// over, others read them, and no reference to them may be formed.
+    /// The address is valid as long as the writer, or a reader made from it, lives. Callers may
+    /// write only bytes from [`written_bytes`](Self::written_bytes) up to the size. After
+    /// [`advance`](Self::advance), other processes read the bytes, and no reference to them may be
+    /// formed.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.mapping.region().pointer(&self.span.locate(0..self.size_bytes()))
     }
 
-    /// Makes the next `length_bytes` fast to write through [`as_mut_ptr`](Self::as_mut_ptr), by filling page tables. It is
-    /// never necessary. Best called for a few MiB at a time, right before they are written.
+    /// Fills the page tables of the next `length_bytes`, which makes writes through
+    /// [`as_mut_ptr`](Self::as_mut_ptr) fast. The call is optional. Call it for a few MiB at a
+    /// time, right before writing them.
     pub fn prepare(&self, length_bytes: u64) {
         let length_bytes = length_bytes.min(self.size_bytes() - self.written_bytes);
         self.mapping.prepare(self.span.locate(self.written_bytes..self.written_bytes + length_bytes));
     }
 
-    /// Says that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr), and publishes what comes
-    /// before the last block.
+    /// Notes that the next `length_bytes` were written through [`as_mut_ptr`](Self::as_mut_ptr),
+    /// and publishes all bytes before the last block.
     ///
     /// # Errors
     ///
-    /// [`Error::PastEnd`] if the object has not so many.
+    /// [`Error::PastEnd`] if the object is too short.
     pub fn advance(&mut self, length_bytes: u64) -> Result<Doorbell> {
         self.check_remaining(length_bytes)?;
         self.written_bytes += length_bytes;
@@ -151,12 +157,13 @@ impl Writer {
         Ok(if header.take_wanted() { Doorbell::Ring } else { Doorbell::Silent })
     }
 
-    /// Ends the writing and turns to reading. The caller tells the store to seal the object; all bytes are valid once it
-    /// has done so.
+    /// Ends the writing and returns a reader. The caller tells the store to seal the object, which
+    /// makes all bytes valid.
     ///
     /// # Errors
     ///
-    /// [`Error::Unfinished`] if bytes are missing. The writer is gone; the caller aborts the object.
+    /// [`Error::Unfinished`] if bytes are missing. The writer is gone, and the caller must abort
+    /// the object.
     pub fn finish(self) -> Result<Reader> {
         if self.written_bytes < self.size_bytes() {
             let Self { written_bytes, span, .. } = self;

@@ -1,4 +1,4 @@
-//! The store's side on its own: creating, faulting in, bounds, sockets.
+//! The store's side alone: creation, prefault, bounds, sockets.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -37,10 +37,10 @@ fn more_than_the_machine_has_is_refused_with_both_numbers() {
 }
 
 #[test]
-fn nobody_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing() {
+fn no_process_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing() {
     let arena = Arena::create(Backing::Pages, MIB).unwrap();
     let buffer = arena.buffer(extent(MIB - 4096, 5), 5).unwrap();
-    // Opened anew, as any process of the same user can.
+    // Opened again, as any process of the same user can.
     let path = format!("/proc/self/fd/{}", arena.writable_fd().as_raw_fd());
     let opened = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     for fd in [arena.writable_fd(), opened.as_fd()] {
@@ -59,7 +59,7 @@ fn nobody_with_a_descriptor_can_resize_the_memory_or_seal_it_against_writing() {
 fn huge_pages_are_there_from_the_start_or_the_error_counts_them() {
     match Arena::create(Backing::HugePages { page_bytes: None }, 5 * MIB) {
         Ok(arena) => {
-            // The machine that runs this test has reserved some.
+            // The machine of this test has reserved huge pages.
             assert_eq!(arena.capacity_bytes() % (2 * MIB), 0);
             assert_eq!(rustix::fs::ftruncate(arena.writable_fd(), 0), Err(Errno::PERM));
             let blocks = rustix::fs::fstat(arena.writable_fd()).unwrap().st_blocks as u64;

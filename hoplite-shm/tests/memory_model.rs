@@ -1,6 +1,6 @@
-//! Progress, doorbell and state under the memory model: the code of the crate, with the atomics of loom, in all orders in
-//! which two or three threads can see each other's stores. Loom knows nothing of other processes; the rules for them are
-//! the same on every processor.
+//! Progress, doorbell and state under the memory model. The crate's code runs with the atomics of
+//! loom, in all orders in which two or three threads can see each other's stores. Loom does not
+//! model other processes; the same rules hold for them on every processor.
 
 use loom::sync::atomic::{AtomicU32, Ordering};
 use loom::sync::{Arc, Notify};
@@ -15,10 +15,10 @@ mod atomic {
 #[path = "../src/progress.rs"]
 pub mod progress;
 
-/// The number of bytes that the object of a model has.
+/// The number of bytes of the model's object.
 const BYTES: usize = 2;
 
-/// An object: what loom sees of its header, and its bytes, each zero until it is written.
+/// An object: the header fields that loom models, and the bytes, each zero until it is written.
 #[derive(Debug, Default)]
 struct Object {
     progress: Progress,
@@ -27,18 +27,18 @@ struct Object {
 
 impl Object {
     fn write(&self, index: usize) {
-        // The weakest store there is: only what `Progress` does makes it visible.
+        // The weakest store: only `Progress` makes it visible.
         self.bytes[index].store(1, Ordering::Relaxed);
     }
 
     fn assert_written(&self, count: u64) {
         for byte in &self.bytes[..usize::try_from(count).expect("the model has a few bytes")] {
-            assert_eq!(byte.load(Ordering::Relaxed), 1, "a byte below the progress is not there");
+            assert_eq!(byte.load(Ordering::Relaxed), 1, "a byte below the progress is missing");
         }
     }
 }
 
-/// A writer that rings `bell` when it is asked to.
+/// Writes the object, and rings `bell` on request.
 fn write_all(object: &Object, bell: &Notify) {
     for index in 0..BYTES {
         object.write(index);
@@ -57,7 +57,8 @@ fn no_wake_up_is_lost_and_no_byte_below_the_progress_is_missing() {
             let (object, bell) = (Arc::clone(&object), Arc::clone(&bell));
             move || write_all(&object, &bell)
         });
-        // The store, as its tasks wait for bytes. If the bell does not ring, loom finds that nobody can go on.
+        // The store's side, as its tasks wait for bytes. If the bell does not ring, loom reports a
+        // deadlock.
         loop {
             let valid_bytes = object.progress.want();
             object.assert_written(valid_bytes);
@@ -88,7 +89,7 @@ fn a_reader_that_does_not_wait_sees_every_byte_below_the_progress() {
 }
 
 #[test]
-fn who_sees_an_object_complete_sees_all_of_it() {
+fn a_complete_object_is_fully_visible() {
     loom::model(|| {
         let object = Arc::new(Object::default());
         let store = thread::spawn({

@@ -36,7 +36,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_a_writer_writes_store_and_readers_see() {
+fn store_and_readers_see_the_writers_bytes() {
     let shared = Shared::new(16 * MIB);
     for size in [0, 1, 4095, 4096, 4097, 12_345, MIB - 1, MIB, 5 * MIB + 17] {
         let place = extent(64, size);
@@ -47,13 +47,9 @@ fn what_a_writer_writes_store_and_readers_see() {
         assert_eq!(reader.as_slice().is_some(), size == 0);
 
         let mut writer = shared.writing.writer(place, size).unwrap();
-        writer.write(&bytes, || panic!("nobody wanted the doorbell")).unwrap();
+        writer.write(&bytes, || panic!("the doorbell was not requested")).unwrap();
         let own = writer.finish().unwrap();
-        assert_eq!(
-            buffer.valid_bytes(),
-            size.saturating_sub(1) / 4096 * 4096,
-            "the rest comes with the seal"
-        );
+        assert_eq!(buffer.valid_bytes(), size.saturating_sub(1) / 4096 * 4096, "the seal publishes the rest");
         assert_eq!((own.as_slice().is_some(), reader.state()), (size == 0, State::Open));
         buffer.set_complete();
         assert_eq!(buffer.valid_bytes(), size);
@@ -107,7 +103,7 @@ fn a_writer_publishes_the_last_block_of_no_object() {
 }
 
 #[test]
-fn reading_beyond_what_is_valid_is_refused() {
+fn reading_beyond_the_valid_bytes_is_refused() {
     let shared = Shared::new(MIB);
     let place = extent(0, 10_000);
     let buffer = shared.arena.buffer(place, 10_000).unwrap();
@@ -153,7 +149,8 @@ fn an_object_can_be_written_through_its_address() {
     for part in bytes.chunks(MIB as usize) {
         writer.prepare(part.len() as u64);
         let at = writer.as_mut_ptr().wrapping_add(writer.written_bytes() as usize);
-        // SAFETY: the part fits behind what was written, and nobody else accesses these bytes before the advance.
+        // SAFETY: the part fits behind the written bytes. Only this code accesses these bytes
+        // before the advance.
         unsafe { at.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
         assert_eq!(writer.advance(part.len() as u64).unwrap(), Doorbell::Silent);
     }
@@ -202,14 +199,14 @@ fn readers_and_writers_check_the_extent() {
 }
 
 #[test]
-fn a_forged_header_hides_nothing_that_the_store_has_called_valid() {
+fn a_forged_header_hides_no_bytes_that_the_store_has_called_valid() {
     let shared = Shared::new(MIB);
     let place = extent(0, 100);
     let buffer = shared.arena.buffer(place, 100).unwrap();
     buffer.initialise();
     buffer.write(0, &[7; 100]);
     buffer.set_complete();
-    // All of the header, as a misbehaving client could.
+    // Overwrites the whole header, as a misbehaving client could.
     rustix::io::pwrite(shared.arena.writable_fd(), &[0; 64], 0).unwrap();
     let mut reader = shared.reading.reader(place, 100).unwrap();
     assert_eq!((reader.valid_bytes(), reader.as_slice()), (0, None));
@@ -228,7 +225,7 @@ fn a_corrupt_header_cannot_make_readers_leave_the_object() {
     let buffer = shared.arena.buffer(place, 100).unwrap();
     buffer.initialise();
     let reader = shared.reading.reader(place, 100).unwrap();
-    // The progress word, through the file, as a misbehaving client could.
+    // Overwrites the progress through the file, as a misbehaving client could.
     rustix::io::pwrite(shared.arena.writable_fd(), &u64::MAX.to_ne_bytes(), 16).unwrap();
     assert_eq!(reader.valid_bytes(), 100);
     assert_eq!(buffer.valid_bytes(), 100);
@@ -239,7 +236,7 @@ fn a_corrupt_header_cannot_make_readers_leave_the_object() {
 }
 
 #[test]
-fn the_doorbell_rings_once_per_wish() {
+fn the_doorbell_rings_once_per_request() {
     let shared = Shared::new(8 * MIB);
     let size = 4 * MIB;
     let place = extent(0, size);
@@ -255,14 +252,14 @@ fn the_doorbell_rings_once_per_wish() {
     writer.write(&bytes[20..MIB as usize * 3], || rings += 1).unwrap();
     assert_eq!(rings, 1);
     assert_eq!(buffer.want_doorbell(), 3 * MIB);
-    // The store may ask again while a single write goes on.
+    // The store may request the doorbell again during a single write.
     let mut valid = Vec::new();
     writer.write(&bytes[MIB as usize * 3..], || valid.push(buffer.want_doorbell())).unwrap();
     assert_eq!(valid, [4 * MIB - 4096]);
 }
 
-/// A store that follows a writer only by means of the doorbell. If a wake-up were lost, both would be done or stuck, and
-/// the channel would end before all is published that comes before the seal.
+/// A store that follows a writer only by the doorbell. If a wake-up were lost, both would be done
+/// or stuck. The channel would then end before all bytes that come before the seal are published.
 #[test]
 fn no_doorbell_is_lost_between_threads() {
     const BLOCKS: u64 = 20_000;

@@ -1,4 +1,4 @@
-//! What happens when: the agenda of a simulation, and its time.
+//! The agenda of a simulation, and its time.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -27,13 +27,14 @@ impl<W> PartialOrd for Entry<W> {
 }
 
 impl<W> Ord for Entry<W> {
-    /// The heap yields its greatest entry, which must be the earliest.
+    /// The heap returns its greatest entry, which must be the earliest.
     fn cmp(&self, other: &Self) -> Ordering {
         (other.at, other.order).cmp(&(self.at, self.order))
     }
 }
 
-/// The time since the beginning, and what is still to happen in the world `W`, in order of time and then of entry.
+/// The time since the start, and the future events of the world `W`, in order of time and then of
+/// entry.
 pub(crate) struct Clock<W> {
     now: Duration,
     agenda: BinaryHeap<Entry<W>>,
@@ -54,7 +55,7 @@ impl<W> Clock<W> {
         self.agenda.push(Entry { at, order: self.entered, action: Box::new(action) });
     }
 
-    /// Takes out what happens next, if that is before or at `end`, and sets the time to it.
+    /// Removes the next event if it is due by `end`, and sets the time to it.
     pub(crate) fn next(&mut self, end: Duration) -> Option<Action<W>> {
         if self.agenda.peek()?.at > end {
             return None;
@@ -64,7 +65,7 @@ impl<W> Clock<W> {
         Some(next.action)
     }
 
-    /// Lets time pass in which nothing happens.
+    /// Advances the time without events.
     pub(crate) fn pass_until(&mut self, at: Duration) {
         self.now = self.now.max(at);
     }

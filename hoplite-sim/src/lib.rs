@@ -1,7 +1,8 @@
 //! Simulates clusters: the state machines of real stores and shards, over a model of the network.
 //!
-//! * [`campaign`]: a few nodes on which everything fails, thousands of times, and what must hold nevertheless.
-//! * [`scale`]: collectives of thousands of nodes, and how long they take.
+//! * [`campaign`]: a few nodes with random failures, thousands of times, and the invariants that
+//!   must hold.
+//! * [`scale`]: collectives of thousands of nodes, and their times.
 //!
 //! Both are an application and a network for one `cluster`, which has one `clock`.
 #![forbid(unsafe_code)]

@@ -1,51 +1,51 @@
-//! Random numbers of a simulation: everything follows from its seed.
+//! Random numbers of a simulation, which depend only on its seed.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use hoplite_core::topology::random;
 
-/// The numbers of the core, as durations, chances and choices.
+/// The random numbers of the core, as durations, chances and choices.
 #[derive(Debug, Clone)]
 pub(crate) struct Random(random::Random);
 
 impl Random {
-    /// The sequence of `seed`.
+    /// Creates the sequence of `seed`.
     pub(crate) const fn new(seed: u64) -> Self {
         Self(random::Random::new(seed))
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub(crate) const fn next_number(&mut self) -> u64 {
         self.0.next_number()
     }
 
-    /// A number in `range`, which must not be empty.
+    /// Returns a number in `range`, which must not be empty.
     pub(crate) fn number(&mut self, range: Range<u64>) -> u64 {
         range.start + self.0.below(range.end - range.start)
     }
 
-    /// An index below `length`, which must not be zero.
+    /// Returns an index below `length`, which must not be zero.
     pub(crate) fn index(&mut self, length: usize) -> usize {
         self.0.index(length)
     }
 
-    /// True with a probability of `percent` in a hundred.
+    /// Returns `true` with a probability of `percent` in a hundred.
     pub(crate) fn chance(&mut self, percent: u64) -> bool {
         self.number(0..100) < percent
     }
 
-    /// A duration of so many microseconds.
+    /// Returns a random number of microseconds.
     pub(crate) fn micros(&mut self, range: Range<u64>) -> Duration {
         Duration::from_micros(self.number(range))
     }
 
-    /// A duration of so many milliseconds, to the microsecond.
+    /// Returns a random number of milliseconds, to the microsecond.
     pub(crate) fn millis(&mut self, range: Range<u64>) -> Duration {
         self.micros(range.start * 1000..range.end * 1000)
     }
 
-    /// One of `items`, which must not be empty.
+    /// Returns one of `items`, which must not be empty.
     pub(crate) fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
         &items[self.index(items.len())]
     }

@@ -1,21 +1,21 @@
-//! Thousands of simulated clusters, each from its own seed.
+//! Thousands of simulated clusters, each with its own seed.
 //!
-//! `HOPLITE_SEED=N` runs only that seed, and shows its latest events if it fails; how many is told by
-//! `HOPLITE_TRACE_LINES=N`. `HOPLITE_SEEDS=N` runs more or fewer seeds.
+//! `HOPLITE_SEED=N` runs only that seed, and shows the latest events of a failure;
+//! `HOPLITE_TRACE_LINES=N` sets their number. `HOPLITE_SEEDS=N` sets the number of seeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use hoplite_sim::Trace;
 use hoplite_sim::campaign::{self, Summary};
 
-/// How many seeds an ordinary run covers.
+/// Number of seeds of an ordinary run.
 const SEEDS: u64 = 5000;
 
 fn variable(name: &str) -> Option<u64> {
     std::env::var(name).ok().map(|text| text.parse().expect("a number"))
 }
 
-/// Runs a seed again with a trace and fails with the latest events.
+/// Runs a seed again with a trace, and fails with the latest events.
 fn explain(seed: u64) {
     let limit = variable("HOPLITE_TRACE_LINES").unwrap_or(400);
     let trace = Trace::new(usize::try_from(limit).expect("a number of lines"));
@@ -28,7 +28,7 @@ fn explain(seed: u64) {
 }
 
 #[test]
-fn clusters_survive_what_happens_to_them() {
+fn clusters_survive_random_failures() {
     if let Some(seed) = variable("HOPLITE_SEED") {
         return explain(seed);
     }
@@ -61,6 +61,6 @@ fn clusters_survive_what_happens_to_them() {
 }
 
 #[test]
-fn a_seed_always_takes_the_same_course() {
+fn a_seed_always_has_the_same_run() {
     assert_eq!(campaign::run(1, None), campaign::run(1, None));
 }

@@ -1,6 +1,7 @@
-//! Collectives of a hundred nodes, simulated: how near they come to what links allow, also while nodes fail.
+//! Simulated collectives of a hundred nodes, compared with the bounds of links, also with failing
+//! nodes.
 //!
-//! `HOPLITE_SEED=N` chooses who fails and when.
+//! `HOPLITE_SEED=N` determines the failures.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -13,12 +14,12 @@ fn seed() -> u64 {
     std::env::var("HOPLITE_SEED").map_or(1, |text| text.parse().expect("a number"))
 }
 
-/// A gigabyte, so that what each node of a chain adds is small beside it.
+/// Uses objects of a gigabyte, so that the hops of a chain are short in comparison.
 fn experiment(workload: Workload) -> Experiment {
     Experiment { nodes: NODES, workload, size_bytes: 1 << 30, seed: seed(), ..Experiment::default() }
 }
 
-/// Runs it; everybody must be done who has not failed.
+/// Runs an experiment. All surviving nodes must be done.
 fn run(experiment: &Experiment) -> Outcome {
     let (outcome, _) = experiment.run();
     check(outcome.undone == 0 && outcome.error.is_none(), experiment, &outcome);
@@ -32,7 +33,8 @@ fn check(holds: bool, experiment: &Experiment, outcome: &Outcome) {
     assert!(holds, "HOPLITE_SEED={seed} repeats it: {experiment:#?} came to {outcome:#?}");
 }
 
-/// What the longest chain of nodes adds to a transfer, and a tenth for connections and the directory.
+/// Returns the bound plus the hops of the longest chain, plus a tenth for connections and the
+/// directory.
 fn with_a_chain(experiment: &Experiment) -> Duration {
     let hops = u32::try_from(experiment.nodes).expect("there are few");
     experiment.bound().mul_f64(1.1) + experiment.hop_time() * hops
@@ -47,13 +49,13 @@ fn receivers_that_come_together_form_one_chain() {
     assert_eq!(
         (counts.grants, counts.pulls, counts.failed_pulls),
         (99, 99, 0),
-        "nobody is sent from one sender to another"
+        "each receiver keeps its sender"
     );
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
-/// A chain of all of them would take a second, and S/B is 54 ms: those behind the first ones are served by copies that are
-/// complete by then.
+/// A chain of all nodes would take a second, and S/B is 54 ms. Copies that are complete by then
+/// serve the receivers behind the first ones.
 #[test]
 fn a_thousand_receivers_take_about_two_transfers() {
     let experiment = Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
@@ -69,7 +71,8 @@ fn receivers_that_come_late_do_not_wait() {
     let experiment = Experiment { arrivals, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES - 1);
-    // 5% for connections and the directory; for an object of this size, a chain of a few nodes takes less than that.
+    // 5% are for connections and the directory. For this object, a chain of a few nodes takes less
+    // time than that.
     let alone = experiment.transfer_time(1.05);
     check(outcome.longest <= alone + experiment.hop_time() * 10, &experiment, &outcome);
 }
@@ -83,7 +86,7 @@ fn receivers_resume_elsewhere_when_nodes_die() {
         &experiment,
         &outcome,
     );
-    // Whoever loses its sender goes on with another one, at worst behind all others.
+    // A receiver that loses its sender continues with another one, at worst behind all others.
     let allowed = with_a_chain(&experiment) + experiment.transfer_time(2.0);
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
@@ -102,7 +105,8 @@ fn a_small_reduce_goes_along_a_tree() {
     let outcome = run(&experiment);
     let plan = outcome.plan.as_deref().unwrap_or_default();
     assert!(plan.starts_with("binary tree"), "{plan}");
-    // Two objects into a node, and seven levels; a chain would take a tenth of a second.
+    // A node receives two objects, and the tree has seven levels. A chain would take a tenth of a
+    // second.
     check(outcome.completion <= Duration::from_millis(40), &experiment, &outcome);
 }
 
@@ -121,7 +125,7 @@ fn a_reduce_replaces_the_sources_of_nodes_that_die() {
     let outcome = run(&experiment);
     check(outcome.done == 1 && outcome.counts.crashes == 5, &experiment, &outcome);
     check((1..=5).contains(&outcome.mendings), &experiment, &outcome);
-    // Each new set of sources begins from the first byte; the last death is within the bound.
+    // Each new set of sources starts from the first byte. The last death is within the bound.
     let allowed = experiment.bound() + with_a_chain(&experiment) + experiment.transfer_time(1.0);
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
@@ -131,12 +135,12 @@ fn all_get_the_result_of_an_allreduce_while_it_grows() {
     let experiment = experiment(Workload::Allreduce);
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES);
-    // One reduce and one broadcast, which overlap, each along a chain of all nodes.
+    // One reduce and one broadcast overlap, each along a chain of all nodes.
     let allowed = experiment.transfer_time(2.2) + experiment.hop_time() * 2 * 100;
     check(outcome.completion <= allowed, &experiment, &outcome);
 }
 
-/// A query, its answer, the location at the other shard, and that all bytes are there, at both.
+/// The query, its answer, the location at the other shard, and the complete copy, at both shards.
 #[test]
 fn a_get_costs_the_directory_five_messages() {
     for nodes in [2, NODES] {
@@ -151,9 +155,9 @@ fn a_get_costs_the_directory_five_messages() {
     }
 }
 
-/// Receivers of a target that was superseded may publish what they have of it after that.
+/// Receivers of a superseded target may publish their bytes of it afterwards.
 #[test]
-fn nobody_takes_a_target_that_is_made_anew_for_a_deleted_one() {
+fn no_receiver_takes_a_restarted_target_for_a_deleted_one() {
     let experiment = Experiment {
         nodes: 200,
         failures_percent: 5.0,
@@ -205,7 +209,7 @@ fn the_program_prints_each_experiment_as_a_row_or_as_json() {
 }
 
 #[test]
-fn the_program_refuses_what_makes_no_sense() {
+fn the_program_refuses_nonsensical_arguments() {
     for arguments in [["--nodes", "1"], ["--failures", "-1"], ["--size-mib", "0"], ["--rate-mbit", "0"]] {
         let refused = hoplite_scale(&arguments);
         assert_eq!(refused.status.code(), Some(2), "{refused:?}");

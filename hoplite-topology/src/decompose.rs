@@ -1,42 +1,45 @@
-//! BlueConnect: an allreduce of a hierarchy of networks as a reduce-scatter in each level, innermost first, and an allgather in each,
-//! outermost first.
+//! BlueConnect: an allreduce on a hierarchy of networks. It is a reduce-scatter in each level,
+//! innermost first, and an allgather in each level, outermost first.
 //!
-//! With P = p0 p1 ... pk nodes, stage i has rings of p_i nodes (or halving and doubling, where p_i is a power of two) for S / (p0 ... p_(i-1))
-//! bytes each, and as many of them at once as levels below divide the nodes. In all, 2 S (P - 1) / P bytes per node.
+//! For P = p0 p1 ... pk nodes, stage i has rings of p_i nodes, each with S / (p0 ... p_(i-1))
+//! bytes. If p_i is a power of two, halving and doubling replaces the ring. The number of
+//! concurrent rings is the product of the other factors. In total, each node sends 2 S (P - 1) / P
+//! bytes.
 //!
-//! Source: BlueConnect, equations 1 to 10. The bandwidth of a stage is the least over j <= i, as in the expanded form; the compact
-//! equations leave out j = i. Seconds are floating point, as estimates of what is not measured in integers.
+//! Source: BlueConnect, equations 1 to 10. The bandwidth of a stage is the minimum over j <= i, as
+//! in the expanded form. The compact equations leave out j = i. Seconds are floating point, because
+//! they are estimates.
 
 use thiserror::Error;
 
-/// The levels of a hierarchy, and the factors within a level; networks have two or three.
+/// Most levels of a hierarchy, and most factors within a level. Networks have two or three.
 pub const MAX_LEVELS: usize = 8;
-/// The number of nodes that a shard takes.
+/// Most nodes, as of a shard.
 pub const MAX_NODES: u64 = 65_536;
 
 /// The network of one level.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Level {
-    /// How many elements of the level below it joins.
+    /// The number of elements of the level below that one element joins.
     pub nodes: u32,
-    /// The capacity above one element of the level below.
+    /// The capacity of the link above one element of the level below.
     pub bytes_per_second: f64,
 }
 
-/// One reduce-scatter and the allgather that mirrors it.
+/// One reduce-scatter, and the allgather that mirrors it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Stage {
     /// The nodes of each ring.
     pub nodes: u32,
     /// The bytes that each ring scatters.
     pub bytes: f64,
-    /// The bandwidth that each ring gets of the links that it crosses.
+    /// The share of the links' bandwidth that each ring gets.
     pub bytes_per_second: f64,
     /// The time of reduce-scatter and allgather together.
     pub seconds: f64,
 }
 
-/// A way to do an allreduce, and the time that it takes.
+/// A plan of an allreduce, and its time.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decomposition {
     /// The stages, innermost first.
@@ -45,11 +48,11 @@ pub struct Decomposition {
     pub seconds: f64,
 }
 
-/// The reason for which there is no plan.
+/// The reason why there is no plan.
 #[derive(Debug, Clone, PartialEq, Error)]
 #[non_exhaustive]
 pub enum DecomposeError {
-    /// No level, or too many.
+    /// There is no level, or there are too many.
     #[error("{levels} levels are given; there are 1 to {MAX_LEVELS}")]
     LevelCount {
         /// The number of levels.
@@ -58,10 +61,10 @@ pub enum DecomposeError {
     /// A level joins nothing.
     #[error("level {level} joins no nodes")]
     EmptyLevel {
-        /// The index of the level, counted from zero.
+        /// The index of the level, from zero.
         level: usize,
     },
-    /// The levels do not multiply to the ranks.
+    /// The product of the levels differs from the number of ranks.
     #[error("the levels multiply to {product}, not to {ranks} ranks")]
     Product {
         /// The product of the levels.
@@ -69,21 +72,21 @@ pub enum DecomposeError {
         /// The number of ranks.
         ranks: u64,
     },
-    /// More than [`MAX_NODES`] or fewer than one.
+    /// There are more than [`MAX_NODES`] ranks, or none.
     #[error("{ranks} ranks; there are 1 to {MAX_NODES}")]
     RankCount {
         /// The number of ranks.
         ranks: u64,
     },
-    /// There are not as many bandwidths as levels.
+    /// The number of bandwidths differs from the number of levels.
     #[error("{bandwidths} bandwidths are given for {levels} levels")]
     BandwidthCount {
-        /// How many bandwidths there are.
+        /// The number of bandwidths.
         bandwidths: usize,
         /// The number of levels.
         levels: usize,
     },
-    /// A bandwidth is not above zero, or a latency or size is below it, or not finite.
+    /// A bandwidth is not above zero, a latency or size is below zero, or a number is not finite.
     #[error("{what} of {value} is out of range")]
     OutOfRange {
         /// The name of the number.
@@ -93,13 +96,14 @@ pub enum DecomposeError {
     },
 }
 
-/// Tr of equation 1: reduce-scatter by a ring of p nodes, p - 1 steps.
+/// Returns Tr of equation 1: a reduce-scatter by a ring of p nodes in p - 1 steps.
 fn ring_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     let nodes = f64::from(nodes);
     (nodes - 1.0) * latency_s + (nodes - 1.0) / nodes * bytes / bytes_per_second
 }
 
-/// The better of equations 1 and 2, as equation 3 has it: halving in log2 p steps where p is a power of two.
+/// Returns the better of equations 1 and 2, as in equation 3: halving in log2 p steps if p is a
+/// power of two.
 fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64) -> f64 {
     if !nodes.is_power_of_two() {
         return ring_seconds(nodes, bytes, latency_s, bytes_per_second);
@@ -108,20 +112,23 @@ fn scatter_seconds(nodes: u32, bytes: f64, latency_s: f64, bytes_per_second: f64
     f64::from(nodes.ilog2()) * latency_s + carried
 }
 
-/// How stages share the links above them.
+/// The sharing of links by stages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fabric {
-    /// A tree of switches (equation 9): rings of stage i cross the levels below, where all inner elements run one each.
+    /// A tree of switches (equation 9). Rings of stage i cross the levels below, and each inner
+    /// element runs one ring.
     Tree,
-    /// A torus (equation 10): each dimension has its own links, which the nodes of the first one share.
+    /// A torus (equation 10). Each dimension has its own links, which the nodes of the first
+    /// dimension share.
     Torus,
 }
 
-/// The time of one reduce-scatter and allgather per stage: stage i is over `factors[i]` nodes, in a network of `bytes_per_second[i]`.
+/// Estimates the time of one reduce-scatter and one allgather per stage. Stage i has `factors[i]`
+/// nodes in a network of `bytes_per_second[i]`.
 ///
 /// # Errors
 ///
-/// If the lengths differ or a number is out of range.
+/// Fails if the lengths differ, or if a number is out of range.
 pub fn estimate(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -142,11 +149,11 @@ pub fn estimate(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// The time of a ring over all ranks, which crosses the slowest level (equation 6).
+/// Estimates the time of a ring over all ranks, which crosses the slowest level (equation 6).
 ///
 /// # Errors
 ///
-/// If the lengths differ or a number is out of range.
+/// Fails if the lengths differ, or if a number is out of range.
 pub fn one_ring(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -159,17 +166,18 @@ pub fn one_ring(
     Ok(2.0 * ring_seconds(ranks, bytes, latency_s, slowest))
 }
 
-/// The time of all stages. Of none, `Iterator::sum` would say -0.
+/// Returns the time of all stages. For no stages, `Iterator::sum` would return -0.
 fn sum(stages: &[Stage]) -> f64 {
     stages.iter().fold(0.0, |sum, stage| sum + stage.seconds)
 }
 
-/// Finds the cheapest plan: each level of the network is one stage or several, whose nodes multiply to those of the level. Factors of
-/// one level do not divide its bandwidth; the levels below do.
+/// Finds the cheapest plan. Each level of the network has one or more stages, whose product is the
+/// number of nodes of the level. The factors of one level do not divide its bandwidth; the levels
+/// below do.
 ///
 /// # Errors
 ///
-/// If the lengths differ or a number is out of range.
+/// Fails if the lengths differ, or if a number is out of range.
 pub fn best(
     factors: &[u32],
     bytes_per_second: &[f64],
@@ -179,8 +187,9 @@ pub fn best(
     let levels = check(factors, bytes_per_second, latency_s, bytes)?;
     let mut stages = Vec::new();
     let mut left = bytes;
-    // A stage's bandwidth depends on the levels up to its own, and its bytes on their nodes: not on how the levels below are split.
-    // So each level's best split is part of the best plan.
+    // A stage's bandwidth depends on the levels up to its own, and its bytes on their nodes.
+    // Neither depends on the splits of the levels below. So the best split of each level is part of
+    // the best plan.
     for (level, of) in levels.iter().enumerate() {
         stages.extend(split(&levels, level, latency_s, left));
         left /= f64::from(of.nodes);
@@ -188,7 +197,8 @@ pub fn best(
     Ok(Decomposition { seconds: sum(&stages), stages })
 }
 
-/// The bandwidth of one ring of a level: over the levels up to it, the least of the capacity divided by the rings that share it.
+/// Returns the bandwidth of one ring of a level: the minimum of capacity divided by sharing rings,
+/// over the levels up to it.
 fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     let mut least = f64::INFINITY;
     let mut rings = 1.0;
@@ -204,13 +214,14 @@ fn bandwidth(levels: &[Level], level: usize, fabric: Fabric) -> f64 {
     least
 }
 
-/// The cheapest split of a level whose nodes take in so many bytes each: shortest paths over the divisors of its nodes. Among
-/// equals the one with the larger first factors.
+/// Returns the cheapest split of a level whose nodes each have `bytes` bytes, as a shortest path
+/// over the divisors of its nodes. At equal times, the split with the larger first factors wins.
 fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stage> {
     let nodes = levels[level].nodes;
     let bytes_per_second = bandwidth(levels, level, Fabric::Tree);
     let divisors: Vec<u32> = (1..=nodes).filter(|divisor| nodes.is_multiple_of(*divisor)).collect();
-    // For each divisor: the time of rings whose factors multiply to it, and the last of these stages.
+    // For each divisor: the smallest time of stages with this product, and the last of these
+    // stages.
     let mut cheapest: Vec<(f64, Option<Stage>)> = vec![(0.0, None)];
     for &to in &divisors[1..] {
         let mut best = (f64::MAX, None);
@@ -219,7 +230,8 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
         {
             let (nodes, bytes) = (to / from, bytes / f64::from(from));
             let seconds = 2.0 * scatter_seconds(nodes, bytes, latency_s, bytes_per_second);
-            // Splits that differ by rounding alone are as good as the one with fewer stages, which comes first.
+            // If splits differ only by rounding, the one with fewer stages wins, because it comes
+            // first.
             if cheapest[index].0 + seconds < best.0 * (1.0 - 1e-12) {
                 let stage = Stage { nodes, bytes, bytes_per_second, seconds };
                 best = (cheapest[index].0 + seconds, Some(stage));
@@ -237,9 +249,10 @@ fn split(levels: &[Level], level: usize, latency_s: f64, bytes: f64) -> Vec<Stag
     stages
 }
 
-/// The groups of each stage and the part of the bytes that each rank ends with, counted in P parts (figure 4).
+/// Returns the groups of each stage, and the part of the bytes that each rank ends with, counted in
+/// P parts (figure 4).
 ///
-/// Rank = sum of digit_i times the product of the factors before it.
+/// A rank is the sum of each digit_i times the product of the factors before it.
 pub fn schedule(factors: &[u32]) -> (Vec<Vec<Vec<u32>>>, Vec<u32>) {
     let ranks: u32 = factors.iter().product();
     let mut stride = 1;
@@ -292,7 +305,7 @@ fn check(
             return Err(DecomposeError::OutOfRange { what, value });
         }
     }
-    // More than any plan takes, whose rings share a link with no more than all ranks.
+    // An upper bound of the time of any plan, whose rings share a link with at most all ranks.
     let slowest = bytes_per_second.iter().copied().fold(f64::INFINITY, f64::min);
     let seconds = 2.0 * f64::from(MAX_LEVELS as u32) * ranks as f64 * (latency_s + bytes / slowest);
     if !seconds.is_finite() {
@@ -302,11 +315,11 @@ fn check(
     Ok(levels.map(|(&nodes, &bytes_per_second)| Level { nodes, bytes_per_second }).collect())
 }
 
-/// Checks that the levels have as many nodes as there are ranks.
+/// Checks that the product of the levels is the number of ranks.
 ///
 /// # Errors
 ///
-/// If they have not.
+/// Fails if the numbers differ.
 pub fn check_ranks(factors: &[u32], ranks: u64) -> Result<(), DecomposeError> {
     let product = factors.iter().fold(1_u64, |product, &nodes| product.saturating_mul(nodes.into()));
     if product == ranks { Ok(()) } else { Err(DecomposeError::Product { product, ranks }) }

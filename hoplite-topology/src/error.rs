@@ -1,21 +1,21 @@
-//! What can go wrong with models and orders.
+//! The errors of models and orders.
 
 use hoplite_core::topology::TopologyError;
 
-/// The reason for which a model, an order or an answer of a solver is refused.
+/// The reason why a model, an order or an answer of a solver is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A matrix or an order is wrong.
+    /// A matrix or an order is invalid.
     #[error(transparent)]
     Matrix(#[from] TopologyError),
-    /// Halving-doubling pairs all ranks in each step.
+    /// Halving-doubling pairs all ranks in each step, and therefore needs a power of two.
     #[error("halving-doubling needs a power of two of nodes, not {nodes}")]
     NotAPowerOfTwo {
         /// The number of nodes.
         nodes: usize,
     },
-    /// The nodes cannot be divided into groups of at most so many.
+    /// The nodes cannot be divided into groups of at most `base`.
     #[error("{nodes} nodes have no factors of at most {base}, as BCube:{base} needs")]
     NoRadices {
         /// The number of nodes.
@@ -23,7 +23,7 @@ pub enum Error {
         /// The size of the largest group.
         base: u32,
     },
-    /// The factors of a hierarchy do not multiply to the number of nodes.
+    /// The product of the levels differs from the number of nodes.
     #[error("levels of {product} nodes are given for {nodes} nodes")]
     LevelsDoNotMatch {
         /// The product of the levels.
@@ -31,25 +31,25 @@ pub enum Error {
         /// The number of nodes.
         nodes: usize,
     },
-    /// A model's name, or its parameter, is none of those known.
+    /// The name or the parameter of a model is unknown.
     #[error(
         "no model {text:?}; known are ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain, \
          hierarchical:AxB"
     )]
     UnknownModel {
-        /// The text that names no model.
+        /// The text that is not a model.
         text: String,
     },
-    /// More than [`smt::MAX_NODES`](crate::smt::MAX_NODES).
+    /// There are more than [`smt::MAX_NODES`](crate::smt::MAX_NODES) nodes.
     #[error("{count} nodes are too many for an external solver")]
     TooManyForSolver {
         /// The number of nodes.
         count: usize,
     },
-    /// The external solver's answer holds no order.
+    /// The answer of the external solver has no order.
     #[error("the solver's model gives rank {rank} no node")]
     NoModel {
-        /// The first rank that it leaves open.
+        /// The first rank without a node.
         rank: usize,
     },
 }

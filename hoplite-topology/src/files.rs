@@ -11,10 +11,10 @@ use hoplite_core::topology::{Matrix, TopologyError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
-/// A matrix of the most nodes that there may be has 2 x 10^8 entries; with ten bytes for each it is as large.
+/// Largest file. A matrix of the most nodes has 2 x 10^8 entries, with about ten bytes each.
 const MAX_FILE_BYTES: u64 = 2 << 30;
 
-/// A file that cannot be used.
+/// The error for an unusable file.
 #[derive(Debug, thiserror::Error)]
 #[error("{}", path.display())]
 pub struct FileError {
@@ -25,7 +25,7 @@ pub struct FileError {
     pub problem: Problem,
 }
 
-/// The reason for which a file cannot be used.
+/// The reason why a file is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
@@ -35,41 +35,42 @@ pub enum Problem {
     /// The file is larger than any matrix.
     #[error("the file is larger than {MAX_FILE_BYTES} bytes")]
     TooLarge,
-    /// The document is no JSON, or has another form.
+    /// The document is not JSON, or has another form.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
-    /// A line of a table of round trips, or of a configuration of Slurm, is wrong.
+    /// A line of a table of round trips, or of a Slurm configuration, is wrong.
     #[error(transparent)]
     Lines(Box<dyn std::error::Error + Send + Sync>),
-    /// The matrix or the order is wrong.
+    /// The matrix or the order is invalid.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }
 
-/// A matrix, and what its file says of groups of nodes.
+/// A matrix, and the groups of nodes in its file.
 #[derive(Debug)]
 pub struct Fabric {
     /// The matrix.
     pub matrix: Matrix,
     /// The names of the groups of each node, outermost first.
     pub groups: Option<Vec<Vec<String>>>,
-    /// What their uplinks carry at each level, outermost first, in links of a node.
+    /// The capacity of the groups' uplinks by level, outermost first, in links of a node.
     pub uplinks: Option<Vec<f64>>,
 }
 
-/// Reads a matrix of any form.
+/// Reads a matrix in any form.
 ///
 /// # Errors
-/// [`FileError`].
+/// Fails with a [`FileError`] if the file is unusable.
 pub fn matrix(path: &Path) -> Result<Matrix, FileError> {
     Ok(fabric(path)?.matrix)
 }
 
-/// Reads a matrix of any form, and the groups of nodes that the file names. JSON starts with a brace or a bracket, a `topology.conf`
-/// has switches, and all else is CSV. A byte-order mark, with which spreadsheets begin a file, is left out.
+/// Reads a matrix in any form, and the groups of nodes in its file. JSON starts with a brace or a
+/// bracket, and a `topology.conf` with a switch. Any other file is CSV. Skips a byte-order mark,
+/// with which spreadsheets start a file.
 ///
 /// # Errors
-/// [`FileError`].
+/// Fails with a [`FileError`] if the file is unusable.
 pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     of_file(path, || {
         let text = text(path)?;
@@ -85,11 +86,12 @@ pub fn fabric(path: &Path) -> Result<Fabric, FileError> {
     })
 }
 
-/// Reads the order of `nodes` ranks: a list of the nodes' indices, or an object that has one as `order`, as `hoplite topology order`
-/// prints it. The path `identity` stands for the order of the matrix.
+/// Reads the order of `nodes` ranks. The file is a list of the nodes' indices, or an object with an
+/// `order`, as `hoplite topology order` prints it. The path `identity` stands for the order of the
+/// matrix.
 ///
 /// # Errors
-/// [`FileError`].
+/// Fails with a [`FileError`] if the file is unusable.
 pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
     if path.as_os_str() == "identity" {
         return Ok((0..nodes as u32).collect());
@@ -102,7 +104,7 @@ pub fn order(path: &Path, nodes: usize) -> Result<Vec<u32>, FileError> {
 /// Reads a JSON document.
 ///
 /// # Errors
-/// [`FileError`].
+/// Fails with a [`FileError`] if the file is unusable.
 pub fn json<T: DeserializeOwned>(path: &Path) -> Result<T, FileError> {
     of_file(path, || Ok(serde_json::from_str(&text(path)?)?))
 }
@@ -128,7 +130,7 @@ struct MatrixFile {
     uplinks: Option<Vec<f64>>,
 }
 
-/// A name; also a number, for nodes that have no other.
+/// A name, or a number for a node without a name.
 #[derive(Debug, Deserialize)]
 #[serde(untagged, expecting = "a node's name is a text or a number")]
 enum Name {
@@ -136,7 +138,7 @@ enum Name {
     Number(u64),
 }
 
-/// An entry; `null` is a missing one, for which NaN stands.
+/// An entry; NaN stands for `null`, a missing entry.
 #[derive(Debug)]
 struct Entry(f64);
 

@@ -1,17 +1,18 @@
-//! The cost of collectives on a network, and orders of ranks that make them cheap. Nothing here runs in a daemon.
+//! The cost of collectives on a network, and cheap orders of ranks. No daemon uses this crate.
 //!
-//! * [`cost`]: what collectives cost in a given order of ranks.
-//! * [`solve`]: the search for a cheap order, with a lower bound; [`smt`]: the same as a question to an external solver, which
-//!   [`solver`] runs.
-//! * [`slow`]: pairs of nodes that are slower than their place explains.
+//! * [`cost`]: the cost of collectives for a given order of ranks.
+//! * [`solve`]: the search for a cheap order, with a lower bound. [`smt`]: the same search as a
+//!   question to an external solver, which [`solver`] runs.
+//! * [`slow`]: pairs of nodes that are slower than their groups explain.
 //! * [`decompose`]: BlueConnect's allreduce by levels, and its times.
 //! * [`fabric`]: a simulator of switches and links.
-//! * [`files`]: matrices and orders in files; [`svg`]: drawings.
+//! * [`files`]: matrices and orders in files. [`svg`]: drawings.
 //!
-//! Matrices, groups of nodes and the mapping of halving-doubling to a BiGraph are in [`hoplite_core::topology`], because daemons use
-//! them too.
+//! Matrices, groups of nodes and the mapping of halving-doubling to a BiGraph are in
+//! [`hoplite_core::topology`], because daemons use them, too.
 //!
-//! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et al., SysML 2019).
+//! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et
+//! al., SysML 2019).
 #![forbid(unsafe_code)]
 
 pub mod cost;

@@ -1,13 +1,15 @@
-//! Pairs of nodes that are slower than their place explains: a bad cable, a port of the wrong speed, a detour.
+//! Finds pairs of nodes that are slower than their groups explain. The cause is a bad cable, a port
+//! of the wrong speed, or a longer route.
 
 use std::collections::BTreeMap;
 
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// A pair is slow if it costs more than this much of what is usual between its groups: a jump that would make a level of the network.
+/// Ratio to the usual cost between the groups of a pair beyond which the pair is slow. Such a jump
+/// would separate two levels of the network.
 const SLOW_PERCENT: u64 = 150;
-/// Fewer pairs than this have no usual cost.
+/// Fewest pairs that have a usual cost.
 const MIN_PAIRS: usize = 3;
 
 /// A slow pair.
@@ -15,18 +17,19 @@ const MIN_PAIRS: usize = 3;
 pub struct SlowPair {
     /// The node with the smaller index.
     pub low: u32,
-    /// The other one.
+    /// The node with the larger index.
     pub high: u32,
-    /// What a message between them costs, in picoseconds.
+    /// The cost of a message between the nodes, in picoseconds.
     pub cost_ps: u64,
-    /// The median between their groups.
+    /// The median cost between the groups of the nodes, in picoseconds.
     pub usual_ps: u64,
 }
 
-/// What a pair costs, and its nodes.
+/// The cost of a pair, and its nodes.
 type Pair = (u64, u32, u32);
 
-/// The pairs that cost half as much again as is usual between their groups, worst first.
+/// Returns the pairs that cost at least 1.5 times as much as usual between their groups, worst
+/// first.
 pub fn slow_pairs(links: Links<'_>, dendrogram: &Dendrogram) -> Vec<SlowPair> {
     let innermost = dendrogram.levels().last().copied().unwrap_or(u64::MAX);
     let groups = dendrogram.groups(innermost);
@@ -58,7 +61,8 @@ mod tests {
     use super::*;
     use hoplite_core::topology::{Link, Matrix};
 
-    /// Two racks of `hosts / 2`, where some pairs take `nanoseconds` of their own.
+    /// Returns the slow pairs of two racks of `hosts / 2`. `own` lists the pairs with special
+    /// latencies.
     fn slow(hosts: usize, own: &[((usize, usize), u32)]) -> Vec<SlowPair> {
         let names = (0..hosts).map(|host| host.to_string()).collect();
         let matrix = Matrix::from_links(names, |high, low| {
@@ -74,7 +78,7 @@ mod tests {
     #[test]
     fn racks_are_not_slow() {
         assert_eq!(slow(8, &[]), []);
-        assert_eq!(slow(2, &[((0, 1), 1_000_000)]), [], "one pair has nothing to be compared with");
+        assert_eq!(slow(2, &[((0, 1), 1_000_000)]), [], "a single pair has no usual cost");
     }
 
     #[test]

@@ -1,9 +1,10 @@
-//! The order of ranks as a question to an external SMT solver such as z3, which may prove an optimum that the search cannot; and
-//! the order in its answer.
+//! The order of ranks as a question to an external SMT solver such as z3, and the order in the
+//! solver's answer. The solver may prove an optimum that the search cannot prove.
 //!
-//! The solver is optional, and callers run it: this module only writes and reads text. It asks "Is there an order that costs less
-//! than this?" in SMT-LIB 2; `unsat` proves that there is none. Each pair of rank and node is a Boolean, which solves faster
-//! than the arrays of the paper; up to about 12 nodes.
+//! The solver is optional, and callers run it. This module only writes and reads text. The question
+//! "Is there an order that costs less than this?" is in SMT-LIB 2, and `unsat` proves that there is
+//! none. Each pair of rank and node is a Boolean, which solves faster than the arrays of the paper.
+//! It works for up to about 12 nodes.
 //!
 //! Source: Cloud Collectives, section IV-C.
 
@@ -13,7 +14,8 @@ use crate::cost::{Model, pair_of_trees, stages};
 use crate::error::Error;
 use hoplite_core::topology::Links;
 
-/// More nodes than this are refused: the text grows with the fourth power, and no solver comes to an end.
+/// Most nodes of a question. The text grows with the fourth power, and no solver finishes with more
+/// nodes.
 pub const MAX_NODES: usize = 16;
 
 /// The answer of a solver.
@@ -21,17 +23,18 @@ pub const MAX_NODES: usize = 16;
 pub enum Answer {
     /// A cheaper order.
     Order(Vec<u32>),
-    /// There is none.
+    /// There is no cheaper order.
     NoneCheaper,
-    /// It gave up.
+    /// The solver gave up.
     Unknown,
 }
 
-/// Writes the question whether an order costs less than `below_ps`.
+/// Writes the question for an order that costs less than `below_ps`.
 ///
 /// # Errors
 ///
-/// If there are too many nodes, or the model does not exist for so many. Chains and hierarchies cannot be asked for.
+/// Fails if there are too many nodes, or if the model does not exist for this number of nodes.
+/// Chains and hierarchies are not supported.
 pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<String, Error> {
     let nodes = links.len();
     if nodes > MAX_NODES {
@@ -62,7 +65,7 @@ pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<Strin
         Model::DoubleBinaryTree | Model::NcclTree => {
             let worse = declare(&mut text, "cost".to_owned());
             for (tree, parents) in pair_of_trees(model, nodes).iter().enumerate() {
-                // The time from when a rank has a message to when all below it have.
+                // The time from a rank's receipt of a message to the receipt by all ranks below it.
                 let below: Vec<String> =
                     (0..nodes).map(|rank| declare(&mut text, format!("t_{tree}_{rank}"))).collect();
                 for (rank, parent) in parents.iter().enumerate() {
@@ -85,13 +88,13 @@ pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<Strin
     Ok(text)
 }
 
-/// Declares a number that is not negative.
+/// Declares a number of at least zero.
 fn declare(text: &mut String, name: String) -> String {
     let _ = writeln!(text, "(declare-const {name} Int)\n(assert (>= {name} 0))");
     name
 }
 
-/// x_r_i says that rank r is at node i: each rank at one node, and each node with one rank.
+/// Declares x_r_i: rank r is at node i. Each rank is at one node, and each node has one rank.
 fn permutation(text: &mut String, nodes: usize) {
     let name = |rank: usize, node: usize| format!("x_{rank}_{node}");
     for (rank, node) in (0..nodes).flat_map(|rank| (0..nodes).map(move |node| (rank, node))) {
@@ -109,7 +112,8 @@ fn permutation(text: &mut String, nodes: usize) {
     }
 }
 
-/// `name` is at least what the `parts`-th part costs between the nodes of two ranks, and `more`.
+/// Requires that `name` is at least `more` plus the cost of one of `parts` equal parts between the
+/// nodes of two ranks.
 fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2], parts: u64, more: &str) {
     for (i, j) in (0..links.len()).flat_map(|i| (0..links.len()).map(move |j| (i, j))) {
         if i != j {
@@ -119,11 +123,11 @@ fn at_least(text: &mut String, name: &str, links: Links<'_>, [a, b]: [usize; 2],
     }
 }
 
-/// Reads the answer of a solver to the question for `nodes` nodes.
+/// Reads a solver's answer to the question for `nodes` nodes.
 ///
 /// # Errors
 ///
-/// If it says that there is an order, but gives a rank no node.
+/// Fails if the answer is `sat` but leaves a rank without a node.
 pub fn answer(text: &str, nodes: usize) -> Result<Answer, Error> {
     let mut words =
         text.split(|c: char| c.is_whitespace() || c == '(' || c == ')').filter(|word| !word.is_empty());

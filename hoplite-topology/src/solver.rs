@@ -1,4 +1,4 @@
-//! An external SMT solver, if there is one: it may prove that an order is best, or find a better one.
+//! Runs an external SMT solver, which may prove that an order is optimal, or find a better one.
 
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,14 +11,14 @@ use crate::smt::{Answer, answer, question};
 use crate::{Error, Model};
 use hoplite_core::topology::Links;
 
-/// A model has a line for each of at most a few hundred names.
+/// Largest answer. An answer has a line for each of at most a few hundred names.
 const MAX_ANSWER_BYTES: u64 = 1 << 20;
-/// A solver that is told to end may take so long to do it.
+/// Time in which a solver must exit after its own time limit.
 const GRACE: Duration = Duration::from_secs(1);
-/// How often it is looked at.
+/// Interval at which the solver's exit is checked.
 const POLL: Duration = Duration::from_millis(10);
 
-/// The reason for which a solver gives no answer.
+/// The reason why a solver gives no answer.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SolverError {
@@ -27,19 +27,19 @@ pub enum SolverError {
     Program {
         /// The program.
         path: PathBuf,
-        /// The reason.
+        /// The cause.
         source: io::Error,
     },
-    /// The question cannot be asked, or the answer is none.
+    /// The question or the answer is invalid.
     #[error(transparent)]
     Question(#[from] Error),
 }
 
-/// Asks `program`, which understands z3's arguments, for an order that costs less than `below_ps`. It is told to end after `time`,
-/// and ended a little later.
+/// Runs `program`, which takes z3's arguments, to find an order that costs less than `below_ps`.
+/// The solver gets the time limit `time`, and is killed shortly after it.
 ///
 /// # Errors
-/// [`SolverError`].
+/// Fails with a [`SolverError`] if there is no answer.
 pub fn ask(
     program: &Path,
     links: Links<'_>,
@@ -62,7 +62,8 @@ fn run(program: &Path, question: String, time: Duration) -> io::Result<String> {
         .stderr(Stdio::null())
         .spawn()?;
     let (stdin, stdout) = (child.stdin.take(), child.stdout.take());
-    // A solver that ends before it has read all of the question answers nonetheless, or has no answer.
+    // A solver may exit before it has read the whole question. It then still has an answer, or
+    // none.
     thread::spawn(move || stdin.map(|mut stdin| stdin.write_all(question.as_bytes())));
     let (sender, receiver) = mpsc::channel();
     thread::spawn(move || {

@@ -5,11 +5,12 @@ use std::fmt::Write;
 use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 
-/// More cells than this are no longer seen: each then stands for several nodes.
+/// Most cells per side of a heat map. More cells would be invisible, so a cell may stand for
+/// several nodes.
 const MAX_CELLS: usize = 256;
 /// The side of the heat map.
 const SIDE: f64 = 640.0;
-/// The width of the tree beside it.
+/// The width of the tree beside the heat map.
 const TREE: f64 = 160.0;
 const MARGIN: f64 = 40.0;
 
@@ -18,11 +19,12 @@ const MARGIN: f64 = 40.0;
 pub struct Curve {
     /// The name in the legend.
     pub name: String,
-    /// The points (x, y), by x.
+    /// The points (x, y), sorted by x.
     pub points: Vec<(f64, f64)>,
 }
 
-/// Draws what messages cost between ranks, dark where it is much, and the joins of groups on the left.
+/// Draws the cost of messages between ranks, darker for larger costs, with the tree of groups on
+/// the left.
 pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> String {
     let cells = order.len().min(MAX_CELLS);
     let ranks = |cell: usize| cell * order.len() / cells..(cell + 1) * order.len() / cells;
@@ -54,14 +56,16 @@ pub fn heat_map(links: Links<'_>, order: &[u32], dendrogram: &Dendrogram) -> Str
     svg
 }
 
-/// Each join is a bracket over the middles of the groups that it joins, further left for more distant ones.
+/// Draws the tree. Each join is a bracket over the middles of its two groups, farther left for
+/// larger distances.
 fn tree(svg: &mut String, order: &[u32], dendrogram: &Dendrogram) {
     let nodes = order.len();
     let mut middles = vec![0.0; nodes];
     for (rank, &node) in order.iter().enumerate() {
         middles[node as usize] = MARGIN + (rank as f64 + 0.5) * SIDE / nodes as f64;
     }
-    // For each group, by its first node: how many nodes it has, where its middle is, and how far left it was joined.
+    // For each group, by its first node: its number of nodes, its middle, and the left end of its
+    // bracket.
     let mut groups: Vec<(f64, f64, f64)> = middles.into_iter().map(|middle| (1.0, middle, 0.0)).collect();
     let mut heads: Vec<usize> = (0..nodes).collect();
     let farthest = dendrogram.joins().iter().map(|join| join.distance_ps).max().unwrap_or(0).max(1);
@@ -94,7 +98,7 @@ fn head(heads: &mut [usize], node: usize) -> usize {
 
 const COLOURS: [&str; 4] = ["#1b6ca8", "#c0392b", "#2e8b57", "#8e44ad"];
 
-/// Draws curves on logarithmic axes. Points that are not above zero are left out.
+/// Draws curves on logarithmic axes. Leaves out points that are not above zero.
 pub fn curves(title: &str, x_name: &str, y_name: &str, curves: &[Curve]) -> String {
     let (width, height) = (SIDE, SIDE * 0.7);
     let mut svg = open(width + 4.0 * MARGIN, height + 3.0 * MARGIN);

@@ -1,7 +1,8 @@
-//! How much of an object goes into one block of a transfer.
+//! The sizes of the blocks of a transfer.
 //!
-//! A relay forwards a block only after it has checked all of it, so each hop of a chain delays by one block. A sender
-//! therefore sizes its blocks by how fast the connection is, of which it is told what the kernel measures.
+//! A relay forwards a block only after it has verified the whole block, so each hop of a chain
+//! delays by one block. A sender therefore sizes its blocks by the rate of the connection, as the
+//! kernel measures it.
 
 use std::time::Duration;
 
@@ -9,30 +10,33 @@ use crate::block::BLOCK_BYTES;
 use crate::link::Delivery;
 use crate::time::Time;
 
-/// What a block is meant to take: about what the scheduler of a busy host adds anyway.
+/// Target time of one block: about the delay that the scheduler of a busy host adds anyway.
 pub const BLOCK_TIME: Duration = Duration::from_millis(1);
-/// The shortest block, and the first one of a transfer: below this the system calls and headers of both sides begin to
-/// show.
+/// Size of the smallest block, and of the first block of a transfer. With smaller blocks, system
+/// calls and headers become noticeable.
 pub const MIN_BLOCK_BYTES: u64 = 16 << 10;
-/// The longest block. Beyond it a longer frame saves nothing measurable.
+/// Size of the largest block. Larger frames save nothing measurable.
 pub const MAX_BLOCK_BYTES: u64 = 1 << 20;
 
-/// Over how long the rate is averaged, at least, and at most twice as long. A link may carry a burst at any speed, and one
-/// block that is too long delays every hop behind it by as much, for the whole transfer: what is lost by waiting is not
-/// caught up on links of the same rate.
+/// Shortest window over which the rate is averaged; the longest is twice that.
+///
+/// A link may carry a burst at any rate. One block that is too long delays every hop behind it for
+/// the whole transfer, because links of the same rate never catch up.
 const WINDOW: Duration = Duration::from_millis(10);
-/// A transfer that is younger than this counts as this old, so that its first bytes show no rate.
+/// Smallest age in the mean, so that the first bytes of a transfer do not look like a high rate.
 const MIN_AGE: Duration = Duration::from_millis(2);
 
-/// Returns the number of bytes that a connection of this rate carries in [`BLOCK_TIME`], within the limits of a block.
+/// Returns the bytes that a connection of this rate carries in [`BLOCK_TIME`], within the limits of
+/// a block.
 pub fn block_bytes(bytes_per_second: u64) -> u64 {
     let bytes = u128::from(bytes_per_second) * BLOCK_TIME.as_nanos() / 1_000_000_000;
     u64::try_from(bytes).unwrap_or(u64::MAX).clamp(MIN_BLOCK_BYTES, MAX_BLOCK_BYTES)
 }
 
-/// The longest block of a transfer of so many bytes at this rate, if nothing but its beginning keeps blocks short.
+/// Returns the size of the largest block of a transfer, if only the slow start limits the first
+/// blocks.
 pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
-    // As long as each block is twice as long as the one before, there are so many, and the last one takes the rest.
+    // While sizes double, the transfer has this many blocks. The last block takes the rest.
     let doubled = (size_bytes / MIN_BLOCK_BYTES + 1).ilog2();
     let doubled_bytes = MIN_BLOCK_BYTES * ((1 << doubled) - 1);
     let longest_bytes =
@@ -40,15 +44,15 @@ pub fn longest_block_bytes(bytes_per_second: u64, size_bytes: u64) -> u64 {
     longest_bytes.min(block_bytes(bytes_per_second))
 }
 
-/// The sizes of the blocks of one transfer.
+/// Computes the sizes of the blocks of one transfer.
 ///
-/// They take about [`BLOCK_TIME`] at the rate that the kernel has seen lately, or at the mean of the last moments of this
-/// transfer, whichever is less, and grow by no more than a factor of two.
+/// A block takes about [`BLOCK_TIME`] at the kernel's recent rate or at this transfer's recent
+/// mean, whichever is lower. Sizes at most double from block to block.
 #[derive(Debug)]
 pub struct BlockSizes {
     last_bytes: u64,
-    /// When how many bytes had been acknowledged: at the beginning of the window before the last, and of the last one. At
-    /// first, both are the beginning of the transfer.
+    /// The times and acknowledged bytes at the start of the last two windows, older first. At
+    /// first, both are the start of the transfer.
     marks: Option<[(Time, u64); 2]>,
 }
 
@@ -59,8 +63,8 @@ impl Default for BlockSizes {
 }
 
 impl BlockSizes {
-    /// The size of the next block, which is a multiple of [`BLOCK_BYTES`]. `delivery` is `None` as long as the peer has
-    /// acknowledged nothing.
+    /// Returns the size of the next block, a multiple of [`BLOCK_BYTES`]. `delivery` is `None`
+    /// until the peer has acknowledged bytes.
     pub fn next(&mut self, now: Time, delivery: Option<Delivery>) -> u64 {
         let acknowledged_bytes = delivery.map_or(0, |delivery| delivery.acknowledged_bytes);
         let mean = self.mean(now, acknowledged_bytes);
@@ -70,7 +74,7 @@ impl BlockSizes {
         self.last_bytes
     }
 
-    /// The mean rate since the window before the last, in bytes per second.
+    /// Returns the mean rate since the start of the last window but one, in bytes per second.
     fn mean(&mut self, now: Time, acknowledged_bytes: u64) -> u64 {
         let mark = (now, acknowledged_bytes);
         let marks = self.marks.get_or_insert([mark, mark]);
@@ -88,7 +92,8 @@ impl BlockSizes {
 mod tests {
     use super::*;
 
-    /// The sizes of the blocks of a transfer on a link of a rate, of which the kernel says another one; in KiB.
+    /// Returns the block sizes of a transfer in KiB. `rate` is the link's rate, and `kernels` the
+    /// rate that the kernel reports.
     fn sizes(rate: u64, kernels: u64, count: usize) -> Vec<u64> {
         let (mut sizes, mut now, mut acknowledged_bytes) = (BlockSizes::default(), Time::ZERO, 5000);
         let send = |_| {
@@ -117,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_block_is_the_longest_that_is_sent() {
+    fn the_predicted_longest_block_is_the_longest_that_is_sent() {
         for rate in [0, 25_000_000, 125_000_000, u64::MAX] {
             for size_bytes in [0, 1, 16 << 10, 32 << 10, 47 << 10, 48 << 10, 100 << 10, 1 << 20, 3 << 20] {
                 let (mut sizes, mut left_bytes, mut longest_bytes) = (BlockSizes::default(), size_bytes, 0);
@@ -165,13 +170,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_long_ago_does_not_count() {
+    fn old_samples_do_not_count() {
         let mut sizes = BlockSizes::default();
         let mut next = |millis, acknowledged_bytes| {
             let delivery = Delivery { acknowledged_bytes, bytes_per_second: u64::MAX, ..Delivery::default() };
             sizes.next(at(millis), Some(delivery))
         };
-        // A second for the first block, and then a hundred bytes a microsecond.
+        // A second for the first block, then 100 bytes per microsecond.
         next(0, 0);
         let lately: Vec<u64> = (0..40).map(|millis| next(1000 + millis, 20_000 + millis * 100_000)).collect();
         assert_eq!(lately[0], MIN_BLOCK_BYTES);

@@ -1,26 +1,27 @@
-//! Sender selection for broadcast: which location serves a receiver.
+//! Sender selection for broadcast: chooses the location that serves a receiver.
 //!
-//! A broadcast is many `Get`s of one object. No tree is planned ahead. A shard attaches each receiver to one location when the
-//! receiver asks, or when a slot becomes free:
+//! A broadcast is many `Get`s of one object. The shard plans no tree ahead. It attaches each
+//! receiver to one location when the receiver's query arrives, or when a slot becomes free:
 //!
-//! 1. The first receiver is granted the only slot of the origin.
-//! 2. A grant makes the receiver's copy a location at once, so the second receiver is granted the first one, and so on. Receivers
-//!    that arrive together form a chain, in which every node sends and receives the object once. [`chain`](super::chain) decides how
-//!    fast it grows.
-//! 3. The shard looks through the receiver's groups from the innermost outwards, and in each group [`choose_sender`] takes the best
-//!    copy with a free slot. It takes senders that the receiver avoids last, before them those over slow links, and otherwise
-//!    complete copies before partial ones. Among partial copies it takes the one that has bytes first; among equals, the one whose last grant is
-//!    the oldest. A copy that descends from the receiver is never taken. So receivers that arrive one after another form a tree.
-//! 4. With labels, copies in the receiver's own group come first. If all of them are busy, the receiver waits a little for one, and
-//!    a receiver of another group that has just begun gives way (`shard/vicinity.rs`). An object whose transfer takes so long
-//!    that waiting pays off enters each rack once (`plan/vicinity.rs`).
-//! 5. A relay forwards a frame as soon as it has verified the frame's checksum, so a hop delays by one frame.
+//! 1. The first receiver gets the only slot of the origin.
+//! 2. A grant makes the receiver's copy a location at once. Thus the second receiver gets the first
+//!    receiver's slot, and so on. Receivers that arrive together form a chain, in which every node
+//!    sends and receives the object once. [`chain`](super::chain) limits the growth of the chain.
+//! 3. The shard searches the receiver's groups from the innermost outwards. In each group,
+//!    [`choose_sender`] takes the best copy with a free slot. Receivers that arrive one after
+//!    another form a tree.
+//! 4. With labels, copies in the receiver's own group come first. If all of them are busy, the
+//!    receiver waits briefly for one. A receiver in another group that has just begun gives way
+//!    (`shard/locality.rs`). An object that is large enough for such waits enters each rack once
+//!    (`plan/locality.rs`).
+//! 5. A relay forwards a frame as soon as it has verified the frame's checksum, so a hop delays by
+//!    one frame.
 //! 6. The shard answers gets of an inline object with its bytes, in one round trip.
 //!
 //! Each grant carries its reason, which `hoplite stat` shows.
 //!
-//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The topology term and the treatment of senders that
-//! failed are ours.
+//! Source: Hoplite, section 4.3 ("Receiver-driven coordination") and figure 4. The locality term
+//! and the treatment of failed senders are ours.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -29,9 +30,10 @@ use crate::id::NodeId;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState};
 
-/// The time that a receiver waits, and closer ones overtake it, rather than that it takes a sender that is far or has failed it.
+/// Time for which a receiver waits, and closer receivers overtake it, rather than use a far or
+/// failed sender.
 ///
-/// 50 ms is what 64 MiB takes at 10 Gbit/s, so locality wins among receivers that arrive together.
+/// 64 MiB take 50 ms at 10 Gbit/s, so locality wins among receivers that arrive together.
 pub const AGED_AFTER: Duration = Duration::from_millis(50);
 
 /// A location with a free slot that may serve a receiver.
@@ -39,35 +41,38 @@ pub const AGED_AFTER: Duration = Duration::from_millis(50);
 pub struct Candidate<'a> {
     /// The node that has the copy.
     pub node: &'a NodeId,
-    /// How much of the object it has.
+    /// The state of the copy.
     pub state: LocationState,
-    /// The time at which a copy that is not complete has bytes to pass on; of no matter for one that is.
+    /// The time at which an unfinished copy has bytes to forward. Ignored for a complete copy.
     pub bytes_at: Time,
-    /// The number of this location's latest grant, zero if it never had one. Numbers grow with each grant.
+    /// The number of this location's latest grant, or zero. Numbers grow with each grant.
     pub last_grant: u64,
-    /// `true` if the receiver asked for another sender, if there is one.
+    /// `true` if the receiver prefers any other sender.
     pub avoided: bool,
-    /// `true` if its bytes would reach the receiver over a slow link.
+    /// `true` if the copy's bytes would reach the receiver over a slow link.
     pub is_slow: bool,
 }
 
-/// The sender that was chosen.
+/// The choice of a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SenderChoice {
     /// The index of the sender among the candidates.
     pub index: usize,
-    /// The reason for which this sender was chosen.
+    /// The reason for the choice.
     pub reason: GrantReason,
 }
 
-/// Chooses the sender for a receiver among those of one group, or `None` if there is none.
+/// Chooses the sender for a receiver among the candidates of one group. Returns `None` without
+/// candidates.
 ///
-/// Every other sender beats one that the receiver asked to avoid, and then one that is slow; a complete copy beats a partial one; among
-/// equals that are not complete the one wins that has bytes first, then the one granted longest ago, then the smallest [`NodeId`].
-/// So the order is total and does not depend on the order of the candidates. O(n) for n candidates.
+/// An avoided sender comes last, and before it a slow one. A complete copy beats an unfinished one.
+/// Among unfinished copies, the one with the earliest bytes wins, then the one with the oldest
+/// grant, then the smallest [`NodeId`]. The order is total and does not depend on the order of the
+/// candidates. Takes O(n) for n candidates.
 ///
-/// The caller leaves out the receiver itself and those that pull from it, as [`pulls_from`] says. It asks group by group, the
-/// innermost of the receiver first: a copy that is closer beats a complete one.
+/// The caller leaves out the receiver itself and the nodes that pull from it (see [`pulls_from`]).
+/// The caller tries the receiver's groups from the innermost outwards, so a close copy beats a
+/// complete one.
 ///
 /// Source: Hoplite, section 4.3.
 pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
@@ -91,7 +96,7 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     } else if without_links.is_slow {
         GrantReason::FasterLink
     } else if peers.count() == 1 {
-        // The others are partial, or not to be chosen: this one is alone in its class.
+        // All others are unfinished, avoided or slow, so this candidate is alone in its class.
         if others.count() > 1 { GrantReason::CompleteBeforePartial } else { GrantReason::OnlyCandidate }
     } else if as_early == 1 {
         GrantReason::EarliestBytes
@@ -101,10 +106,11 @@ pub fn choose_sender(candidates: &[Candidate<'_>]) -> Option<SenderChoice> {
     Some(SenderChoice { index, reason })
 }
 
-/// Returns `true` if `node` pulls from `root`, directly or through others, or is `root` itself, given the senders of each node.
+/// Returns `true` if `node` is `root`, or pulls from `root` directly or through others, given the
+/// senders of each node.
 ///
-/// A grant from such a node to `root` would close a cycle in which nobody ever gets a new byte. O(m log m) for m nodes
-/// between `node` and the end of its chain.
+/// A grant from such a node to `root` would close a cycle that never gets new bytes. Takes O(m log
+/// m) for the m nodes between `node` and the end of its chain.
 pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     node: N,
     root: N,
@@ -121,10 +127,10 @@ pub fn pulls_from<N: Ord + Copy, I: IntoIterator<Item = N>>(
     false
 }
 
-/// Orders the nodes that could hold the copy that must survive; the first is promoted.
+/// Chooses the node whose copy is promoted to survive.
 ///
-/// The smallest [`NodeId`] wins among complete copies. Both shards of an id decide this on their own, and must agree, so
-/// the choice depends on nothing else.
+/// Both shards of an id choose independently and must agree. Therefore the smallest [`NodeId`] with
+/// a complete copy wins, whatever else the shards know.
 pub fn choose_survivor<'a>(complete: impl IntoIterator<Item = &'a NodeId>) -> Option<&'a NodeId> {
     complete.into_iter().min()
 }
@@ -149,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_serves_without_candidates() {
+    fn no_candidates_give_no_choice() {
         assert_eq!(choose_sender(&[]), None);
     }
 
@@ -174,7 +180,7 @@ mod tests {
             candidate(&c, LocationState::Complete, 0),
         );
         let choice = chosen(&[slow_partial, complete]);
-        assert_eq!(choice, ("c".into(), GrantReason::OnlyCandidate), "it would have been chosen anyway");
+        assert_eq!(choice, ("c".into(), GrantReason::OnlyCandidate), "slow links do not change the choice");
     }
 
     #[test]
@@ -200,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn of_copies_that_are_not_complete_the_one_with_the_earliest_bytes_wins() {
+    fn the_unfinished_copy_with_the_earliest_bytes_wins() {
         let (a, b, c) = (node("a"), node("b"), node("c"));
         let at = |node, micros| Candidate {
             bytes_at: Time::from_micros(micros),
@@ -216,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn who_pulls_from_whom_is_found_along_the_links_also_in_cycles() {
+    fn pulls_from_follows_links_and_stops_at_cycles() {
         let links = [(2, 1), (3, 2), (4, 1), (6, 5), (1, 3)];
         let senders_of = |node| links.into_iter().filter(move |link| link.0 == node).map(|link| link.1);
         let behind = |root| (1..=7).filter(|node| pulls_from(*node, root, senders_of)).collect::<Vec<_>>();

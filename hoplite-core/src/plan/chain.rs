@@ -1,82 +1,91 @@
-//! How fast the chains of a broadcast grow.
+//! Limits the growth of the chains of a broadcast.
 //!
-//! Receivers that come together form a chain, to which each adds a hop: the latency of a link, and a block. A chain of n
-//! receivers takes S/B + n h. That is the best while n h is less than S/B: every node sends the object once at the full rate
-//! of its link. The nodes at the head of a longer chain have all bytes before the first ones reach its end, and could have
-//! begun chains of their own meanwhile.
+//! Receivers that arrive together form a chain. Each adds a hop of h: the latency of a link, and
+//! one block. For S bytes and bandwidth B, a chain of n receivers takes S/B + n h. While n h is
+//! less than S/B, this is the best: every node sends the object once at the full rate of its link.
+//! In a longer chain, the first nodes are complete before the first bytes reach the end. They could
+//! have started chains themselves.
 //!
-//! So beyond [`MAX_UNPACED`] transfers of an object at once, a chain is extended only when bytes are about to reach its end.
-//! That costs the receiver nothing, for it could not have got any before. Those who wait are served by the first copy that
-//! is complete, or by the end of a chain that has bytes, whichever comes first. A chain thus ends where S/B is over, without
-//! anybody having to know S, B or the number of receivers; n that come together take about
-//! S/B + min(n h, S/B + sqrt(2 n) h).
+//! Therefore, beyond [`MAX_UNPACED`] concurrent transfers of an object, the shard extends a chain
+//! only when bytes are about to reach its end. The new receiver loses no time, because no bytes
+//! were available earlier. A waiting receiver gets the first complete copy, or the end of a chain
+//! with bytes, whichever comes first. A chain thus ends after S/B without knowledge of S, B or the
+//! number of receivers. n receivers that arrive together take about S/B + min(n h, S/B + sqrt(2 n)
+//! h).
 //!
-//! A small object has few blocks, so that n h is soon more than S/B: its receivers are sent to copies that are complete, or are
-//! about to have bytes. They form a tree, and n of them take about log2(n) (S/B + h).
+//! A small object has few blocks, so n h soon exceeds S/B. Its receivers wait for copies that are
+//! complete, or that are about to have bytes. They form a tree, and n of them take about log2(n)
+//! (S/B + h).
 
 use std::time::Duration;
 
 use super::blocks::{BLOCK_TIME, MIN_BLOCK_BYTES};
 use crate::time::Time;
 
-/// So many transfers of an object form chains at once, whatever is known of hops: 64 of them take 70 ms, less than 64 MiB
-/// takes at 5 Gbit/s.
+/// Number of concurrent transfers of an object that always form chains. 64 hops take 70 ms, less
+/// than 64 MiB take at 5 Gbit/s.
 pub const MAX_UNPACED: usize = 64;
-/// A chain is extended by so many hops ahead of the bytes: a grant takes a round trip to be followed, and timers are late by
-/// up to a millisecond.
+/// Number of hops by which a chain is extended ahead of its bytes. A grant takes effect after a
+/// round trip, and timers are late by up to a millisecond.
 const LEAD_HOPS: u32 = 3;
-/// The shortest hop that is believed: a block of 1 MiB at 100 Gbit/s, and 10 us.
+/// Smallest plausible hop: a block of 1 MiB at 100 Gbit/s, and 10 us.
 const MIN_HOP: Duration = Duration::from_micros(100);
-/// The longest hop that is believed: a block of 16 KiB at 10 Mbit/s, and 10 ms. What takes longer has stalled.
+/// Largest plausible hop: a block of 16 KiB at 10 Mbit/s, and 10 ms. A longer sample means a stall.
 const MAX_HOP: Duration = Duration::from_millis(25);
-/// By which part of its difference a sample changes the mean: some tens of hops of one broadcast are enough.
+/// Divisor for the weight of a new sample. The mean adapts after some tens of hops of one
+/// broadcast.
 const WEIGHT: u32 = 16;
 
-/// So many transfers of an object of this size form chains at once, whatever is known of hops: as many as it can have whole blocks.
+/// Returns the number of concurrent transfers of an object of this size that always form chains:
+/// the number of its whole blocks, within limits.
 pub fn unpaced(size_bytes: u64) -> usize {
     let blocks = usize::try_from(size_bytes / MIN_BLOCK_BYTES).unwrap_or(MAX_UNPACED);
     blocks.clamp(1, MAX_UNPACED)
 }
 
-/// How long a hop takes, as far as it is known from the copies that were completed one after the other.
+/// Estimates the time of a hop from copies that completed one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct HopTime {
     mean: Duration,
 }
 
 impl Default for HopTime {
-    /// What a block is meant to take.
+    /// Returns the target time of a block.
     fn default() -> Self {
         Self { mean: BLOCK_TIME }
     }
 }
 
 impl HopTime {
-    /// A copy was complete so long after the one that it was pulled from, both of them having begun together.
+    /// Adds a sample: the time between the end of a copy and the end of its sender's copy, if both
+    /// began together.
     ///
-    /// The sum of these times along a chain is that of the whole chain, even if publications come in batches.
+    /// The samples along a chain add up to the time of the chain, even if publications arrive in
+    /// batches.
     pub fn observe(&mut self, sample: Duration) {
         self.mean = (self.mean * (WEIGHT - 1) + sample.min(MAX_HOP)) / WEIGHT;
     }
 
-    /// The time of one hop.
+    /// Returns the time of one hop.
     pub fn hop(&self) -> Duration {
         self.mean.clamp(MIN_HOP, MAX_HOP)
     }
 
-    /// Returns the time at which a copy has bytes to pass on that is pulled, from `now` on, from one that has some at `sender_has`.
+    /// Returns the time at which a copy has bytes to forward, if a pull starts at `now` from a
+    /// sender that has bytes at `sender_has`.
     pub fn bytes_at(&self, now: Time, sender_has: Time) -> Time {
         now.max(sender_has) + self.hop()
     }
 
-    /// How far ahead of the bytes a chain of an object of this size is extended: by no more hops than the object has blocks.
+    /// Returns the time by which a chain of an object is extended ahead of its bytes: at most one
+    /// hop for each block of the object.
     pub fn lead(&self, size_bytes: u64) -> Duration {
         let hops = u32::try_from(unpaced(size_bytes)).unwrap_or(LEAD_HOPS);
         self.hop() * hops.min(LEAD_HOPS)
     }
 
-    /// Returns `true` if somebody may be sent now to a copy that has bytes at `bytes_at`, while there are `transfers` of the object, which
-    /// has this size.
+    /// Returns `true` if a receiver may be attached now to a copy that has bytes at `bytes_at`,
+    /// while `transfers` transfers of the object run.
     pub fn may_extend(&self, now: Time, bytes_at: Time, transfers: usize, size_bytes: u64) -> bool {
         transfers < unpaced(size_bytes) || bytes_at <= now + self.lead(size_bytes)
     }
@@ -96,7 +105,7 @@ mod tests {
             time.observe(Duration::from_micros(300));
         }
         assert!((290..320).contains(&time.hop().as_micros()), "{time:?}");
-        // Two publications in one batch: the mean of both counts.
+        // Two publications arrive in one batch, and their mean counts.
         for _ in 0..100 {
             time.observe(Duration::ZERO);
             time.observe(Duration::from_millis(4));

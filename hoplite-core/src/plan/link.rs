@@ -1,4 +1,4 @@
-//! The bandwidth and latency of a node's links, estimated from its transfers, for the planners.
+//! Estimates the bandwidth and latency of a node's links from its transfers, for the planners.
 
 use std::time::Duration;
 
@@ -6,58 +6,64 @@ use super::blocks::longest_block_bytes;
 use crate::link::Uplink;
 use crate::time::Time;
 
-/// How often a transfer says what the link is like; the first time when TCP has opened its window. Shorter transfers say nothing.
+/// Interval of a transfer's rate samples. The first one comes after TCP has opened its window, so
+/// short transfers give no sample.
 pub const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
-/// A shorter sample says more about buffers and schedulers than about the link.
+/// Smallest sample of one transfer. Shorter ones measure buffers and schedulers instead of the
+/// link.
 const MIN_SAMPLE_BYTES: u64 = 256 << 10;
-/// So much of several short transfers at once says when a link is slow: what buffers take in makes it look faster.
+/// Smallest sample of several short transfers at once. It can only show that a link is slow,
+/// because buffers make links look faster.
 const MIN_INTAKE_BYTES: u64 = 32 << 10;
-/// A sender that sends nothing for so long has nothing to send: blocks are meant to take a millisecond.
+/// Pause after which a sender has nothing to send. Blocks take about a millisecond.
 const PAUSE: Duration = Duration::from_millis(200);
-/// The weight of a new sample: the mean is over about the last eight.
+/// Weight of a new sample. The mean covers about eight samples.
 const WEIGHT: f64 = 1.0 / 8.0;
-/// A connection that takes this long had to ask twice: it is the first retransmission timeout of a handshake (RFC 6298,
-/// section 2.1), and says nothing about distance.
+/// First retransmission timeout of a TCP handshake (RFC 6298, section 2.1). A connect that takes
+/// this long was retransmitted, and does not measure the distance.
 const RETRANSMISSION_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What a link between two nodes does.
+/// The properties of the links between nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinkEstimate {
-    /// Bytes per second that one stream gets.
+    /// The bandwidth of one stream, in bytes per second.
     pub bytes_per_second: u64,
-    /// From the sending of a byte to its arrival.
+    /// The time from the sending of a byte to its arrival.
     pub latency: Duration,
-    /// What the uplinks of groups of nodes carry.
+    /// The capacity of the uplinks of groups, relative to the links of nodes.
     pub uplink: Uplink,
 }
 
 impl Default for LinkEstimate {
-    /// What is assumed before anything is measured: 1 Gbit/s, and the 125 us of the paper's evaluation (section 6.1). A link
-    /// that is taken for slower than it is gets a chain where a tree would save some milliseconds; one that is taken for
-    /// faster gets a star, which takes n times as long.
+    /// Returns the assumptions before any measurement: 1 Gbit/s, and the 125 us of the paper's
+    /// evaluation (section 6.1).
+    ///
+    /// If the assumption is too slow, a reduce uses a chain where a tree would save some
+    /// milliseconds. If it is too fast, the reduce uses a star, which takes n times as long.
     fn default() -> Self {
         Self { bytes_per_second: 125_000_000, latency: Duration::from_micros(125), uplink: Uplink::default() }
     }
 }
 
 impl LinkEstimate {
-    /// S/B.
+    /// Returns S/B.
     pub(super) fn transfer_seconds(self, size_bytes: u64) -> f64 {
         size_bytes as f64 / self.bytes_per_second.max(1) as f64
     }
 
-    /// L: what one more hop adds to the way of a byte. A relay passes a block on when all of it is there.
+    /// Returns L: the delay of one more hop. A relay forwards a block after it has received all of
+    /// it.
     pub(super) fn hop_seconds(self, size_bytes: u64) -> f64 {
         let block_bytes = longest_block_bytes(self.bytes_per_second, size_bytes);
         self.latency.as_secs_f64() + self.transfer_seconds(block_bytes)
     }
 }
 
-/// Running means over the links to all other nodes. What was set by hand is not measured.
+/// Running means over the links to all other nodes. Values set by hand are not measured.
 ///
-/// The latency is half the time that TCP takes to connect. The peer's kernel answers that at once, so it is one round
-/// trip and nothing else. The first block of a pull comes after the peer's scheduler, its decision and a checksum, and
-/// the receiver cannot tell whether the bytes were there to be sent.
+/// The latency is half the time of a TCP connect. The peer's kernel answers a connect at once, so
+/// it takes exactly one round trip. The first block of a pull would include the peer's scheduler,
+/// its decision and a checksum. It may also have waited for its bytes.
 #[derive(Debug, Clone, Default)]
 pub struct LinkEstimator {
     set_rate: Option<u64>,
@@ -68,19 +74,19 @@ pub struct LinkEstimator {
 }
 
 impl LinkEstimator {
-    /// An estimator that has seen nothing. What is set here is taken for what the links do.
+    /// Creates an estimator without samples. Values given here replace the estimates.
     pub fn new(bytes_per_second: Option<u64>, latency: Option<Duration>) -> Self {
         Self { set_rate: bytes_per_second, set_latency: latency, ..Self::default() }
     }
 
-    /// Takes in that a TCP connection came about within `elapsed`.
+    /// Adds the time of a TCP connect.
     pub fn connected(&mut self, elapsed: Duration) {
         if elapsed < RETRANSMISSION_TIMEOUT {
             observe(&mut self.latency_seconds, elapsed.as_secs_f64() / 2.0);
         }
     }
 
-    /// Takes in what a transfer has shown.
+    /// Adds a sample of one transfer.
     pub fn transferred(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample {
             let elapsed = last.since(begun);
@@ -90,8 +96,8 @@ impl LinkEstimator {
         }
     }
 
-    /// Takes in what transfers have shown that went on at the same time. Until a long one has shown the rate, a link that brought them
-    /// slower than is assumed is taken for that slow.
+    /// Adds a sample of several concurrent transfers. Until a long transfer has shown the rate,
+    /// such a sample can only lower the assumed rate.
     pub fn took_in(&mut self, sample: RateSample) {
         if let RateSample::Steady { begun, last, bytes } = sample
             && bytes >= MIN_INTAKE_BYTES
@@ -101,16 +107,16 @@ impl LinkEstimator {
         }
     }
 
-    /// In bytes per second, as far as transfers have shown it.
+    /// Returns the rate in bytes per second, if transfers have shown it.
     pub fn measured_rate(&self) -> Option<u64> {
-        // A rate has no sign, and the fraction does not matter.
+        // A rate has no sign, and its fraction is irrelevant.
         self.bytes_per_second.map(|rate| rate as u64)
     }
 
-    /// What the links do: as set, or as measured, or as one assumes before that.
+    /// Returns the links' properties: as set, else as measured, else as assumed.
     pub fn link(&self) -> LinkEstimate {
         let assumed = LinkEstimate::default();
-        // As of a rate.
+        // The cast is safe for the same reason as in `measured_rate`.
         let intake = self.intake_per_second.map_or(u64::MAX, |rate| rate as u64);
         let assumed_rate = assumed.bytes_per_second.min(intake);
         let measured_latency =
@@ -127,27 +133,27 @@ fn observe(mean: &mut Option<f64>, value: f64) {
     *mean = Some(mean.map_or(value, |mean| mean + WEIGHT * (value - mean)));
 }
 
-/// How fast the blocks of one transfer arrived, or those of several transfers that go together.
+/// The arrival rate of the blocks of one transfer, or of several concurrent ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RateSample {
     /// No block has arrived.
     #[default]
     Empty,
-    /// Blocks arrived one after another. The time that passed before the first one is no part of it.
+    /// Blocks arrived without a pause. The wait for the first block does not count.
     Steady {
-        /// The time at which the first block had arrived.
+        /// The time at which the first block was complete.
         begun: Time,
-        /// The time at which the last block had arrived.
+        /// The time at which the last block was complete.
         last: Time,
-        /// How much came after the first block.
+        /// The number of bytes after the first block.
         bytes: u64,
     },
-    /// There was a pause: the time that the blocks took tells of their source, not of the link.
+    /// There was a pause, so the time measures the source of the bytes instead of the link.
     Interrupted,
 }
 
 impl RateSample {
-    /// Takes in a block that has just arrived.
+    /// Adds a block that has just arrived.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
         match self {
             Self::Empty => *self = Self::Steady { begun: now, last: now, bytes: 0 },
@@ -161,7 +167,8 @@ impl RateSample {
     }
 }
 
-/// What transfers bring while there are several: of one alone, its own [`RateSample`] tells.
+/// Samples the total rate while several transfers run. A single transfer has its own
+/// [`RateSample`].
 #[derive(Debug, Default)]
 pub struct Intake {
     transfers: usize,
@@ -169,19 +176,19 @@ pub struct Intake {
 }
 
 impl Intake {
-    /// The first block of a transfer has come.
+    /// Notes the first block of a transfer.
     pub const fn begin(&mut self) {
         self.transfers += 1;
     }
 
-    /// A block of one of them has arrived.
+    /// Adds a block of any transfer.
     pub fn arrived(&mut self, now: Time, block_bytes: u64) {
         if self.transfers > 1 {
             self.sample.arrived(now, block_bytes);
         }
     }
 
-    /// A transfer has ended. Answers what several have brought, if there are no several any more.
+    /// Notes the end of a transfer. Returns the sample if at most one transfer is left.
     pub fn end(&mut self) -> Option<RateSample> {
         self.transfers = self.transfers.saturating_sub(1);
         (self.transfers == 1).then(|| std::mem::take(&mut self.sample))
@@ -192,9 +199,9 @@ impl Intake {
 mod tests {
     use super::*;
 
-    /// A megabyte every 10 ms; it may be that nothing comes for a while before the last one.
+    /// Returns a sample with a megabyte every 10 ms, and with a pause before the last one.
     fn sample(blocks: u64, pause: Duration) -> RateSample {
-        // The wait for the first block is no part of it.
+        // The wait for the first block does not count.
         let (mut sample, mut now) = (RateSample::default(), Time::from_micros(5_000_000));
         for index in 0..=blocks {
             sample.arrived(now, 1_000_000);
@@ -212,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn each_level_has_uplinks_of_its_own() {
+    fn each_level_has_separate_uplinks() {
         let (zone, rack, host) = ([7, 0, 0, 0], [7, 0, 3, 0], [7, 0, 3, 1]);
         let uplink = Uplink::of_levels([250, 0, 4000, 0]);
         assert_eq!([zone, rack, host].map(|group| uplink.links(group)), [0.25, 4.0, 0.25]);
@@ -259,7 +266,7 @@ mod tests {
         };
         let mut estimator = LinkEstimator::default();
         let assumed = estimator.link();
-        // Too little to say something, and faster than is assumed.
+        // Too few bytes for a sample, and faster than the assumed rate.
         estimator.took_in(brought(3, 15 << 10, 5_000));
         estimator.took_in(brought(9, 32 << 10, 100));
         estimator.took_in(brought(9, 32 << 10, 0));
@@ -267,7 +274,7 @@ mod tests {
         let mut estimator = LinkEstimator::default();
         estimator.took_in(brought(9, 25_000, 10_000));
         assert_eq!(estimator.link().bytes_per_second, 20_000_000);
-        // A long transfer knows better.
+        // A long transfer is more accurate.
         estimator.transferred(sample(50, Duration::ZERO));
         assert_eq!(estimator.link().bytes_per_second, 100_000_000);
     }
@@ -287,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_set_is_not_measured() {
+    fn set_values_are_not_measured() {
         let mut estimator = LinkEstimator::new(Some(7), None);
         estimator.connected(Duration::from_millis(2));
         estimator.transferred(sample(50, Duration::ZERO));

@@ -1,22 +1,22 @@
-//! Orderings, schedules, sizes of blocks, and what is known of the links.
+//! Planners: choice of senders, schedules, block sizes, and estimates of links.
 
 pub mod blocks;
 pub mod broadcast;
 pub mod chain;
 pub mod collective;
 pub mod link;
+pub mod locality;
 pub mod reduce;
-pub mod vicinity;
 
 use std::time::Duration;
 
-/// A schedule, and what it is expected to take.
+/// A schedule and its estimated time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Choice<S> {
     /// The schedule.
     pub schedule: S,
-    /// The estimate.
+    /// The estimated time.
     pub estimate: Duration,
-    /// The best of the others, if there are any, and its estimate.
+    /// The best other schedule and its estimated time, if there is another one.
     pub runner_up: Option<(S, Duration)>,
 }

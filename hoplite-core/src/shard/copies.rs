@@ -1,8 +1,8 @@
-//! The copies of one object, and the order in which they are offered to receivers.
+//! The copies of one object, and the order in which the shard offers them to receivers.
 //!
-//! Most objects have one copy or two, and there may be a million objects: those are kept in a short vector, and looked
-//! through. An object with more than [`MAX_FEW`] copies has indices, so that nothing that is done for one of its copies takes
-//! longer the more there are.
+//! A shard may have a million objects, and most have one copy or two. A short vector holds these
+//! copies, and each operation scans the vector. An object with more than [`MAX_FEW`] copies has
+//! indices, so that the cost of an operation does not grow with the number of copies.
 
 mod many;
 mod record;
@@ -16,13 +16,14 @@ use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, is_in};
 use crate::vocabulary::directory::{LocationState, Retention};
 
-/// Most copies that are looked through. 32 of them are 3 KiB, as fast to search as a tree.
+/// Most copies that a scanned vector holds. 32 copies take 3 KiB, and a scan is as fast as a search
+/// in a tree.
 const MAX_FEW: usize = 32;
 
 /// The copies of one object, at most one for each node.
 #[derive(Debug)]
 pub(super) enum Copies {
-    /// By node.
+    /// Sorted by node.
     Few(Vec<LocationRecord>),
     Many(Box<Many>),
 }
@@ -87,7 +88,7 @@ impl Copies {
                     return;
                 };
                 if records.is_empty() {
-                    // Most objects have one location: do not reserve four.
+                    // Reserve one place instead of four, because most objects have one location.
                     records.reserve_exact(1);
                 }
                 records.insert(position, record);
@@ -117,18 +118,19 @@ impl Copies {
         }
     }
 
-    /// Those of a class that have a free slot at a connected node of a group, the best first.
+    /// The copies of a class that have a free slot at a connected node of a group, best first.
     pub(super) fn free(&self, group: Path, class: Class) -> impl Iterator<Item = &LocationRecord> {
         self.free_from(group, (class, Time::ZERO, 0, NodeIndex::FIRST))
     }
 
-    /// Returns the time at which the next of those that are not complete has bytes to pass on, after `now`.
+    /// Returns the first time after `now` at which another unfinished copy has bytes to forward.
     pub(super) fn next_bytes(&self, now: Time) -> Option<Time> {
         let first = (Class::Unfinished, now + std::time::Duration::from_micros(1), 0, NodeIndex::FIRST);
         self.free_from(EVERYWHERE, first).next().map(|record| record.since)
     }
 
-    /// Those of a group with a free slot that are of the class of `first`, and come no earlier.
+    /// The copies of a group with a free slot, of the class of `first`, that rank at `first` or
+    /// later.
     fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => {
@@ -144,7 +146,7 @@ impl Copies {
         few.into_iter().map(|(_, record)| record).chain(many.into_iter().flatten())
     }
 
-    /// How many there are at connected nodes of a group, free or not.
+    /// The number of copies at connected nodes of a group, free or not.
     pub(super) fn at_hand(&self, group: Path) -> usize {
         match self {
             Self::Few(records) => {
@@ -154,7 +156,7 @@ impl Copies {
         }
     }
 
-    /// Those that are complete, or will be by themselves.
+    /// The copies that are complete, or that become complete without another copy.
     pub(super) fn rooted(&self) -> impl Iterator<Item = &LocationRecord> {
         let (few, many) = match self {
             Self::Few(records) => (Some(records.iter().filter(|record| record.is_rooted())), None),
@@ -163,7 +165,7 @@ impl Copies {
         few.into_iter().flatten().chain(many.into_iter().flatten())
     }
 
-    /// How many are complete.
+    /// The number of complete copies.
     pub(super) fn complete(&self) -> usize {
         match self {
             Self::Few(records) => {
@@ -180,7 +182,7 @@ impl Copies {
         }
     }
 
-    /// Returns `true` if some copy says that it is pulled from the node of this name.
+    /// Returns `true` if the store of some copy reports that it pulls from the node of this name.
     pub(super) fn is_pulled_from(&self, name: &NodeId) -> bool {
         match self {
             Self::Few(records) => records.iter().any(|record| record.pulling_from.as_ref() == Some(name)),
@@ -195,7 +197,7 @@ mod tests {
 
     use super::*;
 
-    /// What is done to a copy, at one of 80 nodes.
+    /// One operation on the copies of 80 nodes.
     #[derive(Debug, Clone)]
     enum Step {
         Insert(u32, u8, bool),
@@ -220,7 +222,7 @@ mod tests {
         let states = [LocationState::Producing, LocationState::Partial, LocationState::Complete];
         LocationRecord {
             node: NodeIndex(node),
-            // A node in four is in no rack.
+            // One node in four is in no rack.
             path: [0, node % 3, node % 4, 0],
             state: states[usize::from(state)],
             retention: if pinned { Retention::Pinned } else { Retention::Evictable },
@@ -236,7 +238,7 @@ mod tests {
     }
 
     proptest! {
-        /// The indices of many copies say what one finds by looking through all of them.
+        /// The indices of many copies agree with a scan of all copies.
         #[test]
         fn indices_agree_with_the_copies(steps in prop::collection::vec(step(), 0..300)) {
             let mut copies = Copies::default();

@@ -1,12 +1,13 @@
-//! Things that are due at some time, in the order in which they are due.
+//! A set of deadlines, in the order in which they are due.
 
 use std::collections::BTreeSet;
 
 use crate::time::Time;
 
-/// A set of keys, each with the time at which something must be done about it. O(log n) per operation.
+/// A set of keys, each with the time at which it is due. Each operation takes O(log n).
 ///
-/// The owner of a key remembers its time, so that a key can be removed exactly: nothing piles up until it is due.
+/// The owner of a key remembers the key's time, and can therefore remove exactly that key. Outdated
+/// keys do not accumulate.
 #[derive(Debug)]
 pub(super) struct Deadlines<K>(BTreeSet<(Time, K)>);
 
@@ -25,12 +26,12 @@ impl<K: Ord> Deadlines<K> {
         self.0.remove(&(at, key));
     }
 
-    /// The earliest deadline; `None` if there is none, or none that ever comes.
+    /// Returns the earliest deadline, or `None` if no deadline will ever come.
     pub(super) fn next(&self) -> Option<Time> {
         self.0.first().map(|(at, _)| *at).filter(|at| *at != Time::NEVER)
     }
 
-    /// Takes out the earliest key if it is due.
+    /// Removes and returns the earliest key if it is due.
     pub(super) fn pop_due(&mut self, now: Time) -> Option<K> {
         if self.next()? > now {
             return None;
@@ -38,7 +39,7 @@ impl<K: Ord> Deadlines<K> {
         self.pop_first()
     }
 
-    /// Takes out the earliest key, due or not.
+    /// Removes and returns the earliest key, due or not.
     pub(super) fn pop_first(&mut self) -> Option<K> {
         self.0.pop_first().map(|(_, key)| key)
     }

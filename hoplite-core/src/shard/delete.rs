@@ -1,10 +1,12 @@
-//! Copies are removed everywhere, and tombstones keep them from coming back.
+//! Deletes: removes all copies of a put, and keeps tombstones so that the copies do not come back.
 //!
-//! A deletion is kept apart from the live entries, by id and put, so that a new put of the same id is accepted while the
-//! old one is still being dropped. It lasts as long as its tombstone: nodes that have not answered by then fail it.
+//! Deletions are kept apart from the live entries, by id and put. The shard can therefore accept a
+//! new put of the id while nodes still drop the old one. A deletion lasts as long as its tombstone.
+//! If some node has not confirmed by then, the delete times out.
 //!
-//! A shard that warms up may not know an id only because those who have it have yet to say so. A delete of it is held until
-//! somebody does, or until the warm-up ends.
+//! During the warm-up the shard may not know an id only because its stores have not published it
+//! yet. The shard holds a delete of such an id until a store publishes the id, or until the warm-up
+//! ends.
 
 use std::collections::BTreeSet;
 
@@ -33,7 +35,7 @@ impl Shard {
         self.carry_out_delete(turn, node, request, id);
     }
 
-    /// Carries out the deletes of an id that were held, because it was published.
+    /// Carries out the held deletes of an id that has just been published.
     pub(super) fn carry_out_held(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         for (node, request) in self.held_deletes.remove(id).unwrap_or_default() {
             if let Some(record) = self.nodes.get_mut(node) {
@@ -43,14 +45,14 @@ impl Shard {
         }
     }
 
-    /// The stores have had their time to publish what they have.
+    /// Carries out all held deletes, because the stores had enough time to publish their copies.
     pub(super) fn end_warm_up(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.held_deletes.keys().next().cloned() {
             self.carry_out_held(turn, &id);
         }
     }
 
-    /// Forgets a delete that was held.
+    /// Forgets a held delete.
     pub(super) fn drop_held(&mut self, node: NodeIndex, request: RequestId, id: &ObjectId) {
         if let Some(requesters) = self.held_deletes.get_mut(id) {
             requesters.remove(&(node, request));
@@ -68,7 +70,7 @@ impl Shard {
                 self.deletions.insert((id.clone(), put), Deletion { pending, requesters: BTreeSet::new() });
                 put
             }
-            // Deleting twice is deleting once: the second one waits for the same answers.
+            // A second delete waits for the same confirmations as the first one.
             None => match self.deletion_of(id) {
                 Some(put) => put,
                 None => {
@@ -86,7 +88,7 @@ impl Shard {
         self.finish_if_dropped(turn, &(id.clone(), put));
     }
 
-    /// The other shard of this id deleted this put.
+    /// Removes a put that the other shard of this id has deleted.
     pub(super) fn forget(&mut self, turn: &mut Turn<'_>, id: &ObjectId, put: PutId) {
         if self.entries.get(id).is_some_and(|entry| entry.put == put) {
             self.drop_everywhere(turn, id);
@@ -94,14 +96,15 @@ impl Shard {
         self.remember_end(turn, id, put, DropReason::Deleted);
     }
 
-    /// A node has dropped its copy of a deleted put.
+    /// Notes that a node has dropped its copy of a deleted put.
     pub(super) fn drop_confirmed(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId, put: PutId) {
         let key = (id.clone(), put);
         if let Some(deletion) = self.deletions.get_mut(&key) {
             deletion.pending.remove(&node);
             self.finish_if_dropped(turn, &key);
         } else if !self.tombstones.contains_key(&key) {
-            // It was told so by the other shard of this id, which will say so here as well.
+            // The node heard of the delete from the other shard of this id. That shard will send it
+            // here as well.
             if self.entries.get(id).is_some_and(|entry| entry.put == put) {
                 let lost_at = turn.now + self.config.limits.node_grace;
                 self.remove_location(turn, id, node, lost_at);
@@ -110,7 +113,7 @@ impl Shard {
         }
     }
 
-    /// Removes the entry of an id and tells all who have a copy, or pull one, to drop it.
+    /// Removes the entry of an id, and tells all nodes that have a copy or pull one to drop it.
     fn drop_everywhere(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> Option<(PutId, Vec<NodeIndex>)> {
         let (entry, holders) = self.dismantle(id)?;
         let put = entry.put;
@@ -125,8 +128,8 @@ impl Shard {
         self.deletions.range(all).next_back().map(|((_, put), _)| *put)
     }
 
-    /// Answers the deletes of an id when no node has a copy left of any of its deleted puts: a caller that deletes an id
-    /// now must not see a put that an earlier delete has not removed everywhere yet.
+    /// Answers the deletes of an id once no node has a copy of any deleted put of the id. A caller
+    /// that deletes an id must not see a put that an earlier delete has not yet removed everywhere.
     fn finish_if_dropped(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         let id = &key.0;
         let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
@@ -141,7 +144,7 @@ impl Shard {
         }
     }
 
-    /// Removes a deletion; returns who waited for it.
+    /// Removes a deletion, and returns the requests that waited for it.
     fn close_deletion(&mut self, key: &(ObjectId, PutId)) -> BTreeSet<(NodeIndex, RequestId)> {
         let Some(deletion) = self.deletions.remove(key) else { return BTreeSet::new() };
         for (node, request) in &deletion.requesters {
@@ -152,7 +155,7 @@ impl Shard {
         deletion.requesters
     }
 
-    /// A node is gone, and its copies with it.
+    /// Removes a lost node from all deletions, because its copies are gone.
     pub(super) fn node_left_deletions(&mut self, turn: &mut Turn<'_>, node: NodeIndex) {
         let affected = self
             .deletions
@@ -164,7 +167,7 @@ impl Shard {
         }
     }
 
-    /// Remembers that a put has ended. The oldest tombstones make room for new ones.
+    /// Remembers that a put has ended. At the limit, drops the oldest tombstone.
     pub(super) fn remember_end(
         &mut self,
         turn: &mut Turn<'_>,
@@ -186,7 +189,7 @@ impl Shard {
         self.due.tombstones.insert(until, key);
     }
 
-    /// Forgets a deleted put, whose deadline was taken out already.
+    /// Forgets a deleted put. The caller has already removed its deadline.
     pub(super) fn tombstone_expired(&mut self, turn: &mut Turn<'_>, key: &(ObjectId, PutId)) {
         self.tombstones.remove(key);
         let waited = self.config.limits.tombstone_ttl;

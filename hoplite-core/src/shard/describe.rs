@@ -1,4 +1,4 @@
-//! What tools see of a shard.
+//! Descriptions of a shard for tools.
 
 use std::net::SocketAddr;
 use std::ops::Bound;
@@ -11,13 +11,14 @@ use crate::id::{NodeId, ObjectId};
 use crate::link::Uplink;
 use crate::vocabulary::directory::{Location, Locations, ObjectSummary};
 
-/// Most locations in one page of a listing, but for those of its last object: about 4 MiB on the wire.
+/// Most locations in one page of a listing (about 4 MiB on the wire). The last object of a page may
+/// exceed it.
 const MAX_LISTED_LOCATIONS: usize = 1 << 16;
 
-/// All that a shard knows about one object.
+/// Everything that a shard knows about one object.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
-    /// The object and where it is.
+    /// The object and its locations.
     pub locations: Locations,
     /// The latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
@@ -28,23 +29,23 @@ pub struct Description {
 /// Counters of a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ShardStatus {
-    /// Objects, lost ones included while they are remembered.
+    /// The number of objects, including lost objects that the shard still remembers.
     pub objects: usize,
-    /// Bytes of inline objects.
+    /// The total size of inline objects.
     pub inline_bytes: u64,
-    /// Queries that wait for a location.
+    /// The number of queries that wait for a location.
     pub waiting_queries: usize,
-    /// Open subscriptions.
+    /// The number of open subscriptions.
     pub subscriptions: usize,
-    /// Slots in use.
+    /// The number of slots in use.
     pub grants: usize,
-    /// Deleted puts that are remembered.
+    /// The number of deleted puts that the shard remembers.
     pub tombstones: usize,
-    /// Messages of stores so far.
+    /// The number of messages received from stores.
     pub received_messages: u64,
-    /// Messages to stores so far.
+    /// The number of messages sent to stores.
     pub sent_messages: u64,
-    /// The version of the measured places, and what uplinks carry by them, if any node is where was measured.
+    /// The version of the measured places, and the measured load of uplinks if some node uses them.
     pub measured: (u64, Uplink),
     /// The nodes, by id.
     pub nodes: Vec<KnownNode>,
@@ -59,12 +60,12 @@ pub struct KnownNode {
     pub data_address: SocketAddr,
     /// The labels of the node.
     pub labels: Vec<(String, String)>,
-    /// `true` if its session is open; if not, it was a moment ago.
+    /// `true` if the node's session is open; `false` if the session ended a moment ago.
     pub connected: bool,
 }
 
 impl Shard {
-    /// All that is known about `id`, with its latest grants.
+    /// Returns everything that the shard knows about `id`, with the latest grants.
     pub fn describe(&self, id: &ObjectId) -> Description {
         Description {
             locations: self.locations(id),
@@ -73,9 +74,11 @@ impl Shard {
         }
     }
 
-    /// The objects whose id starts with `prefix` and is greater than `after`, in the order of their ids; and whether
-    /// there are more of them. At most `limit`, and fewer if each of them is on many nodes. Objects that nobody has all of,
-    /// nor will have, are left out.
+    /// Returns the objects whose id starts with `prefix` and is greater than `after`, in the order
+    /// of their ids, and `true` if more objects follow.
+    ///
+    /// Returns at most `limit` objects, and fewer if each one has many locations. Leaves out
+    /// objects that have no root.
     pub fn list(&self, prefix: &[u8], after: &[u8], limit: usize) -> (Vec<Locations>, bool) {
         let start = if after >= prefix { Bound::Excluded(after) } else { Bound::Included(prefix) };
         // An empty `after` excludes nothing, since no id is empty.
@@ -99,7 +102,7 @@ impl Shard {
         (page, has_more)
     }
 
-    /// Counters, and the nodes.
+    /// Returns the counters and the nodes.
     pub fn status(&self) -> ShardStatus {
         let nodes = self.nodes.iter();
         let nodes = nodes
@@ -113,7 +116,7 @@ impl Shard {
         ShardStatus { nodes, ..self.counters() }
     }
 
-    /// Counters, without the nodes.
+    /// Returns the counters without the nodes.
     pub fn counters(&self) -> ShardStatus {
         ShardStatus {
             objects: self.entries.len(),
@@ -129,7 +132,7 @@ impl Shard {
         }
     }
 
-    /// Where an object is.
+    /// Returns the locations of an object.
     pub(super) fn locations(&self, id: &ObjectId) -> Locations {
         match self.entries.get(id) {
             Some(entry) => self.describe_entry(id, entry),

@@ -1,4 +1,4 @@
-//! What the shard keeps per object. Small, since there may be a million of them.
+//! The state of one object in a shard. It is small, because a shard may have a million objects.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,63 +16,67 @@ pub(super) struct Entry {
     pub(super) put: PutId,
     pub(super) size_bytes: u64,
     pub(super) metadata: Metadata,
-    /// The bytes, if the object is small.
+    /// The object's bytes, if the shard keeps them.
     pub(super) inline: Option<InlineBytes>,
     pub(super) copies: Copies,
     pub(super) transfers: Transfers,
     pub(super) state: EntryState,
-    /// Set when the last pinned copy was lost and no complete copy could be promoted: the next one is.
+    /// [`Pin::Missing`] after the last pinned copy was lost without a complete copy to promote. The
+    /// shard promotes the next complete copy.
     pub(super) pin: Pin,
 }
 
-/// Whether an object can still be had.
+/// The availability of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum EntryState {
     Live,
-    /// There was no root, only partial copies, at `due` it is lost.
+    /// The object has only partial copies. It is lost at `due`.
     Rootless {
         due: Time,
     },
-    /// Only a marker is left, so that queries fail at once; it is forgotten at `forget_at`.
+    /// Only a marker is left, which makes queries fail at once. The shard forgets it at
+    /// `forget_at`.
     Lost {
         forget_at: Time,
     },
 }
 
-/// Whether some copy is pinned, as far as the shard must care.
+/// Tells whether some copy is pinned, as far as the shard must act on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Pin {
     Held,
     Missing,
 }
 
-/// The slots of an object that are granted now, with who serves whom.
+/// The slots of an object in use, with their senders and receivers.
 #[derive(Debug, Default)]
 pub(super) struct Transfers {
     links: BTreeMap<(NodeIndex, GrantId), Transfer>,
     /// The number of receivers that each node serves.
     served: BTreeMap<NodeIndex, u32>,
-    /// Those from a node of a group to one that is not in it, by that group.
+    /// The transfers from a node of a group to a node outside it, by group.
     leaving: BTreeSet<(Path, NodeIndex, GrantId)>,
-    /// Those over a slow link, or behind one.
+    /// The transfers over a slow link, or behind one.
     slow: BTreeSet<(NodeIndex, GrantId)>,
 }
 
-/// A slot in use, beside its receiver.
+/// A slot in use. Its receiver is the key in [`Transfers`].
 #[derive(Debug, Clone)]
 pub(super) struct Transfer {
     pub(super) sender: NodeIndex,
-    /// The time at which it was granted.
+    /// The time of the grant.
     pub(super) began: Time,
-    /// The groups that it leaves: those of the sender that the receiver is not in.
+    /// The groups that the transfer leaves: groups of the sender that do not contain the receiver.
     pub(super) leaves: Vec<Path>,
-    /// `true` if the receiver was asked to give way to another one.
+    /// `true` if the shard has asked the receiver to give way to another one.
     pub(super) is_recalled: bool,
-    /// `true` if the receiver began before its sender could pass anything on, so that the time between their ends is a hop.
+    /// `true` if the receiver began before its sender had bytes to forward. The time between the
+    /// two ends is then the time of one hop.
     pub(super) is_timed: bool,
-    /// `true` if it is a whole transfer of what was there, so that its time is that of the link.
+    /// `true` if the transfer copies a complete object from the start. Its duration is then the
+    /// transfer time of the link.
     pub(super) is_paced: bool,
-    /// `true` if it goes over a slow link, or is behind one.
+    /// `true` if the transfer goes over a slow link, or is behind one.
     pub(super) is_slow: bool,
 }
 
@@ -107,7 +111,7 @@ impl Transfers {
         Some(link)
     }
 
-    /// All of them: receiver, slot, link.
+    /// All transfers: receiver, slot, transfer.
     pub(super) fn iter(&self) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
         self.links.iter().map(|((receiver, grant), link)| (*receiver, *grant, link))
     }
@@ -117,7 +121,7 @@ impl Transfers {
         self.served.get(&sender).copied().unwrap_or(0)
     }
 
-    /// Those that leave a group: receiver, slot, transfer.
+    /// The transfers that leave a group: receiver, slot, transfer.
     pub(super) fn leaving(&self, group: Path) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
         let all = (group, NodeIndex::FIRST, GrantId(0))..=(group, NodeIndex(u32::MAX), GrantId(u64::MAX));
         let links = self.leaving.range(all);
@@ -126,19 +130,19 @@ impl Transfers {
         })
     }
 
-    /// Those over slow links, or behind one: receiver, slot, transfer.
+    /// The transfers over slow links, or behind one: receiver, slot, transfer.
     pub(super) fn slow(&self) -> impl Iterator<Item = (NodeIndex, GrantId, &Transfer)> {
         let links = self.slow.iter();
         links.filter_map(|key| Some((key.0, key.1, self.links.get(key)?)))
     }
 
-    /// Notes whether a transfer goes over a slow link, or is behind one.
+    /// Sets whether a transfer goes over a slow link, or is behind one.
     pub(super) fn set_slow(&mut self, receiver: NodeIndex, grant: GrantId, is_slow: bool) {
         let Some(link) = self.links.get_mut(&(receiver, grant)).filter(|link| link.is_slow != is_slow) else {
             return;
         };
         link.is_slow = is_slow;
-        // Part of its time was that of another link.
+        // Part of the transfer's time passed while its speed was another one.
         link.is_paced = false;
         if is_slow {
             self.slow.insert((receiver, grant));
@@ -147,7 +151,7 @@ impl Transfers {
         }
     }
 
-    /// Notes that a receiver was asked to give way.
+    /// Notes that the shard asked a receiver to give way.
     pub(super) fn recall(&mut self, receiver: NodeIndex, grant: GrantId) {
         if let Some(link) = self.links.get_mut(&(receiver, grant)) {
             link.is_recalled = true;
@@ -161,7 +165,7 @@ impl Transfers {
     }
 }
 
-/// The groups of a node with the path `from` that one with the path `to` is not in.
+/// Returns the groups of a node with the path `from` that do not contain a node with the path `to`.
 pub(super) fn groups_left(from: Path, to: Path) -> Vec<Path> {
     groups_of(from).filter(|group| *group != EVERYWHERE && !is_in(to, *group)).collect()
 }
@@ -188,12 +192,13 @@ impl Entry {
         matches!(self.state, EntryState::Lost { .. })
     }
 
-    /// Returns `true` if all bytes are somewhere, or will be.
+    /// Returns `true` if the object is complete somewhere, or becomes complete without another
+    /// copy.
     pub(super) fn has_root(&self) -> bool {
         self.inline.is_some() || self.copies.rooted().next().is_some()
     }
 
-    /// Returns `true` if some node has some of the bytes, or was sent to get them.
+    /// Returns `true` if some node has some of the bytes, or has a grant to pull them.
     pub(super) fn has_followers(&self) -> bool {
         !self.copies.is_empty() || !self.transfers.is_empty()
     }

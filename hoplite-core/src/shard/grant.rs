@@ -1,4 +1,5 @@
-//! What a receiver is answered with: a sender's slot, which it returns, or the bytes themselves.
+//! Answers to queries: the slot of a sender, which the receiver returns, or the bytes of an inline
+//! object.
 
 use super::copies::LocationRecord;
 use super::entry::{Pin, Transfer, groups_left};
@@ -12,7 +13,7 @@ use crate::vocabulary::directory::{
 };
 
 impl Shard {
-    /// Gives `sender`'s slot to `node`.
+    /// Grants `sender`'s slot to `node`.
     pub(super) fn grant(
         &mut self,
         turn: &mut Turn<'_>,
@@ -41,7 +42,8 @@ impl Shard {
         self.next_grant += 1;
         let sender_has = if sender_state == LocationState::Complete { turn.now } else { sender_since };
         let is_fresh = entry.copies.get(node).is_none();
-        // The receiver need not say that its copy has started.
+        // The grant implies that the receiver has a partial copy, so the receiver need not publish
+        // its start.
         if is_fresh {
             let mut copy = LocationRecord::new(
                 (node, record.place.path),
@@ -102,7 +104,7 @@ impl Shard {
         turn.effects.push(Effect::Granted { id: id.clone(), record: grant_record });
     }
 
-    /// Answers with the bytes themselves; the receiver is a complete location from now on.
+    /// Answers with the bytes of an inline object. The receiver is then a complete location.
     pub(super) fn answer_inline(
         &mut self,
         turn: &mut Turn<'_>,
@@ -126,7 +128,7 @@ impl Shard {
             own.state = LocationState::Complete;
             own.since = turn.now;
             own.pulling_from = None;
-            // It may be left over from an earlier session.
+            // The copy may be left over from an earlier session.
             own.session = session;
         });
         let (put, metadata, pin) = (entry.put, entry.metadata.clone(), entry.pin);
@@ -138,7 +140,7 @@ impl Shard {
         }
     }
 
-    /// A transfer has ended: the slot is free.
+    /// Ends a transfer and frees its slot.
     pub(super) fn return_slot(
         &mut self,
         turn: &mut Turn<'_>,
@@ -171,8 +173,9 @@ impl Shard {
         }
     }
 
-    /// A receiver has no copy for a slot that it was granted: it is no location, unless it has another slot, or has said that
-    /// it has a copy, for which another shard may have granted it a slot.
+    /// Removes the location of a receiver that declined its grant. The location stays if the
+    /// receiver has another slot, or has published a copy. For that copy, the other shard may have
+    /// granted a slot.
     fn remove_declined(&mut self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         let copy = entry.copies.get(node);
@@ -182,7 +185,7 @@ impl Shard {
         }
     }
 
-    /// Frees a slot of a receiver; returns of which object.
+    /// Frees a slot of a receiver, and returns the object and the transfer.
     pub(super) fn release(&mut self, receiver: NodeIndex, grant: GrantId) -> Option<(ObjectId, Transfer)> {
         let id = self.grants.remove(&grant)?;
         let entry = self.entries.get_mut(&id)?;

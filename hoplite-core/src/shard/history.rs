@@ -6,27 +6,27 @@ use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantId, GrantReason, PullOutcome};
 
-/// Most grants that are remembered per object.
+/// Most grants that a shard remembers per object.
 pub(super) const MAX_GRANTS_PER_OBJECT: usize = 64;
-/// Most grants that are remembered in all: about 16 MiB.
+/// Most grants that a shard remembers in total: about 16 MiB.
 pub(super) const MAX_GRANTS: usize = 1 << 16;
 
-/// One grant, as tools see it.
+/// One grant, as tools show it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantRecord {
     /// The node that pulls.
     pub receiver: NodeId,
     /// The node that serves.
     pub sender: NodeId,
-    /// The reason for which this sender.
+    /// The reason for the choice of the sender.
     pub reason: GrantReason,
-    /// The time at which it was granted.
+    /// The time of the grant.
     pub at: Time,
-    /// What became of the pull; `None` while it runs, or if the receiver was lost.
+    /// The outcome of the pull; `None` while the pull runs, or if the receiver was lost.
     pub outcome: Option<PullOutcome>,
 }
 
-/// Remembers the last grants, also of objects that are gone.
+/// The latest grants, including grants of objects that are gone.
 #[derive(Debug, Default)]
 pub(super) struct GrantHistory {
     by_object: BTreeMap<ObjectId, VecDeque<(GrantId, GrantRecord)>>,
@@ -55,7 +55,7 @@ impl GrantHistory {
         }
     }
 
-    /// Notes what became of a grant to `receiver`, once.
+    /// Records the outcome of a grant to `receiver`. Later outcomes of the same grant are ignored.
     pub(super) fn conclude(&mut self, grant: GrantId, receiver: &NodeId, outcome: PullOutcome) {
         let records = self.order.get(&grant).and_then(|id| self.by_object.get_mut(id));
         let Some(records) = records else { return };
@@ -67,7 +67,7 @@ impl GrantHistory {
         }
     }
 
-    /// The grants of `id`, oldest first.
+    /// Returns the grants of `id`, oldest first.
     pub(super) fn of(&self, id: &ObjectId) -> Vec<GrantRecord> {
         let records = self.by_object.get(id).into_iter().flatten();
         records.map(|(_, record)| record.clone()).collect()

@@ -1,5 +1,5 @@
-//! What the dashboard sees of a shard. Each inspection is bounded, however many nodes and objects there are, since the shard
-//! serves no store meanwhile.
+//! Inspections of a shard for the dashboard. Each inspection is bounded for any number of nodes and
+//! objects, because the shard serves no store while it runs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,113 +17,117 @@ use crate::placement::ShardList;
 use crate::time::Time;
 use crate::vocabulary::directory::{GrantReason, LocationState, Retention};
 
-/// Most objects that one search looks at: about two milliseconds.
+/// Most objects that one search examines, in about two milliseconds.
 pub const MAX_LOOKED_AT: usize = 20_000;
-/// Most copies of one object that are shown.
+/// Most copies of one object that an inspection returns.
 pub const MAX_SHOWN_COPIES: usize = 2048;
-/// Most slots that are counted to find the objects that are on their way: all of those of a thousand busy nodes.
+/// Most slots that an inspection counts to find the busiest objects: all slots of a thousand busy
+/// nodes.
 const MAX_COUNTED_SLOTS: usize = 1 << 15;
 
 /// A node, as a shard sees it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeOverview {
-    /// Its name.
+    /// The node's name.
     pub node: NodeId,
-    /// The address of its data plane.
+    /// The address of the node's data plane.
     pub data_address: SocketAddr,
-    /// Labels of the operator's.
+    /// The operator's labels.
     pub labels: Vec<(String, String)>,
-    /// `true` if its session is open; if not, it was a moment ago.
+    /// `true` if the node's session is open; `false` if the session ended a moment ago.
     pub connected: bool,
-    /// Copies that it has published to this shard.
+    /// The number of copies that the node has published to this shard.
     pub copies: usize,
-    /// Transfers to it that this shard has arranged.
+    /// The number of transfers to the node that this shard has granted.
     pub receiving: usize,
-    /// Requests that it has open at this shard.
+    /// The number of requests that the node has open at this shard.
     pub requests: usize,
 }
 
 /// An object, without its locations.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectOverview {
-    /// Its id.
+    /// The object's id.
     pub id: ObjectId,
-    /// Its size.
+    /// The size in bytes.
     pub size_bytes: u64,
     /// The type of its elements.
     pub dtype: Dtype,
-    /// The extents of the array, if it is one.
+    /// The shape of the array, if the object is one.
     pub shape: Option<Vec<u64>>,
-    /// Copies, complete and partial.
+    /// The number of copies, complete and partial.
     pub copies: usize,
-    /// Copies that are complete.
+    /// The number of complete copies.
     pub complete: usize,
     /// `true` if some copy stays until the object is deleted.
     pub pinned: bool,
-    /// `true` if the shard holds the bytes too.
+    /// `true` if the shard holds the bytes, too.
     pub inline: bool,
     /// `true` if all copies were lost.
     pub lost: bool,
-    /// Transfers that the shard has arranged now.
+    /// The number of transfers that the shard has granted and that still run.
     pub transfers: usize,
-    /// Queries that wait for a location.
+    /// The number of queries that wait for a location.
     pub waiting: usize,
 }
 
-/// What to search for.
+/// The criteria of a search.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ObjectSearch {
-    /// With what ids begin.
+    /// The prefix of the ids.
     pub prefix: Vec<u8>,
-    /// Ids are greater than this.
+    /// The id after which the search starts.
     pub after: Vec<u8>,
-    /// Objects are at least so large.
+    /// The smallest size of an object.
     pub min_size_bytes: u64,
-    /// Objects have at least so many copies.
+    /// The smallest number of copies of an object.
     pub min_copies: usize,
-    /// Most objects to answer with.
+    /// Most objects to return.
     pub limit: usize,
 }
 
-/// What was found.
+/// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Found {
     /// The objects, in the order of their ids.
     pub objects: Vec<ObjectOverview>,
-    /// Where to go on, behind the last object that was looked at; `None` if there are no more.
+    /// The last id that was examined, from which the next search continues; `None` if no objects
+    /// follow.
     pub next: Option<ObjectId>,
 }
 
-/// One copy of an object, and where its bytes come from.
+/// One copy of an object, and its sender.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CopyOverview {
     /// The node that has it.
     pub node: NodeId,
-    /// How much of the object it has.
+    /// The state of the copy.
     pub state: LocationState,
-    /// Its lifetime.
+    /// The retention of the copy.
     pub retention: Retention,
-    /// `true` if the session of its node is gone.
+    /// `true` if the session of the copy's node is gone.
     pub away: bool,
-    /// The node that sends to it now: as the shard has arranged, or else as its store has said.
+    /// The node that sends to this copy now: by the shard's grant, or else by the store's report.
     pub sender: Option<NodeId>,
-    /// Why that sender was chosen, and when, if this shard has chosen it and remembers.
+    /// The reason for and the time of the grant, if this shard chose the sender and remembers the
+    /// grant.
     pub grant: Option<(GrantReason, Time)>,
 }
 
-/// An object, and the transfers of it, which form trees.
+/// An object and its transfers, which form trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectTree {
-    /// The object; `None` if it is not known.
+    /// The object; `None` if the shard does not know it.
     pub object: Option<ObjectOverview>,
-    /// Its copies, at most [`MAX_SHOWN_COPIES`].
+    /// The copies, at most [`MAX_SHOWN_COPIES`].
     pub copies: Vec<CopyOverview>,
     /// The latest grants, at most 64, oldest first.
     pub grants: Vec<GrantRecord>,
 }
 
 impl Shard {
-    /// The nodes whose names are greater than `after`, at most `limit`, and whether there are more.
+    /// Returns at most `limit` nodes whose names are greater than `after`, and `true` if more nodes
+    /// follow.
     pub fn node_overviews(&self, after: &str, limit: usize) -> (Vec<NodeOverview>, bool) {
         let mut later = self.nodes.iter().filter(|record| record.info.node.as_str() > after);
         let nodes = later
@@ -142,19 +146,19 @@ impl Shard {
         (nodes, later.next().is_some())
     }
 
-    /// Returns the number of nodes that are connected, and how many are away.
+    /// Returns the number of connected nodes, and the number of nodes that are away.
     pub fn node_counts(&self) -> (usize, usize) {
         let connected = self.nodes.iter().filter(|record| record.is_connected()).count();
         (connected, self.nodes.iter().count() - connected)
     }
 
-    /// The shards of the cluster, as the stores name them, if one is connected.
+    /// Returns the list of the cluster's shards, as the stores name them, if a store is connected.
     pub fn shard_list(&self) -> Option<&ShardList> {
         self.nodes.iter().find(|record| record.is_connected()).map(|record| &record.info.shards)
     }
 
-    /// Searches for objects. At most [`MAX_LOOKED_AT`] are looked at, so that a page may have few objects, or none, and yet be
-    /// followed by others.
+    /// Searches for objects. Examines at most [`MAX_LOOKED_AT`] objects, so a page with few or no
+    /// objects may still have a next page.
     pub fn search(&self, search: &ObjectSearch) -> Found {
         let ObjectSearch { prefix, after, min_size_bytes, min_copies, limit } = search;
         let start = if after >= prefix { Bound::Excluded(&after[..]) } else { Bound::Included(&prefix[..]) };
@@ -178,10 +182,10 @@ impl Shard {
         Found { objects, next }
     }
 
-    /// The objects that are on their way to the most nodes, at most `limit`.
+    /// Returns the objects with the most running transfers, at most `limit`.
     pub fn busiest_objects(&self, limit: usize) -> Vec<ObjectOverview> {
         let mut counts: BTreeMap<&ObjectId, usize> = BTreeMap::new();
-        // The latest slots: old ones may be those of receivers that hang.
+        // Count the latest slots, because old slots may belong to receivers that hang.
         for id in self.grants.values().rev().take(MAX_COUNTED_SLOTS) {
             *counts.entry(id).or_default() += 1;
         }
@@ -191,7 +195,7 @@ impl Shard {
         known.take(limit).collect()
     }
 
-    /// One object and its transfers.
+    /// Returns one object and its transfers.
     pub fn object_tree(&self, id: &ObjectId) -> ObjectTree {
         let grants = self.history.of(id);
         let Some(entry) = self.entries.get(id) else {
@@ -223,7 +227,7 @@ impl Shard {
         ObjectTree { object: Some(self.overview(id, entry)), copies, grants }
     }
 
-    /// The latest objects that were lost, oldest first; at most 256.
+    /// Returns the latest lost objects, oldest first; at most 256.
     pub fn losses(&self) -> Vec<LostObject> {
         self.losses.iter().cloned().collect()
     }

@@ -1,29 +1,31 @@
-//! One page of the objects that several shards know.
+//! One page of a listing that merges the objects of several shards.
 
 use std::cmp::Reverse;
 
 use crate::placement::REPLICAS;
 use crate::vocabulary::directory::Locations;
 
-/// How many bytes of objects a page has at most that a client is sent: far below the longest answer, whatever their
-/// locations.
+/// Most bytes of objects in one page for a client. With any locations, the page stays far below the
+/// longest answer.
 pub const MAX_PAGE_BYTES: usize = 4 << 20;
 
-/// Objects in the order of their ids, and whether there are more after the last.
+/// Objects in the order of their ids.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The objects.
     pub objects: Vec<Locations>,
-    /// `true` if there are more.
+    /// `true` if more objects follow.
     pub more: bool,
 }
 
 impl Page {
-    /// Merges the pages that the shards of a cluster have answered with, `None` for each that could not; `None` if too few
-    /// could: every object is known to [`REPLICAS`] shards, so one less may be away.
+    /// Merges the pages of a cluster's shards. A page is `None` if its shard did not answer.
     ///
-    /// A shard may end its page early. A caller goes on behind the last object, so the page must end where the first of
-    /// the shards that have more does.
+    /// Returns `None` if too few shards answered. [`REPLICAS`] shards know each object, so one
+    /// fewer may be missing.
+    ///
+    /// A shard may end its page early, and a caller continues after the last object. Therefore the
+    /// merged page ends at the first end of an unfinished page.
     pub fn merge(pages: Vec<Option<Self>>, limit: usize) -> Option<Self> {
         let away = pages.iter().filter(|page| page.is_none()).count();
         if away == pages.len() || away >= REPLICAS {
@@ -42,8 +44,8 @@ impl Page {
         Some(Self { objects, more })
     }
 
-    /// Ends the page before it takes more than `limit_bytes` of an answer, given the size of each object; but never before
-    /// its first object, since a caller goes on behind the last one.
+    /// Cuts the page at `limit_bytes`, given the size of each object. The page keeps at least its
+    /// first object, because the caller continues after the last one.
     pub fn cut(mut self, limit_bytes: usize, size_bytes: impl Fn(&Locations) -> usize) -> Self {
         let mut taken_bytes = 0;
         let fits = |object: &&Locations| {
@@ -57,9 +59,11 @@ impl Page {
     }
 }
 
-/// Which of the shards of one object knows most of it, as an index, given what each has answered in the order in which they are
-/// responsible, `None` for one that could not. A shard that was restarted may have to be told yet what the other one knows. If they
-/// know as much, it is the first: it has granted what was pulled.
+/// Returns the index of the shard that knows most about an object. `answers` holds the answer of
+/// each shard of the object, in the order of responsibility; `None` if the shard failed.
+///
+/// A restarted shard may lack objects that the second shard knows. If both know the same, the first
+/// one wins, because it granted the pulls.
 pub fn best_informed<'a>(answers: impl IntoIterator<Item = Option<&'a Locations>>) -> Option<usize> {
     let answers = answers.into_iter().enumerate();
     let known = answers.filter_map(|(index, answer)| {

@@ -1,9 +1,14 @@
-//! Objects whose last complete copy is gone.
+//! Detects objects whose last complete copy is gone.
 //!
-//! An object has a *root* if somebody has all its bytes, or will have: a complete or producing location, or the inline
-//! bytes. An object that loses its last root is lost; at once if nothing else of it is left, otherwise after a grace, in
-//! which a receiver that has all bytes by now says so. What stays is a marker, so that queries fail at once instead of
-//! waiting, until the same put comes back, another one replaces it, or the marker is forgotten.
+//! An object has a *root* if some node has all its bytes, or will have them without another copy. A
+//! root is a complete location, a producing location, or the inline bytes.
+//!
+//! An object without a root is lost. If partial copies are left, the shard declares the loss only
+//! after a grace period. In the meantime, a receiver may have become complete without having
+//! published it yet.
+//!
+//! A lost object leaves a marker, so that queries fail at once instead of waiting. The marker ends
+//! when the same put comes back, when another put replaces it, or when it expires.
 
 use std::time::Duration;
 
@@ -15,20 +20,22 @@ use crate::id::ObjectId;
 use crate::time::Time;
 use crate::vocabulary::directory::{DropReason, RequestId, ToStore};
 
-/// For how long queries for a lost object fail at once. Later ones wait until their deadline.
+/// Time for which queries for a lost object fail at once. Later queries wait until their deadline.
 const MARKER_TTL: Duration = Duration::from_secs(600);
-/// Most lost objects that are remembered: at some 200 bytes each, 13 MiB.
+/// Most lost objects that a shard remembers: about 13 MiB at some 200 bytes each.
 const MAX_MARKERS: usize = 1 << 16;
 
 impl Shard {
-    /// After a publication: the object is no longer about to be lost, or it is new and has no root yet.
+    /// Updates the object's state after a publication: it has its root back, or it is new and has
+    /// no root yet.
     pub(super) fn root_may_be_back(&mut self, now: Time, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         match (entry.has_root(), entry.state) {
             (true, EntryState::Rootless { due }) => self.due.rootless.remove(due, id.clone()),
             (true, EntryState::Lost { forget_at }) => self.due.markers.remove(forget_at, id.clone()),
             (false, EntryState::Live) => {
-                // The one who has all of it publishes to this shard later than the one who has some of it.
+                // The store with a complete copy publishes to this shard later than a store with a
+                // partial copy.
                 let due = (now + self.config.limits.node_grace).max(self.warm_until);
                 entry.state = EntryState::Rootless { due };
                 self.due.rootless.insert(due, id.clone());
@@ -39,8 +46,8 @@ impl Shard {
         entry.state = EntryState::Live;
     }
 
-    /// After a location was removed: if it was the last root, the object is lost, at `lost_at` if somebody still has
-    /// part of it.
+    /// Updates the object's state after a location was removed. If the location was the last root,
+    /// the object is lost: at `lost_at` if partial copies are left, or else at once.
     pub(super) fn root_may_be_gone(&mut self, turn: &mut Turn<'_>, id: &ObjectId, lost_at: Time) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         if entry.has_root() || entry.state != EntryState::Live {
@@ -73,13 +80,13 @@ impl Shard {
         }
     }
 
-    /// Forgets a lost object, whose deadline was taken out already.
+    /// Forgets a lost object. The caller has already removed its deadline.
     pub(super) fn forget_marker(&mut self, id: &ObjectId) {
         self.dismantle(id);
     }
 
-    /// The producer of an object, which nobody else has all of, gave up: no copy of this put can ever be complete. Those who
-    /// hold a part are told for what `reason`.
+    /// Ends a put whose producer gave up while no other node had a complete copy: no copy can
+    /// become complete. Sends `reason` to the nodes with partial copies.
     pub(super) fn abort(
         &mut self,
         turn: &mut Turn<'_>,
@@ -93,7 +100,7 @@ impl Shard {
         self.send_drops(turn, others, id, entry.put, reason);
     }
 
-    /// Answers an error to the waiting queries of an object that `are_meant`.
+    /// Answers `error` to each waiting query of an object for which `are_meant` returns `true`.
     pub(super) fn fail_waiting(
         &mut self,
         turn: &mut Turn<'_>,
@@ -111,7 +118,7 @@ impl Shard {
         }
     }
 
-    /// The query that waits under this number, if it is one.
+    /// Returns the waiting query with this number, if the request is a query.
     pub(super) fn waiting_query(&self, node: NodeIndex, request: RequestId) -> Option<&WaitingQuery> {
         match self.nodes.get(node)?.requests.get(&request)? {
             OpenRequest::Query(query) => Some(query),

@@ -1,23 +1,23 @@
-//! The latest objects that were lost, for those who look at the shard.
+//! The latest objects that were lost, for the dashboard.
 
 use std::collections::VecDeque;
 
 use crate::id::ObjectId;
 use crate::time::Time;
 
-/// Most losses that are remembered: what a person looks back on.
+/// Most losses that a shard remembers. A person looks no further back.
 const MAX_LOSSES: usize = 256;
 
-/// An object whose last complete copy was gone.
+/// An object whose last complete copy is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LostObject {
-    /// The time at which it was declared lost.
+    /// The time at which the shard declared the object lost.
     pub at: Time,
     /// The object.
     pub id: ObjectId,
 }
 
-/// Oldest first.
+/// The latest losses, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Losses(VecDeque<LostObject>);
 

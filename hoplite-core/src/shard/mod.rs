@@ -1,23 +1,27 @@
 //! One shard of the directory, as a pure state machine.
 //!
-//! A shard knows which nodes have, or will have, copies of its objects, and decides who may pull from whom. [`Event`]s
-//! and the time go into [`Shard::apply`], [`Effect`]s come out, and the shell performs them in their order. All that a
-//! shard knows is soft state: stores publish their copies again when they connect to a new shard.
+//! A shard knows which nodes have copies of its objects, or will have them, and chooses a sender
+//! for each receiver. [`Event`]s and the time go into [`Shard::apply`], and [`Effect`]s come out.
+//! The shell performs the effects in order. A shard has only soft state, because stores publish
+//! their copies again when they connect to a new shard.
 //!
-//! * `session`: nodes come and go.
-//! * `publish`: copies come and go; the first put of an id wins.
-//! * `query`: receivers ask for senders, wait, are served; slots are granted and returned.
-//! * `vicinity`: receivers wait for copies that are close, and take slots over from receivers that are not.
-//! * `slow`: receivers get around links that stores say are slow.
-//! * `places`: within what their labels say, nodes are where measurements say.
-//! * `delete`: copies are removed everywhere, and tombstones keep them from coming back.
-//! * `loss`: objects whose last complete copy is gone.
-//! * `orphans`: inline objects that no store has any more are given to one.
-//! * `subscribe`: updates to those who watch an object.
-//! * `describe`, `listing`: what tools see; `inspect`, `losses`: what the dashboard does.
+//! * `session`: connects, disconnects and loses nodes.
+//! * `publish`: adds and removes copies. The first put of an id wins.
+//! * `query`: queues the queries of receivers, and chooses senders for them.
+//! * `grant`: grants slots of senders to receivers, and frees the slots again.
+//! * `locality`: lets receivers wait for close copies, and moves slots to receivers that are
+//!   closer.
+//! * `slow`: routes receivers around links that stores report as slow.
+//! * `places`: refines the places of nodes by measurements, within their labels.
+//! * `delete`: removes all copies of an object, and keeps tombstones so that they do not come back.
+//! * `loss`: detects objects whose last complete copy is gone.
+//! * `orphans`: hands inline objects without any copy at a store to a store.
+//! * `subscribe`: sends updates to the subscribers of an object.
+//! * `describe`, `listing`: describe the shard to tools.
+//! * `inspect`, `losses`: describe the shard to the dashboard.
 //!
-//! Nothing that a store sends can make a shard panic or grow without bound; the bounds are [`Limits`] and the constants
-//! of this module.
+//! No message of a store can make a shard panic or grow without bound. The bounds are [`Limits`]
+//! and the constants of this module.
 
 mod copies;
 mod deadlines;
@@ -28,6 +32,7 @@ mod grant;
 mod history;
 mod inspect;
 mod listing;
+mod locality;
 mod loss;
 mod losses;
 mod nodes;
@@ -41,7 +46,6 @@ mod state;
 mod subscribe;
 #[cfg(test)]
 mod tests;
-mod vicinity;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -66,93 +70,97 @@ use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::plan::chain::HopTime;
-use crate::plan::vicinity::TransferTimes;
+use crate::plan::locality::TransferTimes;
 use crate::time::Time;
 use crate::topology::keys::{KeyCounts, PlaceKeys};
 use crate::topology::measured::MeasuredPlaces;
 use crate::topology::place::Path;
 
-/// Most bytes of inline objects that a shard keeps. Beyond, small objects are pulled from stores like large ones.
-/// 8192 objects of the largest inline size; next to them the million entries of a full shard take less than 1 GiB.
+/// Most bytes of inline objects that a shard keeps. Beyond it, receivers pull small objects from
+/// stores, like large ones. It fits 8192 objects of the largest inline size. The million entries of
+/// a full shard need less than 1 GiB in addition.
 pub const MAX_INLINE_BYTES: u64 = 512 << 20;
 
-/// How many clients' worth of [`Limits::max_requests_per_client`] one node may have open at one shard: as many ids as two users of the
-/// node may have open at most.
+/// Factor between a node's open requests at one shard and [`Limits::max_requests_per_client`]. It
+/// matches the ids that two users of the node may have open.
 const CLIENTS_PER_NODE: usize = 64;
 
-/// What a shard is configured with.
+/// The configuration of a shard.
 #[derive(Debug, Clone)]
 pub struct ShardConfig {
-    /// Its limits.
+    /// The limits of the shard.
     pub limits: Limits,
-    /// For how long after its start no object counts as lost, and none as unknown to those who delete it: the stores that
-    /// hold copies may not be connected yet.
+    /// Time after the start in which no object counts as lost, and no delete finds an id unknown.
+    /// The stores with copies may not be connected yet.
     pub warm_up: Duration,
 }
 
 impl Default for ShardConfig {
-    /// The default limits, and three times the default grace of nodes to come back.
+    /// Returns the default limits, and a warm-up of three times the default grace period of nodes.
     fn default() -> Self {
         let limits = Limits::default();
         Self { warm_up: limits.node_grace * 3, limits }
     }
 }
 
-/// What happened.
+/// An event for a shard.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
-    /// The session of a store is gone. Not said of a session that was refused or replaced.
+    /// The session of a store ended. The shell does not report the end of a refused or replaced
+    /// session.
     Disconnected {
         /// The store that was connected.
         node: NodeId,
         /// The run of the store whose session ended.
         incarnation: Incarnation,
     },
-    /// A store says something in its current session.
+    /// A store sent a message in its current session.
     Message {
         /// The store that sent it.
         node: NodeId,
         /// The message, already bounded.
         message: ToShard,
     },
-    /// It was measured where nodes are. Of no effect if what is known is newer.
+    /// A survey measured the places of nodes. The shard ignores measurements older than its own.
     Places(MeasuredPlaces),
-    /// Time has passed; see [`Shard::next_deadline`]. Every other event also does what is due.
+    /// Time has passed; see [`Shard::next_deadline`]. Every other event also handles due deadlines.
     Tick,
 }
 
-/// What the shell must do, in this order.
+/// An action for the shell. The shell performs effects in order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Effect {
-    /// Say something to a store that is connected.
+    /// Send a message to a connected store.
     Send {
         /// The store to send to.
         node: NodeId,
         /// The message to send.
         message: ToStore,
     },
-    /// Log that a slot was granted.
+    /// Log a grant.
     Granted {
-        /// The object that is granted.
+        /// The object.
         id: ObjectId,
         /// The receiver, the sender and the reason.
         record: GrantRecord,
     },
-    /// Log that stores say by different keys where they are. Said once of each set of keys.
+    /// Log that stores use different label keys to describe their places. Sent once for each set of
+    /// keys.
     PlaceKeysDiffer {
-        /// The number of stores that have which keys.
+        /// The number of stores with each set of keys.
         counts: KeyCounts,
     },
 }
 
-/// How a shard receives a session.
+/// The result of opening a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reception {
-    /// It is the session of its node now.
+    /// The session is now the session of its node.
     Accepted,
-    /// So it is, and the older one of that node is to be closed. Both are of the same run of the store.
+    /// The session replaces an older one of the same run of the store. The shell must close the
+    /// older one.
     Replaces,
-    /// It is to be closed with this error. An older one stays.
+    /// The shell must close the session with this error. An older session stays.
     Refused(Error),
 }
 
@@ -160,82 +168,84 @@ pub enum Reception {
 #[derive(Debug)]
 pub struct Shard {
     config: ShardConfig,
-    /// Before this time nothing is lost, and nothing is unknown to those who delete.
+    /// The end of the warm-up. Before it, no object is lost, and no delete finds an id unknown.
     warm_until: Time,
     nodes: Nodes,
-    /// The keys of places of which the log has said that others are in use too.
+    /// The label keys that [`Effect::PlaceKeysDiffer`] has already reported.
     keys_said: BTreeSet<PlaceKeys>,
     entries: BTreeMap<ObjectId, Entry>,
     inline_bytes: u64,
-    /// Which object each slot in use belongs to.
+    /// The object of each slot in use.
     grants: BTreeMap<GrantId, ObjectId>,
     next_grant: u64,
-    /// How long a hop of a chain takes.
+    /// Estimates the time of one hop of a chain.
     hop_time: HopTime,
-    /// How long transfers take.
+    /// Estimates the time of transfers.
     transfer_times: TransferTimes,
-    /// When chains are extended for those who wait.
+    /// The time at which an object's chain may be extended for waiting receivers.
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     losses: Losses,
-    /// Queries that wait.
+    /// The waiting queries of each object.
     waiting: BTreeMap<ObjectId, Queue>,
-    /// Until when queries of a group wait for a copy that is close, where all of those serve others.
+    /// The time until which the queries of a group wait for a close copy, because all close copies
+    /// serve others.
     held_back: BTreeMap<(ObjectId, Path), Time>,
     next_arrival: u64,
     subscribers: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     subscriptions: usize,
-    /// Until when subscribers are told nothing of objects that have many copies.
+    /// The time until which subscribers of an object with many copies get no updates.
     pauses: BTreeMap<ObjectId, Time>,
-    /// Why puts have ended that must not come back.
+    /// The puts that have ended and must not come back, with the reason.
     tombstones: BTreeMap<(ObjectId, PutId), DropReason>,
-    /// Deletes that wait for nodes; each has a tombstone.
+    /// Deletes that wait for nodes. Each has a tombstone.
     deletions: BTreeMap<(ObjectId, PutId), Deletion>,
-    /// Deletes of ids that nobody has published yet, only while the shard warms up. Each is an open request of its node.
+    /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
     held_deletes: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     orphans: Orphans,
     due: Due,
-    /// Objects that have waiting queries and may have a free slot now.
+    /// Objects with waiting queries that may have a free slot now.
     to_serve: BTreeSet<ObjectId>,
-    /// Objects that have subscribers and have changed.
+    /// Changed objects with subscribers.
     to_notify: BTreeSet<ObjectId>,
     received_messages: u64,
     sent_messages: u64,
 }
 
-/// All that happens by itself when time passes.
+/// The deadlines of a shard.
 #[derive(Debug, Default)]
 struct Due {
-    /// Waiting queries time out.
+    /// A waiting query times out.
     queries: Deadlines<(NodeIndex, RequestId)>,
-    /// Waiting queries no longer insist on a sender other than those they avoid, or that are slow.
-    patience: Deadlines<(NodeIndex, RequestId)>,
-    /// Queries no longer wait for a copy that is close.
+    /// A waiting query accepts senders that it avoids, or senders over slow links.
+    wait_limits: Deadlines<(NodeIndex, RequestId)>,
+    /// The queries of a group stop waiting for a close copy.
     held_back: Deadlines<(ObjectId, Path)>,
-    /// Nodes that are away are given up, or copies of connected ones that were not published again.
+    /// A node that is away is lost, or a connected node loses the copies that it has not published
+    /// again.
     nodes: Deadlines<NodeIndex>,
-    /// Objects without a root are lost.
+    /// An object without a root is lost.
     rootless: Deadlines<ObjectId>,
-    /// Lost objects are forgotten.
+    /// The marker of a lost object expires.
     markers: Deadlines<ObjectId>,
-    /// Tombstones expire.
+    /// A tombstone expires.
     tombstones: Deadlines<(ObjectId, PutId)>,
-    /// Subscribers are told of what has changed during a pause.
+    /// Subscribers get the changes of a pause.
     news: Deadlines<ObjectId>,
-    /// A chain has bytes at its end.
+    /// The last copy of a chain has bytes to forward.
     extensions: Deadlines<ObjectId>,
-    /// A store is asked to keep an inline object.
+    /// An inline object is offered to a store.
     orphans: Deadlines<ObjectId>,
 }
 
-/// One application of an event.
+/// The time and the effects of one event.
 struct Turn<'a> {
     now: Time,
     effects: &'a mut Vec<Effect>,
 }
 
 impl Shard {
-    /// A shard that knows nothing yet.
+    /// Creates a shard without nodes and objects.
     pub fn new(config: ShardConfig, now: Time) -> Self {
         Self {
             warm_until: now + config.warm_up,
@@ -269,15 +279,17 @@ impl Shard {
         }
     }
 
-    /// Receives the session that a store has opened, and appends what the shell must do to `effects`. What is sent to the node
-    /// from now on, with these effects, belongs to this session, unless it is refused.
+    /// Handles a session that a store has opened, and appends the effects.
+    ///
+    /// Unless the session is refused, all messages for the node from now on belong to it, including
+    /// those in `effects`.
     pub fn connect(&mut self, now: Time, info: NodeInfo, effects: &mut Vec<Effect>) -> Reception {
         self.turn(now, effects, |shard, turn| shard.connected(turn, info))
     }
 
-    /// Does what is due, then what `event` asks for, and appends what the shell must do to `effects`.
+    /// Handles due deadlines, then `event`, and appends the effects.
     ///
-    /// A message of a node that is not connected is ignored.
+    /// Ignores a message of a node that is not connected.
     pub fn apply(&mut self, now: Time, event: Event, effects: &mut Vec<Effect>) {
         self.turn(now, effects, |shard, turn| match event {
             Event::Disconnected { node, incarnation } => shard.disconnected(turn, &node, incarnation),
@@ -308,12 +320,12 @@ impl Shard {
         happened
     }
 
-    /// The next time at which [`Event::Tick`] has something to do.
+    /// Returns the next time at which [`Event::Tick`] has something to do.
     pub fn next_deadline(&self) -> Option<Time> {
         let due = &self.due;
         let earliest = [
             due.queries.next(),
-            due.patience.next(),
+            due.wait_limits.next(),
             due.held_back.next(),
             due.nodes.next(),
             due.rootless.next(),
@@ -344,7 +356,7 @@ impl Shard {
     }
 
     fn expire(&mut self, turn: &mut Turn<'_>) {
-        // Loss comes before the deadlines of queries: it says more than that time is up.
+        // Losses come before the deadlines of queries, because a loss explains more than a timeout.
         while let Some(node) = self.due.nodes.pop_due(turn.now) {
             self.node_due(turn, node);
         }
@@ -354,8 +366,8 @@ impl Shard {
         while let Some((node, request)) = self.due.queries.pop_due(turn.now) {
             self.time_out(turn, node, request);
         }
-        while let Some((node, request)) = self.due.patience.pop_due(turn.now) {
-            self.patience_ended(node, request);
+        while let Some((node, request)) = self.due.wait_limits.pop_due(turn.now) {
+            self.wait_limit_ended(node, request);
         }
         while let Some((id, _)) = self.due.held_back.pop_due(turn.now) {
             self.mark_servable(&id);
@@ -381,7 +393,8 @@ impl Shard {
         }
     }
 
-    /// Serves those who wait for what the event made available, and tells subscribers, once per object.
+    /// Serves waiting queries and informs subscribers, once for each object that the event
+    /// affected.
     fn settle(&mut self, turn: &mut Turn<'_>) {
         while let Some(id) = self.to_serve.pop_first() {
             self.serve(turn, &id);
@@ -391,28 +404,28 @@ impl Shard {
         }
     }
 
-    /// Notes that a query for `id` may be answerable now.
+    /// Notes that the shard may be able to answer a query for `id` now.
     fn mark_servable(&mut self, id: &ObjectId) {
         if self.waiting.contains_key(id) {
             self.to_serve.insert(id.clone());
         }
     }
 
-    /// Notes that what is known about `id` has changed.
+    /// Notes that the state of `id` has changed.
     fn mark_changed(&mut self, id: &ObjectId) {
         if self.subscribers.contains_key(id) {
             self.to_notify.insert(id.clone());
         }
     }
 
-    /// Sends to a node, if it is connected.
+    /// Sends a message to a node if it is connected.
     fn send(&self, turn: &mut Turn<'_>, node: NodeIndex, message: ToStore) {
         if let Some(record) = self.nodes.get(node).filter(|record| record.is_connected()) {
             turn.effects.push(Effect::Send { node: record.info.node.clone(), message });
         }
     }
 
-    /// Sends to each of `nodes` that is connected that it must drop its copy.
+    /// Sends [`ToStore::Drop`] to each connected node of `nodes`.
     fn send_drops<'n>(
         &self,
         turn: &mut Turn<'_>,
@@ -426,12 +439,12 @@ impl Shard {
         }
     }
 
-    /// Most requests that one node may have open.
+    /// Returns the number of requests that one node may have open.
     fn max_open_requests(&self) -> usize {
         self.config.limits.max_requests_per_client.saturating_mul(CLIENTS_PER_NODE)
     }
 
-    /// Returns `true` if `node` may open `request`; if not, it is told why.
+    /// Returns `true` if `node` may open `request`; otherwise answers the request with the error.
     fn admit(&self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId) -> bool {
         let Some(record) = self.nodes.get(node) else { return false };
         let maximum = self.max_open_requests();

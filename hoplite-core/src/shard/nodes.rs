@@ -1,4 +1,4 @@
-//! The nodes that a shard knows: their sessions, what they hold, what they wait for.
+//! The nodes that a shard knows: their sessions, copies and open requests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,15 +13,16 @@ use crate::topology::measured::{MAX_MEASURED_NODES, MeasuredPlaces};
 use crate::topology::place::{EVERYWHERE, Path, Place, is_in};
 use crate::vocabulary::directory::{GrantId, NodeInfo, Placed, RequestId};
 
-/// Most nodes of one shard, connected or lately lost. More than six times the largest cluster that is simulated.
+/// Most nodes of one shard, connected or recently lost. It exceeds the largest simulated cluster
+/// six times.
 pub(super) const MAX_NODES: usize = 1 << 16;
 
-/// A run of a node, as entries refer to it. Never used twice.
+/// Identifies a run of a node in the shard's tables. Never used twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NodeIndex(pub(super) u32);
 
 impl NodeIndex {
-    /// The smallest one.
+    /// The smallest index.
     pub(super) const FIRST: Self = Self(0);
 }
 
@@ -29,63 +30,65 @@ impl NodeIndex {
 #[derive(Debug)]
 pub(super) struct NodeRecord {
     pub(super) info: NodeInfo,
-    /// Its point on the ring: a hash of its name.
+    /// The node's point on the ring: a hash of its name.
     point: u64,
-    /// Where it is in the network.
+    /// The node's place in the network.
     pub(super) place: Place,
-    /// The peers to which its links are slow, as it says.
+    /// The peers to which the node reports slow links.
     pub(super) slow_peers: Vec<NodeId>,
     pub(super) presence: Presence,
-    /// Counts the sessions of this run of the node.
+    /// The number of sessions of this run of the node.
     pub(super) session_number: u32,
-    /// The time at which it last published again a copy from an earlier session.
+    /// The last time at which the node published again a copy from an earlier session.
     pub(super) refreshed: Time,
-    /// The objects that have a location here.
+    /// The objects that have a location at this node.
     pub(super) holdings: BTreeSet<ObjectId>,
-    /// Its requests that are open: bounded by [`super::Shard::max_open_requests`].
+    /// The node's open requests, at most [`super::Shard::max_open_requests`].
     pub(super) requests: BTreeMap<RequestId, OpenRequest>,
-    /// The slots that it uses as a receiver, and of which objects.
+    /// The slots that the node uses as a receiver, and their objects.
     pub(super) receiving: BTreeMap<GrantId, ObjectId>,
 }
 
-/// Whether a node can be talked to.
+/// Tells whether the shard can send to a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Presence {
     Connected {
-        /// The time at which copies that were not published again are given up; `None` in a node's first session.
+        /// The time at which the shard gives up copies that the node did not publish again; `None`
+        /// in the node's first session.
         sweep_at: Option<Time>,
     },
     Away {
         since: Time,
-        /// The time at which its copies are given up.
+        /// The time at which the shard gives up the node and its copies.
         until: Time,
     },
 }
 
-/// A request that waits for something.
+/// A request that is not answered yet.
 #[derive(Debug)]
 pub(super) enum OpenRequest {
     Query(WaitingQuery),
     Subscription(ObjectId),
     Delete(ObjectId, PutId),
-    /// A delete of an id that is not known yet, while the shard warms up.
+    /// A delete of an unknown id during the warm-up.
     HeldDelete(ObjectId),
 }
 
-/// A query that found no location yet.
+/// A query without a sender so far.
 #[derive(Debug, Clone)]
 pub(super) struct WaitingQuery {
     pub(super) id: ObjectId,
-    /// Its place in the queue of the object.
+    /// The query's position in the queue of the object.
     pub(super) arrival: u64,
     pub(super) since: Time,
     pub(super) deadline: Time,
     pub(super) timeout: Duration,
     pub(super) resume: Option<PutId>,
     pub(super) avoid: Vec<NodeIndex>,
-    /// Until when it waits rather than that it takes a sender that it avoids, or a slow one.
-    pub(super) patient_until: Time,
-    /// The innermost group of its node, in which it waits for a copy that is close; that of all nodes if it may not wait.
+    /// The time until which the query waits rather than accept an avoided or a slow sender.
+    pub(super) waits_until: Time,
+    /// The innermost group of the query's node, in which it waits for a close copy. [`EVERYWHERE`]
+    /// if the query may not wait for one.
     pub(super) group: Path,
 }
 
@@ -95,7 +98,7 @@ impl NodeRecord {
     }
 }
 
-/// Returns `true` if a path says more of where a node is than its labels, and the same at the levels of these.
+/// Returns `true` if `path` agrees with the node's labels and adds levels to them.
 fn refines(path: Path, info: &NodeInfo) -> bool {
     let labelled = Place::of_labels(&info.labels).path;
     is_in(path, labelled) && path != labelled
@@ -106,21 +109,21 @@ fn refines(path: Path, info: &NodeInfo) -> bool {
 pub(super) struct Nodes {
     records: BTreeMap<NodeIndex, NodeRecord>,
     by_name: BTreeMap<NodeId, NodeIndex>,
-    /// By the hashes of their names.
+    /// The nodes on the ring, by the hashes of their names.
     ring: BTreeSet<(u64, NodeIndex)>,
     keys: KeyCounts,
     measured: MeasuredPlaces,
-    /// `true` if these are not all that was found, but what stores have said of it that had been told.
+    /// `true` if `measured` consists only of places that stores repeated from an earlier survey.
     is_recalled: bool,
-    /// `true` if a node has been where was measured since these places count.
+    /// `true` if some node has used a measured place since `measured` was set.
     uses_measured: bool,
-    /// Which nodes say that their link to a node is slow.
+    /// The nodes that report a slow link, by the peer at its other end.
     slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
     next: u32,
 }
 
 impl Nodes {
-    /// Adds a node that is not known, in its first session; `None` if there are too many.
+    /// Adds an unknown node in its first session. Returns `None` if the shard has too many nodes.
     pub(super) fn add(&mut self, info: NodeInfo, now: Time) -> Option<NodeIndex> {
         if self.records.len() >= MAX_NODES {
             return None;
@@ -158,7 +161,7 @@ impl Nodes {
         Some(record)
     }
 
-    /// Notes what a node says of itself in a new session.
+    /// Updates what a node says about itself in a new session.
     pub(super) fn renew(&mut self, index: NodeIndex, info: NodeInfo) {
         let place = self.place_of(&info);
         let Some(record) = self.records.get_mut(&index) else { return };
@@ -167,7 +170,7 @@ impl Nodes {
         (record.place, record.info) = (place, info);
     }
 
-    /// Takes in to which peers a node says that its links are slow; returns whether these are others than before.
+    /// Replaces the slow peers that a node reports. Returns `true` if they changed.
     pub(super) fn set_slow_peers(&mut self, index: NodeIndex, peers: Vec<NodeId>) -> bool {
         let Some(record) = self.records.get_mut(&index).filter(|record| record.slow_peers != peers) else {
             return false;
@@ -186,19 +189,22 @@ impl Nodes {
         true
     }
 
-    /// Returns `true` if any link is known to be slow.
+    /// Returns `true` if some node reports a slow link.
     pub(super) fn has_slow_links(&self) -> bool {
         !self.slow_reports.is_empty()
     }
 
-    /// Returns `true` if some node says that its link to this one is slow.
+    /// Returns `true` if some node reports a slow link to this node.
     pub(super) fn is_called_slow(&self, node: NodeIndex) -> bool {
         self.has_slow_links()
             && self.get(node).is_some_and(|record| self.slow_reports.contains_key(&record.info.node))
     }
 
-    /// Returns `true` if what goes from one node to another is slow: as the sender says, or since so many say it of one of them. Between groups
-    /// it is the uplink that is slow, which the groups stand for already.
+    /// Returns `true` if the link is slow by the sender's report, or if many reports make one end
+    /// slow.
+    ///
+    /// The sender's report counts only within a group, because groups already stand for slow
+    /// uplinks.
     pub(super) fn is_slow_link(&self, from: NodeIndex, to: NodeIndex) -> bool {
         let (Some(sender), Some(receiver)) = (self.records.get(&from), self.records.get(&to)) else {
             return false;
@@ -209,7 +215,7 @@ impl Nodes {
             || self.is_slow_node(receiver)
     }
 
-    /// Returns `true` if enough nodes of its group say that their link to a node is slow.
+    /// Returns `true` if enough nodes of its group report a slow link to `node`.
     fn is_slow_node(&self, node: &NodeRecord) -> bool {
         let Some(reporters) = self.slow_reports.get(&node.info.node) else { return false };
         let near = reporters.iter().filter_map(|index| self.records.get(index));
@@ -217,44 +223,47 @@ impl Nodes {
             == MIN_REPORTS
     }
 
-    /// Where a node is: as its labels say, and within that as was measured.
+    /// Returns the node's place by its labels, refined by measurements.
     fn place_of(&self, info: &NodeInfo) -> Place {
         let labelled = Place::of_labels(&info.labels);
         self.measured_path(info).map_or(labelled, |path| Place { path, ..labelled })
     }
 
-    /// The groups that were measured for a node, if they say more than its labels and do not contradict these.
+    /// Returns the measured groups of a node, if they agree with its labels and add levels to them.
     fn measured_path(&self, info: &NodeInfo) -> Option<Path> {
         self.measured.paths.get(&info.node).copied().filter(|path| refines(*path, info))
     }
 
-    /// Returns the number of nodes that are where was measured.
+    /// Returns the number of nodes with a measured place.
     pub(super) fn measured_nodes(&self) -> usize {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
 
-    /// Has what uplinks carry count from now on, if this node is where was measured; returns whether it did not before.
+    /// Enables the measured uplink rate if this node has a measured place. Returns `true` if this
+    /// call enabled it.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured = self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
         is_measured && !std::mem::replace(&mut self.uses_measured, true)
     }
 
-    /// What uplinks carry, as was measured; of no use as long as all nodes are where their labels say.
+    /// Returns the measured uplink rate; the default while the places of all nodes come from
+    /// labels.
     pub(super) fn uplink(&self) -> Uplink {
         if self.uses_measured { self.measured.uplink } else { Uplink::default() }
     }
 
-    /// The measured places that count.
+    /// Returns the measured places in use.
     pub(super) const fn measured(&self) -> &MeasuredPlaces {
         &self.measured
     }
 
-    /// Returns `true` if these places count from now on. All that was found counts more than what stores remember of it.
+    /// Returns `true` if `places` replace the ones in use. A complete survey replaces what stores
+    /// repeated of it.
     pub(super) fn is_news(&self, places: &MeasuredPlaces) -> bool {
         if self.is_recalled { places.version >= self.measured.version } else { *places > self.measured }
     }
 
-    /// Takes measured places; returns the nodes that are elsewhere by them, for [`place`](Self::place).
+    /// Sets the measured places. Returns the nodes whose place changes, for [`place`](Self::place).
     pub(super) fn measure(&mut self, places: MeasuredPlaces) -> Vec<NodeIndex> {
         self.is_recalled = false;
         self.measured = places;
@@ -263,8 +272,8 @@ impl Nodes {
         self.records.iter().filter(|(_, record)| is_moved(record)).map(|(index, _)| *index).collect()
     }
 
-    /// Takes what a store was told of places, unless more is known; returns the nodes that are elsewhere by it, for
-    /// [`place`](Self::place).
+    /// Adds what a store repeats of its measured place, unless newer places are known. Returns the
+    /// nodes whose place changes, for [`place`](Self::place).
     pub(super) fn recall(&mut self, index: NodeIndex, placed: Placed) -> Option<Vec<NodeIndex>> {
         let info = self.get(index)?.info.clone();
         let mut moved = Vec::new();
@@ -276,7 +285,7 @@ impl Nodes {
             return None;
         }
         if !self.is_recalled {
-            // Another shard has had a node that is where was measured.
+            // Another shard has a node with a measured place.
             let is_news = placed.uplink != self.uplink() && placed.uplink == self.measured.uplink;
             self.uses_measured |= is_news;
             return is_news.then(Vec::new);
@@ -295,7 +304,7 @@ impl Nodes {
         Some(moved)
     }
 
-    /// Has a node be where it is by its labels, or by the measured places.
+    /// Sets a node's place by its labels and the measured places.
     pub(super) fn place(&mut self, index: NodeIndex) {
         let Some(place) = self.records.get(&index).map(|record| self.place_of(&record.info)) else { return };
         if let Some(record) = self.records.get_mut(&index) {
@@ -303,12 +312,12 @@ impl Nodes {
         }
     }
 
-    /// All nodes.
+    /// Returns the indices of all nodes.
     pub(super) fn indices(&self) -> impl Iterator<Item = NodeIndex> {
         self.records.keys().copied()
     }
 
-    /// By which keys the nodes say where they are.
+    /// Returns the label keys with which the nodes describe their places.
     pub(super) const fn keys(&self) -> &KeyCounts {
         &self.keys
     }
@@ -317,7 +326,7 @@ impl Nodes {
         self.by_name.get(node).copied()
     }
 
-    /// The index of a node that may be talked to.
+    /// Returns the index of a node, if it is connected.
     pub(super) fn connected(&self, node: &NodeId) -> Option<NodeIndex> {
         self.index(node).filter(|index| self.is_connected(*index))
     }
@@ -334,14 +343,14 @@ impl Nodes {
         self.records.get_mut(&index)
     }
 
-    /// The nodes that may be talked to, once around the ring from `point` on.
+    /// Returns the connected nodes in the order of the ring, starting at `point`.
     pub(super) fn connected_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
     }
 
-    /// All nodes, by name.
+    /// Returns all nodes, sorted by name.
     pub(super) fn iter(&self) -> impl Iterator<Item = &NodeRecord> {
         self.by_name.values().filter_map(|index| self.records.get(index))
     }

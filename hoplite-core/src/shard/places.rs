@@ -1,4 +1,4 @@
-//! Measured places: where nodes are within what their labels say.
+//! Measured places of nodes, within the groups of their labels.
 
 use super::nodes::{NodeIndex, OpenRequest};
 use super::{Shard, Turn};
@@ -8,22 +8,23 @@ use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{Placed, ToStore};
 
 impl Shard {
-    /// What a store is told of its place; nothing if it is not known, or nothing was measured.
+    /// Returns what the shard tells a store about its place; `None` without a measurement or for an
+    /// unknown node.
     pub fn place_of(&self, node: &NodeId) -> Option<Placed> {
         self.placed(self.nodes.index(node)?)
     }
 
-    /// The measured places that count.
+    /// Returns the measured places in use.
     pub const fn measured_places(&self) -> &MeasuredPlaces {
         self.nodes.measured()
     }
 
-    /// Returns the number of nodes that are where was measured. All others are where their labels say.
+    /// Returns the number of nodes with a measured place. Labels place all other nodes.
     pub fn measured_nodes(&self) -> usize {
         self.nodes.measured_nodes()
     }
 
-    /// Takes measured places, unless those that it has are newer, and tells all stores where they are.
+    /// Sets measured places, unless newer ones are in use, and tells all stores their places.
     pub(super) fn take_places(&mut self, turn: &mut Turn<'_>, places: MeasuredPlaces) {
         if !self.nodes.is_news(&places) {
             return;
@@ -33,8 +34,8 @@ impl Shard {
         self.tell_places(turn);
     }
 
-    /// A store says where it was told that it is. So a shard that was restarted, or was out of reach when all were told, learns of
-    /// each store from itself.
+    /// Handles a store's report of the place that a shard told it. From these reports, a restarted
+    /// shard learns the places again, as does one that was unreachable when the stores were told.
     pub(super) fn recall_place(&mut self, turn: &mut Turn<'_>, index: NodeIndex, placed: Placed) {
         let known = (self.nodes.measured().version, self.nodes.uplink());
         let Some(moved) = self.nodes.recall(index, placed) else { return };
@@ -47,7 +48,7 @@ impl Shard {
         }
     }
 
-    /// These nodes are elsewhere now.
+    /// Updates the places of nodes, and everything that depends on them.
     fn move_nodes(&mut self, moved: Vec<NodeIndex>) {
         if moved.is_empty() {
             return;
@@ -61,7 +62,7 @@ impl Shard {
         self.reconsider_places();
     }
 
-    /// Nodes are in other groups: those who wait may be served from there, and links may be slow that were not, or the other way around.
+    /// Reconsiders waiting queries and slow links, because nodes have changed their groups.
     pub(super) fn reconsider_places(&mut self) {
         self.to_serve.extend(self.waiting.keys().cloned());
         if self.nodes.has_slow_links() {
@@ -76,8 +77,8 @@ impl Shard {
         }
     }
 
-    /// Tells a store that has come in which groups it is. The first one that is where was measured makes what uplinks carry count
-    /// for all.
+    /// Tells a newly connected store its groups. Tells all stores if this store is the first with a
+    /// measured place, because the measured uplink rate counts from then on.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         if self.nodes.use_measured(index) {
             self.tell_places(turn);
@@ -86,7 +87,7 @@ impl Shard {
         }
     }
 
-    /// Tells a store in which groups it is, if anything was measured.
+    /// Tells a store its groups, if there are measurements.
     fn tell_place(&self, turn: &mut Turn<'_>, index: NodeIndex) {
         if let Some(placed) = self.placed(index) {
             self.send(turn, index, ToStore::Placed(placed));
@@ -99,7 +100,8 @@ impl Shard {
         Some(Placed { version, path: record.place.path, uplink })
     }
 
-    /// The queries of a node that wait in its group wait anywhere from now on: it is about to be in another.
+    /// Takes the node's queries out of the queue of its group, because the node is about to change
+    /// its group. The queries then accept senders everywhere.
     fn forget_groups(&mut self, index: NodeIndex) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let mut left = Vec::new();

@@ -1,4 +1,4 @@
-//! Copies come and go. The first put of an id wins.
+//! Adds and removes copies. The first put of an id wins.
 
 use std::cmp::Reverse;
 
@@ -14,13 +14,13 @@ use crate::vocabulary::directory::{
     DropReason, Equality, LocationState, Publish, PullOutcome, Retention, ToStore, UnpublishReason, Verdict,
 };
 
-/// Most copies of which one is chosen to be compared with.
+/// Most copies from which the shard chooses one to compare a second put with.
 const MAX_COMPARED: usize = 64;
 
-/// How a publication relates to what is known of its id.
+/// The relation of a publication to the known state of its id.
 enum Relation {
     New,
-    /// The same put as before, whose copies were lost.
+    /// The same put as before; its copies were lost.
     Returned,
     Known,
     Refused(Verdict),
@@ -35,7 +35,8 @@ impl Shard {
         if let Some(reason @ (DropReason::Superseded | DropReason::Lost)) = ended
             && publish.state == LocationState::Partial
         {
-            // The receiver has not heard of that, and has not been deleted: its gets go on with the next put, or end as lost.
+            // The receiver does not know yet that the put ended. The put was not deleted, so its
+            // gets continue with the next put, or end as lost.
             let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
@@ -98,9 +99,9 @@ impl Shard {
         Equality::Unknown { holder: holder.map(|(_, info)| (info.node.clone(), info.data_address)) }
     }
 
-    /// Makes room for a new entry of `id`, if need be at the expense of a lost object.
+    /// Makes room for a new entry of `id`. At the limit, drops the marker of a lost object.
     fn make_room(&mut self, id: &ObjectId) -> bool {
-        // Relation::New with an entry means a marker of a lost object.
+        // `Relation::New` with an entry means a marker of a lost object.
         self.dismantle(id);
         if self.entries.len() < self.config.limits.max_objects {
             return true;
@@ -115,7 +116,7 @@ impl Shard {
         let id = publish.id.clone();
         if !self.entries.contains_key(&id) {
             self.entries.insert(id.clone(), Entry::new(&publish));
-            self.renew_patience(turn.now, &id);
+            self.renew_wait_limits(turn.now, &id);
             let lost = Error::ObjectLost { id: id.clone() };
             self.fail_waiting(turn, &id, &lost, |query| query.resume.is_some_and(|put| put != publish.put));
         }
@@ -150,13 +151,14 @@ impl Shard {
         let is_whole =
             publish.state == LocationState::Complete && u64::try_from(bytes.len()) == Ok(size_bytes);
         if is_whole && entry.inline.is_none() && self.inline_bytes + size_bytes <= MAX_INLINE_BYTES {
-            // A slice of a received frame would keep the whole frame alive.
+            // A slice of a received frame would keep the whole frame allocated.
             entry.inline = Some(bytes.to_owned_memory());
             self.inline_bytes += size_bytes;
         }
     }
 
-    /// Adds or updates the location; returns whether a promotion of it got lost and must be said again.
+    /// Adds or updates the location. Returns `true` if the store missed a promotion, which must be
+    /// sent again.
     fn update_location(&mut self, now: Time, node: NodeIndex, publish: &Publish) -> bool {
         let pulling_from = publish.pulling_from.as_ref().map(|name| {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
@@ -203,7 +205,7 @@ impl Shard {
         was_promoted.unwrap_or(false)
     }
 
-    /// Promotes a complete copy at a connected node, or notes that there is none yet.
+    /// Promotes a complete copy at a connected node, or notes that no node has one yet.
     pub(super) fn ensure_pinned(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(entry) = self.entries.get_mut(id) else { return };
         entry.pin = Pin::Missing;
@@ -237,7 +239,8 @@ impl Shard {
             return self.drop_confirmed(turn, node, id, put);
         }
         let Some(entry) = self.entries.get(id).filter(|entry| entry.put == put) else { return };
-        // A shard that is new may have heard of the put from its receivers only: who says that it ends has produced it.
+        // A new shard may know the put only from receivers. A store that ends a put must be its
+        // producer.
         let own = entry.copies.get(node);
         let is_producing = own.is_none_or(|copy| copy.state == LocationState::Producing);
         let ends_the_put = is_producing && entry.copies.complete() == 0;
@@ -247,13 +250,14 @@ impl Shard {
         } else if reason == UnpublishReason::Superseded && ends_the_put {
             self.abort(turn, node, id, DropReason::Superseded);
         } else {
-            // Its receivers may have all the bytes by now, with their publications under way.
+            // Receivers may be complete by now, with their publications under way.
             self.remove_location(turn, id, node, turn.now + self.config.limits.node_grace);
             if reason == UnpublishReason::Conceded {
-                // To have others keep the put would bring it back after the one that was first is deleted.
+                // A store that took the put over would bring it back after the winning put is
+                // deleted.
                 self.remove_orphan(id);
                 if self.entries.get(id).is_some_and(|entry| !entry.is_lost() && !entry.has_followers()) {
-                    // Nor is what is left of it here, its bytes, to be listed or given to anybody.
+                    // The remaining inline bytes must be neither listed nor served.
                     self.dismantle(id);
                 }
             } else {
@@ -262,7 +266,7 @@ impl Shard {
         }
     }
 
-    /// Removes a location. If that leaves only partial copies, the object is lost at `lost_at`.
+    /// Removes a location. If only partial copies are left, the object is lost at `lost_at`.
     pub(super) fn remove_location(
         &mut self,
         turn: &mut Turn<'_>,
@@ -288,7 +292,7 @@ impl Shard {
         self.mark_changed(id);
     }
 
-    /// Takes an entry out of all tables; returns it with the nodes that have a copy or pull one.
+    /// Removes an entry from all tables. Returns it with the nodes that have a copy or pull one.
     pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
         let mut entry = self.entries.remove(id)?;
         self.remove_orphan(id);

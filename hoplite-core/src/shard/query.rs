@@ -1,4 +1,4 @@
-//! Receivers ask for a sender, and are served at once or wait. What they are answered with: `grant`.
+//! Queries of receivers: queues them, and chooses a sender for each. `grant` sends the answers.
 
 use std::time::Duration;
 
@@ -15,15 +15,15 @@ use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of};
 use crate::vocabulary::directory::{DropReason, GrantReason, LocationState, Query, RequestId, ToStore};
 
-/// How a waiting query can be answered.
+/// The answer to a waiting query.
 pub(super) enum Answer {
-    /// With the bytes themselves.
+    /// The bytes of an inline object.
     Inline,
-    /// With a slot of this sender.
+    /// A slot of this sender.
     Grant(NodeIndex, SenderChoice),
 }
 
-/// Which request of which node is answered how.
+/// A query and its answer.
 pub(super) type Answered = (NodeIndex, RequestId, Answer);
 
 impl Shard {
@@ -48,12 +48,11 @@ impl Shard {
         let deadline = turn.now + timeout;
         let is_last_chance = deadline <= turn.now;
         let group = if is_last_chance { EVERYWHERE } else { self.waiting_group(node, entry, resume, &avoid) };
-        // Those who wait come first.
+        // Waiting queries come first.
         let may_overtake = is_last_chance || !self.waiting.contains_key(&id);
         let since = turn.now;
-        let patient_until = since + self.patience(entry, &avoid);
-        let query =
-            WaitingQuery { id, arrival, since, deadline, timeout, resume, avoid, patient_until, group };
+        let waits_until = since + self.wait_limit(entry, &avoid);
+        let query = WaitingQuery { id, arrival, since, deadline, timeout, resume, avoid, waits_until, group };
         if may_overtake && self.answer_now(turn, node, request, &query) {
             return;
         }
@@ -65,7 +64,7 @@ impl Shard {
         self.mark_servable(&id);
     }
 
-    /// Answers a query that has just arrived, if that is possible.
+    /// Answers a query that has just arrived, if possible.
     fn answer_now(
         &mut self,
         turn: &mut Turn<'_>,
@@ -86,7 +85,8 @@ impl Shard {
         let Some((sender, choice)) = offered else { return false };
         debug_assert!(self.is_without_better(&query.id, node, query, &choice), "slow, but not the only one");
         self.grant(turn, node, request, &query.id, sender, choice);
-        // The sender now feeds one more node, which those who wait may have preferred to a sender that they avoid.
+        // The sender now serves one more node. Waiting queries may prefer that node to a sender
+        // that they avoid.
         self.mark_servable(&query.id);
         true
     }
@@ -94,8 +94,8 @@ impl Shard {
     fn join_queue(&mut self, node: NodeIndex, request: RequestId, query: WaitingQuery) {
         let Some(record) = self.nodes.get_mut(node) else { return };
         self.due.queries.insert(query.deadline, (node, request));
-        if query.since < query.patient_until {
-            self.due.patience.insert(query.patient_until, (node, request));
+        if query.since < query.waits_until {
+            self.due.wait_limits.insert(query.waits_until, (node, request));
         }
         let queue = self.waiting.entry(query.id.clone()).or_default();
         queue.insert((query.group, query.arrival), (node, request));
@@ -104,7 +104,7 @@ impl Shard {
 
     pub(super) fn leave_queue(&mut self, node: NodeIndex, request: RequestId, query: &WaitingQuery) {
         self.due.queries.remove(query.deadline, (node, request));
-        self.due.patience.remove(query.patient_until, (node, request));
+        self.due.wait_limits.remove(query.waits_until, (node, request));
         if let Some(queue) = self.waiting.get_mut(&query.id) {
             queue.remove(&(query.group, query.arrival));
             if queue.is_empty() {
@@ -114,7 +114,7 @@ impl Shard {
         }
     }
 
-    /// Ends the wait of a query, if this is one.
+    /// Removes and returns a waiting query; `None` if the request is not a query.
     pub(super) fn take_query(&mut self, node: NodeIndex, request: RequestId) -> Option<WaitingQuery> {
         self.waiting_query(node, request)?;
         let Some(OpenRequest::Query(query)) = self.nodes.get_mut(node)?.requests.remove(&request) else {
@@ -130,8 +130,8 @@ impl Shard {
         }
     }
 
-    /// Answers as many of the waiting queries of an object as possible, and sees to it that those that are left are looked at
-    /// again when a chain has bytes at its end.
+    /// Answers as many waiting queries of an object as possible. If some are left, schedules
+    /// another look for the time at which the end of a chain has bytes.
     pub(super) fn serve(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         while let Some((node, request, answer)) = self.next_answer(turn.now, id) {
             let query = self.take_query(node, request);
@@ -160,7 +160,7 @@ impl Shard {
         }
     }
 
-    /// Which query for an object is to be answered next: with the inline bytes, or with a slot of this sender.
+    /// Chooses the query of an object that the shard answers next, and its answer.
     pub(super) fn next_answer(&self, now: Time, id: &ObjectId) -> Option<Answered> {
         let entry = self.entries.get(id).filter(|entry| !entry.is_lost())?;
         let queue = self.waiting.get(id)?;
@@ -184,7 +184,8 @@ impl Shard {
         if queue.last_key_value().is_some_and(|((group, _), _)| *group == EVERYWHERE) {
             return first.map(|(_, answer)| answer);
         }
-        // Those who wait in a group come first, since they take what is close to them, but not for long.
+        // Queries that wait in their group come first, because they use close copies. A query that
+        // has waited for long overrides this.
         let (waited, first) = first.map_or((Duration::ZERO, None), |(waited, first)| (waited, Some(first)));
         if waited >= AGED_AFTER {
             return first;
@@ -197,20 +198,21 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if some location of an object can be granted to somebody.
+    /// Returns `true` if the shard may grant some location of an object.
     fn has_candidate(&self, now: Time, entry: &Entry) -> bool {
         let unfinished = entry.copies.free(EVERYWHERE, Class::Unfinished).next();
         entry.copies.free(EVERYWHERE, Class::Complete).next().is_some()
             || unfinished.is_some_and(|record| self.may_extend(now, entry, record))
     }
 
-    /// Returns `true` if a receiver may be sent to a copy that is not complete.
+    /// Returns `true` if the shard may send a receiver to this unfinished copy.
     fn may_extend(&self, now: Time, entry: &Entry, record: &LocationRecord) -> bool {
         self.hop_time.may_extend(now, record.since, entry.transfers.len(), entry.size_bytes)
     }
 
-    /// The best of the free locations of these classes for a receiver: the closest by groups, but for those that it avoids, or that are
-    /// slow.
+    /// Chooses the best free location of these classes for a receiver, in the closest group first.
+    /// Uses avoided or slow senders only if there are no others, and only after the query's wait
+    /// limit.
     fn offer(
         &self,
         now: Time,
@@ -233,7 +235,7 @@ impl Shard {
         slow.or(avoided).filter(|(_, choice)| !self.waits_for_better(now, entry, node, query, choice.reason))
     }
 
-    /// The best of the free locations of these classes in a group.
+    /// Chooses the best free location of these classes in a group.
     pub(super) fn offer_in(
         &self,
         now: Time,
@@ -266,7 +268,7 @@ impl Shard {
                     avoided,
                     is_slow,
                 });
-                // They come best first. The second one says that there was a choice.
+                // The candidates come best first. A second good one proves that there was a choice.
                 welcome += usize::from(!avoided && !is_slow);
                 if welcome == 2 {
                     break;
@@ -286,13 +288,13 @@ impl Shard {
         Some((sender, choice))
     }
 
-    /// Returns `true` if somebody is served by `node`, as far as is known.
+    /// Returns `true` if `node` serves another node, as far as the shard knows.
     pub(super) fn serves(&self, entry: &Entry, node: NodeIndex) -> bool {
         let name = self.nodes.get(node).map(|record| &record.info.node);
         entry.transfers.served_by(node) > 0 || name.is_some_and(|name| entry.copies.is_pulled_from(name))
     }
 
-    /// Returns `true` if a copy is that of `node`, or is pulled from it.
+    /// Returns `true` if a copy belongs to `node`, or gets its bytes from `node`.
     pub(super) fn is_behind(
         &self,
         entry: &Entry,
@@ -303,7 +305,8 @@ impl Shard {
         record.node == node || (serves && self.pulls_from(entry, record.node, node))
     }
 
-    /// Returns `true` if `node` pulls from `root`, directly or through others. Only asked about a receiver that serves others itself.
+    /// Returns `true` if `node` pulls from `root`, directly or through others. Callers check first
+    /// that `root` serves some node.
     fn pulls_from(&self, entry: &Entry, node: NodeIndex, root: NodeIndex) -> bool {
         pulls_from(node, root, |node| {
             let published = entry.copies.get(node).and_then(|record| record.pulling_from.as_ref());
@@ -313,7 +316,7 @@ impl Shard {
     }
 }
 
-/// The first of these answers that does not give precedence to others, or else the first.
+/// Returns the first answer that does not give precedence to others, or else the first answer.
 pub(super) fn first_by_precedence<A>(mut answers: impl Iterator<Item = (bool, A)>) -> Option<(bool, A)> {
     let first = answers.next()?;
     if !first.0 {

@@ -1,9 +1,13 @@
-//! Nodes come, go away for a moment, come back, or are lost.
+//! Sessions: nodes connect, go away for a moment, come back, or are lost.
 //!
-//! A node that goes away keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace), but nobody is sent to
-//! it. When it comes back as the same run, its locations count again at once, and it publishes all its copies again; what
-//! it has not published when it has been quiet for as long as the grace is given up. When it comes back as another run,
-//! its old copies are gone with the old process.
+//! A node that goes away keeps its locations for [`Limits::node_grace`](crate::Limits::node_grace),
+//! but serves no receivers.
+//!
+//! If it comes back as the same run, its locations count again at once, and it publishes all its
+//! copies again. The shard gives up the rest once the node has published nothing for the grace
+//! period.
+//!
+//! If it comes back as another run, its old copies are gone with the old process.
 
 use super::copies::LocationRecord;
 use super::nodes::{MAX_NODES, NodeIndex, OpenRequest, Presence};
@@ -39,7 +43,7 @@ impl Shard {
         }
     }
 
-    /// Has it said, once for each set of keys, that stores say by different keys where they are.
+    /// Reports differing label keys of stores to the log, once for each set of keys.
     fn compare_keys(&mut self, turn: &mut Turn<'_>) {
         let counts = self.nodes.keys();
         if counts.differ() && counts.iter().any(|(keys, _)| !self.keys_said.contains(&keys)) {
@@ -48,8 +52,10 @@ impl Shard {
         }
     }
 
-    /// Returns the reason for which a store must not join whose list of shards is not that of the others that are connected. The first one decides;
-    /// the list can change once all sessions have ended.
+    /// Returns an error if the store's list of shards differs from the list of the connected
+    /// stores.
+    ///
+    /// The first connected store fixes the list. The list can change after all sessions have ended.
     fn list_mismatch(&self, info: &NodeInfo) -> Option<Error> {
         let mut others = self.nodes.iter().filter(|record| record.is_connected());
         let other = others.find(|record| record.info.node != info.node)?;
@@ -97,7 +103,7 @@ impl Shard {
         self.mark_holdings_servable(index);
     }
 
-    /// The session of a node is gone.
+    /// Handles the end of a node's session.
     pub(super) fn disconnected(&mut self, turn: &mut Turn<'_>, node: &NodeId, incarnation: Incarnation) {
         let Some(index) = self.nodes.connected(node) else { return };
         if self.nodes.get(index).is_some_and(|record| record.info.incarnation == incarnation) {
@@ -105,7 +111,7 @@ impl Shard {
         }
     }
 
-    /// Drops what a session had open and starts the grace.
+    /// Drops the open requests and slots of a session, and starts the grace period.
     fn go_away(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let Some(record) = self.nodes.get_mut(index) else { return };
         let Presence::Connected { sweep_at } = record.presence else { return };
@@ -124,7 +130,7 @@ impl Shard {
             self.release(index, grant);
         }
         self.mark_copies(index, |copy| copy.is_away = true);
-        // A sender that others avoided may be the only one left to them.
+        // This sender may be the only one left for queries that avoid others.
         self.mark_holdings_servable(index);
     }
 
@@ -138,7 +144,7 @@ impl Shard {
         }
     }
 
-    /// Forgets an open request without answering it.
+    /// Forgets an open request without an answer.
     pub(super) fn close_request(&mut self, node: NodeIndex, request: RequestId) {
         let requests = self.nodes.get_mut(node).map(|record| &mut record.requests);
         match requests.and_then(|requests| requests.remove(&request)) {
@@ -154,7 +160,8 @@ impl Shard {
         }
     }
 
-    /// The grace of a node has ended: of one that is away, or of one that should have published again.
+    /// Handles the end of a node's grace period: the node is away, or did not publish all copies
+    /// again.
     pub(super) fn node_due(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         match self.nodes.get(index).map(|record| record.presence) {
             Some(Presence::Away { .. }) => self.lose_node(turn, index),
@@ -163,7 +170,8 @@ impl Shard {
         }
     }
 
-    /// Gives up the copies that a reconnected node did not publish again, or waits on while it still does.
+    /// Gives up the copies that a reconnected node did not publish again. Waits longer while the
+    /// node still publishes.
     fn sweep(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         let grace = self.config.limits.node_grace;
         let Some(record) = self.nodes.get_mut(index) else { return };
@@ -206,7 +214,7 @@ impl Shard {
         self.to_serve.extend(wanted.cloned());
     }
 
-    /// Tells a node again what it must drop: it may have missed it.
+    /// Repeats the drops that a node may have missed.
     fn resend_drops(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         for ((id, put), deletion) in &self.deletions {
             if deletion.pending.contains(&index) {

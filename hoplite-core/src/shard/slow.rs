@@ -1,6 +1,7 @@
-//! Receivers get around links that stores say are slow: they take another sender, or wait for one for a while.
+//! Routes receivers around links that stores report as slow: a receiver takes another sender, or
+//! waits for one for a while.
 //!
-//! Nobody is excluded: who has waited in vain takes what there is.
+//! No receiver starves, because one that has waited in vain accepts a slow link.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,25 +17,29 @@ use crate::time::Time;
 use crate::topology::place::EVERYWHERE;
 use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, RequestId, ToStore};
 
-/// For fewer bytes the link does not matter: they are over before a receiver could give way.
+/// Smallest object for which slow links matter. A smaller transfer ends before its receiver could
+/// give way.
 const MIN_ROUTED_BYTES: u64 = 1 << 20;
 
 impl Shard {
-    /// Returns the time that a receiver waits rather than that it takes a sender that it avoids, or one over a slow link.
-    pub(super) fn patience(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
+    /// Returns the time for which a receiver waits rather than accept an avoided sender, or one
+    /// over a slow link.
+    pub(super) fn wait_limit(&self, entry: Option<&Entry>, avoid: &[NodeIndex]) -> Duration {
         match entry {
             _ if !avoid.is_empty() => AGED_AFTER,
             _ if !self.nodes.has_slow_links() => Duration::ZERO,
-            // A slow link takes twice as long as others, at least. One who was asked to give way hears of it over that link too.
+            // A slow link needs at least twice the usual time. The request to give way takes the
+            // slow link, too.
             Some(entry) => self.transfer_times.recall_until(entry.size_bytes),
-            // It is timed anew when the object is put.
+            // The put of the object starts the limit.
             None => Duration::ZERO,
         }
     }
 
-    /// An object is put for which receivers wait, or the first link is slow: those that have asked before are as patient as those that
-    /// ask now.
-    pub(super) fn renew_patience(&mut self, now: Time, id: &ObjectId) {
+    /// Starts the wait limits of an object's waiting queries again. Callers do so when the object
+    /// is put, or when the first slow link is reported. Earlier queries thus wait as long as new
+    /// ones.
+    pub(super) fn renew_wait_limits(&mut self, now: Time, id: &ObjectId) {
         if !self.nodes.has_slow_links() {
             return;
         }
@@ -49,15 +54,15 @@ impl Shard {
             if let Some(OpenRequest::Query(query)) = open
                 && query.avoid.is_empty()
             {
-                self.due.patience.remove(query.patient_until, (*node, *request));
-                self.due.patience.insert(until, (*node, *request));
-                query.patient_until = until;
+                self.due.wait_limits.remove(query.waits_until, (*node, *request));
+                self.due.wait_limits.insert(until, (*node, *request));
+                query.waits_until = until;
             }
         }
     }
 
-    /// Returns `true` if others that wait are served before this receiver, which would take a slow sender: what they get is for it too then. But
-    /// not for longer than a transfer takes.
+    /// Returns `true` if other queries are served before this one, which would use a slow sender.
+    /// It may later use what the others receive. This lasts no longer than a transfer.
     pub(super) fn gives_precedence(
         &self,
         now: Time,
@@ -66,16 +71,17 @@ impl Shard {
         choice: &SenderChoice,
     ) -> bool {
         choice.reason == GrantReason::SlowButOnly
-            && now < query.patient_until + self.transfer_times.recall_until(entry.size_bytes)
+            && now < query.waits_until + self.transfer_times.recall_until(entry.size_bytes)
     }
 
-    pub(super) fn patience_ended(&mut self, node: NodeIndex, request: RequestId) {
+    pub(super) fn wait_limit_ended(&mut self, node: NodeIndex, request: RequestId) {
         if let Some(id) = self.waiting_query(node, request).map(|query| query.id.clone()) {
             self.mark_servable(&id);
         }
     }
 
-    /// Returns `true` if a receiver does not take what was chosen for such a reason: another location that is busy now is worth a short wait.
+    /// Returns `true` if a receiver waits instead of using the chosen sender, because a better
+    /// location may become free soon.
     pub(super) fn waits_for_better(
         &self,
         now: Time,
@@ -84,7 +90,7 @@ impl Shard {
         query: &WaitingQuery,
         reason: GrantReason,
     ) -> bool {
-        if !reason.is_last_resort() || now >= query.patient_until {
+        if !reason.is_last_resort() || now >= query.waits_until {
             return false;
         }
         let serves = self.serves(entry, node);
@@ -99,7 +105,8 @@ impl Shard {
         entry.copies.iter().take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// Returns `true` if the bytes of a copy would reach `node` over a link that is known to be slow, if that matters for so many.
+    /// Returns `true` if the copy's bytes would reach `node` over a slow link, and the object is
+    /// large enough to matter.
     pub(super) fn is_slow(&self, entry: &Entry, record: &LocationRecord, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() || entry.size_bytes < MIN_ROUTED_BYTES {
             return false;
@@ -107,8 +114,8 @@ impl Shard {
         record.is_held_up() || self.nodes.is_slow_link(record.node, node)
     }
 
-    /// Returns `true` if no complete copy is free that would reach the receiver over a usual link, if it is sent to a slow sender. True of all
-    /// grants.
+    /// Returns `true` unless a slow sender was chosen while a complete copy with a usual link is
+    /// free. Holds for all grants.
     pub(super) fn is_without_better(
         &self,
         id: &ObjectId,
@@ -128,8 +135,10 @@ impl Shard {
         !entry.copies.free(EVERYWHERE, Class::Complete).take(MAX_CONSIDERED).any(is_better)
     }
 
-    /// A node says to which peers its links are slow. Those who wait may take now what was slow before.
-    /// Who has waited since before any was known to be slow is as patient as one that asks now.
+    /// Sets the slow peers that a node reports. Waiting queries may now accept links that were slow
+    /// before.
+    ///
+    /// If these are the first slow links, the wait limits of all waiting queries start now.
     pub(super) fn set_slow_peers(&mut self, now: Time, index: NodeIndex, peers: Vec<NodeId>) {
         let had_slow_links = self.nodes.has_slow_links();
         if self.nodes.set_slow_peers(index, peers) {
@@ -139,13 +148,13 @@ impl Shard {
             };
             let waited_for: Vec<ObjectId> = self.waiting.keys().filter(is_large).cloned().collect();
             for id in waited_for.iter().filter(|_| !had_slow_links) {
-                self.renew_patience(now, id);
+                self.renew_wait_limits(now, id);
             }
             self.to_serve.extend(waited_for);
         }
     }
 
-    /// Links are slow that were not, or the other way around.
+    /// Updates the slow transfers of all objects, because the set of slow links changed.
     pub(super) fn mark_all_slow_transfers(&mut self) {
         let transferred: BTreeSet<ObjectId> = self.grants.values().cloned().collect();
         for id in transferred {
@@ -153,7 +162,7 @@ impl Shard {
         }
     }
 
-    /// Returns `true` if a node's copy of an object has to wait for bytes that come over a slow link.
+    /// Returns `true` if a node's copy of an object waits for bytes that come over a slow link.
     pub(super) fn is_held_up(&self, id: &ObjectId, node: NodeIndex) -> bool {
         if !self.nodes.has_slow_links() {
             return false;
@@ -162,13 +171,13 @@ impl Shard {
         copy.is_some_and(LocationRecord::is_held_up)
     }
 
-    /// Marks anew which transfers of an object go over slow links, or follow one that does.
+    /// Finds again the transfers of an object that go over slow links, or are behind one.
     pub(super) fn mark_slow_transfers(&mut self, id: &ObjectId) {
         let Some(entry) = self.entries.get(id) else { return };
         if entry.size_bytes < MIN_ROUTED_BYTES || entry.transfers.is_empty() {
             return;
         }
-        // The latest slot of a receiver counts, so that these are trees.
+        // Only the latest slot of a receiver counts, so that the transfers form trees.
         let senders: BTreeMap<NodeIndex, NodeIndex> =
             entry.transfers.iter().map(|(receiver, _, transfer)| (receiver, transfer.sender)).collect();
         let mut receivers: BTreeMap<NodeIndex, Vec<NodeIndex>> = BTreeMap::new();
@@ -203,7 +212,8 @@ impl Shard {
         self.mark_servable(id);
     }
 
-    /// Returns `true` if a transfer is slow, if it is known of its sender whether what it receives comes slowly.
+    /// Returns `true` if a transfer is slow, given for each sender whether its own bytes come
+    /// slowly.
     fn is_slow_behind(
         &self,
         entry: &Entry,
@@ -221,8 +231,8 @@ impl Shard {
         is_held_up || self.nodes.is_slow_link(sender, receiver)
     }
 
-    /// Asks a receiver over a slow link to give way to one that waits and can have the same sender over a better link. The one that
-    /// gives way goes on where it is, behind the other.
+    /// Recalls a slot over a slow link, if a waiting receiver has a better link to the same sender.
+    /// The first receiver then continues from the same offset, behind the waiting one.
     pub(super) fn recall_slow_transfer(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         let is_recalled = |(.., transfer): (_, _, &Transfer)| transfer.is_recalled;
@@ -247,7 +257,8 @@ impl Shard {
         let recalled = entry.transfers.slow().find(|(receiver, _, transfer)| {
             is_slow_still(*receiver, transfer)
                 && waiting.iter().any(|(node, query)| {
-                    // One that began later has given way to this one already, and has found nothing better.
+                    // A transfer that began later already gave way to this query, and found nothing
+                    // better.
                     node != receiver && transfer.began <= query.since && may_have(transfer, *node, query)
                 })
         });

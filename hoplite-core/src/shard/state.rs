@@ -1,4 +1,4 @@
-//! What several parts of a shard keep or count.
+//! State and bounds that several parts of a shard share.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,45 +9,47 @@ use crate::topology::live::MAX_TOLD;
 use crate::topology::place::Path;
 use crate::vocabulary::directory::RequestId;
 
-/// Most senders that one query may avoid; more are ignored.
+/// Most senders that one query may avoid. The shard ignores more.
 pub(super) const MAX_AVOIDED: usize = 64;
-/// Most copies of either class that are looked at for one receiver, the best of the free ones first: more than it can avoid.
+/// Most free copies of either class that the shard considers for one receiver, best first. It
+/// exceeds the number that a query can avoid.
 pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
-/// Most waiting receivers that are looked at for one that can have its sender over a usual link: more than a store calls slow.
+/// Most waiting receivers that the shard examines to find one with a usual link to its sender. It
+/// exceeds the number of slow peers that a store reports.
 pub(super) const MAX_PASSED: usize = 2 * MAX_TOLD;
-/// Most groups in which somebody waits that are looked at for one event.
+/// Most groups with waiting queries that the shard examines for one event.
 pub(super) const MAX_GROUPS: usize = 64;
 
 /// The queries that wait for an object, by group and arrival.
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
 
-/// A put whose copies are being dropped.
+/// A put whose copies nodes are dropping.
 #[derive(Debug)]
 pub(super) struct Deletion {
-    /// Nodes that have not said yet that their copy is gone.
+    /// The nodes that have not confirmed the drop yet.
     pub(super) pending: BTreeSet<NodeIndex>,
-    /// The nodes that want to know, and their requests.
+    /// The delete requests that wait for the end, with their nodes.
     pub(super) requesters: BTreeSet<(NodeIndex, RequestId)>,
 }
 
-/// The objects that need a store to keep them.
+/// The inline objects that need a store to keep them.
 #[derive(Debug, Default)]
 pub(super) struct Orphans {
     pub(super) objects: BTreeMap<ObjectId, Orphan>,
-    /// The time at which the next one may be handed over for the first time.
+    /// The earliest time at which another object may be handed over for the first time.
     pub(super) next: Time,
-    /// The time at which the next one may be handed over again.
+    /// The earliest time at which another object may be handed over again.
     pub(super) next_again: Time,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Orphan {
-    /// The time at which a store is asked.
+    /// The time of the offer to the next store.
     pub(super) due: Option<Time>,
-    /// If nobody is left to ask, when all may be asked again.
+    /// The time of the next offers to all stores, once all of them had an offer.
     pub(super) again_at: Option<Time>,
-    /// Those who were asked and have not kept it, at most `MAX_ASKED`.
-    pub(super) asked: BTreeSet<NodeIndex>,
+    /// The stores that had an offer and have not kept the object, at most `MAX_OFFERS`.
+    pub(super) offered: BTreeSet<NodeIndex>,
 }
 
 impl Orphans {

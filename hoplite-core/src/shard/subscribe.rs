@@ -1,7 +1,8 @@
-//! Updates to those who watch an object.
+//! Sends updates to the subscribers of an object.
 //!
-//! Each says all that is known, at once after every change. While an object has many copies, that would cost the more the more
-//! there are, and much of a broadcast would go into it: those who watch such an object hear of several changes together.
+//! Each update contains the full state of the object, and the shard sends one after every change.
+//! The cost grows with the number of copies and would dominate a large broadcast. Therefore updates
+//! of an object with many copies cover several changes.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use crate::error::Error;
 use crate::id::ObjectId;
 use crate::vocabulary::directory::{RequestId, ToStore, Wants};
 
-/// An object with no more copies is told of at every change: as many as chains form at once.
+/// Most copies of an object with an update after every change: as many as the first chains have.
 const MAX_PROMPT_COPIES: usize = 64;
-/// The time that lies between two updates for each copy that they tell each subscriber of: to tell of one takes some 0.3 us, so a
-/// thirtieth of the time goes into it at most.
+/// Pause between two updates, for each copy that they list to each subscriber. Listing a copy takes
+/// about 0.3 us, so updates take at most a thirtieth of the time.
 const PAUSE_PER_COPY: Duration = Duration::from_micros(10);
 /// The longest pause.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
@@ -64,7 +65,8 @@ impl Shard {
         }
     }
 
-    /// Tells all subscribers of an object what is known now, or notes that it must be told when a pause is over.
+    /// Sends the state of an object to all its subscribers. During a pause, only schedules the
+    /// update.
     pub(super) fn notify(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some(subscribers) = self.subscribers.get(id) else { return };
         if let Some(until) = self.pauses.get(id).filter(|until| **until > turn.now) {
@@ -89,8 +91,8 @@ impl Shard {
         }
     }
 
-    /// Tells all subscribers that an object was deleted which nobody has put: one of them may be about to make it. The
-    /// subscriptions go on.
+    /// Tells all subscribers that an id without a put was deleted, because one of them may be about
+    /// to put it. The subscriptions stay open.
     pub(super) fn notify_deleted(&self, turn: &mut Turn<'_>, id: &ObjectId) {
         for (node, request) in self.subscribers.get(id).into_iter().flatten() {
             let error = Error::Deleted { id: id.clone() };

@@ -1,4 +1,4 @@
-//! Tests of the shard: readable scenarios, properties of random runs, and what neither says well.
+//! Tests of the shard: scenarios as text, properties of random runs, and single cases.
 
 mod cases;
 mod chains;
@@ -15,7 +15,7 @@ use super::*;
 use crate::metadata::Metadata;
 use crate::placement::ShardList;
 
-/// A shard with a clock and some shorthands.
+/// A shard with a clock and shorthands.
 struct World {
     shard: Shard,
     now: Time,
@@ -26,7 +26,7 @@ impl World {
         Self { shard: Shard::new(config, Time::ZERO), now: Time::ZERO }
     }
 
-    /// A shard that is past its warm-up, and these nodes.
+    /// Returns a shard after its warm-up, with these nodes.
     fn with_nodes(names: &[&str]) -> Self {
         let mut world = Self::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
         for name in names {
@@ -61,7 +61,7 @@ impl World {
         self.apply(Event::Message { node: node(name), message })
     }
 
-    /// As `say`, for what is answered by messages only: to whom, and what.
+    /// Sends a message as `say` does. Returns the messages of the shard and their receivers.
     fn ask(&mut self, name: &str, message: ToShard) -> Vec<(String, ToStore)> {
         let effects = self.say(name, message).into_iter();
         let sent = effects.filter_map(|effect| match effect {
@@ -78,7 +78,10 @@ impl World {
         while let Some(deadline) = self.shard.next_deadline().filter(|deadline| *deadline <= end) {
             self.now = self.now.max(deadline);
             effects.extend(self.apply(Event::Tick));
-            assert!(self.shard.next_deadline().is_none_or(|next| next > self.now), "what was due is done");
+            assert!(
+                self.shard.next_deadline().is_none_or(|next| next > self.now),
+                "the tick handles everything that is due"
+            );
         }
         self.now = end;
         effects

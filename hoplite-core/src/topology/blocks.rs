@@ -1,39 +1,42 @@
-//! The blocks of a matrix of many nodes: within a block there is a link for each pair, and between two blocks one for all pairs.
+//! The blocks of a matrix of many nodes. Within a block, each pair of nodes has a link. Between two
+//! blocks, one link stands for all pairs.
 //!
-//! So thousands of nodes in racks take a link for each pair of a rack and for each two racks, and not for each two nodes.
+//! Thousands of nodes in racks thus need links only for the pairs of each rack and for the pairs of
+//! racks.
 
 use super::error::TopologyError;
 
-/// Most blocks: there are half a million links between so many.
+/// Most blocks. They have half a million links between them.
 pub const MAX_BLOCKS: usize = 1024;
 
-/// Which nodes are in which block, and where the links are in the list of all links: first the packed triangle of each block, then that
-/// of the blocks.
+/// The block of each node, and the positions of links in the list of all links. The packed triangle
+/// of each block comes first, then the triangle of the blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
-    /// Of each node, its block, and its number among the nodes of that block.
+    /// The block of each node, and the node's number within the block.
     seats: Vec<(u32, u32)>,
     /// The nodes of each block, in ascending order.
     members: Vec<Vec<u32>>,
-    /// Where the triangle of each block begins; at last, where that of the blocks does.
+    /// The start of each block's triangle. The last entry is the start of the triangle of blocks.
     starts: Vec<usize>,
 }
 
-/// What a link of a matrix of blocks stands for.
+/// The nodes or blocks that a link of a matrix of blocks connects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BlockLink {
-    /// Two nodes of a block, the later one first.
+    /// Two nodes of a block, the one with the larger index first.
     Within(u32, u32),
-    /// All pairs of two blocks, the later one first.
+    /// All pairs of nodes of two blocks, the block with the larger number first.
     Between(u32, u32),
 }
 
 impl Blocks {
-    /// The blocks of nodes, given that of each node. Blocks are numbered from zero, and none is empty.
+    /// Creates the blocks of nodes, given the block of each node. Blocks are numbered from zero,
+    /// and each has a node.
     ///
     /// # Errors
     ///
-    /// If a number is missing, or there are more than [`MAX_BLOCKS`].
+    /// Fails if a number is missing, or if there are more than [`MAX_BLOCKS`].
     pub fn new(block_of: &[u32]) -> Result<Self, TopologyError> {
         let count = block_of.iter().max().map_or(0, |last| *last as usize + 1);
         if count > MAX_BLOCKS {
@@ -63,7 +66,7 @@ impl Blocks {
         self.members.len()
     }
 
-    /// Returns `true` if there is none.
+    /// Returns `true` if there are no blocks.
     pub const fn is_empty(&self) -> bool {
         self.members.is_empty()
     }
@@ -73,12 +76,12 @@ impl Blocks {
         self.seats.len()
     }
 
-    /// The nodes of each block.
+    /// Returns the nodes of each block.
     pub fn members(&self) -> &[Vec<u32>] {
         &self.members
     }
 
-    /// The block of a node.
+    /// Returns the block of a node.
     pub fn block(&self, node: usize) -> u32 {
         self.seats[node].0
     }
@@ -88,7 +91,7 @@ impl Blocks {
         self.starts[self.len()] + triangle_len(self.len())
     }
 
-    /// What each link stands for, in their order.
+    /// Returns the meaning of each link, in the order of the links.
     pub fn links(&self) -> impl Iterator<Item = BlockLink> {
         let within = self.members.iter().flat_map(|members| {
             (1..members.len())
@@ -99,7 +102,7 @@ impl Blocks {
         within.chain((1..blocks).flat_map(|high| (0..high).map(move |low| BlockLink::Between(high, low))))
     }
 
-    /// Where the link of two different nodes is.
+    /// Returns the position of the link between two different nodes.
     pub(super) fn index(&self, a: usize, b: usize) -> usize {
         let ((block_a, seat_a), (block_b, seat_b)) = (self.seats[a], self.seats[b]);
         if block_a == block_b {
@@ -110,12 +113,12 @@ impl Blocks {
     }
 }
 
-/// Returns the number of pairs that so many things have.
+/// Returns the number of pairs of `count` items.
 pub(super) const fn triangle_len(count: usize) -> usize {
     count * count.saturating_sub(1) / 2
 }
 
-/// Where a pair is in a packed triangle.
+/// Returns the position of a pair in a packed triangle.
 pub(super) const fn triangle_index(a: usize, b: usize) -> usize {
     if a > b { a * (a - 1) / 2 + b } else { b * (b - 1) / 2 + a }
 }

@@ -1,20 +1,24 @@
-//! Which nodes are close to each other: a dendrogram by average linkage, its leaves as an order, and groups of several levels.
+//! Clusters close nodes: a dendrogram by average linkage, an order of its leaves, and groups on
+//! several levels.
 //!
-//! Source: PLink and Cloud Collectives, section II-A, find hosts that are close by clustering latencies; average linkage, so
-//! that one fast link does not join two racks, and the choice of levels by jumps of the distance, are ours.
+//! Source: PLink and Cloud Collectives, section II-A, find close hosts by clustering latencies.
+//! Ours are average linkage, with which one fast link does not join two racks, and the choice of
+//! levels by jumps of the distance.
 
 use super::blocks::{Blocks, triangle_index};
 use super::matrix::Links;
 use super::place::{MAX_LEVELS, Place};
 
-/// A distance that is this many times the next smaller one separates two levels of the network. Hosts of a rack are within 20%
-/// of each other in Cloud Collectives' figure 2, and racks some times further apart.
+/// Ratio to the next smaller distance that separates two levels of the network. In figure 2 of
+/// Cloud Collectives, hosts of a rack differ by up to 20%, and racks are several times farther
+/// apart.
 const LEVEL_RATIO_PERCENT: u64 = 150;
 
-/// Two groups that were joined.
+/// A join of two groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Join {
-    /// The mean cost between their nodes, in picoseconds; cut to 32 significant bits of the largest cost.
+    /// Mean cost between nodes of the two groups, in picoseconds. Precise to 32 significant bits of
+    /// the largest cost.
     pub distance_ps: u64,
     /// A node of the first group.
     pub first: u32,
@@ -22,18 +26,20 @@ pub struct Join {
     pub second: u32,
 }
 
-/// The joins of all nodes into one group.
+/// A tree that joins all nodes into one group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dendrogram {
     nodes: usize,
-    /// n - 1 joins. Each comes after those that made the groups that it joins.
+    /// The n - 1 joins. A join comes after the joins that made its two groups.
     joins: Vec<Join>,
 }
 
 impl Dendrogram {
-    /// Joins the two groups with the least mean cost between their nodes, again and again. O(n^2) by chains of nearest
-    /// neighbours (Murtagh, 1983). If the matrix has blocks, the nodes of each are joined first, and then the blocks, so that it takes no
-    /// number for each two nodes.
+    /// Joins the two groups with the smallest mean cost, until one group is left. Takes O(n^2) with
+    /// chains of nearest neighbours (Murtagh, 1983).
+    ///
+    /// In a matrix with blocks, joins the nodes of each block first, and then the blocks. It then
+    /// needs no number for each pair of nodes.
     pub fn new(links: Links<'_>) -> Self {
         let nodes = links.len();
         let joins = match links.matrix().blocks() {
@@ -43,13 +49,13 @@ impl Dendrogram {
         Self { nodes, joins }
     }
 
-    /// All joins, each after those that made the groups that it joins.
+    /// Returns all joins. A join comes after the joins that made its two groups.
     pub fn joins(&self) -> &[Join] {
         &self.joins
     }
 
-    /// The leaves from left to right, each group turned so that the hop into the next one is cheap: a first order for rings and
-    /// chains.
+    /// Returns the leaves from left to right, with each group turned so that the hop to the next
+    /// group is cheap. This is an initial order for rings and chains.
     pub fn leaves_by_ends(&self, links: Links<'_>) -> Vec<u32> {
         let end = |nodes: &[u32], last: bool| if last { nodes[nodes.len() - 1] } else { nodes[0] };
         self.leaves(|left, right| {
@@ -68,8 +74,9 @@ impl Dendrogram {
         })
     }
 
-    /// The leaves with the larger group of each join first, so that groups whose sizes are powers of two are aligned: a first
-    /// order for halving-doubling and other exchanges.
+    /// Returns the leaves with the larger group of each join first, so that groups whose sizes are
+    /// powers of two are aligned. This is an initial order for halving-doubling and other
+    /// exchanges.
     pub fn leaves_by_size(&self) -> Vec<u32> {
         self.leaves(|left, right| {
             if left.len() < right.len() {
@@ -94,8 +101,8 @@ impl Dendrogram {
         std::mem::take(&mut groups[last as usize])
     }
 
-    /// The distances at which groups of one level end, largest first: those that are half as large again as the next smaller
-    /// one, and of these the at most [`MAX_LEVELS`] with the largest ratio.
+    /// Returns the distances that separate levels, largest first. A level needs a jump to at least
+    /// 1.5 times the next smaller distance. Returns the at most [`MAX_LEVELS`] largest jumps.
     pub fn levels(&self) -> Vec<u64> {
         let mut distances: Vec<u64> = self.joins.iter().map(|join| join.distance_ps).collect();
         distances.sort_unstable();
@@ -103,7 +110,7 @@ impl Dendrogram {
             u128::from(pair[1]) * 100 >= u128::from(pair[0]) * u128::from(LEVEL_RATIO_PERCENT)
                 && pair[1] > pair[0]
         });
-        // By the ratio in 1/1000, which is enough to compare jumps.
+        // Ratios in 1/1000 suffice to compare jumps.
         let mut jumps: Vec<(u128, u64)> =
             jumps.map(|pair| (u128::from(pair[1]) * 1000 / u128::from(pair[0].max(1)), pair[0])).collect();
         jumps.sort_unstable_by(|a, b| b.cmp(a));
@@ -113,7 +120,8 @@ impl Dendrogram {
         levels
     }
 
-    /// The group of each node if only joins up to `distance_ps` are made, numbered from 0 in the order of their first node.
+    /// Returns the group of each node if only joins up to `distance_ps` are made. Groups are
+    /// numbered from 0 in the order of their first node.
     pub fn groups(&self, distance_ps: u64) -> Vec<u32> {
         let mut union = Union::new(self.nodes);
         for join in self.joins.iter().filter(|join| join.distance_ps <= distance_ps) {
@@ -131,7 +139,8 @@ impl Dendrogram {
         (0..self.nodes as u32).map(number).collect()
     }
 
-    /// The places of all nodes: groups by [`levels`](Self::levels), positions by `order`.
+    /// Returns the places of all nodes, with groups from [`levels`](Self::levels) and positions
+    /// from `order`.
     pub fn places(&self, order: &[u32]) -> Vec<Place> {
         let mut places = vec![Place::default(); self.nodes];
         let levels = self.levels();
@@ -149,7 +158,8 @@ impl Dendrogram {
     }
 }
 
-/// The joins of a matrix of blocks. No two blocks are joined before each of them is one group.
+/// Returns the joins of a matrix of blocks. Each block becomes one group before it joins another
+/// block.
 fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     let mut joins = Vec::with_capacity(links.len().saturating_sub(1));
     let mut heights = Vec::with_capacity(blocks.len());
@@ -178,18 +188,18 @@ fn joins_of_blocks(links: Links<'_>, blocks: &Blocks) -> Vec<Join> {
     joins
 }
 
-/// The groups while they are joined. A group has the number of one of its nodes.
+/// The groups during clustering. The number of a group is the number of one of its nodes.
 struct Groups {
-    /// Zero for a group that was joined to another.
+    /// The size of each group; zero after the group joined another one.
     sizes: Vec<u64>,
-    /// Sums of the costs between the nodes of two groups, as a packed triangle. Costs are cut to 32 bits, so that sums over
-    /// (10,000 / 2)^2 pairs fit.
+    /// Sums of the costs between the nodes of two groups, as a packed triangle. Costs have 32 bits,
+    /// so that sums over (10,000 / 2)^2 pairs fit.
     sums: Vec<u64>,
     shift: u32,
 }
 
 impl Groups {
-    /// Groups of these sizes, and what each pair of nodes of two of them costs.
+    /// Creates groups of these sizes. `cost` returns the cost between nodes of two groups.
     fn new(sizes: &[u64], cost: impl Fn(usize, usize) -> u64) -> Self {
         let pairs = || (1..sizes.len()).flat_map(|a| (0..a).map(move |b| (a, b)));
         let largest = pairs().map(|(a, b)| cost(a, b)).max().unwrap_or(0);
@@ -225,7 +235,8 @@ impl Groups {
         joins
     }
 
-    /// The group with the least mean cost to `from`; among equals `preferred`, then the one with the least number.
+    /// Returns the group with the smallest mean cost to `from`. At equal costs, `preferred` wins,
+    /// then the smallest number.
     fn nearest(&self, from: usize, preferred: Option<usize>) -> usize {
         let mut best: Option<(u64, u64, usize)> = None;
         let others = preferred.into_iter().chain(0..self.sizes.len());
@@ -245,7 +256,7 @@ impl Groups {
         (self.sums[triangle_index(a, b)] / (self.sizes[a] * self.sizes[b])) << self.shift
     }
 
-    /// Joins `b` to `a`.
+    /// Merges `b` into `a`.
     fn join(&mut self, a: usize, b: usize) {
         for other in (0..self.sizes.len()).filter(|&other| other != a && other != b) {
             if self.sizes[other] > 0 {

@@ -1,8 +1,9 @@
-//! The errors of this module: what can be wrong with its input.
+//! The errors of this module, for invalid input.
 
 use thiserror::Error;
 
-/// A matrix of all pairs of so many nodes takes 400 MB. Larger clusters are described by places, not by pairs.
+/// Most nodes of a matrix. All pairs of this many nodes take 400 MB. Places describe larger
+/// clusters.
 pub const MAX_NODES: usize = 10_000;
 
 /// One of the two numbers of a link.
@@ -10,7 +11,7 @@ pub const MAX_NODES: usize = 10_000;
 pub enum Quantity {
     /// Nanoseconds from the sending of a byte to its arrival.
     AlphaNs,
-    /// Picoseconds that each byte takes on the link.
+    /// Picoseconds per byte on the link.
     PsPerByte,
 }
 
@@ -23,43 +24,45 @@ impl std::fmt::Display for Quantity {
     }
 }
 
-/// The reason for which a matrix, an order, a model or a system of switches is refused.
+/// The reason why a matrix, an order, a model or a system of switches is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TopologyError {
-    /// There is nothing to order.
+    /// The input has no nodes.
     #[error("there are no nodes")]
     NoNodes,
-    /// More than [`MAX_NODES`].
+    /// There are more than [`MAX_NODES`] nodes.
     #[error("{count} nodes are more than the {MAX_NODES} that a matrix may have")]
     TooManyNodes {
-        /// The number of nodes that were given.
+        /// The number of nodes.
         count: usize,
     },
-    /// A block of a matrix is empty, or there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS), or not as many links as they need.
+    /// A block of a matrix is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS)
+    /// blocks, or the number of links is wrong.
     #[error("{count} blocks of nodes that make no matrix")]
     BadBlocks {
         /// The number of blocks.
         count: usize,
     },
-    /// Two rows have one name.
+    /// Two rows have the same name.
     #[error("node {name:?} is named twice")]
     DuplicateNode {
-        /// The name that occurs twice.
+        /// The duplicate name.
         name: String,
     },
-    /// A name is empty, longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES), or has control characters.
+    /// A name is empty, is longer than [`MAX_NAME_BYTES`](super::matrix::MAX_NAME_BYTES), or
+    /// contains control characters.
     #[error("the name of node {index} is empty, too long, or has control characters")]
     BadName {
-        /// The index of the node, counted from zero.
+        /// The index of the node, from zero.
         index: usize,
     },
-    /// The number of rows is not that of the nodes.
+    /// The number of rows differs from the number of nodes.
     #[error("{quantity} has {rows} rows for {nodes} nodes")]
     RowCount {
         /// The table.
         quantity: Quantity,
-        /// How many rows the table has.
+        /// The number of rows of the table.
         rows: usize,
         /// The number of nodes.
         nodes: usize,
@@ -69,14 +72,15 @@ pub enum TopologyError {
     NotSquare {
         /// The table.
         quantity: Quantity,
-        /// The row, counted from zero.
+        /// The row, from zero.
         row: usize,
-        /// The number of entries that the row has.
+        /// The number of entries of the row.
         entries: usize,
         /// The number of nodes.
         nodes: usize,
     },
-    /// An entry off the diagonal is missing, not a number, negative, or does not fit 32 bits.
+    /// An entry outside the diagonal is missing, is not a number, is negative, or does not fit 32
+    /// bits.
     #[error("{quantity} from node {row} to node {column} is {entry}")]
     BadEntry {
         /// The table.
@@ -88,7 +92,7 @@ pub enum TopologyError {
         /// The mistake in the entry.
         entry: BadEntry,
     },
-    /// Sending so much over the slowest link takes more than 2^58 picoseconds.
+    /// A message of this size takes more than 2^58 picoseconds over the slowest link.
     #[error("{size_bytes} bytes over the slowest link take more than three days")]
     CostTooLarge {
         /// The size of the message.
@@ -97,17 +101,17 @@ pub enum TopologyError {
     /// An order has too few or too many entries.
     #[error("the order has {entries} entries for {nodes} nodes")]
     OrderLength {
-        /// The number of entries that the order has.
+        /// The number of entries of the order.
         entries: usize,
         /// The number of nodes.
         nodes: usize,
     },
-    /// An order names a node twice, or one that does not exist.
+    /// An order contains a node twice, or a node that does not exist.
     #[error("the order is no permutation: entry {rank} is {node}")]
     NotAPermutation {
         /// The rank of the wrong entry.
         rank: usize,
-        /// The entry: a node that is there twice or does not exist.
+        /// The entry: a duplicate node, or a node that does not exist.
         node: u64,
     },
 }
@@ -115,13 +119,13 @@ pub enum TopologyError {
 /// The mistake in an entry of a matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum BadEntry {
-    /// It is not there, or it is NaN.
+    /// The entry is not there, or is NaN.
     #[error("missing or not a number")]
     Missing,
-    /// It is below zero.
+    /// The entry is below zero.
     #[error("negative")]
     Negative,
-    /// It is infinite, or does not fit 32 bits.
+    /// The entry is infinite, or does not fit 32 bits.
     #[error("too large")]
     TooLarge,
 }

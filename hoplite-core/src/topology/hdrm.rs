@@ -1,67 +1,69 @@
-//! Halving-doubling with rank mapping (HDRM): which rank goes to which switch of a BiGraph, so that in each step all pairs cross
-//! between the halves and no two share a link.
+//! Halving-doubling with rank mapping (HDRM): maps ranks to the switches of a BiGraph. In each
+//! step, all pairs then cross between the halves, and each pair has its own link.
 //!
-//! A BiGraph has N switches in two halves, each linked to all switches of the other half, with M hosts at each. Halving-doubling on
-//! M N ranks has log2 (M N) steps of M N / 2 pairs.
+//! A BiGraph has N switches in two halves. Each switch is linked to all switches of the other half,
+//! and has M hosts. Halving-doubling on M N ranks has log2 (M N) steps of M N / 2 pairs.
 //!
-//! Source: EFLOPS, section V-B and algorithm 1, where `B + i N` is to be read as `B + j N`, the swapped `r_i` as `R_j`, and the shift of
-//! a half as one of N / 2 places.
+//! Source: EFLOPS, section V-B and algorithm 1. We read `B + i N` as `B + j N`, the swapped `r_i`
+//! as `R_j`, and the shift of a half as a shift by N / 2 places.
 
 use std::collections::BTreeMap;
 
 use thiserror::Error;
 
-/// The most switches; with as many hosts as they can have, eight million ranks.
+/// Most switches. With the most hosts per switch, they have eight million ranks.
 pub const MAX_SWITCHES: u32 = 1 << 12;
 
 /// The ranks at each switch of the upper half, then of the lower half.
 pub type Halves = [Vec<Vec<u32>>; 2];
 
-/// The reason for which a BiGraph has no mapping.
+/// The reason why a BiGraph has no mapping.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum HdrmError {
-    /// There would be no ranks.
+    /// There are no hosts, and therefore no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
-    /// The halves' pairs of ranks differ in one bit only if the ranks of a group are a power of two.
+    /// The number of switches is not a power of two. Only for powers of two do the ranks of a pair
+    /// in two halves differ in exactly one bit.
     #[error("{switches} switches are no power of two of at least 2: some pairs would be within a half")]
     SwitchesNotAPowerOfTwo {
         /// The number of switches.
         switches: u32,
     },
-    /// More than [`MAX_SWITCHES`].
+    /// There are more than [`MAX_SWITCHES`] switches.
     #[error("{switches} switches are more than {MAX_SWITCHES}")]
     TooManySwitches {
         /// The number of switches.
         switches: u32,
     },
-    /// There are not as many links as pairs.
+    /// There are fewer links than pairs.
     #[error(
         "{hosts_per_switch} hosts at each of {switches} switches are more than {}: two pairs would share a link",
         switches / 2
     )]
     TooManyHosts {
-        /// The number of hosts that each switch has.
+        /// The number of hosts at each switch.
         hosts_per_switch: u32,
         /// The number of switches.
         switches: u32,
     },
-    /// A part of a system must fill virtual groups, or pairs of the first.
+    /// The ranks of a partial system fill neither whole virtual groups nor whole pairs of the first
+    /// group.
     #[error(
         "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: an even number up to {switches}, or a multiple of it"
     )]
     PartialSystem {
-        /// The number of ranks to be.
+        /// The requested number of ranks.
         ranks: u32,
-        /// The number of hosts that each switch has.
+        /// The number of hosts at each switch.
         hosts_per_switch: u32,
         /// The number of switches.
         switches: u32,
     },
 }
 
-/// What is wrong with a mapping: the first conflict, by step and rank.
+/// The first conflict of a mapping, by step and rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum Conflict {
@@ -77,17 +79,17 @@ pub enum Conflict {
         /// The rank.
         rank: u32,
     },
-    /// A pair does not cross between the halves.
+    /// Both ranks of a pair are in one half.
     #[error("in the step of distance {distance} ranks {} and {} are both in the {} half", pair[0], pair[1], half_name(*half))]
     WithinHalf {
         /// The difference of the ranks' numbers in this step.
         distance: u32,
         /// The pair.
         pair: [u32; 2],
-        /// 0 for upper, 1 for lower.
+        /// The half of both ranks: 0 for upper, 1 for lower.
         half: usize,
     },
-    /// Two pairs use one link.
+    /// Two pairs use the same link.
     #[error(
         "in the step of distance {distance} ranks {} and {} share the link of upper switch {upper} and lower switch {lower} with ranks \
          {} and {}",
@@ -98,7 +100,7 @@ pub enum Conflict {
         distance: u32,
         /// The pair.
         pair: [u32; 2],
-        /// The pair that has the link already.
+        /// The pair that already uses the link.
         other: [u32; 2],
         /// The index of the upper switch.
         upper: usize,
@@ -115,31 +117,33 @@ const fn half_name(half: usize) -> &'static str {
 ///
 /// # Errors
 ///
-/// If the system has no such mapping; see [`HdrmError`].
+/// Fails if the system has no such mapping; see [`HdrmError`].
 pub fn mapping(hosts_per_switch: u32, switches: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     mapping_of(hosts_per_switch, switches, hosts_per_switch * switches)
 }
 
-/// Maps as many ranks as a part of the system has; switches without ranks are left out.
+/// Maps `ranks` ranks to a part of the system. Leaves out switches without ranks.
 ///
 /// # Errors
 ///
-/// If the system, or such a part of it, has no such mapping; see [`HdrmError`].
+/// Fails if the system, or this part of it, has no such mapping; see [`HdrmError`].
 pub fn mapping_of(hosts_per_switch: u32, switches: u32, ranks: u32) -> Result<Halves, HdrmError> {
     check_system(hosts_per_switch, switches)?;
     let is_whole = if ranks <= switches { ranks.is_multiple_of(2) } else { ranks.is_multiple_of(switches) };
     if ranks == 0 || !is_whole || ranks > hosts_per_switch * switches {
         return Err(HdrmError::PartialSystem { ranks, hosts_per_switch, switches });
     }
-    // The base: one rank of each pair 2i, 2i + 1 to either half; the halves change places where i has an odd number of ones.
+    // The base assigns one rank of each pair 2i, 2i + 1 to each half. The halves are swapped if i
+    // has an odd number of ones.
     let base = |half: u32, pair: u32| 2 * pair + (half ^ (pair.count_ones() & 1));
     let per_half = ranks.min(switches) / 2;
     let groups = ranks.div_ceil(switches);
     let switch = |half: u32, switch: u32| {
         let rank = |group: u32| {
-            // Each further group is the base with the same rule for its number; its first vector is shifted by the number, so that
-            // pairs at the same place of different groups have different links.
+            // Each further group repeats the base, with the same rule for its number. Its first
+            // vector is shifted by the group's number, so that pairs at the same place of different
+            // groups use different links.
             let from = half ^ (group.count_ones() & 1);
             let pair = if half == 0 { (switch + group) % per_half } else { switch };
             base(from, pair) + group * switches
@@ -165,12 +169,14 @@ fn check_system(hosts_per_switch: u32, switches: u32) -> Result<(), HdrmError> {
     Ok(())
 }
 
-/// Checks that each rank has one place, and that in each step of halving-doubling all pairs cross between the halves and none shares
-/// a link with another. Ranks whose peer does not exist rest in a step. O(P log P) for P ranks.
+/// Checks that each rank has one place. Also checks, for each step of halving-doubling, that all
+/// pairs cross between the halves and that each has its own link.
+///
+/// Ranks without a peer rest in a step. Takes O(P log P) for P ranks.
 ///
 /// # Errors
 ///
-/// The first conflict.
+/// Returns the first conflict.
 pub fn check(halves: &Halves) -> Result<(), Conflict> {
     let places = places(halves)?;
     let ranks = places.len() as u32;
@@ -198,7 +204,7 @@ pub fn check(halves: &Halves) -> Result<(), Conflict> {
     Ok(())
 }
 
-/// The half and the switch of each rank.
+/// Returns the half and the switch of each rank.
 fn places(halves: &Halves) -> Result<Vec<(usize, usize)>, Conflict> {
     let mut places = BTreeMap::new();
     for (half, switches) in halves.iter().enumerate() {

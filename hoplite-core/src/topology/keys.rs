@@ -1,22 +1,22 @@
-//! By which keys nodes say where they are, and whether all use the same. Nodes that use others share no group, though they may stand
-//! side by side.
+//! The label keys with which nodes describe their places. Nodes with different keys share no group,
+//! even if they stand side by side.
 
 use std::fmt;
 
 use super::place::{LEVEL_KEYS, MAX_LEVELS, Path};
 
-/// The keys by which a node says where it is.
+/// The set of label keys with which a node describes its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct PlaceKeys(u8);
 
 impl PlaceKeys {
-    /// Those of the levels at which a node with this path is in a group.
+    /// Returns the keys of the levels at which `path` has a group.
     pub fn of(path: Path) -> Self {
         let bits = path.iter().enumerate().map(|(level, &number)| u8::from(number != 0) << level);
         Self(bits.fold(0, |all, bit| all | bit))
     }
 
-    /// Their names, outermost level first.
+    /// Returns the names of the keys, outermost level first.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
         LEVEL_KEYS
             .into_iter()
@@ -38,28 +38,29 @@ impl fmt::Display for PlaceKeys {
     }
 }
 
-/// The number of nodes that say by which keys where they are.
+/// The number of nodes with each set of keys.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyCounts([u32; 1 << MAX_LEVELS]);
 
 impl KeyCounts {
-    /// A node has come.
+    /// Adds a node.
     pub fn add(&mut self, path: Path) {
         self.0[usize::from(PlaceKeys::of(path).0)] += 1;
     }
 
-    /// A node that was added has gone.
+    /// Removes a node that was added.
     pub fn remove(&mut self, path: Path) {
         self.0[usize::from(PlaceKeys::of(path).0)] -= 1;
     }
 
-    /// The sets of keys that nodes have, and how many nodes have each. The empty set comes first.
+    /// Returns the sets of keys in use, with the number of nodes of each. The empty set comes
+    /// first.
     pub fn iter(&self) -> impl Iterator<Item = (PlaceKeys, u32)> + '_ {
         let present = |(bits, &nodes): (usize, &u32)| (nodes > 0).then_some((PlaceKeys(bits as u8), nodes));
         self.0.iter().enumerate().filter_map(present)
     }
 
-    /// Returns `true` if some nodes have other keys than others.
+    /// Returns `true` if nodes use different sets of keys.
     pub fn differ(&self) -> bool {
         self.iter().nth(1).is_some()
     }

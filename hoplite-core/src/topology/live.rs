@@ -1,6 +1,7 @@
-//! Estimates of links from real transfers.
+//! Estimates links from real transfers.
 //!
-//! Sources: the gain of 1/8 is that of TCP's smoothed round trip (RFC 6298); Cloud Collectives, section VI, proposes TCP_INFO.
+//! Sources: the gain of 1/8 is the gain of TCP's smoothed round trip (RFC 6298). Cloud Collectives,
+//! section VI, proposes TCP_INFO.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,19 +13,19 @@ use crate::link::Delivery;
 use crate::load::LinkLoad;
 use crate::time::Time;
 
-/// What a transfer says of its link.
+/// A measurement of a link by one transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// The smallest round trip.
+    /// The smallest round-trip time.
     pub round_trip_ns: u64,
-    /// Picoseconds that each byte took.
+    /// Picoseconds per byte.
     pub ps_per_byte: u64,
-    /// `true` if the sender had too little to send, so that the rate says nothing of the link.
+    /// `true` if the sender had too little to send, so that the rate does not measure the link.
     pub is_application_limited: bool,
 }
 
 impl Sample {
-    /// Picoseconds for each byte.
+    /// Returns the picoseconds per byte of a rate.
     const fn gap(bytes_per_second: u64) -> u64 {
         let rate = if bytes_per_second == 0 { 1 } else { bytes_per_second };
         1_000_000_000_000 / rate
@@ -41,49 +42,57 @@ impl From<Delivery> for Sample {
     }
 }
 
-/// Most peers whose links are estimated: 64 KB. Beyond that the one that was heard of longest ago goes.
+/// Most peers whose links are estimated, in 64 KB. Beyond it, the peer with the oldest sample is
+/// dropped.
 pub const MAX_PEERS: usize = 1024;
-/// A link that no transfer has used for so long, while others were, is not shown: its node may be gone.
+/// Age after which an unused link is hidden, if other links were used in the meantime. Its node may
+/// be gone.
 const SHOWN_FOR: Duration = Duration::from_secs(600);
-/// A link is slow if it is this many times worse than the median of all: as much as separates two levels of a network.
+/// Ratio to the median of all links beyond which a link is slow. The same ratio separates two
+/// levels of a network.
 const SLOW_PERCENT: u64 = 150;
-/// Fewer links have no median to be compared with.
+/// Fewest links that have a useful median.
 const MIN_LINKS: usize = 3;
-/// Most links that the directory is told of, to have transfers go elsewhere: those that carry least.
+/// Most slow links that a store reports to the directory: those with the lowest rates.
 pub const MAX_TOLD: usize = 8;
-/// If so many nodes of a group say that their link to one of it is slow, it is that node's own, and all from and to it count as slow.
+/// Number of reports within a group that make a node slow. All links from and to the node are then
+/// slow.
 pub const MIN_REPORTS: usize = 2;
-/// It is told of links that carry less than half of what is usual. More than that also happens when a receiver has several senders.
+/// Ratio to the usual time per byte beyond which a link is reported. Several senders of one
+/// receiver also cause smaller ratios.
 const TOLD_PERCENT: u64 = 200;
-/// The directory is told that a link has got slow when that has lasted for so long: what goes around it gains half of its time then.
+/// Time for which a link must be slow before it is reported. Traffic around it then saves half of
+/// that time.
 const LASTING: Duration = Duration::from_secs(10);
-/// It is told that a link is slow no more when that has lasted for so long. The usual order is hardly better than the one that goes
-/// around the link, so nothing is lost, and what comes and goes changes no order each time.
+/// Time for which a link must have recovered before it is reported. The usual order is hardly
+/// better than the rerouted one, so waiting costs nothing. An intermittent fault thus does not
+/// change the order each time.
 const RECOVERED: Duration = Duration::from_secs(30);
-/// How often that is looked at.
+/// Interval between two judgements.
 const JUDGED_EVERY: Duration = Duration::from_secs(1);
 
-/// The links from one node to others, as its transfers show them.
+/// The links from one node to its peers, as transfers show them.
 #[derive(Debug, Clone, Default)]
 pub struct PeerLinks {
     links: BTreeMap<NodeId, (Estimate, Time)>,
-    /// Picoseconds for each byte of what this node receives.
+    /// Picoseconds per byte at which this node receives.
     received_gap: Option<u32>,
     judged_at: Option<Time>,
-    /// The slow links that the directory knows of.
+    /// The slow links that the store has reported to the directory.
     told: BTreeSet<NodeId>,
-    /// Links that have got slow, or are not any more, of which the directory does not know: since when.
+    /// Links that have become slow or have recovered without a report so far, and the time of the
+    /// change.
     turned: BTreeMap<NodeId, Time>,
 }
 
-/// What is known of the link to a peer.
+/// The estimate of the link to a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLink {
     /// The peer.
     pub peer: NodeId,
-    /// The link, as it is estimated now.
+    /// The current estimate.
     pub link: Link,
-    /// `true` if it carries much less than most, or takes much longer.
+    /// `true` if the link carries much less than most, or has a much longer round trip.
     pub is_slow: bool,
 }
 
@@ -100,7 +109,7 @@ impl From<PeerLink> for LinkLoad {
 }
 
 impl PeerLinks {
-    /// Takes in a sample of a transfer to `peer`. One that the application limited is ignored.
+    /// Adds a sample of a transfer to `peer`. Ignores a sample that the application limited.
     pub fn add(&mut self, now: Time, peer: &NodeId, sample: Sample) {
         if sample.is_application_limited {
             return;
@@ -119,17 +128,21 @@ impl PeerLinks {
         self.links.insert(peer.clone(), (Estimate::new(first), now));
     }
 
-    /// Takes in at which rate this node receives.
+    /// Sets the rate at which this node receives.
     pub fn received(&mut self, bytes_per_second: u64) {
         self.received_gap = Some(whole(Sample::gap(bytes_per_second)));
     }
 
-    /// The peers to which the links have been slow for long, those first that carry least, if these are others than when this was
-    /// asked last; asked after a sample.
+    /// Returns the new list of slow links to report, slowest first, or `None` if the list stays as
+    /// it was. Callers call it after a sample.
     ///
-    /// A link is slow for that if it carries less than half of what is usual: the median of the links to others, or, if there are too few of them, what this
-    /// node receives. It is slow no more if it carries as much as most, as [`worst_first`](Self::worst_first) has it, and that for
-    /// longer. A link that is used no more is tried again after ten minutes.
+    /// A link becomes slow after it has carried less than half of the usual rate for some time. The
+    /// usual rate is the median of all links, or with few links the rate at which this node
+    /// receives.
+    ///
+    /// A link recovers after it has carried about as much as most links, by the rule of
+    /// [`worst_first`](Self::worst_first), for a longer time. An unused link recovers after ten
+    /// minutes, so that it is tried again.
     pub fn news(&mut self, now: Time) -> Option<Vec<NodeId>> {
         if self.judged_at.is_some_and(|judged_at| now.since(judged_at) < JUDGED_EVERY) {
             return None;
@@ -148,7 +161,8 @@ impl PeerLinks {
                 exceeds(*gap, usual_gap, percent)
             })
             .collect();
-        // Those that were told first: one that is still slow has not recovered because others are slower.
+        // Reported links come first, because a link that is still slow must not be displaced by
+        // slower ones.
         slow.sort_unstable_by_key(|(gap, peer)| (Reverse(self.told.contains(peer)), Reverse(*gap)));
         slow.truncate(MAX_TOLD);
         slow.sort_unstable_by_key(|(gap, _)| Reverse(*gap));
@@ -157,14 +171,15 @@ impl PeerLinks {
         let turned = slow.iter().chain(&self.told).filter(|peer| is_turned(peer));
         let since = |peer: &NodeId| self.turned.get(peer).copied().unwrap_or(now);
         self.turned = turned.map(|peer| (peer.clone(), since(peer))).collect();
-        // Only samples of the link itself show that it goes on being slow: one that is used no more is not.
+        // Only samples of the link itself prove that it is still slow. An unused link does not
+        // count as slow.
         let is_lasting = |peer: &NodeId, since: Time| {
             let sampled = self.links.get(peer).map_or(now, |(_, at)| *at);
             let (until, lasting) = if slow.contains(peer) { (sampled, LASTING) } else { (now, RECOVERED) };
             until.since(since) >= lasting
         };
         let turned = self.turned.iter().filter(|(peer, since)| !is_lasting(peer, **since));
-        // These wait, so that the next news are as lasting.
+        // These changes wait until they have lasted as long.
         let young: BTreeMap<NodeId, Time> = turned.map(|(peer, since)| (peer.clone(), *since)).collect();
         if young.len() == self.turned.len() {
             return None;
@@ -179,14 +194,14 @@ impl PeerLinks {
         Some(told)
     }
 
-    /// The peers, and the links to them, that were used lately.
+    /// Returns the peers with recently used links, and the links.
     fn used(&self) -> (Vec<&NodeId>, Vec<Link>) {
         let latest = self.links.values().map(|(_, at)| *at).max().unwrap_or(Time::ZERO);
         let used = self.links.iter().filter(|(_, (_, at))| latest.since(*at) < SHOWN_FOR);
         used.map(|(peer, (estimate, _))| (peer, estimate.link())).unzip()
     }
 
-    /// The links that were used lately, those that carry least first.
+    /// Returns the recently used links, slowest first.
     pub fn worst_first(&self) -> Vec<PeerLink> {
         let (peers, estimates) = self.used();
         let usual_alpha = median(&estimates, |link| link.alpha_ns);
@@ -209,7 +224,7 @@ fn whole(value: u64) -> u32 {
     u32::try_from(value).unwrap_or(u32::MAX)
 }
 
-/// The lower median; zero of nothing.
+/// Returns the lower median, or zero without links.
 fn median(links: &[Link], value: fn(&Link) -> u32) -> u32 {
     let mut values: Vec<u32> = links.iter().map(value).collect();
     values.sort_unstable();
@@ -220,7 +235,7 @@ fn exceeds(value: u32, usual: u32, percent: u64) -> bool {
     u64::from(value) * 100 > u64::from(usual) * percent
 }
 
-/// The moving average of a link; in 1/8 units, so that small changes are not lost.
+/// The moving average of a link, in 1/8 units, so that small changes are not lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Estimate {
     alpha_eighths: u64,
@@ -228,12 +243,13 @@ pub struct Estimate {
 }
 
 impl Estimate {
-    /// Starts from what is known of a link.
+    /// Starts from a known link.
     pub const fn new(link: Link) -> Self {
         Self { alpha_eighths: 8 * link.alpha_ns as u64, gap_eighths: 8 * link.ps_per_byte as u64 }
     }
 
-    /// Moves by an eighth of the way to a sample; a sample that the application limited is ignored.
+    /// Moves the average by an eighth of the difference to a sample. Ignores a sample that the
+    /// application limited.
     pub fn add(&mut self, sample: Sample) {
         if sample.is_application_limited {
             return;
@@ -243,7 +259,7 @@ impl Estimate {
         self.gap_eighths = eighths(self.gap_eighths, sample.ps_per_byte);
     }
 
-    /// The link as it is estimated now.
+    /// Returns the current estimate.
     pub fn link(&self) -> Link {
         let whole = |eighths: u64| (eighths / 8).min(u32::MAX.into()) as u32;
         Link { alpha_ns: whole(self.alpha_eighths), ps_per_byte: whole(self.gap_eighths) }
@@ -315,7 +331,8 @@ mod tests {
         assert_eq!(slow, [peer(5), peer(6)]);
     }
 
-    /// Samples every 20 ms for so long, of links that take so long for each byte; returns all news.
+    /// Adds a sample every 20 ms to links with these times per byte. Returns all news, with their
+    /// time.
     fn news(links: &mut PeerLinks, from_s: u64, to_s: u64, gaps: &[u64]) -> Vec<(u64, Vec<NodeId>)> {
         let mut told = Vec::new();
         for step in from_s * 50..to_s * 50 {
@@ -329,10 +346,10 @@ mod tests {
     }
 
     #[test]
-    fn what_lasts_is_told_once() {
+    fn lasting_changes_are_reported_once() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 800]), []);
-        // Shorter than that, or less than twice as long.
+        // These changes are too short, or less than a factor of two.
         assert_eq!(news(&mut links, 30, 35, &[800, 800, 8000, 1200]), []);
         assert_eq!(news(&mut links, 35, 60, &[800, 800, 800, 1200]), []);
         let told = news(&mut links, 60, 120, &[800, 800, 8000, 4000]);
@@ -351,10 +368,14 @@ mod tests {
             assert_eq!(news(&mut links, from_s, from_s + 25, &[800, 800, 800, 800]), []);
             assert_eq!(news(&mut links, from_s + 25, from_s + 40, &[800, 800, 800, 8000]), []);
         }
-        // So does one that has got better, but not as good as others.
+        // A link that has recovered only partly stays slow, too.
         assert_eq!(news(&mut links, 442, 600, &[800, 800, 800, 1400]), []);
         assert_eq!(news(&mut links, 600, 660, &[800, 800, 800, 1100]).len(), 1);
-        assert_eq!(news(&mut links, 660, 720, &[800, 800, 800, 1400]), [], "nor is it slow again then");
+        assert_eq!(
+            news(&mut links, 660, 720, &[800, 800, 800, 1400]),
+            [],
+            "a partly recovered link does not become slow again"
+        );
     }
 
     #[test]
@@ -368,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_told_than_may_be_and_the_slowest_first() {
+    fn reports_are_bounded_and_slowest_first() {
         let mut links = PeerLinks::default();
         let gaps: Vec<u64> = (0..30).map(|number| if number < 10 { 8000 + number } else { 800 }).collect();
         let told = news(&mut links, 0, 60, &gaps);
@@ -376,14 +397,14 @@ mod tests {
     }
 
     #[test]
-    fn one_bad_moment_is_not_told() {
+    fn one_bad_sample_is_not_reported() {
         let mut links = PeerLinks::default();
         links.add(Time::ZERO, &peer(3), sample(20_000, 80_000));
         assert_eq!(news(&mut links, 0, 60, &[800, 800, 800]), []);
     }
 
     #[test]
-    fn a_link_that_is_used_no_more_is_forgotten() {
+    fn an_unused_link_is_forgotten() {
         let mut links = PeerLinks::default();
         assert_eq!(news(&mut links, 0, 30, &[800, 800, 800, 8000]).len(), 1);
         let told = news(&mut links, 30, 700, &[800, 800, 800]);
@@ -399,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn the_peer_that_was_heard_of_longest_ago_is_forgotten() {
+    fn the_peer_with_the_oldest_sample_is_forgotten() {
         let mut links = PeerLinks::default();
         for number in 0..MAX_PEERS + 10 {
             links.add(Time::from_micros(number as u64), &peer(number), sample(20_000, 800));

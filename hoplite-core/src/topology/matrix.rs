@@ -1,9 +1,10 @@
-//! The matrix of links: what a message of S bytes costs between each two nodes, in exact integers.
+//! The matrix of links: the exact integer cost of a message of S bytes between each pair of nodes.
 //!
-//! c\[i\]\[j\](S) = 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: of the two directions the worse counts, for
-//! alpha and gap each.
+//! c\[i\]\[j\](S) = 1000 alpha_ns + S ps_per_byte picoseconds. Links are symmetric: for alpha and
+//! gap each, the worse of the two directions counts.
 //!
-//! Source: Cloud Collectives, sections IV-A and IV-B; the term for bandwidth, which the paper leaves open, is ours.
+//! Source: Cloud Collectives, sections IV-A and IV-B. The paper leaves the bandwidth term open; it
+//! is ours.
 
 use std::collections::BTreeSet;
 
@@ -11,23 +12,23 @@ use super::blocks::{Blocks, triangle_index, triangle_len};
 pub use super::error::MAX_NODES;
 use super::error::{BadEntry, Quantity, TopologyError};
 
-/// The most that a message may cost, in picoseconds: three days. Sums of six costs, each with two multipliers of this size as
-/// in the bound of rings, fit 64 bits.
+/// Largest cost of a message in picoseconds: three days. Sums of six costs, each with two
+/// multipliers of this size as in the bound of rings, fit 64 bits.
 const MAX_COST_PS: u64 = 1 << 58;
-/// The longest host name (RFC 1035) is shorter.
+/// Longest name of a node. The longest host name (RFC 1035) is shorter.
 pub const MAX_NAME_BYTES: usize = 255;
 
-/// The two numbers of a link: what it costs to send a message over it.
+/// The two numbers that determine the cost of a message on a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Link {
     /// Nanoseconds from the sending of a byte to its arrival.
     pub alpha_ns: u32,
-    /// Picoseconds that each byte takes on the link.
+    /// Picoseconds per byte on the link.
     pub ps_per_byte: u32,
 }
 
 impl Link {
-    /// The worse of two directions.
+    /// Returns the worse value of two directions, for each number.
     fn worse(self, other: Self) -> Self {
         Self {
             alpha_ns: self.alpha_ns.max(other.alpha_ns),
@@ -36,22 +37,24 @@ impl Link {
     }
 }
 
-/// The links between all pairs of nodes, as a packed triangle; or, if there are blocks, as one of each block and one of the blocks.
+/// The links between all pairs of nodes, as a packed triangle. With blocks: a packed triangle for
+/// each block, and one for the blocks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Matrix {
     nodes: Vec<String>,
-    /// Without blocks, the link between i and j, for i > j, is at i (i - 1) / 2 + j.
+    /// Without blocks, the link between i and j, for i > j, is at position i (i - 1) / 2 + j.
     links: Vec<Link>,
     blocks: Option<Box<Blocks>>,
 }
 
 impl Matrix {
-    /// Makes the matrix of two tables that have a row for each sender; NaN stands for a missing entry. Fractions are rounded;
-    /// the diagonals are of no meaning.
+    /// Creates the matrix from two tables with a row for each sender. NaN stands for a missing
+    /// entry. Fractions are rounded, and diagonals are ignored.
     ///
     /// # Errors
     ///
-    /// If the names are no set, or the tables are not square or have an entry that is no number from 0 to 2^32 - 1.
+    /// Fails if names are invalid, if a table is not square, or if an entry is not a number from 0
+    /// to 2^32 - 1.
     pub fn from_rows(
         nodes: Vec<String>,
         alpha_ns: &[Vec<f64>],
@@ -69,11 +72,12 @@ impl Matrix {
         Self::from_links(nodes, |row, column| Ok(direction(row, column)?.worse(direction(column, row)?)))
     }
 
-    /// Makes the matrix of a function, which is asked once for each pair, the larger index first.
+    /// Creates the matrix from a function, which is called once for each pair, with the larger
+    /// index first.
     ///
     /// # Errors
     ///
-    /// If the names are no set, or the function fails.
+    /// Fails if names are invalid, or if the function fails.
     pub fn from_links(
         nodes: Vec<String>,
         mut link: impl FnMut(usize, usize) -> Result<Link, TopologyError>,
@@ -88,11 +92,11 @@ impl Matrix {
         Ok(Self { nodes, links, blocks: None })
     }
 
-    /// Makes the matrix of nodes in blocks, of links in the order of [`Blocks::links`].
+    /// Creates the matrix of nodes in blocks. `links` has the order of [`Blocks::links`].
     ///
     /// # Errors
     ///
-    /// If the names are no set, or there are not as many nodes and links as the blocks have.
+    /// Fails if names are invalid, or if the numbers of nodes or links do not match the blocks.
     pub fn from_blocks(nodes: Vec<String>, blocks: Blocks, links: Vec<Link>) -> Result<Self, TopologyError> {
         check_names(&nodes)?;
         if (nodes.len(), links.len()) != (blocks.nodes(), blocks.count_links()) {
@@ -101,22 +105,22 @@ impl Matrix {
         Ok(Self { nodes, links, blocks: Some(Box::new(blocks)) })
     }
 
-    /// Returns the number of nodes; at least one.
+    /// Returns the number of nodes, which is at least one.
     pub const fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Returns `true` if there is no node, which is never.
+    /// Returns `false`, because a matrix has at least one node.
     pub const fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// The names, by index.
+    /// Returns the names of the nodes, by index.
     pub fn nodes(&self) -> &[String] {
         &self.nodes
     }
 
-    /// The link between two nodes; of a node with itself, one that costs nothing.
+    /// Returns the link between two nodes. The link of a node with itself has no cost.
     pub fn link(&self, a: usize, b: usize) -> Link {
         match &self.blocks {
             _ if a == b => Link::default(),
@@ -125,21 +129,23 @@ impl Matrix {
         }
     }
 
-    /// The blocks, if all pairs of two of them have one link.
+    /// Returns the blocks, if the matrix has blocks.
     pub fn blocks(&self) -> Option<&Blocks> {
         self.blocks.as_deref()
     }
 
-    /// All links: without blocks, the one between i and j, for i > j, is number i (i - 1) / 2 + j; with blocks, as [`Blocks::links`] says.
+    /// Returns all links. Without blocks, the link between i and j, for i > j, is number i (i - 1)
+    /// / 2 + j. With blocks, they have the order of [`Blocks::links`].
     pub fn links(&self) -> impl Iterator<Item = Link> {
         self.links.iter().copied()
     }
 
-    /// Checks that `order` has each node once.
+    /// Checks that `order` contains each node once.
     ///
     /// # Errors
     ///
-    /// If it has another length, or a node twice, or one that does not exist.
+    /// Fails if `order` has another length, contains a node twice, or contains a node that does not
+    /// exist.
     pub fn check_order(&self, order: &[u32]) -> Result<(), TopologyError> {
         if order.len() != self.len() {
             return Err(TopologyError::OrderLength { entries: order.len(), nodes: self.len() });
@@ -155,7 +161,7 @@ impl Matrix {
     }
 }
 
-/// A matrix seen by messages of one size. What a message costs is at most 2^58; that is checked once, here.
+/// A matrix for messages of one size. [`Links::new`] checks once that each cost is at most 2^58.
 #[derive(Debug, Clone, Copy)]
 pub struct Links<'a> {
     matrix: &'a Matrix,
@@ -163,11 +169,11 @@ pub struct Links<'a> {
 }
 
 impl<'a> Links<'a> {
-    /// The links of `matrix` for collectives of `size_bytes`.
+    /// Creates the links of `matrix` for collectives of `size_bytes`.
     ///
     /// # Errors
     ///
-    /// If the slowest link would need more than 2^58 picoseconds for so much.
+    /// Fails if a message of this size takes more than 2^58 picoseconds over the slowest link.
     pub fn new(matrix: &'a Matrix, size_bytes: u64) -> Result<Self, TopologyError> {
         let worst = matrix.links().fold(Link::default(), Link::worse);
         let cost = u64::from(worst.ps_per_byte)
@@ -178,12 +184,12 @@ impl<'a> Links<'a> {
         Ok(Self { matrix, size_bytes })
     }
 
-    /// The matrix.
+    /// Returns the matrix.
     pub const fn matrix(&self) -> &'a Matrix {
         self.matrix
     }
 
-    /// The bytes of the collective at each node.
+    /// Returns the bytes of the collective at each node.
     pub const fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
@@ -193,25 +199,28 @@ impl<'a> Links<'a> {
         self.matrix.len()
     }
 
-    /// Returns `true` if there is no node, which is never.
+    /// Returns `false`, because a matrix has at least one node.
     pub const fn is_empty(&self) -> bool {
         self.matrix.is_empty()
     }
 
-    /// The cost of a message of all bytes between two nodes, in picoseconds.
+    /// Returns the cost of a message of all bytes between two nodes, in picoseconds.
     pub fn whole(&self, a: u32, b: u32) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         1000 * u64::from(link.alpha_ns) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// What `parts` messages of the `parts`-th part of the bytes cost between two nodes, in picoseconds: for that many parts, at
-    /// most as many as there may be nodes, a whole number, so that only the cost of a collective is rounded.
+    /// Returns the cost of `parts` messages between two nodes, each with one of `parts` equal parts
+    /// of the bytes, in picoseconds.
+    ///
+    /// `parts` is at most the number of nodes. The sum of all parts is exact, so that only the cost
+    /// of a whole collective is rounded.
     pub fn all_parts(&self, a: u32, b: u32, parts: u64) -> u64 {
         let link = self.matrix.link(a as usize, b as usize);
         parts * (1000 * u64::from(link.alpha_ns)) + self.size_bytes * u64::from(link.ps_per_byte)
     }
 
-    /// What one of them costs. The last picosecond is cut off.
+    /// Returns the cost of one part, rounded down to whole picoseconds.
     pub fn part(&self, a: u32, b: u32, parts: u64) -> u64 {
         self.all_parts(a, b, parts) / parts
     }

@@ -1,7 +1,9 @@
-//! What a probe under load tells the daemons: in which groups the nodes are, and what the uplinks of these groups carry.
+//! Measured places: the groups of nodes and the capacity of their uplinks, as a probe under load
+//! found them.
 //!
-//! Labels come before it: a node is in all groups that its labels say, and measured only within the innermost of these. It is soft state
-//! with a version; the highest counts.
+//! Labels come first: a node is in all groups of its labels, and measurements only add groups
+//! within the innermost of them. Measured places are soft state with a version, and the highest
+//! version counts.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,38 +16,41 @@ use super::place::{EVERYWHERE, MAX_LEVELS, Path, is_in, level, number_of_measure
 use crate::id::NodeId;
 use crate::link::Uplink;
 
-/// Most nodes that are measured: with names of 40 bytes they take a megabyte on the wire.
+/// Most nodes with measured places. With names of 40 bytes, they take a megabyte on the wire.
 pub const MAX_MEASURED_NODES: usize = 16_384;
-/// The highest version. There are milliseconds since 1970 below it for 292 million years.
+/// The highest version. Versions are milliseconds since 1970, and reach this one in 292 million
+/// years.
 pub const MAX_VERSION: u64 = i64::MAX as u64;
-/// Groups are those of the time of a message of this size: the rates of links under load tell them, not the round trips.
+/// Size of the message whose time defines the groups. Rates under load separate groups better than
+/// round trips.
 const MESSAGE_BYTES: u64 = 1 << 20;
 
-/// The version of what is measured now, given those that are known: above all of them, also if clocks differ or have jumped.
+/// Returns a version above all known versions, even if clocks differ or have jumped.
 pub fn version_above(known: impl IntoIterator<Item = u64>, since_1970: Duration) -> u64 {
     let now = u64::try_from(since_1970.as_millis()).unwrap_or(MAX_VERSION);
     let next = known.into_iter().max().map_or(1, |known| known.saturating_add(1));
     now.max(next).min(MAX_VERSION)
 }
 
-/// Where nodes are, and what uplinks carry, as was measured.
+/// The measured places of nodes, and the capacity of uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct MeasuredPlaces {
-    /// The highest counts; among equals the larger content, so that all shards agree. Zero: nothing was measured.
+    /// The version. The highest counts, and among equal versions the larger content, so that all
+    /// shards agree. Zero means no measurement.
     pub version: u64,
-    /// What the uplinks of groups carry.
+    /// The capacity of the uplinks of groups.
     pub uplink: Uplink,
-    /// The groups of nodes that are in any.
+    /// The groups of each node that is in any measured group.
     pub paths: BTreeMap<NodeId, Path>,
 }
 
 impl MeasuredPlaces {
-    /// What follows from a matrix that was measured under load, and from the labels of its nodes. If no links are much slower than others,
-    /// nobody is in a measured group.
+    /// Computes the places from a matrix measured under load, and from the labels of its nodes.
+    /// Without links that are much slower than others, there are no groups.
     ///
     /// # Errors
     ///
-    /// If the costs are too large to be added up.
+    /// Fails if the costs are too large for their sums.
     pub fn of(matrix: &Matrix, labels: impl Fn(&str) -> Path, version: u64) -> Result<Self, TopologyError> {
         let mut paths = measured_paths(matrix, MESSAGE_BYTES)?;
         let is_found: Vec<bool> = paths.iter().map(|path| *path != EVERYWHERE).collect();
@@ -66,47 +71,47 @@ impl MeasuredPlaces {
     }
 }
 
-/// The groups of the nodes of a matrix, and what their uplinks carry.
+/// The groups of the nodes of a matrix, and the capacity of their uplinks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Groups {
-    /// By the index of the node.
+    /// The groups of each node, by index.
     pub paths: Vec<Path>,
-    /// As follows from rates under load.
+    /// The capacity of the uplinks, computed from rates under load.
     pub uplink: Uplink,
 }
 
 impl Groups {
-    /// The groups of a matrix that was measured under load.
+    /// Computes the groups of a matrix measured under load.
     ///
     /// # Errors
     ///
-    /// If the costs are too large to be added up.
+    /// Fails if the costs are too large for their sums.
     pub fn of(matrix: &Matrix) -> Result<Self, TopologyError> {
         Ok(Self::with_paths(matrix, measured_paths(matrix, MESSAGE_BYTES)?))
     }
 
-    /// The groups of a matrix by its latencies, which say nothing of uplinks.
+    /// Computes the groups of a matrix by its latencies, which do not show the capacity of uplinks.
     ///
     /// # Errors
     ///
-    /// If the costs are too large to be added up.
+    /// Fails if the costs are too large for their sums.
     pub fn of_latencies(matrix: &Matrix) -> Result<Self, TopologyError> {
         Ok(Self { paths: measured_paths(matrix, 0)?, uplink: Uplink::default() })
     }
 
-    /// Returns `true` if there are none.
+    /// Returns `true` if no node is in a group.
     pub fn is_empty(&self) -> bool {
         self.paths.iter().all(|path| *path == EVERYWHERE)
     }
 
-    /// What the uplinks of these groups carry.
+    /// Computes the capacity of the uplinks of given groups.
     pub fn with_paths(matrix: &Matrix, paths: Vec<Path>) -> Self {
         let uplink = Uplink::of_levels(std::array::from_fn(|level| narrowest_uplink(matrix, &paths, level)));
         Self { paths, uplink }
     }
 }
 
-/// The groups by the time of a message of so many bytes.
+/// Computes the groups by the time of a message of this size.
 fn measured_paths(matrix: &Matrix, message_bytes: u64) -> Result<Vec<Path>, TopologyError> {
     let dendrogram = Dendrogram::new(Links::new(matrix, message_bytes)?);
     let order: Vec<u32> = (0..matrix.len() as u32).collect();
@@ -120,8 +125,9 @@ fn measured_paths(matrix: &Matrix, message_bytes: u64) -> Result<Vec<Path>, Topo
     Ok(paths)
 }
 
-/// Has labels come first. Of the measured groups of the nodes that say the same, those levels remain that are within what they say and
-/// part them: a measured group that spans two labelled ones is cut by that.
+/// Replaces measured groups by labelled ones. Among nodes with equal labels, keeps those measured
+/// levels that are within the labelled group and divide it. A measured group that spans two
+/// labelled groups is split by them.
 fn refine(paths: &mut [Path], labels: &[Path]) {
     let mut labelled: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, label) in labels.iter().enumerate().filter(|(_, label)| **label != EVERYWHERE) {
@@ -142,7 +148,8 @@ fn refine(paths: &mut [Path], labels: &[Path]) {
     }
 }
 
-/// Numbers the groups of a level by their first member by name, so that a group has its number in other probes too.
+/// Numbers the groups of a level by the name of their first member, so that a group has the same
+/// number in other probes.
 fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     let mut firsts: BTreeMap<u32, &String> = BTreeMap::new();
     for (path, name) in paths.iter().zip(names).filter(|(path, _)| path[level] != 0) {
@@ -154,7 +161,8 @@ fn number_by_first(paths: &mut [Path], level: usize, names: &[String]) {
     }
 }
 
-/// Returns `true` if a level parts nodes into groups. A single node that is slow to all others is no group.
+/// Returns `true` if a level divides nodes into groups. A single node with slow links is not a
+/// group.
 fn divides(paths: &[Path], level: usize) -> bool {
     let mut sizes: BTreeMap<&[u32], usize> = BTreeMap::new();
     for path in paths {
@@ -163,11 +171,15 @@ fn divides(paths: &[Path], level: usize) -> bool {
     sizes.values().filter(|size| **size > 1).count() > 1
 }
 
-/// What the uplink of a group of this level carries in thousandths, of that group for which it is least; zero if there are no groups.
+/// Returns the smallest capacity of the uplinks of this level, in thousandths of a node's link.
+/// Returns zero if the level has no groups.
 ///
-/// In a round under load, as many pairs share the uplink as there are nodes of the group that meet others. So it carries as much
-/// more than one of them gets. How many there are follows from the size of the group, in the mean over the pairs that cross. Those that
-/// cross the uplinks of outer groups too may get less; each counts with the rate of pairs that are as far from each other.
+/// In a round under load, all pairs that leave the group share its uplink. The uplink's capacity is
+/// the rate of one pair times the number of these pairs. That number is the mean over all pairs
+/// that leave the group, given the size of the group.
+///
+/// Pairs that also cross the uplinks of outer groups may get less. Therefore the rates of pairs at
+/// the same distance are averaged first.
 fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     let mut groups: BTreeMap<Path, Vec<usize>> = BTreeMap::new();
     for (node, path) in paths.iter().enumerate().filter(|(_, path)| path[of_level] != 0) {
@@ -177,7 +189,7 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     }
     let permille = groups.into_iter().filter_map(|(group, inside)| {
         let outside: Vec<usize> = (0..paths.len()).filter(|node| !is_in(paths[*node], group)).collect();
-        // By how far the nodes of a pair are from each other.
+        // The gaps by the distance between the nodes of a pair.
         let mut gaps: [Gaps; MAX_LEVELS + 1] = Default::default();
         let mut near = Gaps::default();
         let (cells, others) = (cells(matrix, paths, &inside), cells(matrix, paths, &outside));
@@ -201,20 +213,21 @@ fn narrowest_uplink(matrix: &Matrix, paths: &[Path], of_level: usize) -> u32 {
     permille.min().unwrap_or(0)
 }
 
-/// Nodes of one block of a matrix with one path, which have one link to those of another block.
+/// Nodes of one block of a matrix with the same path. One link connects them to the nodes of
+/// another block.
 type Cells = BTreeMap<(u32, Path), Vec<usize>>;
 
 fn cells(matrix: &Matrix, paths: &[Path], nodes: &[usize]) -> Cells {
     let mut cells = Cells::new();
     for &node in nodes {
-        // Without blocks, all nodes are in one.
+        // Without blocks, all nodes are in one block.
         let block = matrix.blocks().map_or(0, |blocks| blocks.block(node));
         cells.entry((block, paths[node])).or_default().push(node);
     }
     cells
 }
 
-/// What a byte takes between nodes, and between how many pairs.
+/// Times per byte between nodes, each with its number of pairs.
 #[derive(Default)]
 struct Gaps {
     gaps: Vec<(u32, u32)>,
@@ -222,7 +235,7 @@ struct Gaps {
 }
 
 impl Gaps {
-    /// Adds the pairs of a node of one cell with one of another, or of the same.
+    /// Adds the pairs between the nodes of two cells, or within one cell.
     fn add(
         &mut self,
         matrix: &Matrix,
@@ -241,7 +254,7 @@ impl Gaps {
         }
     }
 
-    /// The larger one of the two in the middle, if there are two.
+    /// Returns the median, and the larger middle value of an even number.
     fn median(mut self) -> Option<u32> {
         self.gaps.sort_unstable();
         let mut before = 0;
@@ -253,22 +266,25 @@ impl Gaps {
     }
 }
 
-/// Returns the number of pairs that cross the border of a group of `inside` among `all` nodes when all meet at random, in the mean over these pairs.
+/// Returns the mean number of pairs that cross the border of a group of `inside` among `all` nodes
+/// in a random matching. The mean is over the crossing pairs.
 ///
-/// The probability of k pairs is in proportion to C(a, k) C(b, k) k! (a-k-1)!! (b-k-1)!!, for a nodes inside and b outside.
+/// The probability of k crossing pairs is proportional to C(a, k) C(b, k) k! (a-k-1)!! (b-k-1)!!,
+/// for a nodes inside and b outside.
 fn crossing_pairs(inside: usize, all: usize) -> f64 {
-    // Of an odd number of nodes one meets nobody, as if there was one more.
+    // With an odd number of nodes, one node rests, as if there was one more node.
     let outside = all + all % 2 - inside;
     let (mut weights, mut total, mut squares) = (1.0_f64, 0.0, 0.0);
     let mut k = inside % 2;
     while k <= inside.min(outside) {
         total += weights * k as f64;
         squares += weights * (k * k) as f64;
-        // From k to k + 2 pairs, a - k and b - k nodes are left to meet their like.
+        // From k to k + 2 crossing pairs, a - k and b - k nodes are left for pairs on their own
+        // side.
         let (a, b) = ((inside - k) as f64, (outside - k) as f64);
         weights *= a * b / ((k + 1) * (k + 2)) as f64;
         k += 2;
-        // Only their ratios count.
+        // Only ratios matter.
         if weights > 1e200 {
             (weights, total, squares) = (weights / 1e200, total / 1e200, squares / 1e200);
         }
@@ -281,7 +297,7 @@ mod tests {
     use super::*;
     use crate::topology::{Link, Place};
 
-    /// Racks of hosts, with links within and between them.
+    /// Returns the places of racks of hosts, with these links within and between racks.
     fn measured(racks: &[usize], near: u32, far: u32) -> MeasuredPlaces {
         let rack_of: Vec<usize> =
             racks.iter().enumerate().flat_map(|(rack, hosts)| std::iter::repeat_n(rack, *hosts)).collect();
@@ -293,7 +309,8 @@ mod tests {
         MeasuredPlaces::of(&matrix.unwrap(), |_| EVERYWHERE, 1).unwrap()
     }
 
-    /// Zone "a" has the first four hosts, zone "b" the others. Measured are racks.
+    /// Returns measured racks in two labelled zones: zone "a" has the first four hosts, zone "b"
+    /// the others.
     fn in_zones(rack_of: [usize; 8], labels: impl Fn(&str) -> Path) -> BTreeMap<NodeId, Path> {
         let names = (0..8).map(|node| format!("h{node:02}")).collect();
         let matrix = Matrix::from_links(names, |a, b| {
@@ -331,20 +348,20 @@ mod tests {
     }
 
     #[test]
-    fn what_parts_no_labelled_group_does_not_refine_it() {
-        // Measured are the zones themselves; or one node of a zone that is slow to all others.
+    fn measured_groups_that_divide_no_labelled_group_are_ignored() {
+        // The measurements find the zones themselves, or one node of a zone with slow links.
         for rack_of in [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 3, 1, 1, 1, 1]] {
             let paths = row(&in_zones(rack_of, zone));
             assert!(paths.iter().enumerate().all(|(node, path)| *path == zone(&format!("h{node:02}"))));
         }
-        // Nor is there room within hosts.
+        // Within hosts there is no level left.
         let host = |name: &str| Place::of_labels(&[("host".to_owned(), name[..2].to_owned())]).path;
         let paths = row(&in_zones([0, 0, 0, 0, 1, 1, 1, 1], host));
         assert!(paths.iter().all(|path| *path == host("h0")));
     }
 
     #[test]
-    fn a_version_is_above_all_that_are_known() {
+    fn a_version_is_above_all_known_versions() {
         let at = |millis| Duration::from_millis(millis);
         assert_eq!(version_above([], at(0)), 1, "a clock that was never set");
         assert_eq!(version_above([7, 900, 8], at(1000)), 1000);
@@ -354,21 +371,22 @@ mod tests {
     }
 
     #[test]
-    fn all_ways_to_meet_are_counted() {
-        // All matchings of four nodes of two racks of two: one has no pair that crosses, two have two.
+    fn all_matchings_are_counted() {
+        // Of all matchings of two racks of two nodes, one has no crossing pair, and two have two.
         assert!((crossing_pairs(2, 4) - 2.0).abs() < 1e-9);
-        // Of eight nodes in two racks: 9 have none, 72 two, and 24 four.
+        // Of all matchings of two racks of four nodes, 9 have no crossing pairs, 72 have two, and
+        // 24 have four.
         let expected = f64::from(72 * 4 + 24 * 16) / f64::from(72 * 2 + 24 * 4);
         assert!((crossing_pairs(4, 8) - expected).abs() < 1e-9);
-        // All of a small group among many meet others, nearly.
+        // Nearly all nodes of a small group among many meet nodes outside of it.
         assert!((crossing_pairs(4, 1000) - 4.0).abs() < 0.05);
         assert!((crossing_pairs(1, 3) - 1.0).abs() < 1e-9);
         assert!(crossing_pairs(5000, 10_000).is_finite());
     }
 
     #[test]
-    fn racks_and_what_their_uplinks_carry() {
-        // An uplink of half a host's link: on an average, 2.8 pairs share it.
+    fn racks_and_the_capacity_of_their_uplinks() {
+        // An uplink has half the rate of a host's link. On average, 2.8 pairs share it.
         let places = measured(&[4, 4], 40_000, 224_000);
         assert_eq!((places.groups(), places.paths.len()), (2, 8));
         assert_eq!(places.uplink, Uplink::of_levels([0, 0, 0, 500]));
@@ -387,7 +405,7 @@ mod tests {
         let (before, after) = (numbers(&before), numbers(&after));
         assert_eq!((before.len(), after.len()), (2, 3));
         assert_eq!(after[..2], before);
-        // Groups that only coincide in their rank, or in the text of a label, differ.
+        // Groups with the same rank, or with the text of a label, have different numbers.
         let label = |value: &str| Place::of_labels(&[("host".to_owned(), value.to_owned())]).path[3];
         assert!(
             before.iter().all(|number| *number > 3 && *number != label("h00") && *number != label("h04"))
@@ -401,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn without_slow_links_nobody_is_in_a_group() {
+    fn without_slow_links_there_are_no_groups() {
         for places in
             [measured(&[8], 40_000, 0), measured(&[4, 4], 40_000, 50_000), measured(&[7, 1], 40_000, 400_000)]
         {

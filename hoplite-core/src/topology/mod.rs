@@ -1,28 +1,35 @@
-//! The topology of the network: what links cost, and which nodes are close to each other.
+//! The topology of the network: the cost of links, and groups of close nodes.
 //!
-//! * [`matrix`]: the cost of a message between each two nodes; exact integers. [`blocks`]: how that of thousands is kept.
-//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels; [`keys`]: whether labels fit together.
-//! * [`hdrm`]: ranks of halving-doubling on a BiGraph without conflicts.
-//! * [`rounds`], [`probe`]: who probes whom when, what its samples say, and the matrix of a probe.
-//! * [`measured`]: what a probe tells daemons.
-//! * [`live`]: estimates from real transfers; [`reported`]: which links are slow, by what nodes say.
+//! * [`matrix`]: the exact cost of a message between each pair of nodes. [`blocks`]: a compact form
+//!   for thousands of nodes.
+//! * [`cluster`], [`place`]: groups of close nodes, from measurements and from labels. [`keys`]:
+//!   checks that nodes use the same label keys.
+//! * [`hdrm`]: a mapping of halving-doubling to a BiGraph without conflicts.
+//! * [`rounds`], [`probe`]: the schedule of probes, the statistics of their samples, and the
+//!   resulting matrix.
+//! * [`measured`]: the result of a probe, as daemons use it.
+//! * [`live`]: estimates from real transfers. [`reported`]: slow links, by the reports of nodes.
 //!
 //! # From a label or a probe to a decision
 //!
-//! 1. A node's place comes from the labels in its `Hello`, or from a probe. In a probe ([`probe`]), pairs of nodes exchange echoes and
-//!    trains of bytes; the result is a matrix.
-//! 2. A probe that is applied gives shards [`measured`] places: groups of nodes without labels, groups within labelled ones, and what
-//!    an uplink carries. They are soft state with a version. Each store keeps its own place and tells it to a shard that missed the
-//!    probe.
-//! 3. A shard prefers senders in the receiver's group, and lets one receiver of a group fetch from elsewhere (`shard/vicinity.rs`).
-//! 4. A reduce combines in each rack first, and the racks' results make a chain (`plan/reduce/tree.rs`).
-//! 5. An allreduce puts its members in the order of their groups, and may run stages of rings along them (`plan/collective/`).
-//! 6. Stores watch real transfers ([`live`]) and tell shards of links that stay slow. Shards then choose other senders
-//!    (`shard/slow.rs`); rings and reduces go around these links.
+//! 1. A node's place comes from the labels in its `Hello`, or from a probe. In a probe ([`probe`]),
+//!    pairs of nodes exchange echoes and trains of bytes. The result is a matrix.
+//! 2. A probe that is applied gives shards [`measured`] places: groups of nodes without labels,
+//!    groups within labelled groups, and the capacity of uplinks. Places are soft state with a
+//!    version. Each store keeps its own place, and sends it to a shard that missed the probe.
+//! 3. A shard prefers senders in the receiver's group, and lets one receiver of a group fetch from
+//!    elsewhere (`shard/locality.rs`).
+//! 4. A reduce combines in each rack first, and the racks' results form a chain
+//!    (`plan/reduce/tree.rs`).
+//! 5. An allreduce orders its members by their groups, and may run stages of rings along them
+//!    (`plan/collective/`).
+//! 6. Stores watch real transfers ([`live`]), and report lasting slow links to shards. Shards then
+//!    choose other senders (`shard/slow.rs`), and rings and reduces avoid these links.
 //!
-//! Nothing here measures: matrices come from a prober or a file.
+//! This module measures nothing. Matrices come from a prober or a file.
 //!
-//! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et al., SysML 2019).
+//! Sources: Cloud Collectives (Luo et al.), EFLOPS (Dong et al., HPCA 2020), BlueConnect (Cho et
+//! al., SysML 2019).
 
 pub mod blocks;
 pub mod error;

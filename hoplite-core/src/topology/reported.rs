@@ -1,4 +1,4 @@
-//! Which links are slow, by what nodes say of their own.
+//! Slow links, by the reports of nodes about their own links.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,17 +6,17 @@ use super::live::MIN_REPORTS;
 use super::place::Path;
 use crate::id::NodeId;
 
-/// What some nodes say of their links.
+/// The reports of nodes about their links.
 #[derive(Debug, Clone, Default)]
 pub struct Reports {
-    /// The groups of each node, and the peers to which its links are slow.
+    /// The groups of each node, and the peers to which it reports slow links.
     nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)>,
-    /// Nodes of which enough others of their group say so.
+    /// The nodes to which enough nodes of their group report slow links.
     slow: BTreeSet<NodeId>,
 }
 
 impl Reports {
-    /// What these nodes say, each with its groups and the peers to which its links are slow.
+    /// Creates the reports from each node's groups and slow peers.
     pub fn new(nodes: impl IntoIterator<Item = (NodeId, Path, Vec<NodeId>)>) -> Self {
         let nodes: BTreeMap<NodeId, (Path, Vec<NodeId>)> =
             nodes.into_iter().map(|(node, path, peers)| (node, (path, peers))).collect();
@@ -33,13 +33,16 @@ impl Reports {
         Self { nodes, slow }
     }
 
-    /// Returns `true` if all links of a node are slow.
+    /// Returns `true` if all links of a node count as slow.
     pub fn is_slow_node(&self, node: &NodeId) -> bool {
         self.slow.contains(node)
     }
 
-    /// Returns `true` if the link from one node to another is slow: as the first one says, or since all links of one of them are. Between groups
-    /// it is the uplink that is slow, for which the groups stand.
+    /// Returns `true` if the link is slow by the sender's report, or if all links of one end are
+    /// slow.
+    ///
+    /// The sender's report counts only within a group, because groups already stand for slow
+    /// uplinks.
     pub fn is_slow(&self, from: &NodeId, to: &NodeId) -> bool {
         from != to && (self.is_slow_node(from) || self.is_slow_node(to) || self.says(from, to))
     }

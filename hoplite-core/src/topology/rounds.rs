@@ -1,8 +1,10 @@
-//! Rounds of a round-robin tournament: each two nodes meet once, and no node is in two pairs of a round.
+//! Rounds of a round-robin tournament. Each two nodes meet once, and each node is in at most one
+//! pair of a round.
 //!
-//! By the circle method (Kirkman, 1847): n - 1 rounds for an even number of nodes, n for an odd one, in which each node rests once.
+//! Uses the circle method (Kirkman, 1847): n - 1 rounds for an even number of nodes. An odd number
+//! takes n rounds, in which each node rests once.
 
-/// Returns the number of rounds that it takes until all nodes have met.
+/// Returns the number of rounds in which all nodes meet.
 pub const fn count(nodes: u32) -> u32 {
     match nodes {
         0 | 1 => 0,
@@ -11,9 +13,10 @@ pub const fn count(nodes: u32) -> u32 {
     }
 }
 
-/// The pairs of a round.
+/// Returns the pairs of a round.
 pub fn pairs(nodes: u32, round: u32) -> impl Iterator<Item = (u32, u32)> {
-    // The last of an even number of seats stands still; the others turn by one place each round. For an odd number it is empty.
+    // With an even number of places, the last one is fixed. The others move by one place each
+    // round. With an odd number of nodes, the last place is empty.
     let turning = count(nodes).max(1);
     let seat = move |offset: u32| (round % turning + offset) % turning;
     let still = nodes.is_multiple_of(2).then(|| (seat(0), turning));

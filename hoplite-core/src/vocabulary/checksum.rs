@@ -1,15 +1,15 @@
-//! CRC-32C (Castagnoli), the checksum of everything that crosses the network.
+//! CRC-32C (Castagnoli), the checksum of all data that crosses the network.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// The CRC-32C of `bytes`.
+/// Returns the CRC-32C of `bytes`.
 pub fn crc32c(bytes: &[u8]) -> u32 {
     let mut checksum = Checksum::default();
     checksum.update(bytes);
     checksum.finish()
 }
 
-/// A CRC-32C over bytes that come in pieces.
+/// A CRC-32C over bytes that arrive in pieces.
 #[derive(Debug, Clone)]
 pub struct Checksum(Digest);
 
@@ -20,12 +20,12 @@ impl Default for Checksum {
 }
 
 impl Checksum {
-    /// Takes in the next bytes.
+    /// Adds the next bytes.
     pub fn update(&mut self, bytes: &[u8]) {
         self.0.update(bytes);
     }
 
-    /// The checksum of all bytes so far.
+    /// Returns the checksum of all bytes so far.
     pub fn finish(self) -> u32 {
         u32::try_from(self.0.finalize()).expect("this checksum has 32 bits")
     }
@@ -36,8 +36,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_is_the_checksum_of_the_standard() {
-        // RFC 3720, B.4: thirty-two zero bytes; and the check value of the catalogue of CRC algorithms.
+    fn it_matches_the_checksum_of_the_standard() {
+        // Thirty-two zero bytes from RFC 3720, B.4, and the check value of the catalogue of CRC
+        // algorithms.
         assert_eq!(crc32c(&[0; 32]), 0x8a91_36aa);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
         assert_eq!(crc32c(b""), 0);

@@ -9,7 +9,7 @@ macro_rules! dtypes {
         /// The element type of an object; [`Dtype::Opaque`] for plain bytes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub enum Dtype {
-            /// Plain bytes: no elements are known, so no reduce is possible.
+            /// Plain bytes without elements, which cannot be reduced.
             #[default]
             Opaque,
             $(#[doc = $doc] $variant,)*
@@ -19,12 +19,12 @@ macro_rules! dtypes {
             /// All element types, in the order of their declaration.
             pub const ALL: &[Self] = &[Self::Opaque, $(Self::$variant,)*];
 
-            /// Bytes per element; 1 for opaque bytes.
+            /// Returns the bytes per element; 1 for opaque bytes.
             pub const fn size_bytes(self) -> u64 {
                 match self { Self::Opaque => 1, $(Self::$variant => $size,)* }
             }
 
-            /// The name as it is written on the command line: `f32`, `bf16`, `opaque`.
+            /// Returns the name, as on the command line: `f32`, `bf16`, `opaque`.
             pub const fn name(self) -> &'static str {
                 match self { Self::Opaque => "opaque", $(Self::$variant => $name,)* }
             }
@@ -66,23 +66,23 @@ impl FromStr for Dtype {
     }
 }
 
-/// The reason for which metadata was refused.
+/// The reason why metadata is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MetadataError {
-    /// No dtype has this name.
+    /// No element type has this name.
     #[error("unknown dtype {name:?}")]
     UnknownDtype {
-        /// The name that was given, cut to 32 characters.
+        /// The given name, cut to 32 characters.
         name: String,
     },
     /// The shape has too many dimensions.
     #[error("a shape has at most 64 dimensions, this one has {dimensions}")]
     TooManyDimensions {
-        /// The number of dimensions that the shape has.
+        /// The number of dimensions of the shape.
         dimensions: usize,
     },
-    /// Shape times element size is not the size of the object.
+    /// The number of elements times the element size differs from the size of the object.
     #[error("dtype {dtype} and the shape do not make {size_bytes} bytes")]
     ShapeDisagrees {
         /// The element type.
@@ -90,16 +90,16 @@ pub enum MetadataError {
         /// The size of the object.
         size_bytes: u64,
     },
-    /// Refused by a peer, which gave this reason.
+    /// A peer refused the metadata for this reason.
     #[error("{reason}")]
     Reported {
         /// The peer's text, cut to the limit of the wire.
         reason: Cow<'static, str>,
     },
-    /// The application's own metadata is too long.
+    /// The application's metadata is too long.
     #[error("application metadata is at most 4096 bytes, this is {length_bytes}")]
     UserTooLong {
-        /// Its length.
+        /// The length in bytes.
         length_bytes: usize,
     },
 }

@@ -1,32 +1,35 @@
-//! The limits of a store and of a shard that can be set.
+//! The configurable limits of a store and of a shard.
 
 use std::time::Duration;
 
-/// Limits that a store or shard enforces. Each has a row in `docs/limits.md`, which names its flag if it has one.
+/// Limits that a store or shard enforces. `docs/limits.md` has a row for each, with its flag if it
+/// has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
-    /// Largest object, in bytes. The arena's capacity limits further.
+    /// Largest object, in bytes. The arena's capacity also limits objects.
     pub max_object_bytes: u64,
-    /// Objects below this many bytes are also kept in their directory shard. Zero switches that off.
+    /// Objects with fewer bytes are also kept in their directory shards. Zero disables this.
     pub inline_below_bytes: u64,
-    /// A put of this many bytes or more is answered when the directory has accepted it, a smaller one only if its caller wants that.
-    /// What is smaller is published only when it is complete.
+    /// A put of this size or more is answered after the directory has accepted it. A smaller put
+    /// waits only if its caller requests it, and is published only when it is complete.
     pub confirmed_from_bytes: u64,
     /// Most clients connected to one store.
     pub max_clients: usize,
-    /// Most requests of one client that are waiting for an answer.
+    /// Most unanswered requests of one client.
     pub max_requests_per_client: usize,
-    /// Most references (views and writers) that one client may hold, several to one copy counted each.
+    /// Most references (views and writers) that one client may hold. Several references to one copy
+    /// count separately.
     pub max_references_per_client: usize,
     /// Most copies in one store, and most objects in one shard.
     pub max_objects: usize,
-    /// Most ids that the open `delete`s and `wait`s of one client name together.
+    /// Most ids in the open `delete`s and `wait`s of one client together.
     pub max_ids_per_request: usize,
     /// Most receivers that one location serves at once, per object.
     pub slots_per_location: u32,
-    /// The time that a node may be away from its shard before its copies count as lost.
+    /// Time for which a node may be away from its shard before its copies count as lost.
     pub node_grace: Duration,
-    /// The time that a shard remembers a deleted object, so that a late publication does not bring it back.
+    /// Time for which a shard remembers a deleted object, so that a late publication does not bring
+    /// it back.
     pub tombstone_ttl: Duration,
 }
 
@@ -34,7 +37,8 @@ impl Default for Limits {
     fn default() -> Self {
         Self {
             max_object_bytes: 1 << 40,
-            // The bytes cross the link of the shard once for each receiver: 15 times 8 KiB take 5 ms at 200 Mbit/s.
+            // The bytes cross the shard's link once for each receiver: 15 times 8 KiB take 5 ms at
+            // 200 Mbit/s.
             inline_below_bytes: 8 << 10,
             confirmed_from_bytes: 64 << 10,
             max_clients: 1024,

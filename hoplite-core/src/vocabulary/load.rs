@@ -1,6 +1,8 @@
-//! What a store tells those who watch the cluster: how full it is, what it transfers, and which reduces it coordinates.
+//! Reports of a store to tools that watch the cluster: its use of memory, its transfers, and the
+//! reduces that it coordinates.
 //!
-//! Nobody decides anything by it. It is told only while somebody looks, see [`Reporter`], and its length is bounded.
+//! No decision depends on these reports. A store sends them only while a tool watches (see
+//! [`Reporter`]), and their length is bounded.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,107 +10,109 @@ use std::time::Duration;
 use crate::vocabulary::id::{NodeId, ObjectId};
 use crate::vocabulary::time::Time;
 
-/// Most transfers and most reduces of a store that it tells of: the pulls of a node that does little else than to receive.
+/// Most transfers, and most reduces, in a report: about the pulls of a busy receiver.
 pub const MAX_REPORTED: usize = 16;
-/// Most links of a store that it tells of, those that carry least: as many as one picture of them has rows.
+/// Most links in a report, slowest first: as many as one view shows.
 pub const MAX_LINKS: usize = 32;
 /// Longest description of a plan, in bytes.
 pub const MAX_PLAN_BYTES: usize = 256;
-/// Most troubles of a store that it tells of.
+/// Most troubles in a report.
 pub const MAX_TROUBLES: usize = 16;
 /// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
-/// The shortest time between two reports of a store.
+/// Shortest time between two reports of a store.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
-/// For how long a store reports at most before it must be asked again.
+/// Longest time for which one request makes a store report.
 pub const MAX_WATCH: Duration = Duration::from_secs(60);
 
-/// How a store is at one moment.
+/// The state of a store at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Load {
-    /// The size of the arena.
+    /// The size of the arena in bytes.
     pub capacity_bytes: u64,
-    /// How much of it is free.
+    /// The free bytes of the arena.
     pub free_bytes: u64,
-    /// How much of it is taken by copies that stay until they are deleted.
+    /// The bytes of copies that stay until they are deleted.
     pub pinned_bytes: u64,
-    /// How much of it is taken by copies that go when room is needed.
+    /// The bytes of copies that the store may evict.
     pub evictable_bytes: u64,
-    /// How much of it is set aside for targets of reduces.
+    /// The bytes that are reserved for targets of reduces.
     pub reserved_bytes: u64,
-    /// Copies, complete and partial.
+    /// The number of copies, complete and partial.
     pub copies: u64,
-    /// Connected clients.
+    /// The number of connected clients.
     pub clients: u64,
-    /// Transfers from other stores now.
+    /// The number of running transfers from other stores.
     pub pulls: u64,
-    /// Hops of reduces that it performs now.
+    /// The number of hops of reduces that the store performs now.
     pub hops: u64,
-    /// Bytes of objects that were sent to other stores, ever.
+    /// Bytes of objects sent to other stores since the start.
     pub sent_bytes: u64,
-    /// Bytes of objects that were received from other stores, ever.
+    /// Bytes of objects received from other stores since the start.
     pub received_bytes: u64,
-    /// Bytes sent a second, since the report before.
+    /// Bytes sent per second since the previous report.
     pub send_rate: u64,
-    /// Bytes received a second, since the report before.
+    /// Bytes received per second since the previous report.
     pub receive_rate: u64,
-    /// `true` for each shard with which it has a session, in the order of their names.
+    /// `true` for each shard with an open session, in the order of the shards' names.
     pub shards_up: Vec<bool>,
-    /// Transfers to it, at most [`MAX_REPORTED`].
+    /// Transfers to the store, at most [`MAX_REPORTED`].
     pub transfers: Vec<TransferLoad>,
-    /// Reduces and allreduces that it coordinates, at most [`MAX_REPORTED`].
+    /// Reduces and allreduces that the store coordinates, at most [`MAX_REPORTED`].
     pub reduces: Vec<ReduceLoad>,
-    /// Links to other stores, at most [`MAX_LINKS`], those that carry least first.
+    /// Links to other stores, at most [`MAX_LINKS`], slowest first.
     pub links: Vec<LinkLoad>,
-    /// What goes wrong at it, in words, at most [`MAX_TROUBLES`]: a full store, peers that refuse it, long waits.
+    /// Descriptions of troubles, at most [`MAX_TROUBLES`]: a full store, peers that refuse the
+    /// store, or long waits.
     pub troubles: Vec<String>,
 }
 
-/// An object on its way to a store.
+/// A transfer of an object to a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferLoad {
     /// The object.
     pub id: ObjectId,
-    /// Its size.
+    /// The size of the object in bytes.
     pub size_bytes: u64,
-    /// How much of it is there.
+    /// The bytes that have arrived.
     pub valid_bytes: u64,
-    /// How much comes a second, since the report before.
+    /// Bytes per second since the previous report.
     pub rate: u64,
 }
 
 /// A reduce or an allreduce that a store coordinates.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceLoad {
-    /// The object that it makes.
+    /// The object that the reduce produces.
     pub target: ObjectId,
-    /// What is computed, such as `sum`.
+    /// The operation, such as `sum`.
     pub op: String,
-    /// The number of sources that are in it.
+    /// The number of sources that have joined.
     pub joined: u64,
     /// The number of sources that the call names.
     pub sources: u64,
-    /// The schedule, as far as it is known.
+    /// The schedule so far.
     pub plan: String,
-    /// For how long it has been running.
+    /// The time since the start.
     pub elapsed: Duration,
 }
 
-/// A link to another store, as transfers have shown it.
+/// A link to another store, as transfers measured it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LinkLoad {
     /// The other store.
     pub peer: NodeId,
-    /// What it carries.
+    /// The rate of the link.
     pub bytes_per_second: u64,
-    /// The time that it takes there and back, in nanoseconds.
+    /// The round-trip time in nanoseconds.
     pub round_trip_ns: u64,
-    /// `true` if it carries much less than most of this store, or takes much longer.
+    /// `true` if the link is much slower than most links of this store, or has a much longer round
+    /// trip.
     pub is_slow: bool,
 }
 
 impl Load {
-    /// Fills in what has happened a second since `before`.
+    /// Sets the rates since `before`.
     fn since(mut self, before: &Self, elapsed: Duration) -> Self {
         let rate = |now: u64, then: u64| per_second(now.saturating_sub(then), elapsed);
         self.send_rate = rate(self.sent_bytes, before.sent_bytes);
@@ -116,7 +120,7 @@ impl Load {
         let earlier: BTreeMap<&ObjectId, u64> =
             before.transfers.iter().map(|transfer| (&transfer.id, transfer.valid_bytes)).collect();
         for transfer in &mut self.transfers {
-            // One that was not told of before may have had bytes already.
+            // A transfer that the previous report lacks may have had bytes already.
             transfer.rate = earlier.get(&transfer.id).map_or(0, |then| rate(transfer.valid_bytes, *then));
         }
         self
@@ -128,35 +132,37 @@ fn per_second(bytes: u64, elapsed: Duration) -> u64 {
     u64::try_from(u128::from(bytes) * 1_000_000 / micros).unwrap_or(u64::MAX)
 }
 
-/// When a store reports to one shard: while somebody looks, at regular times, and only what has changed.
+/// Decides when a store reports to one shard: while a tool watches, at regular times, and only
+/// changes.
 #[derive(Debug, Clone, Default)]
 pub struct Reporter {
-    /// Until when, and how often.
+    /// The end of the watch, and the interval.
     watched: Option<(Time, Duration)>,
     next: Option<Time>,
-    /// What was measured last, and when.
+    /// The last measurement and its time.
     last: Option<(Time, Load)>,
-    /// What was told last.
+    /// The last load that was reported.
     told: Option<Load>,
 }
 
 impl Reporter {
-    /// Somebody looks, and will for `duration`; wants to hear every `interval`.
+    /// Starts or extends a watch: reports every `interval` for `duration`.
     pub fn watch(&mut self, now: Time, interval: Duration, duration: Duration) {
         let interval = interval.clamp(MIN_INTERVAL, MAX_WATCH);
         if self.next.is_none() {
-            // What was told before may be long ago, and forgotten.
+            // The last report may be old, and the shard may have forgotten it.
             (self.last, self.told, self.next) = (None, None, Some(now));
         }
         self.watched = Some((now + duration.min(MAX_WATCH), interval));
     }
 
-    /// Returns the time to look at the store next; `None` while nobody watches.
+    /// Returns the time of the next measurement; `None` without a watch.
     pub fn next(&self) -> Option<Time> {
         self.next
     }
 
-    /// The store is like this now, at the time that [`next`](Self::next) named; what to tell, if it has changed.
+    /// Adds the measurement for the time that [`next`](Self::next) returned. Returns the report to
+    /// send if the load has changed.
     pub fn measured(&mut self, now: Time, load: Load) -> Option<Load> {
         let (until, interval) = self.watched?;
         self.next = (now < until).then(|| now + interval);
@@ -172,37 +178,41 @@ impl Reporter {
         Some(load)
     }
 
-    /// What was to be told last could not be: the next one is told whether it has changed or not.
+    /// Notes that the last report was not sent, so that the next one is sent even without a change.
     pub fn was_not_told(&mut self) {
         self.told = None;
     }
 }
 
-/// For how long stores are asked to tell.
+/// Time for which a shard requests reports.
 pub const ASKED_FOR: Duration = Duration::from_secs(15);
-/// How often they are asked again while somebody looks.
+/// Interval at which a shard repeats the request while a tool watches.
 const RENEWAL: Duration = Duration::from_secs(5);
-/// How many reports a second a shard asks for, of all stores together. Each costs some ten microseconds.
+/// Most reports per second that a shard requests from all stores together. Each costs some ten
+/// microseconds.
 const REPORTS_A_SECOND: u64 = 500;
 
-/// When a shard asks its stores to tell: while somebody looks, and not more often than it has time for.
+/// Decides when a shard requests reports from its stores: while a tool watches, and no more often
+/// than the shard has time for.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
     asked: Option<Time>,
 }
 
-/// What a shard does when somebody looks.
+/// A request for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportRequest {
-    /// How often each store is to tell, for [`ASKED_FOR`].
+    /// The interval at which each store must report, for [`ASKED_FOR`].
     pub interval: Duration,
-    /// `true` if what was told before is too old to be shown. A store may go on for an interval after it was asked, and does not
-    /// repeat what has not changed, so that what is not very old still holds.
+    /// `true` if earlier reports are too old to be shown. A store may report for one more interval
+    /// after a request, and does not repeat unchanged loads. Therefore recent reports are still
+    /// valid.
     pub forget: bool,
 }
 
 impl ReportRequests {
-    /// Somebody looks, and so many stores can tell: what to ask of them, unless they were asked just now.
+    /// Notes that a tool watches `stores` stores. Returns the request to send, unless one was sent
+    /// just now.
     pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
         let since = self.asked.map(|asked| now.since(asked));
         if since.is_some_and(|since| since < RENEWAL) {
@@ -214,7 +224,7 @@ impl ReportRequests {
         Some(ReportRequest { interval: Duration::from_secs(seconds), forget })
     }
 
-    /// Returns `true` if a store that comes now is to tell as the others do.
+    /// Returns `true` if a store that connects now must report, too.
     pub fn holds(&self, now: Time) -> bool {
         self.asked.is_some_and(|asked| now.since(asked) < ASKED_FOR)
     }
@@ -235,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_told_unless_somebody_looks() {
+    fn a_store_reports_only_while_a_tool_watches() {
         let mut reporter = Reporter::default();
         assert_eq!(reporter.next(), None);
         assert_eq!(reporter.measured(at(0), Load::default()), None);
@@ -244,14 +254,17 @@ mod tests {
         assert!(reporter.measured(at(10), Load::default()).is_some());
         assert_eq!(reporter.measured(at(1010), Load::default()), None, "nothing has changed");
         reporter.was_not_told();
-        assert!(reporter.measured(at(2010), Load::default()).is_some(), "the shard did not hear it");
-        assert_eq!(reporter.next(), None, "nobody looks any more");
+        assert!(reporter.measured(at(2010), Load::default()).is_some(), "the shard did not get the report");
+        assert_eq!(reporter.next(), None, "the watch is over");
         reporter.watch(at(9000), Duration::from_secs(1), Duration::from_secs(2));
-        assert!(reporter.measured(at(9000), Load::default()).is_some(), "it may be forgotten by now");
+        assert!(
+            reporter.measured(at(9000), Load::default()).is_some(),
+            "the shard may have forgotten the last report"
+        );
     }
 
     #[test]
-    fn rates_are_those_since_the_report_before() {
+    fn rates_cover_the_time_since_the_previous_report() {
         let mut reporter = Reporter::default();
         reporter.watch(at(0), Duration::from_secs(1), Duration::MAX);
         let first = reporter.measured(at(0), receiving(5_000, 1_000)).unwrap();
@@ -264,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn stores_are_asked_again_while_somebody_looks_and_not_more_often() {
+    fn requests_are_repeated_at_intervals_while_a_tool_watches() {
         let mut report_requests = ReportRequests::default();
         assert!(!report_requests.holds(at(0)));
         let ask = |seconds, forget| Some(ReportRequest { interval: Duration::from_secs(seconds), forget });
@@ -272,13 +285,13 @@ mod tests {
         assert_eq!(report_requests.look(at(4999), 500), None);
         assert_eq!(report_requests.look(at(5000), 500), ask(1, false));
         assert!(report_requests.holds(at(19_999)));
-        assert!(!report_requests.holds(at(20_000)), "those who were asked have stopped to tell");
+        assert!(!report_requests.holds(at(20_000)), "the stores have stopped reporting");
         assert_eq!(report_requests.look(at(34_999), 501), ask(2, false));
-        assert_eq!(report_requests.look(at(64_999), 65_536), ask(132, true), "what was told may be old");
+        assert_eq!(report_requests.look(at(64_999), 65_536), ask(132, true), "earlier reports may be old");
     }
 
     #[test]
-    fn it_is_not_asked_too_often_nor_for_ever() {
+    fn intervals_and_watches_are_bounded() {
         let mut reporter = Reporter::default();
         reporter.watch(at(0), Duration::ZERO, Duration::MAX);
         reporter.measured(at(0), Load::default());
@@ -288,6 +301,6 @@ mod tests {
         assert_eq!(reporter.next(), None);
         reporter.watch(at(0), Duration::MAX, Duration::MAX);
         reporter.measured(at(0), Load::default());
-        assert_eq!(reporter.next(), Some(late), "whoever asks next is told in time");
+        assert_eq!(reporter.next(), Some(late), "the next watch gets its report in time");
     }
 }

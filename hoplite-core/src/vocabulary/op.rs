@@ -9,14 +9,14 @@ use crate::vocabulary::error::{Error, Result};
 /// A commutative, associative operation on two elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum ReduceOp {
-    /// Their sum. Integers wrap around.
+    /// The sum. Integers wrap around.
     #[default]
     Sum,
-    /// The smaller one; NaN if one is NaN.
+    /// The smaller element; NaN if either is NaN.
     Min,
-    /// The larger one; NaN if one is NaN.
+    /// The larger element; NaN if either is NaN.
     Max,
-    /// Their product. Integers wrap around.
+    /// The product. Integers wrap around.
     Prod,
 }
 
@@ -24,7 +24,7 @@ impl ReduceOp {
     /// All operations.
     pub const ALL: &[Self] = &[Self::Sum, Self::Min, Self::Max, Self::Prod];
 
-    /// The name as it is written on the command line.
+    /// Returns the name, as on the command line.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Sum => "sum",
@@ -34,7 +34,8 @@ impl ReduceOp {
         }
     }
 
-    /// Returns `true` if it is defined for elements of this type: not for opaque bytes, and only minimum and maximum for bool.
+    /// Returns `true` if the operation is defined for elements of this type. No operation is
+    /// defined for opaque bytes, and only minimum and maximum for bool.
     pub const fn is_defined_for(self, dtype: Dtype) -> bool {
         match dtype {
             Dtype::Opaque => false,

@@ -1,20 +1,23 @@
-//! Where a node is: a path of groups, outermost first, and a position in the order of all nodes.
+//! The place of a node: a path of groups, outermost first, and a position in the order of all
+//! nodes.
 //!
-//! This is what daemons need of a topology: 20 bytes per node, where a matrix takes 8 per pair. The groups come from labels, from
-//! measurements, or from both. The number of a labelled group follows from its label alone, so that all who know the label agree
-//! on it, whenever they hear of it.
+//! A place has 20 bytes per node, where a matrix has 8 bytes per pair. The groups come from labels,
+//! from measurements, or from both. The number of a labelled group depends only on its label, so
+//! all processes that know the label agree on the number.
 
 use crate::vocabulary::placement::{fnv1a, mix};
 
-/// How many levels of groups there can be.
+/// Most levels of groups.
 pub const MAX_LEVELS: usize = 4;
 
-/// The keys of the labels that say where a node is, outermost level first. Others may precede them, up to a slash, as in
+/// The keys of place labels, outermost level first. A prefix up to a slash may precede a key, as in
 /// `topology.kubernetes.io/zone`.
 pub const LEVEL_KEYS: [&str; MAX_LEVELS] = ["zone", "pod", "rack", "host"];
 
-/// Numbers of groups, outermost level first; zero where a node is in none. As the name of a group: those of the group and of
-/// all around it, and zeros for what is within it. All zero is the group of all nodes.
+/// Numbers of groups, outermost level first; zero where a node is in no group.
+///
+/// A path also names a group: with the numbers of the group and of all groups around it, and zeros
+/// within it. All zeros stand for the group of all nodes.
 pub type Path = [u32; MAX_LEVELS];
 
 /// The group of all nodes.
@@ -23,14 +26,15 @@ pub const EVERYWHERE: Path = [0; MAX_LEVELS];
 /// The place of a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Place {
-    /// The groups that the node is in, outermost first; zero for a level at which it is in none.
+    /// The groups of the node, outermost first; zero for a level without a group.
     pub path: Path,
-    /// Its rank in the order of all nodes, along which chains run.
+    /// The node's rank in the order of all nodes, along which chains run.
     pub position: u32,
 }
 
 impl Place {
-    /// The place that labels tell, at no position. Unknown keys say nothing about it; of several labels of a level the first counts.
+    /// Returns the place that labels describe, without a position. Ignores unknown keys. The first
+    /// of several labels of a level counts.
     pub fn of_labels(labels: &[(String, String)]) -> Self {
         let number = |level: &str| {
             let label = labels.iter().find(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -39,18 +43,21 @@ impl Place {
         Self { path: LEVEL_KEYS.map(number), position: 0 }
     }
 
-    /// The lowest level at which both are in one group: 0 if they share the innermost, [`MAX_LEVELS`] if they share none.
+    /// Returns the lowest level at which both nodes are in one group: 0 if they share the innermost
+    /// group, [`MAX_LEVELS`] if they share none.
     pub fn level(&self, other: &Self) -> usize {
         level(self.path, other.path)
     }
 
-    /// How many positions `to` comes after this one; a node before this one is further than all nodes after it.
+    /// Returns the number of positions from this place forward to `to`. A place before this one is
+    /// farther than all places after it.
     pub const fn forward(&self, to: &Self) -> u32 {
         to.position.wrapping_sub(self.position)
     }
 }
 
-/// The labels that say two places of one node at one level, such as `zone=a` and `topology.kubernetes.io/zone=b`, if there are any.
+/// Returns two labels that put a node into two groups of one level, such as `zone=a` and
+/// `topology.kubernetes.io/zone=b`, if there are any.
 pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 2]> {
     LEVEL_KEYS.into_iter().find_map(|level| {
         let mut of_level = labels.iter().filter(|(key, value)| is_of(key, level) && !value.is_empty());
@@ -59,43 +66,43 @@ pub fn contradiction(labels: &[(String, String)]) -> Option<[&(String, String); 
     })
 }
 
-/// Returns `true` if a key is that of a level.
+/// Returns `true` if a key belongs to a level.
 fn is_of(key: &str, level: &str) -> bool {
     key.rsplit('/').next() == Some(level)
 }
 
-/// The number of the measured group of a level whose first member this is: the same in every probe that finds such a group. Labels
-/// may be names of nodes too, but have no zero bytes.
+/// Returns the number of the measured group of a level with this first member, which is the same in
+/// every probe. Labels may equal names of nodes, but contain no zero bytes.
 pub(crate) fn number_of_measured(level: usize, first: &str) -> u32 {
     number_of(&format!("\0{level}\0{first}"))
 }
 
-/// The number of the group that a label names. Two of a thousand groups get the same number once in ten thousand clusters; they
-/// count as one group then.
+/// Returns the number of the group of a label. Among a thousand groups, two have the same number in
+/// one of ten thousand clusters. They then count as one group.
 pub fn number_of(label: &str) -> u32 {
     let hash = mix(fnv1a(label.as_bytes()));
     ((hash >> 32) as u32).max(1)
 }
 
-/// The groups that a node with this path is in, the innermost first, and the one of all nodes last.
+/// Returns the groups of a node with this path, innermost first. The group of all nodes comes last.
 pub fn groups_of(path: Path) -> impl Iterator<Item = Path> {
     let within = move |levels: usize| (path[levels - 1] != 0).then(|| group(path, levels));
     (1..=MAX_LEVELS).rev().filter_map(within).chain([EVERYWHERE])
 }
 
-/// The lowest level at which both paths are in one group, as [`Place::level`].
+/// Returns the lowest level at which both paths are in one group, as [`Place::level`] does.
 pub fn level(one: Path, other: Path) -> usize {
     let shared = one.iter().zip(&other).take_while(|(one, other)| one == other);
     MAX_LEVELS - shared.count()
 }
 
-/// Returns `true` if a node with this path is in a group.
+/// Returns `true` if a node with this path is in the group `of`.
 pub fn is_in(path: Path, of: Path) -> bool {
     let levels = of.iter().rposition(|number| *number != 0).map_or(0, |last| last + 1);
     path[..levels] == of[..levels]
 }
 
-/// The outermost levels of a path.
+/// Returns the outermost levels of a path.
 fn group(path: Path, levels: usize) -> Path {
     let mut group = EVERYWHERE;
     group[..levels].copy_from_slice(&path[..levels]);
@@ -119,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_tell_places() {
+    fn labels_describe_places() {
         let place = |labels: &[(&str, &str)]| {
             let labels: Vec<_> =
                 labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();

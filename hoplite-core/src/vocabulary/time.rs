@@ -1,11 +1,12 @@
-//! Time as pure code sees it: an argument, never a clock.
+//! Time for pure code: an argument instead of a clock.
 
 use std::ops::{Add, Sub};
 use std::time::Duration;
 
 /// A point in time, in microseconds since an origin that the caller chose.
 ///
-/// Only differences mean anything. The daemons use their start as the origin, the simulation uses zero.
+/// Only differences are meaningful. The daemons use their start as the origin, and the simulation
+/// uses zero.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Time(u64);
 
@@ -15,17 +16,17 @@ impl Time {
     /// A time that never comes.
     pub const NEVER: Self = Self(u64::MAX);
 
-    /// The time `micros` microseconds after the origin.
+    /// Returns the time `micros` microseconds after the origin.
     pub const fn from_micros(micros: u64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the origin.
+    /// Returns the microseconds since the origin.
     pub const fn as_micros(self) -> u64 {
         self.0
     }
 
-    /// Returns the time that after `earlier` this is; zero if it is not after it.
+    /// Returns the time that has passed since `earlier`, or zero if `earlier` is later.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }

@@ -1,8 +1,8 @@
-//! To which trace a call belongs, as it travels with calls and messages. What is done with it is decided elsewhere.
+//! The trace context of a call, which travels with calls and messages. Other modules record spans.
 
 use std::str::FromStr;
 
-/// The span that caused a call, as W3C Trace Context names it.
+/// The span that caused a call, as in W3C Trace Context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TraceContext {
     trace: [u8; 16],
@@ -10,28 +10,28 @@ pub struct TraceContext {
     is_sampled: bool,
 }
 
-/// A text is no `traceparent` of W3C Trace Context.
+/// The error for a text that is not a `traceparent` of W3C Trace Context.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a traceparent, which looks like 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")]
 pub struct NotATraceparent;
 
 impl TraceContext {
-    /// The length of its binary form: two ids and the flags.
+    /// The length of the binary form: two ids and the flags.
     pub const BYTES: usize = 25;
-    /// The flag that says that the spans of the trace are recorded.
+    /// The flag that the spans of the trace are recorded.
     const SAMPLED: u8 = 1;
 
-    /// A span of a trace; `None` if either id is zero, which names nothing. Spans are recorded if it `is_sampled`.
+    /// Creates the context of a span. Returns `None` if either id is zero, which is invalid.
     pub fn new(trace: [u8; 16], span: [u8; 8], is_sampled: bool) -> Option<Self> {
         (trace != [0; 16] && span != [0; 8]).then_some(Self { trace, span, is_sampled })
     }
 
-    /// The id of the trace.
+    /// Returns the id of the trace.
     pub const fn trace(&self) -> [u8; 16] {
         self.trace
     }
 
-    /// The id of the span.
+    /// Returns the id of the span.
     pub const fn span(&self) -> [u8; 8] {
         self.span
     }
@@ -41,7 +41,7 @@ impl TraceContext {
         self.is_sampled
     }
 
-    /// Its binary form.
+    /// Returns the binary form.
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..16].copy_from_slice(&self.trace);
@@ -50,7 +50,8 @@ impl TraceContext {
         bytes
     }
 
-    /// Reads the binary form. Who is told of a trace that cannot be read goes on without it, as W3C Trace Context demands: `None`.
+    /// Reads the binary form. Returns `None` if it is invalid. The receiver then continues without
+    /// the trace, as W3C Trace Context demands.
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; Self::BYTES] = bytes.try_into().ok()?;
         let (trace, rest) = bytes.split_first_chunk::<16>()?;
@@ -66,7 +67,7 @@ impl FromStr for TraceContext {
         let parts: Vec<&str> = text.split('-').collect();
         let [version, trace, span, flags, more @ ..] = parts.as_slice() else { return Err(NotATraceparent) };
         let [version] = hex(version)?;
-        // A later version may append to this form; 255 is none.
+        // A later version may append to this form; version 255 is invalid.
         if version == 0xff || (version == 0 && !more.is_empty()) {
             return Err(NotATraceparent);
         }
@@ -98,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_traceparent_is_read_as_the_standard_has_it() {
+    fn a_traceparent_is_read_by_the_rules_of_the_standard() {
         let read = |text: &str| text.parse::<TraceContext>();
         // The examples of the standard.
         let sampled = read("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01").unwrap();
@@ -131,7 +132,7 @@ mod tests {
         }
 
         #[test]
-        fn anything_can_be_said_of_a_trace(bytes in prop::collection::vec(any::<u8>(), 0..40), text in ".{0,60}") {
+        fn any_bytes_and_text_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..40), text in ".{0,60}") {
             let _ = TraceContext::from_bytes(&bytes);
             let _ = text.parse::<TraceContext>();
         }

@@ -1,6 +1,6 @@
 //! Simulates collectives of thousands of nodes, with the decisions of the real stores and shards.
 //!
-//! See [`hoplite_sim::scale`] for what is real in it and what is a model.
+//! [`hoplite_sim::scale`] explains which parts are real and which are models.
 #![forbid(unsafe_code)]
 
 use std::io::{self, Write};
@@ -18,48 +18,49 @@ const EXAMPLES: &str = "Examples:
 The simulation itself gives the same result on every computer. How long decisions took is measured on this one, and \
 says little in a debug build.";
 
-/// Simulates collectives of thousands of nodes: the real stores and shards decide, over a model of the network.
+/// Simulates collectives of thousands of nodes. The real stores and shards decide, over a model of
+/// the network.
 #[derive(Debug, Parser)]
 #[command(after_help = EXAMPLES)]
 struct Arguments {
-    /// How many nodes, the first one included
+    /// The number of nodes, including the first one
     #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "100,1000", value_parser = clap::value_parser!(u32).range(2..=65_000))]
     nodes: Vec<u32>,
-    /// What they do
+    /// The collectives to run
     #[arg(long, value_delimiter = ',', default_value = "broadcast,reduce")]
     workload: Vec<WorkloadName>,
-    /// When they take part
+    /// The arrival of the nodes
     #[arg(long, value_delimiter = ',', default_value = "together")]
     arrivals: Vec<ArrivalsName>,
-    /// The time that after the first node the last one arrives, in milliseconds [default: ten times what a link takes for one
-    /// object]
+    /// The time between the first and the last arrival, in milliseconds [default: ten times the
+    /// transfer time of one object]
     #[arg(long, value_name = "MS")]
     spread_ms: Option<u64>,
-    /// Which share of the nodes fails while they are at it, in percent
+    /// The share of nodes that fail during the run, in percent
     #[arg(long, value_name = "PERCENT,...", value_delimiter = ',', default_value = "0", value_parser = percentage)]
     failures: Vec<f64>,
-    /// In how many racks the nodes say that they are, in turn; links stay alike [default: they say nothing]
+    /// The number of racks in the nodes' labels, in turn; links stay alike [default: no labels]
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     racks: usize,
     /// The number of receivers that one copy serves at once; the daemons allow one
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     slots: u32,
-    /// From which failures follow
+    /// The seed of the failures
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     seed: u64,
-    /// The number of shards that the directory has
+    /// The number of shards of the directory
     #[arg(long, value_name = "K", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
     shards: u32,
     /// The size of each object
     #[arg(long, value_name = "MIB", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     size_mib: u64,
-    /// What a link carries in each direction
+    /// The rate of a link in each direction
     #[arg(long, value_name = "MBIT/S", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     rate_mbit: u64,
-    /// What a byte takes from one node to another
+    /// The latency from one node to another
     #[arg(long, value_name = "US", default_value_t = 100, value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     latency_us: u64,
-    /// The number of messages that a shard handles in a second
+    /// The number of messages that a shard handles per second
     #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..))]
     shard_rate: u32,
     /// Print JSON instead of a table
@@ -69,19 +70,19 @@ struct Arguments {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum WorkloadName {
-    /// All but the first node get an object of the first one
+    /// All nodes except the first get an object of the first node
     Broadcast,
     /// The first node reduces an object of each node
     Reduce,
-    /// The same, and all get the result while it grows
+    /// A reduce whose result all nodes get while it grows
     Allreduce,
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ArrivalsName {
-    /// All at once
+    /// All nodes at once
     Together,
-    /// One after the other
+    /// One node after the other
     Staggered,
 }
 

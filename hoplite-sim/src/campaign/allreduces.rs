@@ -1,4 +1,4 @@
-//! Allreduces: several participants ask for one reduce, whose target all of them get, and the same one.
+//! Allreduces: several participants call one reduce, and all of them get the same target.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -16,14 +16,16 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// So long after rank 0 was told of success, a participant has the target, unless something fails or everything is slow.
+/// Time after rank 0's success within which a participant has the target, unless something fails or
+/// everything is slow.
 const ENOUGH_TIME: Duration = Duration::from_secs(2);
 
-/// A session, by the put of its attempt.
+/// A session, keyed by the put of its attempt.
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     call: ReduceCall,
-    /// What the first member made that has completed its copy; all others make the same.
+    /// The result of the first member that has completed its copy. All other members must produce
+    /// the same.
     made: Option<Made>,
 }
 
@@ -39,7 +41,7 @@ struct Participant {
 }
 
 impl Simulation {
-    /// Has some participants do an allreduce.
+    /// Lets some participants perform an allreduce.
     pub(super) fn allreduce(&mut self, client: u64) {
         if self.app.scenario.has_exchanges && self.app.exchanges.len() < MAX_RESULTS && self.random.chance(50)
         {
@@ -59,7 +61,7 @@ impl Simulation {
         });
     }
 
-    /// Starts an allreduce of a new target, whose participants call within so many milliseconds.
+    /// Starts an allreduce of a new target. Its participants call within `spread_ms` milliseconds.
     pub(super) fn start_allreduce(&mut self, timeout: Duration, spread_ms: u64) {
         let target = Kind::Result.object(self.app.results.len());
         self.app.results.push(target.clone());
@@ -74,7 +76,7 @@ impl Simulation {
         let request = Reduce { target, sources, count, op, order, range: None, timeout };
         for (rank, (_, store)) in ranks.into_iter().enumerate() {
             let (request, delay) = (request.clone(), self.random.millis(0..spread_ms));
-            // Some never call, though their store takes part.
+            // Some participants never call, although their store takes part.
             if rank > 0 && self.random.chance(10) {
                 continue;
             }
@@ -87,7 +89,8 @@ impl Simulation {
         }
     }
 
-    /// Sources, each with the store of its rank: where it is, or is about to be put, in general.
+    /// Returns sources, each with the store of its rank: usually the store that has the source or
+    /// is about to put it.
     pub(super) fn any_ranks(&mut self) -> Vec<(ObjectId, usize)> {
         let most = self.app.scenario.sources.max(2);
         let mut sources = BTreeSet::new();
@@ -136,16 +139,24 @@ impl Simulation {
     fn join(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        // Whether a session is expected or not.
+        // The store may or may not expect a session.
         let source_bytes = *self.random.pick(&[0, u64::MAX]);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Object(view)) => {
-                assert_eq!(view.metadata.agreement, Some(agreement), "a participant gets what it asks for");
+                assert_eq!(
+                    view.metadata.agreement,
+                    Some(agreement),
+                    "a participant gets the target of its own agreement"
+                );
                 sim.follow_target(participant, view, 0);
             }
             Ok(Response::Ranges { view, order }) => {
-                assert_eq!(view.metadata.agreement, Some(agreement), "a participant gets what it asks for");
+                assert_eq!(
+                    view.metadata.agreement,
+                    Some(agreement),
+                    "a participant gets the target of its own agreement"
+                );
                 check_order(&order, view.size_bytes);
                 sim.follow_target(participant, view, 0);
             }
@@ -155,7 +166,7 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows the target until it is complete, or fails, or that takes too long.
+    /// Follows the target until it is complete, fails, or takes too long.
     fn follow_target(&mut self, participant: Participant, view: ObjectView, beyond_bytes: u64) {
         let (client, copy) = (participant.client, view.copy);
         let timeout = participant.deadline.since(self.now());
@@ -163,7 +174,7 @@ impl Simulation {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 sim.check_only_put(&participant.target, view.put);
                 let store = sim.app.clients[&client].store;
-                // The end of what a store pulls is passed on before the copy is complete.
+                // A store forwards the end of a pull before the copy is complete.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &participant.target, &view, participant.started);
                 }
@@ -192,10 +203,10 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { .. } | Error::Deleted { .. } | Error::Superseded { .. } => true,
             Error::AlreadyExists { id } => id == target,
-            // An id that is used again may meet what is left of its last use.
+            // A reused id may meet remains of its earlier use.
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes || !is_only,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
-            // Its own deadline has passed, or that of rank 0.
+            // The participant's own deadline has passed, or the deadline of rank 0.
             Error::Timeout { .. } => true,
             _ => false,
         };
@@ -215,9 +226,9 @@ impl Simulation {
         );
     }
 
-    // What members make.
+    // The results of members.
 
-    /// A coordinator asks for a member.
+    /// Handles a coordinator's request for a member.
     pub(super) fn member_asked(&mut self, store: usize, plan: &Plan) {
         if plan.is_of_parts() {
             return self.exchanger_asked(store, plan);
@@ -228,16 +239,16 @@ impl Simulation {
         let calls = self.app.reduces.iter();
         let mut calls = calls.filter(|(_, call)| call.store == store && call.request.target == plan.target);
         let Some((_, call)) = calls.next_back() else {
-            panic!("store {store} asks for members of {plan:?}, which nobody wants")
+            panic!("store {store} asks for members of {plan:?}, without an open call")
         };
         self.app.sessions.insert(plan.put, SessionRecord { call: call.clone(), made: None });
     }
 
-    /// A member of a session has all of the target, which counts.
+    /// Handles the completion of a member's copy, which is valid for all.
     pub(super) fn member_completed(&mut self, target: &ObjectId, put: PutId, size_bytes: u64, made: Made) {
         let Some(SessionRecord { call, made: before }) = self.app.sessions.get(&put) else { return };
         if let Some(before) = before {
-            assert_eq!(*before, made, "all members make the same of {target}");
+            assert_eq!(*before, made, "all members produce the same {target}");
             return;
         }
         assert!(
@@ -260,17 +271,17 @@ impl Simulation {
         }
     }
 
-    /// Everybody who gets an object that one reduce makes gets the same put of it.
+    /// Checks that all nodes with an object made by one reduce have the same put of it.
     pub(super) fn check_only_put(&mut self, target: &ObjectId, put: PutId) {
         if !matches!(Kind::of(target), Kind::Result | Kind::Part) {
             return;
         }
         let known = *self.app.only_puts.entry(target.clone()).or_insert(put);
-        assert_eq!(known, put, "there is one {target} that anybody has");
+        assert_eq!(known, put, "all nodes have the same {target}");
     }
 }
 
-/// The order in which ranges become valid names each byte once.
+/// Checks that the order in which ranges become valid names each byte once.
 fn check_order(order: &[ByteRange], size_bytes: u64) {
     let mut ranges: Vec<&ByteRange> = order.iter().collect();
     ranges.sort_by_key(|range| range.offset_bytes);

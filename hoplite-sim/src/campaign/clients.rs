@@ -1,5 +1,5 @@
-//! Applications: they put, get, delete, wait, let go, and die. How they put is in `puts`, how they get in `gets`, how they reduce in
-//! `reduces`.
+//! Applications: they put, get, delete, wait, release and die. `puts`, `gets` and `reduces` contain
+//! the details of these operations.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,40 +13,40 @@ use hoplite_core::{Error, ObjectId, Time};
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// The time after its deadline within which a call must be answered.
+/// Time after its deadline within which a call must be answered.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
-/// The time that a message of the local plane takes.
+/// Latency of a message of the local plane.
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
-/// How often the calls are looked through for late ones.
+/// Interval of the search for late calls.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
-/// Before this time not all sessions are open, so that deletes may pass objects by.
+/// Time until all sessions are open. Earlier deletes may miss objects.
 pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
-/// An inspection waits so long for a shard that does not answer, after the question has travelled.
+/// Longest time of an inspection: an unresponsive shard, and the travel of the request.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
-/// One process.
+/// One client process.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) store: usize,
     held: BTreeMap<CopyId, u32>,
-    /// `true` if it makes only one call.
+    /// `true` if the client makes only one call.
     is_visitor: bool,
 }
 
-/// A call of a client.
+/// The client and the number of a call.
 pub(super) type CallKey = (u64, u64);
 
 type Continuation = Box<dyn FnOnce(&mut Simulation, Answer)>;
 
-/// What happens when a call is answered, and until when that must be. Subscriptions have neither.
+/// The continuation and the deadline of an open call. Subscriptions have neither.
 pub(super) struct PendingCall {
     deadline: Time,
     what: String,
     then: Option<Continuation>,
 }
 
-/// A page of objects that a client asked for.
+/// A request for a page of objects.
 #[derive(Debug)]
 pub(super) struct Listing {
     client: u64,
@@ -56,7 +56,7 @@ pub(super) struct Listing {
 }
 
 impl Simulation {
-    /// The processes of a machine that has started.
+    /// Starts the processes of a machine that has started.
     pub(super) fn spawn_clients(&mut self, store: usize) {
         for _ in 0..self.app.scenario.clients_per_store {
             self.spawn_client(store);
@@ -71,7 +71,7 @@ impl Simulation {
         client
     }
 
-    /// A client that somebody else lets make one call after `delay`.
+    /// Makes a new client perform one call after `delay`.
     pub(super) fn visit(
         &mut self,
         store: usize,
@@ -88,7 +88,7 @@ impl Simulation {
         });
     }
 
-    /// The processes of a machine that crashed are gone with it.
+    /// Removes the processes of a crashed machine.
     pub(super) fn clients_of_crashed(&mut self, store: usize) {
         self.app.clients.retain(|_, client| client.store != store);
         let clients = &self.app.clients;
@@ -97,7 +97,7 @@ impl Simulation {
         self.end_reduces_of_gone();
     }
 
-    /// A client dies; its store notices.
+    /// Kills a client. Its store notices.
     pub(super) fn kill_client(&mut self, client: u64) {
         let Some(Client { store, held, is_visitor }) = self.app.clients.remove(&client) else { return };
         self.note(|_| format!("client {client} of store {store} dies"));
@@ -123,24 +123,24 @@ impl Simulation {
         self.app.clients.keys().copied().collect()
     }
 
-    /// Looks for calls that should have been answered.
+    /// Fails if a call should have been answered.
     pub(super) fn watch_calls(&mut self) {
         let now = self.now();
         for ((client, call), pending) in &self.app.calls {
             let is_late = pending.deadline != Time::NEVER && pending.deadline + SLACK < now;
             assert!(!is_late, "call {call} of client {client} is not answered in time: {}", pending.what);
         }
-        // The final calls are few, and each is asked for.
+        // The final calls are few, and each is checked separately.
         let interval = if self.app.is_winding_down { WATCH_INTERVAL * 50 } else { WATCH_INTERVAL };
         self.after(interval, Self::watch_calls);
     }
 
-    /// Returns the number of calls that are open, without subscriptions.
+    /// Returns the number of open calls, without subscriptions.
     pub(super) fn open_calls(&self) -> usize {
         self.app.calls.values().filter(|pending| pending.then.is_some()).count()
     }
 
-    /// Makes a call; `then` is done with its answer, unless the client is gone by then.
+    /// Makes a call. Runs `then` with the answer, unless the client is gone by then.
     pub(super) fn call(
         &mut self,
         client: u64,
@@ -152,7 +152,7 @@ impl Simulation {
         self.call_as(number, client, request, timeout, then)
     }
 
-    /// As [`call`](Self::call), under a number that is fresh.
+    /// Makes a call as [`call`](Self::call) does, with this unused number.
     pub(super) fn call_as(
         &mut self,
         call: u64,
@@ -172,7 +172,7 @@ impl Simulation {
         CallId(call)
     }
 
-    /// A store answers.
+    /// Handles the answer of a store.
     pub(super) fn call_answered(&mut self, store: usize, client: ClientId, call: CallId, answer: Answer) {
         self.note(|_| format!("store {store} answers call {} of client {}: {answer:?}", call.0, client.0));
         match &answer {
@@ -269,7 +269,7 @@ impl Simulation {
         }
     }
 
-    /// An object that somebody may have put or made.
+    /// Returns an object that some client may have put or made.
     pub(super) fn any_object(&mut self) -> ObjectId {
         if !self.app.results.is_empty() && self.random.chance(20) {
             return self.random.pick(&self.app.results).clone();
@@ -279,7 +279,7 @@ impl Simulation {
         self.any_of(kind)
     }
 
-    /// An object that somebody may put.
+    /// Returns an object that a client may put.
     fn any_to_put(&mut self) -> ObjectId {
         let kind = match self.random.number(0..100) {
             0..45 => Kind::Plain,
@@ -343,7 +343,7 @@ impl Simulation {
         self.call(client, Request::Locate { id, timeout }, Some(deadline), Some(Box::new(then)));
     }
 
-    /// Asks for one page of the objects.
+    /// Requests one page of the objects.
     fn list(&mut self, client: u64) {
         let after = if self.random.chance(50) { self.any_object().as_bytes().to_vec() } else { Vec::new() };
         let page = Listing { client, after, limit: self.random.index(20), started: self.now() };
@@ -358,7 +358,7 @@ impl Simulation {
         self.app.calls.remove(&key);
         if let Ok(Page { objects, more }) = answer {
             assert!(objects.len() <= limit, "{} objects in a page of {limit}", objects.len());
-            assert!(objects.is_sorted_by(|one, next| one.id < next.id), "the objects are in order");
+            assert!(objects.is_sorted_by(|one, next| one.id < next.id), "the objects are sorted");
             assert!(objects.iter().all(|object| *object.id.as_bytes() > *after), "and after the one given");
             let end = objects.last().filter(|_| more).map(|object| object.id.clone());
             let is_in_page = |id: &ObjectId| {
@@ -368,7 +368,7 @@ impl Simulation {
             };
             let is_settled = self.app.scenario.faults == Faults::None && started.since(Time::ZERO) > SETTLED;
             for id in self.app.history.available_since(started).filter(|id| is_settled && is_in_page(id)) {
-                assert!(objects.iter().any(|object| object.id == *id), "{id} is there, but not listed");
+                assert!(objects.iter().any(|object| object.id == *id), "{id} is available, but not listed");
             }
         }
         self.act_later(client);
@@ -388,7 +388,8 @@ impl Simulation {
     }
 }
 
-/// Returns the time that a call may take whose timeout of zero stands for one answer of the directory.
+/// Returns the longest time of a call for which a timeout of zero means one answer of the
+/// directory.
 fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }

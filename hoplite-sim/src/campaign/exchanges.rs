@@ -1,4 +1,5 @@
-//! Exchanges: reduce_scatters and allgathers of several participants, each of which gets its parts, or is told to get them otherwise.
+//! Exchanges: reduce_scatters and allgathers. Each participant gets its parts, or is told to get
+//! them otherwise.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};
@@ -11,7 +12,7 @@ use super::{Kind, Simulation};
 use crate::cluster::contents::EMPTY;
 use crate::cluster::{Answer, Piece};
 
-/// What was asked for, once for each target.
+/// The call of an exchange, once for each target.
 #[derive(Debug, Clone)]
 pub(super) struct PartsCall {
     kind: Collective,
@@ -31,7 +32,7 @@ struct Participant {
 }
 
 impl Simulation {
-    /// Has some participants exchange parts.
+    /// Lets some participants exchange parts.
     pub(super) fn exchange(&mut self) {
         let target = Kind::End.object(self.app.exchanges.len());
         let kind = *self.random.pick(&[Collective::ReduceScatter, Collective::Allgather]);
@@ -42,12 +43,12 @@ impl Simulation {
         let request = Reduce { target: target.clone(), sources, count, op, order, range: None, timeout };
         let exchange = PartsCall { kind, request: request.clone(), started: self.now(), store: ranks[0].1 };
         self.app.exchanges.insert(target.clone(), exchange);
-        // The only one to put it is the store of rank 0, at any time.
+        // Only the store of rank 0 puts the target, at any time.
         self.app.history.put_started(&target, EMPTY, 0);
         self.surround(&target);
         for (rank, (_, store)) in ranks.into_iter().enumerate() {
             let (request, delay) = (request.clone(), self.random.millis(0..60));
-            // Some never call, though their store takes part.
+            // Some participants never call, although their store takes part.
             if rank > 0 && self.random.chance(10) {
                 continue;
             }
@@ -73,7 +74,7 @@ impl Simulation {
         }
     }
 
-    /// Rank 0 asks its store to coordinate. Its call may end before the exchange does.
+    /// Lets rank 0's store coordinate. The call may end before the exchange.
     fn coordinate(&mut self, client: u64, kind: Collective, request: Reduce) {
         let (timeout, target) = (request.timeout, request.target.clone());
         let key = (client, self.fresh_number());
@@ -97,13 +98,17 @@ impl Simulation {
     fn join_exchange(&mut self, participant: Participant, is_again: bool) {
         let timeout = participant.deadline.since(self.now());
         let Participant { client, target, agreement, .. } = participant.clone();
-        // Whether a session is expected or not.
+        // The store may or may not expect a session.
         let source_bytes = *self.random.pick(&[0, u64::MAX]);
         let request = Request::Join { target, agreement, is_again, source_bytes, timeout };
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Object(view)) => {
                 assert_eq!(view.size_bytes, 0, "the end of an exchange has no bytes");
-                assert_eq!(view.metadata.agreement, Some(agreement), "it is that of what was asked for");
+                assert_eq!(
+                    view.metadata.agreement,
+                    Some(agreement),
+                    "the end has the participant's agreement"
+                );
                 sim.app.summary.parts_left += 1;
                 sim.release_later(client, view.copy);
             }
@@ -117,7 +122,7 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows the parts until all are there, or that is given up.
+    /// Follows the parts until all are valid, or the exchange is given up.
     fn follow_parts(&mut self, participant: Participant, view: &ObjectView, order: &[ByteRange]) {
         let (client, copy) = (participant.client, view.copy);
         let counted_bytes: u64 = order.iter().map(|range| range.length_bytes).sum();
@@ -148,27 +153,27 @@ impl Simulation {
         let is_expected = match error {
             Error::ObjectLost { id } => id == target || exchange.request.sources.contains(id),
             Error::Deleted { id } | Error::Superseded { id } => id == target,
-            // Even if the call has been repeated for a target that is there.
+            // Also if the call was repeated for an existing target.
             Error::AlreadyExists { id } => id == target,
             Error::TypeMismatch { .. } => self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
-            // Its own deadline has passed, or that of rank 0.
+            // The participant's own deadline has passed, or the deadline of rank 0.
             Error::Timeout { .. } => true,
             _ => false,
         };
         assert!(is_expected, "an exchange of {target} is answered with: {error:?}");
     }
 
-    /// A coordinator asks for a member.
+    /// Handles a coordinator's request for a member.
     pub(super) fn exchanger_asked(&mut self, store: usize, plan: &Plan) {
         let exchange = self.app.exchanges.get(&plan.target);
         let Some(PartsCall { kind, store: coordinator, .. }) = exchange else {
-            panic!("store {store} asks for members of {plan:?}, which nobody wants")
+            panic!("store {store} asks for members of {plan:?}, without an open call")
         };
         assert_eq!((plan.agreement.kind, store), (*kind, *coordinator), "{plan:?}");
     }
 
-    /// A member has all bytes that it takes.
+    /// Handles a member that has all its bytes.
     pub(super) fn member_filled(&mut self, plan: &Plan, pieces: &[Piece]) {
         let Some(PartsCall { kind, request, started, .. }) = self.app.exchanges.get(&plan.target).cloned()
         else {
@@ -197,7 +202,7 @@ impl Simulation {
                 };
                 assert!(is_right, "part {rank} of {plan:?} is {}", self.contents.describe(*tag));
             }
-            assert_eq!(there_bytes, part_bytes, "part {rank} of {plan:?} is all there: {pieces:?}");
+            assert_eq!(there_bytes, part_bytes, "part {rank} of {plan:?} is complete: {pieces:?}");
         }
         self.app.summary.exchanged += 1;
     }

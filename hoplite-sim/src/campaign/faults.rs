@@ -1,4 +1,4 @@
-//! When what fails.
+//! The schedule of faults.
 
 use hoplite_core::Time;
 
@@ -50,9 +50,10 @@ impl Simulation {
         }
     }
 
-    /// Something fails, or is deleted, now and then in the middle of what `store` does for a reduce together with `other`.
+    /// Sometimes makes something fail, or deletes an object, in the middle of a reduce step of
+    /// `store` and `other`.
     pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
-        // Those that are under way when everything heals are hit hard before.
+        // Reduces that run at the end have more faults before everything heals.
         let is_last = self.now().since(Time::ZERO) > self.app.scenario.duration;
         let faults = if is_last { 30 } else { self.app.scenario.faults_per_1000_steps };
         if self.app.is_winding_down || self.random.number(0..1000) >= faults {
@@ -73,7 +74,7 @@ impl Simulation {
                 let delay = sim.random.millis(1..1000);
                 sim.after(delay, move |sim| sim.mend_link(one, other));
             }
-            // Connections may break though both ends are well.
+            // Connections may break although both ends are alive.
             50..90 => sim.break_directed_at(store),
             _ => sim.fail_something(),
         });
@@ -89,7 +90,7 @@ impl Simulation {
         self.after(delay, move |sim| sim.restart(store));
     }
 
-    /// Nothing reaches a store for a while, nor leaves it: it is partitioned, or frozen.
+    /// Isolates a store for a while, as if it was partitioned or frozen.
     fn isolate(&mut self, store: usize) {
         let others = (0..self.app.scenario.stores).filter(|other| *other != store).map(LinkEnd::Store);
         let places: Vec<LinkEnd> = others.chain((0..self.app.scenario.shards).map(LinkEnd::Shard)).collect();

@@ -1,4 +1,4 @@
-//! Gets, and what they may return.
+//! Gets, and their permitted results.
 
 use std::time::Duration;
 
@@ -9,10 +9,11 @@ use super::clients::SETTLED;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// A get of this length of an object that is there succeeds, unless something fails or everything is slow.
+/// Timeout with which a get of an available object succeeds, unless something fails or everything
+/// is slow.
 const ENOUGH_TIME: Duration = Duration::from_secs(1);
 
-/// So long a message between two stores takes at most, unless something fails.
+/// Longest time of a message between two stores, unless something fails.
 const MEMBERS_HEAR_WITHIN: Duration = Duration::from_millis(60);
 
 impl Simulation {
@@ -35,20 +36,23 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows a copy until all of it is there, or it fails, or that takes too long.
+    /// Follows a copy until it is complete, fails, or takes too long.
     fn follow(&mut self, client: u64, id: ObjectId, view: ObjectView, beyond_bytes: u64, started: Time) {
         let (copy, timeout) = (view.copy, self.any_timeout());
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Progress { valid_bytes }) if valid_bytes == view.size_bytes => {
                 let store = sim.app.clients[&client].store;
-                // The end of what a store pulls is passed on before the copy is complete.
+                // A store forwards the end of a pull before the copy is complete.
                 if sim.copy(store, copy).is_complete {
                     sim.check_view(client, &id, &view, started);
                 }
                 sim.release_later(client, copy);
             }
             Ok(Response::Progress { valid_bytes }) => {
-                assert!((beyond_bytes + 1..view.size_bytes).contains(&valid_bytes), "{valid_bytes} is news");
+                assert!(
+                    (beyond_bytes + 1..view.size_bytes).contains(&valid_bytes),
+                    "{valid_bytes} is progress"
+                );
                 sim.follow(client, id, view, valid_bytes, started);
             }
             Ok(other) => panic!("a follow is answered with {other:?}"),
@@ -58,7 +62,7 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Judges what a get returned.
+    /// Checks the result of a get.
     pub(super) fn check_view(&mut self, client: u64, id: &ObjectId, view: &ObjectView, started: Time) -> u64 {
         let store = self.app.clients[&client].store;
         let copy = self.copy(store, view.copy).clone();
@@ -74,10 +78,11 @@ impl Simulation {
         let tag = tag.unwrap_or(0);
         assert!(
             self.app.history.is_put(id, tag, size_bytes),
-            "{id} was read as contents {tag} of {size_bytes} bytes, which nobody put"
+            "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Members of a session that still make a target hear of its end from their coordinator, not from the directory.
+            // Members of a session that still fill a target hear of its end from their coordinator
+            // instead of the directory.
             let grace = if Kind::of(id) == Kind::Target { MEMBERS_HEAR_WITHIN } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(
@@ -87,7 +92,7 @@ impl Simulation {
         }
     }
 
-    /// Judges a get that failed.
+    /// Checks the error of a get.
     fn check_refusal(&self, client: u64, id: &ObjectId, error: &Error, started: Time) {
         let store = self.app.clients[&client].store;
         let had_time = self.now().since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });
@@ -100,7 +105,10 @@ impl Simulation {
             && !matches!(error, Error::StoreFull { .. })
         {
             let had_to_succeed = self.app.history.was_available(id, store, started);
-            assert!(!had_to_succeed, "{id} was there, but a get at store {store} was answered with: {error}");
+            assert!(
+                !had_to_succeed,
+                "{id} was available, but a get at store {store} was answered with: {error}"
+            );
         }
     }
 

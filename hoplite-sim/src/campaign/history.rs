@@ -1,4 +1,4 @@
-//! What was put and deleted, so that what is read can be judged.
+//! The history of puts and deletes, by which reads are checked.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,15 +9,15 @@ use hoplite_core::{ObjectId, Time};
 #[derive(Debug, Clone, Copy)]
 struct Contents {
     size_bytes: u64,
-    /// How many puts of them are under way.
+    /// The number of running puts of these contents.
     active_puts: u32,
-    /// Until when a put of them may still have effects, once none is under way.
+    /// The time until which an ended put of these contents may still have effects.
     active_until: Time,
-    /// The time at which a delete that covers every put of them was done.
+    /// The time at which a delete of all puts of these contents was done.
     deleted_at: Option<Time>,
 }
 
-/// A delete under way.
+/// A running delete.
 #[derive(Debug)]
 pub(super) struct Delete {
     id: ObjectId,
@@ -25,7 +25,7 @@ pub(super) struct Delete {
     covered: Vec<u64>,
 }
 
-/// All that clients did that bears on what can be read.
+/// All actions of clients that affect later reads.
 #[derive(Debug, Default)]
 pub(super) struct History {
     contents: BTreeMap<(ObjectId, u64), Contents>,
@@ -33,26 +33,26 @@ pub(super) struct History {
     writers: BTreeMap<(ObjectId, usize), Writers>,
 }
 
-/// Whether an object can be had by all.
+/// The availability of an object at all stores.
 #[derive(Debug, Clone, Copy, Default)]
 struct Availability {
-    /// Since when there is a put that the directory has confirmed, and no delete since.
+    /// The time of a confirmed put that no delete has followed.
     confirmed_at: Option<Time>,
     active_deletes: u32,
 }
 
-/// Puts of an id at one store; gets at that store wait for them.
+/// The puts of an id at one store. Gets at that store wait for them.
 #[derive(Debug, Clone, Copy, Default)]
 struct Writers {
     active: u32,
     ended_at: Time,
 }
 
-/// For how long a put that ended without an answer may still have effects.
+/// Time for which a put that ended without an answer may still have effects.
 pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
 
 impl History {
-    /// Somebody starts to put contents under an id.
+    /// Notes the start of a put.
     pub(super) fn put_started(&mut self, id: &ObjectId, tag: u64, size_bytes: u64) {
         let contents = self.contents.entry((id.clone(), tag)).or_insert(Contents {
             size_bytes,
@@ -64,7 +64,7 @@ impl History {
         contents.deleted_at = None;
     }
 
-    /// A put was confirmed, or refused: the directory has spoken.
+    /// Notes that the directory confirmed or refused a put.
     pub(super) fn put_ended(&mut self, id: &ObjectId, tag: u64, now: Time) {
         if let Some(contents) = self.contents.get_mut(&(id.clone(), tag)) {
             contents.active_puts -= 1;
@@ -72,12 +72,12 @@ impl History {
         }
     }
 
-    /// A put ended in a way that leaves open what the directory knows.
+    /// Notes that a put ended without a known result.
     pub(super) fn put_left_open(&mut self, id: &ObjectId, tag: u64, now: Time) {
         self.put_ended(id, tag, now + AFTERMATH);
     }
 
-    /// Contents of `id` that were put before, with their size, or are being put.
+    /// Returns the contents of `id` that were put or are being put, with their sizes.
     pub(super) fn contents_of(&self, id: &ObjectId) -> Vec<(u64, u64)> {
         let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
         self.contents.range(all).map(|((_, tag), contents)| (*tag, contents.size_bytes)).collect()
@@ -101,7 +101,7 @@ impl History {
         }
     }
 
-    /// A put was confirmed.
+    /// Notes that a put was confirmed.
     pub(super) fn confirmed(&mut self, id: &ObjectId, now: Time) {
         let availability = self.availability.entry(id.clone()).or_default();
         if availability.active_deletes == 0 {
@@ -109,32 +109,32 @@ impl History {
         }
     }
 
-    /// A delete may have effects from now on.
+    /// Notes that a delete may have effects from now on.
     pub(super) fn removal_started(&mut self, id: &ObjectId) {
         let availability = self.availability.entry(id.clone()).or_default();
         availability.confirmed_at = None;
         availability.active_deletes += 1;
     }
 
-    /// A delete has no more effects.
+    /// Notes that a delete has no more effects.
     pub(super) fn removal_ended(&mut self, id: &ObjectId) {
         self.availability.entry(id.clone()).or_default().active_deletes -= 1;
     }
 
-    /// A client of this store starts to write.
+    /// Notes that a client of this store starts to write.
     pub(super) fn writer_started(&mut self, id: &ObjectId, store: usize) {
         self.writers.entry((id.clone(), store)).or_default().active += 1;
     }
 
-    /// A client of this store has done writing.
+    /// Notes that a client of this store has finished writing.
     pub(super) fn writer_ended(&mut self, id: &ObjectId, store: usize, now: Time) {
         let writers = self.writers.entry((id.clone(), store)).or_default();
         writers.active -= 1;
         writers.ended_at = now;
     }
 
-    /// Returns `true` if a get at `store` had to succeed that began at `started` and goes on: the object was there all the time,
-    /// and nobody at that store was writing another of that id.
+    /// Returns `true` if a get at `store` that started at `started` must succeed: the object was
+    /// available all the time, and no client of that store was writing the id.
     pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
         let availability = self.availability.get(id).copied().unwrap_or_default();
         let writers = self.writers.get(&(id.clone(), store)).copied().unwrap_or_default();
@@ -143,13 +143,13 @@ impl History {
             && writers.ended_at < started
     }
 
-    /// Objects that were there all the time since `time`.
+    /// Returns the objects that have been available since `time`.
     pub(super) fn available_since(&self, time: Time) -> impl Iterator<Item = &ObjectId> {
         let is_available = move |known: &Availability| known.confirmed_at.is_some_and(|at| at < time);
         self.availability.iter().filter(move |(_, known)| is_available(known)).map(|(id, _)| id)
     }
 
-    /// Returns `true` if bytes with this tag were ever put under this id.
+    /// Returns `true` if contents with this tag were ever put under this id.
     pub(super) fn is_put(&self, id: &ObjectId, tag: u64, size_bytes: u64) -> bool {
         self.contents.get(&(id.clone(), tag)).is_some_and(|contents| contents.size_bytes == size_bytes)
     }

@@ -1,18 +1,21 @@
-//! A campaign of failures: stores, shards, links and clients fail at random, and what must hold nevertheless is checked.
+//! A campaign of failures: stores, shards, links and clients fail at random, and the invariants are
+//! checked.
 //!
-//! Messages take time, sessions break, stores and shards crash and come back, links are cut, frames are damaged; clients put,
-//! get, reduce, delete and die. The bytes of an object are represented by a *tag* that tells what was put, or what was
-//! combined, so that wrong or mixed bytes are noticed.
+//! Messages take time, sessions break, stores and shards crash and restart, links are cut, and
+//! frames are damaged. Clients put, get, reduce, delete and die. A *tag* represents the bytes of an
+//! object. It identifies the put or the combination that produced the bytes, so that wrong or mixed
+//! bytes are noticed.
 //!
-//! * `scenario`: what a run is made of.
-//! * `clients`: what applications do; `puts` and `gets`: how they put and get, and what they may observe.
-//! * `reduces`: how they reduce, and what a reduce may come to.
-//! * `allreduces`: how several of them do that together.
-//! * `exchanges`: how several of them exchange parts.
-//! * `history`: what was put and deleted.
-//! * `faults`: when what fails.
-//! * `probes`: where stores are, as is measured.
-//! * `verdict`: what must hold at the end.
+//! * `scenario`: the parameters of a run.
+//! * `clients`: the actions of applications.
+//! * `puts`, `gets`: puts and gets, and their permitted results.
+//! * `reduces`: reduces, and their permitted results.
+//! * `allreduces`: allreduces of several applications.
+//! * `exchanges`: exchanges of parts between several applications.
+//! * `history`: the puts and deletes so far.
+//! * `faults`: the schedule of faults.
+//! * `probes`: changing measurements of the places of stores.
+//! * `verdict`: the invariants at the end.
 
 mod allreduces;
 mod clients;
@@ -44,43 +47,43 @@ use reduces::ReduceCall;
 use scenario::Kind;
 pub use scenario::{Faults, Scenario};
 
-/// A hundred times as many events as an ordinary run has: more than that is a loop.
+/// Most events of a run. More than a hundred times as many as in an ordinary run indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
-/// What a run did, to see that it was not idle.
+/// Counts of a run, which show that it was not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// What happened in the cluster.
+    /// The events in the cluster.
     pub counts: Counts,
-    /// Calls answered with success.
+    /// Calls that succeeded.
     pub successes: u64,
-    /// Calls answered with an error.
+    /// Calls that failed.
     pub errors: u64,
-    /// Copies evicted.
+    /// Evicted copies.
     pub evictions: u64,
-    /// Reduces answered with success.
+    /// Reduces that succeeded.
     pub reduces: u64,
-    /// Reduces answered with an error.
+    /// Reduces that failed.
     pub failed_reduces: u64,
-    /// Allreduces among those that succeeded.
+    /// Allreduces among the reduces that succeeded.
     pub allreduces: u64,
     /// Participants of allreduces that got the target.
     pub participants: u64,
-    /// Those that did not.
+    /// Participants of allreduces that did not get the target.
     pub failed_participants: u64,
     /// Sessions whose result became the target.
     pub sessions: u64,
-    /// Members of exchanges that got all parts that they were to have.
+    /// Members of exchanges that got all their parts.
     pub exchanged: u64,
-    /// Participants of exchanges that did, and that were told to get theirs in another way.
+    /// Participants of exchanges that got all their parts.
     pub parts: u64,
-    /// See `parts`.
+    /// Participants of exchanges that were told to get their parts in another way.
     pub parts_left: u64,
-    /// Probes of where stores are that shards heard of, counted at each shard.
+    /// Probes of places that reached shards, counted at each shard.
     pub probes_heard: u64,
-    /// Reduces that succeeded though something failed on the way.
+    /// Reduces that succeeded after a repair.
     pub mended_reduces: u64,
-    /// Reduces that succeeded though their target had to be begun anew.
+    /// Reduces that succeeded after their target was restarted.
     pub restarted_reduces: u64,
 }
 
@@ -106,33 +109,33 @@ impl Summary {
     }
 }
 
-/// The applications of a run, and what is known about them.
+/// The applications of a run, and the knowledge about them.
 pub(crate) struct Campaign {
     scenario: Scenario,
     clients: BTreeMap<u64, Client>,
     calls: BTreeMap<CallKey, PendingCall>,
-    /// The pages that clients asked for.
+    /// The requests for pages of objects.
     listings: BTreeMap<CallKey, Listing>,
     history: History,
     reduces: BTreeMap<CallKey, ReduceCall>,
     sessions: BTreeMap<PutId, SessionRecord>,
-    /// By target.
+    /// The calls of exchanges, by target.
     exchanges: BTreeMap<ObjectId, PartsCall>,
-    /// Which put of objects made by one reduce each was completed.
+    /// The put that was completed, for each object that one reduce makes.
     only_puts: BTreeMap<ObjectId, PutId>,
-    /// The objects made by one reduce each.
+    /// The objects that one reduce each makes.
     results: Vec<ObjectId>,
     is_winding_down: bool,
-    /// Since when nothing fails any more.
+    /// The time at which all faults ended.
     healed_at: Option<Time>,
-    /// When each store last had to evict a copy or refuse a slot.
+    /// The last time at which each store evicted a copy or refused a slot.
     lacked_space_at: Vec<Time>,
-    /// When it last ended a hop that it directed.
+    /// The last time at which each store ended a hop that it directed.
     ended_hop_at: Vec<Time>,
     summary: Summary,
 }
 
-/// A cluster that is used in this way.
+/// A cluster with these applications.
 type Simulation = Cluster<Campaign>;
 
 impl Application for Campaign {
@@ -177,7 +180,7 @@ impl Application for Campaign {
 /// Runs the scenario of `seed` to its end.
 ///
 /// # Panics
-/// If something that must hold does not.
+/// Panics if an invariant does not hold.
 pub fn run(seed: u64, trace: Option<Trace>) -> Summary {
     let scenario = Scenario::of(seed);
     let limits = Limits { inline_below_bytes: 4096, confirmed_from_bytes: 16 << 10, ..Limits::default() };

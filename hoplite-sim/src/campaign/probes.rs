@@ -1,4 +1,4 @@
-//! Where stores are is measured, again and again, and each time it is elsewhere.
+//! Repeated measurements of the places of stores, with a different result each time.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use hoplite_core::topology::measured::MeasuredPlaces;
 use super::Simulation;
 use crate::cluster::node_id;
 
-/// Most racks that a probe finds.
+/// Most racks of a probe.
 const MAX_RACKS: u32 = 3;
 
 impl Simulation {
@@ -27,7 +27,7 @@ impl Simulation {
         });
     }
 
-    /// Most of the shards hear of a probe, one after the other.
+    /// Reports a probe to most of the shards, one after the other.
     fn probe(&mut self) {
         let mut paths = BTreeMap::new();
         for store in 0..self.app.scenario.stores {
@@ -51,7 +51,7 @@ impl Simulation {
         }
     }
 
-    /// A store finds that some of its links are slow, and no others.
+    /// Makes a store report that exactly some of its links are slow.
     fn find_slow_links(&mut self) {
         let stores = self.app.scenario.stores;
         let store = self.random.index(stores);
@@ -61,7 +61,7 @@ impl Simulation {
         self.store_event(store, node::Event::SlowLinks { peers });
     }
 
-    /// All have heard of the same probe at last, from shards or from stores, and of the same places.
+    /// Checks that all shards and stores finally know the same probe and the same places.
     pub(super) fn check_places_agree(&self) {
         let shards: Vec<u64> = self.shards.iter().map(|host| host.shard.measured_places().version).collect();
         for (number, store) in self.stores.iter().enumerate() {
@@ -72,7 +72,7 @@ impl Simulation {
             assert!(
                 shards.iter().all(|version| *version == place.version)
                     && of_shards.iter().all(|of_shard| *of_shard == expected),
-                "the shards go by the probes {shards:?}; store {number} is {place:?}, by the shards {of_shards:?}"
+                "the shards know the probes {shards:?}; store {number} has {place:?}, and {of_shards:?} by the shards"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Puts: what applications put, in which ways they write it, and how that ends.
+//! Puts of applications: the contents, the ways of writing, and the results.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -11,12 +11,13 @@ use super::scenario::DTYPE;
 use super::{Kind, Simulation};
 use crate::cluster::{Answer, bytes_of};
 
-/// Sizes of objects: empty, inline, a few blocks, many blocks, odd ones.
+/// Sizes of objects: empty, inline, a few blocks, many blocks, odd.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// What may be put by one request: large enough to have a tag, and small enough for clients to do so.
+/// Sizes that one request may put: large enough for a tag, and small enough for clients to use one
+/// request.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
-/// A put under way.
+/// A running put.
 #[derive(Debug, Clone)]
 struct Put {
     client: u64,
@@ -81,7 +82,7 @@ impl Simulation {
         self.release_later(put.client, view.copy);
     }
 
-    /// Puts a small object by one request.
+    /// Puts a small object with one request.
     fn put_whole(&mut self, put: Put, size_bytes: u64, metadata: Metadata, timeout: Duration) {
         let confirm = if self.random.chance(70) { Confirm::Yes } else { Confirm::No };
         let bytes = bytes_of(Some(put.tag), size_bytes);
@@ -112,7 +113,7 @@ impl Simulation {
         self.app.history.writer_ended(&put.id, put.store, self.now());
     }
 
-    /// Writes some blocks, and more later.
+    /// Writes some blocks, and schedules the next write.
     fn write(&mut self, put: Put, view: ObjectView) {
         let Some(Client { store, .. }) = self.app.clients.get(&put.client) else { return };
         let store = *store;

@@ -1,4 +1,4 @@
-//! Reduces: what applications ask for, what happens to them meanwhile, and what they may come to.
+//! Reduces of applications: the requests, the concurrent events, and the permitted results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,13 +16,15 @@ use super::{Faults, Kind, Simulation};
 use crate::cluster::contents::{EMPTY, part, shape_of};
 use crate::cluster::{Answer, Copy, shard_name};
 
-/// A reduce of this length succeeds if all that it needs is there, unless something fails or everything is slow.
+/// Timeout with which a reduce succeeds if all its inputs are available, unless something fails or
+/// everything is slow.
 const ENOUGH_TIME: Duration = Duration::from_secs(3);
-/// So long after the last failure, the directory knows what there is, and a reduce has found it.
+/// Time after the last failure within which the directory knows all objects, and a reduce has found
+/// them.
 const RECOVERED: Duration = Duration::from_secs(7);
-/// The timeout of reduces that are under way when everything heals.
+/// Timeout of the reduces that run when everything heals.
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
-/// How many of them there are.
+/// Number of reduces that run when everything heals.
 pub(super) const LAST_REDUCES: usize = 4;
 /// Most sources of a reduce.
 const MAX_SOURCES: usize = 14;
@@ -34,20 +36,20 @@ pub(super) struct ReduceCall {
     pub(super) request: Reduce,
     pub(super) started: Time,
     way: Way,
-    /// `true` if there never is another reduce of this target.
+    /// `true` if no other reduce ever has this target.
     pub(super) is_only: bool,
-    /// What the target came to, and how it was computed, once it is complete.
+    /// The target's contents, and the way of computing them, once the target is complete.
     pub(super) made: Option<Made>,
 }
 
-/// How it is asked for.
+/// The kind of the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     Reduce,
     Allreduce,
 }
 
-/// What bytes are, and how they were computed.
+/// The contents of bytes, and the way of computing them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Made {
     pub(super) tag: u64,
@@ -120,7 +122,7 @@ impl Simulation {
         }
     }
 
-    /// What others do with the target meanwhile.
+    /// Starts concurrent gets and deletes of the target.
     pub(super) fn surround(&mut self, target: &ObjectId) {
         let longest = 100 * u64::from(self.app.scenario.slowness.min(20));
         for _ in 0..self.random.number(0..3) {
@@ -135,7 +137,7 @@ impl Simulation {
         }
     }
 
-    /// Sources that are there from the beginning, at any store.
+    /// Puts sources at the start, at any stores.
     pub(super) fn put_sources(&mut self) {
         for number in 0..self.app.scenario.sources {
             let (store, delay) = (self.random.index(self.app.scenario.stores), self.random.millis(0..200));
@@ -143,7 +145,7 @@ impl Simulation {
         }
     }
 
-    /// Reduces that have time to recover from what fails until everything heals.
+    /// Starts reduces that have time to recover from all faults until everything heals.
     pub(super) fn start_last_reduces(&mut self) {
         for number in 0..LAST_REDUCES {
             if number % 2 == 1 {
@@ -193,8 +195,8 @@ impl Simulation {
         }
     }
 
-    /// If a copy that is about to be complete is the target of a reduce: it has all its bytes, and nobody else can have read
-    /// them yet.
+    /// Checks a copy that is about to be complete, if it is the target of a reduce. The copy has
+    /// all its bytes, and other nodes cannot have read them yet.
     pub(super) fn copy_completed(&mut self, store: usize, copy: CopyId) {
         let copy = self.copy(store, copy).clone();
         if copy.producer != Producer::Reduce || copy.is_of_hop() {
@@ -208,7 +210,7 @@ impl Simulation {
         if self.app.sessions.contains_key(&put) {
             return self.member_completed(target, put, copy.size_bytes, made);
         }
-        // Another one may have been answered, with the answer still on its way to the client.
+        // Another call may have been answered, with its answer still on the way to the client.
         let is_open = |key: &CallKey| self.app.calls.contains_key(key);
         let calls = self.app.reduces.iter().filter(|(key, call)| {
             is_open(key) && call.store == store && call.request.target == *target && call.made.is_none()
@@ -225,20 +227,22 @@ impl Simulation {
                 let sources: Vec<_> = sources.collect();
                 format!("it is {}, made of {sources:?}", sim.contents.describe(made.tag))
             });
-            panic!("store {store} made {copy:?}, which nobody asked for: {:?}", self.app.reduces);
+            panic!("store {store} made {copy:?}, which no client requested: {:?}", self.app.reduces);
         };
         let Some(call) = self.app.reduces.get_mut(&key) else { return };
         call.made = Some(made);
         self.app.history.put_started(target, made.tag, copy.size_bytes);
     }
 
-    /// Returns `true` if what was made is what a reduce asked for: the combination of so many of the sources, from left to right if
-    /// their order is fixed. It must be those `indices`, if given.
+    /// Returns `true` if the contents are the requested result: the combination of the requested
+    /// number of sources, from left to right if their order is fixed. If given, `indices` must be
+    /// these sources.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
     }
 
-    /// As [`is_reduced`](Self::is_reduced), of a reduce that was asked for at this time.
+    /// Does the same as [`is_reduced`](Self::is_reduced) for a reduce that was requested at
+    /// `started`.
     pub(super) fn is_reduction(
         &self,
         request: &Reduce,
@@ -278,7 +282,8 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // If the coordinator's own part of a session fails, others have the target, and may evict it.
+                // If the coordinator's own part of a session fails, other members have the target,
+                // and may evict it.
                 let is_here =
                     |copy: &Copy| copy.id.as_ref() == Some(&call.request.target) && copy.is_complete;
                 if self.stores[call.store].copies.values().any(is_here) {
@@ -315,7 +320,7 @@ impl Simulation {
         let distinct: BTreeSet<usize> = indices.iter().copied().collect();
         assert!(
             distinct.len() == request.count && indices.len() == request.count,
-            "as many sources are reduced as were asked for: {indices:?} of {request:?}"
+            "the result has the requested number of sources: {indices:?} of {request:?}"
         );
         let is_sorted = request.order == ReduceOrder::Any || indices.is_sorted();
         assert!(is_sorted, "in fixed order they are named in that order: {indices:?}");
@@ -327,7 +332,7 @@ impl Simulation {
         );
     }
 
-    /// Judges a reduce that failed.
+    /// Checks the error of a reduce.
     fn check_failure(&self, call: &ReduceCall, error: &Error) {
         let Reduce { target, sources, count, order, timeout, .. } = &call.request;
         let elapsed = self.now().since(call.started);
@@ -335,7 +340,7 @@ impl Simulation {
             Error::ObjectLost { id } => sources.contains(id) || id == target,
             Error::Deleted { id } => id == target,
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
-            // Participants may mean something else, if only with an earlier allreduce of that target.
+            // Participants may disagree, even if only with an earlier allreduce of the target.
             Error::TypeMismatch { id, .. } if id == target => self.app.scenario.has_mistakes || !call.is_only,
             Error::TypeMismatch { id, .. } => sources.contains(id) && self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
@@ -363,10 +368,10 @@ impl Simulation {
         };
         assert!(
             available < *count,
-            "{available} sources were there, but {:?} is answered with: {error}",
+            "{available} sources were available, but {:?} is answered with: {error}",
             call.request
         );
-        // What a hop has is not needed any more, no matter which node has lost it.
+        // A hop's inputs are not needed any more, whichever node lost them.
         let has_hops =
             *order == ReduceOrder::Fixed || self.now().since(self.app.ended_hop_at[call.store]) < SLACK;
         let lost = sources.iter().filter(|id| self.is_lost(id)).count();
@@ -380,7 +385,7 @@ impl Simulation {
         );
     }
 
-    /// Returns `true` if the shard that decides says that an object is lost.
+    /// Returns `true` if the shard that decides reports an object as lost.
     fn is_lost(&self, id: &ObjectId) -> bool {
         let names = (0..self.app.scenario.shards).map(shard_name);
         let first = ShardMap::new(names).ranked(id)[0];
@@ -388,7 +393,7 @@ impl Simulation {
         objects.iter().any(|found| found.id == *id && found.object.as_ref().is_some_and(|object| object.lost))
     }
 
-    /// Returns `true` if some store has had all of an object since long ago.
+    /// Returns `true` if some store has had a complete copy for long.
     fn is_whole_somewhere(&self, id: &ObjectId) -> bool {
         let is_whole = |copy: &Copy| {
             let is_of_it = copy.id.as_ref() == Some(id) && copy.size_bytes == self.app.scenario.reduced_bytes;
@@ -400,7 +405,7 @@ impl Simulation {
         self.stores.iter().any(|host| host.copies.values().any(is_whole))
     }
 
-    /// Nobody waits for a reduce any more. It may have effects for so long.
+    /// Ends a reduce, because no client waits for it. It may still have effects for `aftermath`.
     fn end_reduce(&mut self, key: CallKey, aftermath: Duration) {
         let Some(ReduceCall { store, request, made, .. }) = self.app.reduces.remove(&key) else { return };
         self.app.history.writer_ended(&request.target, store, self.now());
@@ -409,7 +414,7 @@ impl Simulation {
         }
     }
 
-    /// Clients that are gone wait for nothing.
+    /// Ends the reduces of clients that are gone.
     pub(super) fn end_reduces_of_gone(&mut self) {
         let clients = &self.app.clients;
         let left: Vec<CallKey> =
@@ -420,8 +425,9 @@ impl Simulation {
     }
 }
 
-/// Looks for a choice of a source for each operand, no source twice, that is accepted. Contents may be those of several
-/// sources: an object that was reduced from one other has the same.
+/// Returns `true` if some accepted choice has a different source for each operand. Several sources
+/// may have the same contents: an object that was reduced from one other object has that object's
+/// contents.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

@@ -1,4 +1,4 @@
-//! What a run is made of: how many machines, objects and clients, how large, how fast, and what fails.
+//! The parameters of a run: machines, objects, clients, sizes, speeds and faults.
 
 use std::time::Duration;
 
@@ -9,70 +9,70 @@ use hoplite_core::{Dtype, ObjectId};
 use crate::cluster::Labels;
 use crate::random::Random;
 
-/// The element type of all that is reduced, and its size.
+/// The element type of all reduced objects, and its size.
 pub(super) const DTYPE: Dtype = Dtype::U64;
 pub(super) const ELEMENT_BYTES: u64 = 8;
 
-/// Most objects that are made by one reduce each.
+/// Most objects that one reduce each makes.
 pub(super) const MAX_RESULTS: usize = 8;
 
-/// What a run is made of.
+/// The parameters of a run.
 #[derive(Debug, Clone)]
 pub struct Scenario {
-    /// How many stores.
+    /// The number of stores.
     pub stores: usize,
-    /// How many shards.
+    /// The number of shards.
     pub shards: usize,
-    /// How many clients at each store.
+    /// The number of clients at each store.
     pub clients_per_store: usize,
-    /// The number of ids of objects that nobody reduces.
+    /// The number of ids of objects that are never reduced.
     pub ids: usize,
-    /// How many ids of objects that are put to be reduced.
+    /// The number of ids of sources.
     pub sources: usize,
-    /// How many ids of targets that several reduces may have.
+    /// The number of ids of targets that several reduces may have.
     pub targets: usize,
-    /// The size of objects that are reduced.
+    /// The size of reduced objects.
     pub reduced_bytes: u64,
-    /// `true` if some of them have another size by mistake.
+    /// `true` if some sources have another size by mistake.
     pub has_mistakes: bool,
-    /// `true` if no store ever lacks room.
+    /// `true` if stores always have room.
     pub is_roomy: bool,
-    /// What stores take their links for.
+    /// The link estimate of stores.
     pub link: LinkEstimate,
-    /// Where they say that they are.
+    /// The labels of stores.
     pub labels: Labels,
-    /// The arena of each store.
+    /// The size of each store's arena.
     pub capacity_bytes: u64,
-    /// For how long clients are busy.
+    /// Time for which clients are active.
     pub duration: Duration,
-    /// What fails meanwhile.
+    /// The kinds of faults.
     pub faults: Faults,
-    /// The time that it is from one fault to the next, at most.
+    /// Longest time between two faults.
     pub fault_interval: Duration,
-    /// How often something fails in the middle of a reduce.
+    /// Frequency of faults in the middle of a reduce.
     pub faults_per_1000_steps: u64,
-    /// How many times as long as usual writes and transfers take.
+    /// Factor by which writes and transfers are slower than usual.
     pub slowness: u32,
-    /// The largest object.
+    /// The size of the largest object.
     pub largest_bytes: u64,
-    /// `true` if there are exchanges of parts too.
+    /// `true` if clients also exchange parts.
     pub has_exchanges: bool,
-    /// How the sessions of allreduces exchange data.
+    /// The schedule of the sessions of allreduces.
     pub allreduce_schedule: SchedulePreference,
-    /// `true` if it is measured, again and again, where stores are.
+    /// `true` if the places of stores are measured repeatedly.
     pub has_probes: bool,
 }
 
-/// Whether anything fails.
+/// The kinds of faults.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Faults {
-    /// Nothing does, apart from clients.
+    /// Only clients die.
     None,
-    /// Sessions, stores, shards, links and frames do.
+    /// Sessions, stores, shards, links and frames fail, too.
     Many,
 }
 
-/// Often the cheapest one, as it is in general.
+/// The preferred schedules, often the cheapest one, as usual in practice.
 const SCHEDULES: [SchedulePreference; 6] = [
     SchedulePreference::Auto,
     SchedulePreference::Auto,
@@ -83,10 +83,10 @@ const SCHEDULES: [SchedulePreference; 6] = [
 ];
 
 impl Scenario {
-    /// The scenario that belongs to `seed`.
+    /// Returns the scenario of `seed`.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed ^ 0x5ce2_a810);
-        // A few are wide, so that there are long chains.
+        // A few clusters are wide, so that there are long chains.
         let is_wide = random.chance(10);
         let stores = if is_wide { 12 } else { 3 + random.index(6) };
         let largest_bytes = *random.pick(&[65_536, 150_001, 2_000_000]);
@@ -120,7 +120,7 @@ impl Scenario {
             duration: random.millis(1_000..5_000),
             faults,
             is_roomy,
-            // The last ones, so that what a seed was before is what it is.
+            // These come last, so that earlier seeds keep their scenarios.
             allreduce_schedule: *random.pick(&SCHEDULES),
             has_exchanges: random.chance(40),
             has_probes: random.chance(30),
@@ -138,20 +138,20 @@ impl Scenario {
     }
 }
 
-/// What an object is for.
+/// The purpose of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To be put and read.
+    /// Is put and read.
     Plain,
-    /// To be put, read and reduced.
+    /// Is put, read and reduced.
     Source,
-    /// To be made by any number of reduces, or by mistake put.
+    /// Is made by any number of reduces, or put by mistake.
     Target,
-    /// To be made by one reduce.
+    /// Is made by one reduce.
     Result,
-    /// The same, of parts of its sources.
+    /// Is made by one reduce of parts of its sources.
     Part,
-    /// To be made, without bytes, when an exchange of parts is over.
+    /// Is made, without bytes, when an exchange of parts ends.
     End,
 }
 
@@ -169,7 +169,7 @@ impl Kind {
         }
     }
 
-    /// One object of this kind.
+    /// Returns one object of this kind.
     pub(super) fn object(self, number: usize) -> ObjectId {
         ObjectId::new(format!("{}-{number}", self.prefix())).expect("the id is short")
     }

@@ -1,4 +1,5 @@
-//! What must hold once everything has healed: whatever is left can be read everywhere, and nothing leaks.
+//! The invariants after everything has healed: the remaining objects are readable everywhere, and
+//! nothing leaks.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -13,15 +14,15 @@ use super::{Kind, Simulation};
 
 /// Longer than the longest call of a client.
 const LAST_CALLS: Duration = Duration::from_secs(12);
-/// Longer than the warm-up and the grace of shards, and than a stall of a sender.
+/// Longer than the warm-up and the grace period of shards, and than a stall of a sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What the final get of one object at one store came to.
+/// The result of the final get of one object at one store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Outcome {
     Read(u64),
-    /// Pinned copies take too much room.
+    /// Pinned copies use too much room.
     Full,
     Absent(Error),
 }
@@ -65,7 +66,7 @@ impl Simulation {
             .collect()
     }
 
-    /// An object that somebody has can be read by everybody, and is the same for all.
+    /// Checks that all stores can read an object that some store has, with the same contents.
     fn read_everywhere(&mut self, id: &ObjectId, readers: &[u64]) {
         let outcomes = Rc::new(RefCell::new(Vec::new()));
         for (store, reader) in readers.iter().copied().enumerate() {
@@ -79,7 +80,7 @@ impl Simulation {
                         Outcome::Read(tag)
                     }
                     Ok(other) => panic!("a get is answered with {other:?}"),
-                    // They may also leave no room in one piece.
+                    // Pinned copies may also leave no contiguous room.
                     Err(Error::StoreFull { .. }) if sim.stores[store].node.status().pinned_bytes > 0 => {
                         Outcome::Full
                     }
@@ -96,8 +97,8 @@ impl Simulation {
             .iter()
             .filter_map(|(_, outcome)| if let Outcome::Read(tag) = outcome { Some(*tag) } else { None })
             .collect();
-        // A shard that nobody could tell of a deletion still answers with the bytes of a small object, until one that
-        // knows better hears of it.
+        // A shard that missed a deletion still answers with the bytes of a small object, until it
+        // hears from a better informed shard.
         let is_remainder = tags.iter().all(|tag| self.app.history.is_deleted(id, *tag, self.now()));
         let is_absent =
             !is_remainder && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
@@ -133,7 +134,7 @@ impl Simulation {
             assert_eq!(
                 (status.reductions, status.directed_hops, status.hops, status.combinations),
                 (0, 0, 0, 0),
-                "no reduce is under way at store {store}, and no part of one"
+                "store {store} has no reduce, and no part of one"
             );
             assert!(host.is_idle(), "nothing is open at store {store}");
             assert_eq!(host.node.next_deadline(), None, "store {store} waits for nothing");
@@ -144,10 +145,11 @@ impl Simulation {
             assert_eq!(
                 (status.grants, status.waiting_queries, status.subscriptions),
                 (0, 0, 0),
-                "shard {number} has no slot in use and nobody waits"
+                "shard {number} has no slot in use and no waiting query"
             );
             let (objects, _) = host.shard.list(b"", b"", 1000);
-            // The bytes of a small object outlive its copies. A shard that could not be told of its deletion keeps them.
+            // The bytes of a small object outlive its copies. A shard that missed the deletion
+            // keeps them.
             let may_remain = |object: &&Locations| {
                 let is_lost = object.object.as_ref().is_some_and(|summary| summary.lost);
                 let is_inline = object.object.as_ref().is_some_and(|summary| summary.inline);

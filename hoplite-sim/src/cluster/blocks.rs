@@ -1,4 +1,4 @@
-//! How bytes move one block at a time: a transfer looks again and again at what its inputs have.
+//! Moves bytes one block at a time: a transfer checks its inputs repeatedly.
 
 use hoplite_core::block::publishable;
 use hoplite_core::node::{ByteRange, CopyId, forwardable};
@@ -11,20 +11,20 @@ use super::network::LinkEnd;
 use super::transfers::{Connection, Ending, Job, Origin, Reader, Transfer, TransferId};
 use super::{Application, Cluster, Network};
 
-/// How often a block is damaged on its way.
+/// One in this many blocks is damaged.
 const DAMAGED_ONE_IN: u64 = 500;
 
-/// How a transfer goes step by step.
+/// The state of a transfer in steps.
 #[derive(Debug)]
 pub(super) struct Steps {
-    /// How many steps in a row moved nothing.
+    /// The number of consecutive steps without progress.
     idle: u32,
-    /// How many times as long as usual they take.
+    /// Factor by which steps are slower than usual.
     slowness: u32,
 }
 
 impl Job {
-    /// The bytes that an input must have before the output can grow.
+    /// Returns the bytes that an input needs before the output can grow.
     const fn unit_bytes(self) -> u64 {
         match self {
             Self::Pull(_) => 1,
@@ -32,7 +32,7 @@ impl Job {
         }
     }
 
-    /// Up to where the output goes if inputs are at hand so far.
+    /// Returns the length of the output if all inputs are available up to `at_hand_bytes`.
     const fn output_bytes(self, at_hand_bytes: u64, size_bytes: u64) -> u64 {
         match self {
             Self::Pull(_) => publishable(at_hand_bytes, size_bytes),
@@ -53,7 +53,7 @@ impl<A: Application> Cluster<A> {
         Steps { idle: 0, slowness }
     }
 
-    /// Takes in what the inputs have, and combines what is at hand.
+    /// Takes available bytes of the inputs, and combines them.
     pub(super) fn block_step(&mut self, key: TransferId) {
         let Some(mut transfer) = self.transfers.remove(&key) else { return };
         let taken = (0..transfer.inputs.len()).try_for_each(|index| {
@@ -83,7 +83,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Takes in what an input has; the error is how it failed.
+    /// Takes available bytes of an input. Returns an error if the input failed.
     fn take_in(&mut self, reader: Reader, transfer: &mut Transfer) -> Result<(), PullOutcome> {
         let (now, size_bytes) = (self.now(), transfer.size_bytes);
         let output = self.copy(transfer.store, transfer.copy);
@@ -110,12 +110,13 @@ impl<A: Application> Cluster<A> {
                 }
                 input.heard_at = now;
                 if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
-                    // Its connection is closed and opened again, since the other inputs keep it waiting.
+                    // The connection is closed, because other inputs make it wait. It is opened
+                    // again later.
                     *connection = Connection::Closed;
                     self.end_serve(sender, serve);
                     return Ok(());
                 }
-                // A refusal, and the end of the sender, are told by others.
+                // Refusals, and the end of the sender, are reported elsewhere.
                 let serve = self.stores[sender].serves.get(&serve);
                 let Some(copy) = serve.and_then(|serve| serve.copy()) else { return Ok(()) };
                 (sender, copy)
@@ -157,8 +158,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Takes in what a sender without new bytes says of their producer. An output is told of it as a store tells those who
-    /// pull from it.
+    /// Handles the sign about the producer that a sender without new bytes sends. The output stores
+    /// it, as a store forwards it to its receivers.
     fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
         let (now, input) = (self.now(), &mut transfer.inputs[index]);
         if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {
@@ -173,8 +174,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// How many leading bytes of a copy may be passed on to those who want what is before `end_bytes`; `None` if it has
-    /// failed.
+    /// Returns the leading bytes of a copy that are forwardable to receivers of the bytes before
+    /// `end_bytes`; `None` if the copy has failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
         let forwardable =
@@ -182,7 +183,7 @@ impl<A: Application> Cluster<A> {
         copy.failure.is_none().then(forwardable)
     }
 
-    /// Combines what all inputs have; says whether that was all.
+    /// Combines the bytes that all inputs have. Returns the ending if the output is complete.
     fn combine_at_hand(&mut self, transfer: &mut Transfer) -> Option<Ending> {
         let Transfer { store, job, copy, size_bytes, .. } = *transfer;
         let done_bytes = self.copy(store, copy).valid_bytes;
@@ -190,7 +191,7 @@ impl<A: Application> Cluster<A> {
         let next_bytes = job.output_bytes(at_hand_bytes, size_bytes);
         if next_bytes > done_bytes {
             let operands: Vec<Operand> = transfer.inputs.iter().filter_map(|input| input.operand).collect();
-            assert_eq!(operands.len(), transfer.inputs.len(), "what is at hand is something");
+            assert_eq!(operands.len(), transfer.inputs.len(), "each available input has contents");
             let shape = shape_of(operands.iter().map(|operand| operand.shape));
             let tag = match job {
                 Job::Pull(_) => operands[0].tag,
@@ -209,7 +210,7 @@ impl<A: Application> Cluster<A> {
         } else {
             transfer.steps.idle = transfer.steps.idle.saturating_add(1);
         }
-        // Only the sender of an object without bytes can say that it is complete.
+        // Only the sender of an empty object knows that it is complete.
         let has_word = size_bytes > 0 || matches!(job, Job::Combine { .. }) || transfer.inputs[0].is_whole;
         (next_bytes.max(done_bytes) == size_bytes && has_word).then_some(Ending::Complete)
     }

@@ -1,4 +1,4 @@
-//! Comparisons of a copy with that of another put of the same id at another store.
+//! Comparisons of a copy with a copy of another put of the id at another store.
 
 use std::time::Duration;
 
@@ -10,17 +10,17 @@ use super::network::LinkEnd;
 use super::transfers::{Remote, ServeState};
 use super::{Application, Cluster};
 
-/// How often it looks.
+/// Interval between two steps of a comparison.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A comparison under way.
+/// A running comparison.
 #[derive(Debug, Clone, Copy)]
 struct Comparison {
     store: usize,
     run: u64,
     copy: CopyId,
     holder: usize,
-    /// The time at which the holder could be reached last.
+    /// The last time at which the holder was reachable.
     heard_at: Time,
 }
 

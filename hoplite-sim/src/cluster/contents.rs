@@ -1,7 +1,9 @@
-//! What bytes are, without any bytes: a *tag*. Equal tags mean equal bytes, so wrong or mixed ones are noticed.
+//! Represents bytes by *tags*. Equal tags mean equal bytes, so that wrong or mixed bytes are
+//! noticed.
 //!
-//! What a client puts has a small number as its tag, unique to what was put. The tag of a part of it, and of a combination
-//! of several, follows from theirs; a combination has the same tag in whatever order it was computed.
+//! The contents of a client's put have a small unique number as their tag. The tag of a part or of
+//! a combination is derived from the tags of its inputs. A combination has the same tag in any
+//! order of computation.
 
 use std::collections::BTreeMap;
 
@@ -12,14 +14,14 @@ use crate::random::Random;
 
 /// The tag of no bytes.
 pub(crate) const EMPTY: u64 = 0;
-/// The tag of bytes that were put together from different contents.
+/// The tag of bytes that were assembled from different contents.
 pub(crate) const MIXED: u64 = u64::MAX;
 
-/// What was combined.
+/// A combination.
 #[derive(Debug, Clone)]
 struct Combined {
     op: ReduceOp,
-    /// The tags of the operands, ascending.
+    /// The tags of the operands, in ascending order.
     operands: Vec<u64>,
 }
 
@@ -27,13 +29,14 @@ struct Combined {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// In which order and by which steps it was computed, if it is the output of a hop; else its tag.
+    /// For the output of a hop, the order and the steps of its computation. For other operands, the
+    /// tag.
     pub(crate) shape: u64,
-    /// `true` if it is the output of a hop, so that its operands are operands of the whole.
+    /// `true` for the output of a hop, whose operands count as operands of the whole.
     pub(crate) is_of_hop: bool,
 }
 
-/// All combinations that were ever computed.
+/// All combinations so far.
 #[derive(Debug, Default)]
 pub(crate) struct Contents {
     combined: BTreeMap<u64, Combined>,
@@ -43,12 +46,12 @@ fn mix(number: u64) -> u64 {
     Random::new(number).next_number()
 }
 
-/// A tag that no client puts.
+/// Returns a tag that no client uses.
 fn derived(hash: u64) -> u64 {
     (hash | 1 << 63).min(MIXED - 1)
 }
 
-/// The tag of a part of what has `tag` and so many bytes.
+/// Returns the tag of a part of contents with `tag` and `size_bytes`.
 pub(crate) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
     let ByteRange { offset_bytes, length_bytes } = range;
     match tag {
@@ -59,13 +62,13 @@ pub(crate) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
     }
 }
 
-/// How operands are combined that have these shapes: from left to right.
+/// Returns the shape of a combination of operands with these shapes, from left to right.
 pub(crate) fn shape_of(shapes: impl IntoIterator<Item = u64>) -> u64 {
     shapes.into_iter().reduce(|left, right| mix(left).rotate_left(1) ^ mix(right)).unwrap_or(EMPTY)
 }
 
 impl Contents {
-    /// The tag of the combination of `operands`.
+    /// Returns the tag of the combination of `operands`.
     pub(crate) fn combine(&mut self, op: ReduceOp, operands: &[Operand]) -> u64 {
         if operands.iter().any(|operand| operand.tag == MIXED) {
             return MIXED;
@@ -84,14 +87,14 @@ impl Contents {
         if let [only] = all[..] {
             return only;
         }
-        // The length comes in too, so that a combination of combinations has no tag that follows from theirs.
+        // The length is hashed, too, so that a combination of combinations gets a distinct tag.
         let start = mix(mix(all.len() as u64) ^ op as u64);
         let tag = derived(all.iter().fold(start, |hash, tag| mix(hash ^ tag)));
         self.combined.entry(tag).or_insert(Combined { op, operands: all });
         tag
     }
 
-    /// The tag in words.
+    /// Describes a tag in words.
     pub(crate) fn describe(&self, tag: u64) -> String {
         match self.combined.get(&tag) {
             Some(Combined { op, operands }) => {
@@ -102,7 +105,7 @@ impl Contents {
         }
     }
 
-    /// The tags that were combined into `tag` by `op`, `count` of them; `None` if it is something else.
+    /// Returns the `count` tags that `op` combined into `tag`; `None` if `tag` is something else.
     pub(crate) fn operands(&self, op: ReduceOp, tag: u64, count: usize) -> Option<Vec<u64>> {
         if count == 1 {
             return Some(vec![tag]);

@@ -1,5 +1,5 @@
-//! What one store has another do: hops of reduces, and parts of sessions. Each is directed over a connection, which breaks when
-//! either side does.
+//! Tasks that one store directs at another one: hops of reduces, and parts of sessions. Each task
+//! has a connection, which breaks when either side does.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use hoplite_core::session::Pings;
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster, Network};
 
-/// How either end of such a connection notices that the other is gone.
+/// Keepalives of both ends of such a connection.
 const KEEPALIVES: Pings = Pings {
     interval: KEEPALIVE_INTERVAL,
     timeout: SILENCE_TIMEOUT
@@ -20,21 +20,21 @@ const KEEPALIVES: Pings = Pings {
         .expect("several keepalives fit into the silence"),
 };
 
-/// What is directed, by the number that its coordinator has given it.
+/// A directed task, by the number of its coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Directed {
     Hop(HopId),
     Member(EnlistmentId),
 }
 
-/// What a host is asked for.
+/// The request to a host.
 #[derive(Debug, Clone)]
 pub(super) enum Order {
     Hop(Hop),
     Member(Box<Plan>),
 }
 
-/// What a host says.
+/// A report of a host.
 #[derive(Debug)]
 pub(super) enum Said {
     Hop(HopReport),
@@ -42,7 +42,7 @@ pub(super) enum Said {
 }
 
 impl Said {
-    /// That it cannot be done, for want of room or since the host cannot be reached.
+    /// Returns the report of a failure: no room, or an unreachable host if there is no `refusal`.
     fn failure(directed: Directed, refusal: Option<Error>) -> Self {
         match (directed, refusal) {
             (Directed::Hop(_), None) => Self::Hop(HopReport::Failed(HopFailure::Unreachable)),
@@ -52,19 +52,19 @@ impl Said {
         }
     }
 
-    /// Returns `true` if it says nothing more.
+    /// Returns `true` if no report follows this one.
     const fn is_last(&self) -> bool {
         matches!(self, Self::Hop(HopReport::Failed(_)) | Self::Member(Report::Done | Report::Failed(_)))
     }
 }
 
-/// The connection over which a store is directed.
+/// The connection of a directed task.
 #[derive(Debug, Clone)]
 pub(super) struct DirectedConnection {
     pub(super) coordinator: End,
     pub(super) host: End,
     directed: Directed,
-    /// The time at which the latest message of each direction arrives.
+    /// The time at which the latest message in each direction arrives.
     to_host: Duration,
     to_coordinator: Duration,
     is_broken: bool,
@@ -78,16 +78,17 @@ pub(super) struct End {
     stage: Stage,
 }
 
-/// How far an end is.
+/// The stage of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
-    /// It has not heard of what is asked for.
+    /// The host has not received the request yet.
     Before,
-    /// It has, and has not said nor heard that it is over.
+    /// The task is running.
     Open,
-    /// For the coordinator: it was told of the failure, or that a member is done. For the host: it has told.
+    /// Coordinator: it has heard of the failure, or that a member is done. Host: it has sent its
+    /// last report.
     Failed,
-    /// For the coordinator: it has ended what it had asked for. For the host: it was told that it is released.
+    /// Coordinator: it has ended the task. Host: it has been released.
     Over,
 }
 
@@ -97,7 +98,7 @@ impl<A: Application> Cluster<A> {
         self.note(|_| format!("store {store} asks store {host} for {directed:?} as {number}: {order:?}"));
         match directed {
             Directed::Hop(_) => {
-                assert!(store != host, "a hop of this store is no matter of others");
+                assert!(store != host, "a hop runs at another store");
                 self.counts.hops += 1;
             }
             Directed::Member(_) => self.counts.members += 1,
@@ -119,7 +120,7 @@ impl<A: Application> Cluster<A> {
         self.at(to_host, move |cluster| cluster.order_arrives(number, order));
     }
 
-    /// A connection, unless it is broken.
+    /// Returns a connection, unless it is broken.
     fn directed_connection(&mut self, number: u64) -> Option<&mut DirectedConnection> {
         self.directed_connections.get_mut(&number).filter(|connection| !connection.is_broken)
     }
@@ -164,14 +165,14 @@ impl<A: Application> Cluster<A> {
         self.store_event(host, event);
     }
 
-    /// A host says how it goes.
+    /// Sends a report of a host.
     pub(super) fn host_said(&mut self, host: usize, number: u64, said: Said) {
         self.note(|_| format!("store {host} says of {number}: {said:?}"));
         let at = self.elapsed() + self.latency();
         let Some(connection) = self.directed_connections.get_mut(&number) else {
             panic!("{number} is not open")
         };
-        assert_eq!(connection.host.stage, Stage::Open, "nothing is said after the end");
+        assert_eq!(connection.host.stage, Stage::Open, "no report follows the last one");
         connection.to_coordinator = connection.to_coordinator.max(at);
         let at = connection.to_coordinator;
         if said.is_last() {
@@ -185,7 +186,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// The coordinator hears of what it directs, unless it has ended it.
+    /// Delivers a report to the coordinator, unless the coordinator has ended the task.
     fn heard_of_directed(&mut self, number: u64, said: Said) {
         let Some(connection) = self.directed_connections.get_mut(&number) else { return };
         let (coordinator, host, directed) =
@@ -198,7 +199,7 @@ impl<A: Application> Cluster<A> {
             match directed {
                 Directed::Hop(_) => self.counts.failed_hops += 1,
                 Directed::Member(_) => {
-                    // There is nothing more to say to it.
+                    // The member needs no further message.
                     connection.coordinator.stage = Stage::Over;
                     self.directed_numbers.remove(&(coordinator.store, directed));
                     self.counts.failed_members += u64::from(!matches!(said, Said::Member(Report::Done)));
@@ -223,7 +224,7 @@ impl<A: Application> Cluster<A> {
         self.heard_of_directed(number, Said::failure(connection.directed, None));
     }
 
-    /// A coordinator tells a member what was decided.
+    /// Sends a coordinator's decision to a member.
     pub(super) fn tell_member(&mut self, store: usize, enlistment: EnlistmentId, word: Word) {
         self.note(|_| format!("store {store} tells {enlistment:?}: {word:?}"));
         let (directed, at) = (Directed::Member(enlistment), self.elapsed() + self.latency());
@@ -248,7 +249,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// A coordinator needs a host no longer; that hears so, if it can.
+    /// Ends a task. The host is told, if it is reachable.
     pub(super) fn end_directed(&mut self, store: usize, directed: Directed) {
         let Some(number) = self.directed_numbers.remove(&(store, directed)) else {
             panic!("{directed:?} is ended twice")
@@ -290,7 +291,7 @@ impl<A: Application> Cluster<A> {
         self.forget_directed(number);
     }
 
-    /// Forgets a connection that neither side has.
+    /// Forgets a connection that both sides have ended.
     fn forget_directed(&mut self, number: u64) {
         let Some(connection) = self.directed_connections.get(&number) else { return };
         let is_over = |end: End| {
@@ -305,19 +306,19 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Breaks the connections over which a store does something for others.
+    /// Breaks the connections over which a store works for others.
     pub(crate) fn break_directed_at(&mut self, store: usize) {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks the connections for which this holds; both sides notice on their own.
+    /// Breaks the connections for which `is_meant` returns `true`. Both sides notice separately.
     pub(super) fn break_directed(&mut self, cause: Break, is_meant: impl Fn(&DirectedConnection) -> bool) {
         let meant = self.directed_connections.iter().filter(|(_, connection)| is_meant(connection));
         let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();
         for number in broken {
             let Some(connection) = self.directed_connections.get_mut(&number) else { continue };
             if std::mem::replace(&mut connection.is_broken, true) {
-                // A machine that crashed takes its end along.
+                // The end at a crashed machine is gone with the machine.
                 self.forget_directed(number);
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What the effects of a store do to the simulated world.
+//! Performs the effects of a store in the simulated world.
 
 use bytes::Bytes;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, MembershipId};
@@ -10,7 +10,7 @@ use super::network::LinkEnd;
 use super::transfers::{Ending, Job, Remote, ServeState};
 use super::{Application, Cluster};
 
-/// The bytes of a small object: its tag, and zeros.
+/// Returns the bytes of a small object: its tag, and zeros.
 pub(crate) fn bytes_of(tag: Option<u64>, size_bytes: u64) -> Bytes {
     let size = usize::try_from(size_bytes).expect("small objects are small");
     let mut bytes = tag.unwrap_or(0).to_le_bytes().to_vec();
@@ -18,7 +18,7 @@ pub(crate) fn bytes_of(tag: Option<u64>, size_bytes: u64) -> Bytes {
     bytes.into()
 }
 
-/// The tag that [`bytes_of`] wrote.
+/// Returns the tag that [`bytes_of`] wrote.
 fn tag_of(bytes: &Bytes) -> u64 {
     bytes.first_chunk().map_or(0, |tag| u64::from_le_bytes(*tag))
 }
@@ -41,7 +41,7 @@ impl<A: Application> Cluster<A> {
                 if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
                     let copy = self.copy(store, copy);
                     let is_whole = copy.is_complete && copy.valid_bytes == copy.size_bytes;
-                    assert!(is_whole, "inline bytes are there");
+                    assert!(is_whole, "inline bytes are complete");
                     publish.inline = Some(bytes_of(copy.tag, copy.size_bytes).into());
                 }
                 self.send_to_shard(store, shard, message, urgency);

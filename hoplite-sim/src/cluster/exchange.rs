@@ -1,4 +1,5 @@
-//! Members of sessions: what each gives and takes by its program, piece by piece, over streams that break and are resumed.
+//! Members of sessions: each sends and receives pieces by its program, over streams that break and
+//! are resumed.
 
 use std::ops::Range;
 
@@ -14,19 +15,20 @@ use super::network::LinkEnd;
 use super::transfers::{Remote, ServeState};
 use super::{Application, Cluster, Network};
 
-/// How often a piece is damaged on its way, or its connection breaks.
+/// One in this many pieces is damaged, or breaks its connection.
 const BROKEN_ONE_IN: u64 = 500;
 
-/// A range of what a member has, with its tag and its shape.
+/// A range of a member's bytes, with its tag and its shape.
 pub(crate) type Piece = (Range<u64>, u64, u64);
 
-/// What some bytes are.
+/// The contents of some bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Value {
     tag: u64,
-    /// In which order and by which steps they were combined.
+    /// The order and the steps of the combination.
     shape: u64,
-    /// `true` if they were combined by the session, so that their operands are those of the whole.
+    /// `true` if the session combined the bytes, so that their operands count as operands of the
+    /// whole.
     is_combined: bool,
 }
 
@@ -41,10 +43,10 @@ impl Value {
     }
 }
 
-/// What the bytes of a target are.
+/// The contents of a target.
 #[derive(Debug, Default)]
 struct Memory {
-    /// In order, without overlaps; neighbours differ.
+    /// In order, without overlaps. Neighbours differ.
     pieces: Vec<(Range<u64>, Value)>,
 }
 
@@ -68,11 +70,15 @@ impl Memory {
         let found = self.pieces.iter().map(|(old, value)| (within(old), *value));
         let found: Vec<_> = found.filter(|(range, _)| !range.is_empty()).collect();
         let read_bytes: u64 = found.iter().map(|(range, _)| range.end - range.start).sum();
-        assert_eq!(read_bytes, range.end - range.start, "{range:?} was written before it is read: {self:?}");
+        assert_eq!(
+            read_bytes,
+            range.end - range.start,
+            "{range:?} must be written before it is read: {self:?}"
+        );
         found
     }
 
-    /// The tag and the shape of the whole.
+    /// Returns the tag and the shape of the whole.
     fn contents(&self) -> (u64, u64) {
         let tag = match self.pieces.split_first() {
             None => EMPTY,
@@ -97,47 +103,48 @@ pub(super) struct Exchange {
 }
 
 impl Exchange {
-    /// Returns `true` if it reads or fills a copy of its store.
+    /// Returns `true` if the exchange reads or fills this copy of its store.
     pub(super) fn uses(&self, copy: CopyId) -> bool {
         self.copy == copy || self.sources.contains(&copy)
     }
 }
 
-/// A stream from one member to another, as its taker sees it.
+/// A stream from one member to another, for the receiving member.
 #[derive(Debug)]
 struct Stream {
     store: usize,
     run: u64,
     combine: CombineId,
-    /// The index of the giver, its store, and what it is asked for.
+    /// The index of the sending member, its store, and the request to it.
     from: usize,
     remote: Remote,
     serve: Option<ServeId>,
-    /// The time at which the giver was asked, and could be reached last.
+    /// The time of the last request, and the last time at which the sender was reachable.
     asked_at: Time,
     heard_at: Time,
-    /// The number of bytes that had been taken when the giver was asked last.
+    /// The number of bytes that had been received at the last request.
     asked_from_bytes: u64,
-    /// The number of bytes that the giver has given on this connection and before it, and what is on its way.
+    /// The number of bytes that the sender has sent on this connection and before it, and the bytes
+    /// in flight.
     given_bytes: u64,
     arriving: Vec<(u64, Value)>,
     resumes: Resumes,
     idle: u32,
 }
 
-/// Where the bytes are that a step reads.
+/// The location of the bytes that a step reads.
 enum Own {
     /// In the target.
     Partial,
     /// In a source.
     Source(Value),
-    /// There too, once it has got that far.
+    /// In a source, which has not got this far yet.
     Late,
-    /// Nowhere: the source has failed.
+    /// Nowhere, because the source has failed.
     Lost,
 }
 
-/// What the look at a stream came to.
+/// The result of one step of a stream.
 enum Look {
     Moved,
     Nothing,
@@ -190,7 +197,7 @@ impl<A: Application> Cluster<A> {
         assert!(previous.is_none(), "{combine:?} is started once");
     }
 
-    /// The exchange is ended before all bytes are there, or those who take from it are not needed any more.
+    /// Ends the exchange before all bytes are valid, or releases its receivers.
     pub(super) fn cancel_exchange(&mut self, store: usize, combine: CombineId) {
         let (run, delay) = (self.stores[store].run, self.local_time());
         self.after(delay, move |cluster| {
@@ -307,7 +314,7 @@ impl<A: Application> Cluster<A> {
         };
         let exchange = &self.stores[store].exchanges[&stream.combine];
         if exchange.progress.stream_from(stream.from).is_over() {
-            // Others may still wait for what the member has to fold.
+            // Other members may still wait for bytes that this member has to fold.
             return if exchange.progress.is_folded() { Look::Over } else { Look::Nothing };
         }
         if !self.is_linked(LinkEnd::Store(store), LinkEnd::Store(sender)) {
@@ -322,7 +329,7 @@ impl<A: Application> Cluster<A> {
             return Look::Broke(Break::Broken, PullOutcome::Corrupt);
         }
         if !stream.arriving.is_empty() {
-            // It waits for what it is combined with, and its sender with it.
+            // The piece waits for the bytes to combine it with, and so does its sender.
             return Look::Nothing;
         }
         let serve = stream.serve.and_then(|serve| self.stores[sender].serves.get(&serve));
@@ -343,7 +350,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Has the giver send a piece, if it has one; `None` if it has nothing to give any more.
+    /// Lets the sending member send a piece. Returns `None` if it can never send again.
     fn give(&mut self, stream: &mut Stream, copy: CopyId) -> Option<bool> {
         if self.copy(stream.remote.sender, copy).failure.is_some() {
             return None;
@@ -357,7 +364,7 @@ impl<A: Application> Cluster<A> {
         let max_bytes = self.random.number(4096..65_536) / element_bytes * element_bytes;
         let exchange = self.stores[sender].exchanges.get_mut(&combine)?;
         let mut giving = exchange.progress.stream_to(taker, stream.given_bytes);
-        let block = giving.next(max_bytes).expect("it takes no more than is given to it");
+        let block = giving.next(max_bytes).expect("a stream never takes more than its sender gives");
         if exchange.progress.lack(&block).is_some() {
             return Some(false);
         }
@@ -375,7 +382,7 @@ impl<A: Application> Cluster<A> {
         Some(true)
     }
 
-    /// What a block reads of what its member has.
+    /// Returns the location of the own bytes that a block reads.
     fn own(&mut self, store: usize, combine: CombineId, block: &Block) -> Own {
         let exchange = &self.stores[store].exchanges[&combine];
         let Reading::Source { index, range, part_end } = exchange.progress.reading(&exchange.plan, block)
@@ -391,7 +398,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Takes in the piece that arrives, if it can be; says whether that was so.
+    /// Takes the arriving piece if possible. Returns `true` if it was taken.
     fn take_arriving(&mut self, stream: &mut Stream) -> Result<bool, Break> {
         self.fold(stream).ok_or(Break::SourceLost)?;
         let length_bytes: u64 = stream.arriving.iter().map(|(length, _)| length).sum();
@@ -416,7 +423,7 @@ impl<A: Application> Cluster<A> {
             let piece = at..at + length_bytes;
             at = piece.end;
             let host = self.stores[stream.store].exchanges.get_mut(&stream.combine);
-            let exchange = host.expect("an exchange that goes on is there");
+            let exchange = host.expect("a running exchange exists");
             if block.taking == Some(Taking::Replace) {
                 exchange.memory.write(&piece, value);
                 continue;
@@ -431,14 +438,15 @@ impl<A: Application> Cluster<A> {
             }
         }
         let host = &mut self.stores[stream.store];
-        let exchange = host.exchanges.get_mut(&stream.combine).expect("an exchange that goes on is there");
+        let exchange = host.exchanges.get_mut(&stream.combine).expect("a running exchange exists");
         exchange.progress.done(&mut taking, &block);
         let (copy, final_bytes) = (exchange.copy, exchange.progress.final_bytes());
         self.copy(stream.store, copy).valid_bytes = final_bytes;
         Ok(true)
     }
 
-    /// Combines more of the member's own sources into the target, if they are several; `None` if one has failed.
+    /// Combines more of the member's own sources into the target, if it has several. Returns `None`
+    /// if a source has failed.
     fn fold(&mut self, stream: &Stream) -> Option<()> {
         let (store, combine) = (stream.store, stream.combine);
         let exchange = &self.stores[store].exchanges[&combine];
@@ -464,7 +472,7 @@ impl<A: Application> Cluster<A> {
         Some(())
     }
 
-    /// Says that all bytes are there, once they are.
+    /// Reports that all bytes are valid, once they are.
     fn fill_if_taken(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get_mut(&combine) else { return };
         if exchange.is_filled || !exchange.progress.is_filled() {
@@ -485,7 +493,7 @@ impl<A: Application> Cluster<A> {
         self.end_if_given(store, combine);
     }
 
-    /// An exchange ends when its copy is filled and all has been given.
+    /// Ends an exchange whose copy is filled and whose bytes are all sent.
     fn end_if_given(&mut self, store: usize, combine: CombineId) {
         let Some(exchange) = self.stores[store].exchanges.get(&combine) else { return };
         if exchange.is_filled && exchange.progress.ungiven().is_none() {

@@ -1,8 +1,10 @@
-//! How bytes flow, and share links: for thousands of nodes, where blocks would be too many.
+//! Lets bytes flow and share links: for thousands of nodes, where blocks would be too many.
 //!
-//! A copy has the line along which its bytes grow. A transfer goes on as fast as its share of the links allows, and, as soon as
-//! it has all that an input has, not faster than that input grows. Whenever a line changes, those who read it hear so a relay's
-//! latency later, so a change travels along a chain as the bytes do.
+//! A copy has a line along which its bytes grow. A transfer runs as fast as its share of the links
+//! allows. Once it has caught up with an input, it runs no faster than that input grows.
+//!
+//! Readers hear of a changed line after a relay's latency. A change thus travels along a chain like
+//! the bytes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,32 +16,34 @@ use super::line::{Line, NOTHING_BYTES};
 use super::transfers::{Connection, Ending, Input, Origin, Reader, TransferId};
 use super::{Application, Cluster, Network};
 
-/// How a transfer flows.
+/// The state of a flowing transfer.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// `true` if each input has something for it, or will have at once: it uses the links then.
+    /// `true` if each input has new bytes, or will have them at once. The transfer then uses the
+    /// links.
     is_moving: bool,
-    /// Counts the times that it was looked at, so that only the latest appointment holds.
+    /// The number of looks, so that only the latest scheduled look counts.
     looks: u64,
 }
 
-/// What one node's link carries now.
+/// The load of one node's link.
 #[derive(Debug, Default)]
 pub(super) struct Nic {
-    /// How many inputs of moving transfers come in.
+    /// The number of incoming inputs of moving transfers.
     inflows: usize,
     receiving: BTreeSet<TransferId>,
-    /// Which inputs of moving transfers are sent.
+    /// The inputs of moving transfers that this node sends.
     sending: BTreeSet<Reader>,
 }
 
 impl Input {
-    /// The line of what is at hand, by the positions of the output.
+    /// Returns the line of the available bytes, in positions of the output.
     fn at_hand(&self) -> Option<Line> {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
-    /// How fast the output can go on, as far as this input is concerned, given that it has `done` bytes; `None`: not at all.
+    /// Returns the rate that this input allows for an output of `done` bytes; `None` if the output
+    /// must wait.
     fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.at_hand()?;
         let is_behind = line.bytes_at(now) > done + NOTHING_BYTES;
@@ -50,7 +54,7 @@ impl Input {
         }
     }
 
-    /// The sender, if there is one.
+    /// Returns the sender, if there is one.
     const fn sender(&self) -> Option<usize> {
         match &self.origin {
             Origin::Elsewhere { remote, connection: Connection::Open(_) } => Some(remote.sender),
@@ -88,7 +92,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Lets an input of a transfer follow a copy from now on.
+    /// Makes an input of a transfer follow a copy.
     pub(super) fn follow_copy(&mut self, store: usize, copy: CopyId, reader: Reader) {
         if self.flows() {
             self.copy(store, copy).readers.insert(reader);
@@ -110,14 +114,14 @@ impl<A: Application> Cluster<A> {
         let delay = match (is_here, is_whole) {
             (true, _) => Duration::ZERO,
             (false, true) => latency,
-            // A relay passes on a block when it has checked it.
+            // A relay forwards a block after it has verified it.
             (false, false) => latency + block_time,
         };
         self.after(delay, move |cluster| {
             let since = cluster.elapsed();
             let transfer = cluster.transfers.get_mut(&key);
             let Some(input) = transfer.and_then(|transfer| transfer.inputs.get_mut(index)) else { return };
-            // News that the copy is whole overtakes what was said of its growth.
+            // The news that the copy is complete overtakes earlier news of its growth.
             if !input.is_whole {
                 (input.line, input.is_whole) = (Some(Line { since, bytes, rate }), is_whole);
                 cluster.dirty.insert(key);
@@ -134,7 +138,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// A copy is complete: its readers are told.
+    /// Tells the readers of a copy that it is complete.
     pub(super) fn announce_complete(&mut self, store: usize, copy: CopyId) {
         if self.flows() {
             let size = self.copy(store, copy).size_bytes as f64;
@@ -142,7 +146,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// The transfer that filled a copy has ended: what is there of its bytes is valid.
+    /// Sets the valid bytes of a copy whose transfer has ended.
     pub(super) fn settle_copy(&mut self, store: usize, copy: CopyId, ending: Ending) {
         if !self.flows() {
             return;
@@ -158,7 +162,7 @@ impl<A: Application> Cluster<A> {
         self.set_line(store, copy, valid, 0.0);
     }
 
-    /// A store has crashed: what is under way arrives, and no more.
+    /// Stops the growth of copies of a crashed store. Bytes in flight still arrive.
     pub(super) fn stop_flows_from(&mut self, store: usize) {
         if !self.flows() {
             return;
@@ -171,7 +175,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Looks at all transfers of which something has changed.
+    /// Handles all transfers with changes.
     pub(super) fn settle_flows(&mut self) {
         while let Some(key) = self.dirty.pop_first() {
             self.look_at(key);
@@ -202,7 +206,7 @@ impl<A: Application> Cluster<A> {
         let meetings = transfer.inputs.iter().filter(|input| input.allows(done, now) == Some(f64::INFINITY));
         let meetings = meetings.filter_map(|input| line.meets(input.at_hand()?, now));
         let next = meetings.chain(line.meets(Line::flat(now, size), now)).min_by(f64::total_cmp);
-        // Rounded up, so that what was waited for has happened then.
+        // Rounded up, so that the awaited event has happened by then.
         let Some(delay) = next.map(|delay| Duration::from_nanos(delay.ceil().max(1.0) as u64)) else {
             return;
         };
@@ -213,7 +217,8 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// What the links leave to each input of a moving transfer, in bytes per nanosecond.
+    /// Returns the rate that the links leave to each input of a moving transfer, in bytes per
+    /// nanosecond.
     fn share(&self, key: TransferId) -> f64 {
         let Network::Flow { bytes_per_second, .. } = self.config.network else { return 0.0 };
         let transfer = &self.transfers[&key];
@@ -223,7 +228,8 @@ impl<A: Application> Cluster<A> {
         bytes_per_second as f64 / 1e9 / flows as f64
     }
 
-    /// Counts a transfer at the links that it uses, or no longer, and has those looked at that share them.
+    /// Adds a transfer to its links or removes it, and schedules a look at the transfers that share
+    /// them.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };
         if std::mem::replace(&mut transfer.flow.is_moving, is_moving) == is_moving {

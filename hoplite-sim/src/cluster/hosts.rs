@@ -1,4 +1,4 @@
-//! The machines: what they hold, how they crash and start, and how events and time reach them.
+//! The machines: their contents, their crashes and starts, and the delivery of events and time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr};
@@ -22,7 +22,7 @@ use super::{Application, Cluster, Config, Network};
 
 /// The port of every data plane.
 const DATA_PORT: u16 = 7400;
-/// Between the start of a store and its first attempt to connect to a shard, at most, if times are random.
+/// Longest time between the start of a store and its first connection attempt, if times are random.
 const MAX_START_MS: u64 = 20;
 
 /// A machine with a store.
@@ -30,17 +30,17 @@ pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
     pub(crate) is_alive: bool,
-    /// Counts its runs; what was meant for an earlier one is void.
+    /// The number of its runs. Events for an earlier run are void.
     pub(crate) run: u64,
     pub(crate) copies: BTreeMap<CopyId, Copy>,
     pub(super) sessions: Vec<Option<u64>>,
-    /// How its attempts to keep a session with each shard go.
+    /// The state of the attempts to keep a session with each shard.
     pub(super) attempts: Vec<Attempts>,
     pub(super) pulls: BTreeMap<PullId, TransferId>,
     pub(super) combinations: BTreeMap<CombineId, TransferId>,
     pub(super) serves: BTreeMap<ServeId, Serve>,
     pub(super) exchanges: BTreeMap<CombineId, Exchange>,
-    /// The time that it really took to decide.
+    /// The real time of its decisions.
     pub(crate) thought: Duration,
     tick_at: Option<Time>,
 }
@@ -50,7 +50,7 @@ impl StoreHost {
         self.is_alive && self.run == run
     }
 
-    /// Returns `true` if nothing is open or under way.
+    /// Returns `true` if nothing is open or running.
     pub(crate) fn is_idle(&self) -> bool {
         self.copies.is_empty()
             && self.pulls.is_empty()
@@ -60,7 +60,7 @@ impl StoreHost {
     }
 }
 
-/// A copy as the arena has it.
+/// A copy in an arena.
 #[derive(Debug, Clone)]
 pub(crate) struct Copy {
     pub(crate) id: Option<ObjectId>,
@@ -68,29 +68,30 @@ pub(crate) struct Copy {
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
-    /// Before this byte there are none, though they count as valid: a hop begins where it is needed.
+    /// The first byte of a hop's output. Bytes before it count as valid, but do not exist, because
+    /// its receiver does not need them.
     pub(crate) from_bytes: u64,
-    /// What its bytes are.
+    /// The contents of its bytes.
     pub(crate) tag: Option<u64>,
-    /// In which order and by which steps they were combined.
+    /// The order and the steps of their combination.
     pub(crate) shape: u64,
     pub(crate) is_complete: bool,
     /// The time at which it was completed.
     pub(crate) completed_at: Time,
-    /// Why there will be no more of it, if that is so.
+    /// The cause, if the copy has failed.
     pub(crate) failure: Option<Error>,
-    /// The latest sign of its producer that has reached it.
+    /// The latest sign of its producer.
     pub(super) heard: Sign,
-    /// References that clients have, comparisons that read it.
+    /// The number of references of clients, and of comparisons that read it.
     pub(crate) references: u32,
     pub(super) comparisons: u32,
-    /// How it grows, and who reads it meanwhile, if bytes flow.
+    /// The growth of the copy and its readers, if bytes flow.
     pub(super) line: Line,
     pub(super) readers: BTreeSet<Reader>,
 }
 
 impl Copy {
-    /// Returns `true` if it is the output of a hop.
+    /// Returns `true` if the copy is the output of a hop.
     pub(crate) fn is_of_hop(&self) -> bool {
         self.id.as_ref().is_some_and(|id| id.as_bytes().starts_with(b"\0hop-"))
     }
@@ -101,13 +102,13 @@ pub(crate) struct ShardHost {
     pub(crate) shard: Shard,
     pub(crate) is_alive: bool,
     pub(crate) load: ShardLoad,
-    /// The time that it really took to decide.
+    /// The real time of its decisions.
     pub(crate) thought: Duration,
-    /// The session of each store, and which run of the store opened it.
+    /// The session of each store, and the run of the store that opened it.
     pub(super) sessions: Vec<Option<u64>>,
     pub(super) known: Vec<Option<Incarnation>>,
     slots: Slots,
-    /// What has arrived and was not handled.
+    /// The number of messages that have arrived and are not handled.
     pub(crate) queued: usize,
     busy_until: Duration,
     run: u64,
@@ -115,31 +116,31 @@ pub(crate) struct ShardHost {
 }
 
 impl ShardHost {
-    /// Which run of a store it knows.
+    /// Returns the run of a store that the shard knows.
     pub(super) fn incarnation_of(&self, store: usize) -> Incarnation {
         self.known[store].expect("a store with a session has introduced itself")
     }
 }
 
-/// What one shard had to do.
+/// The work of one shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ShardLoad {
-    /// Messages that it received.
+    /// The number of received messages.
     pub received: u64,
-    /// Messages that it sent.
+    /// The number of sent messages.
     pub sent: u64,
-    /// The time that it was busy with them, in the model.
+    /// The modelled time for which it was busy.
     pub busy: Duration,
-    /// Most messages that waited for it at once.
+    /// The length of its longest queue of messages.
     pub longest_queue: usize,
 }
 
-/// The name of a store.
+/// Returns the name of a store.
 pub(crate) fn node_id(store: usize) -> NodeId {
     NodeId::new(&format!("node-{store:05}")).expect("the name is valid")
 }
 
-/// The name of a shard.
+/// Returns the name of a shard.
 pub(crate) fn shard_name(shard: usize) -> String {
     format!("shard-{shard}")
 }
@@ -225,12 +226,12 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// The store of that name.
+    /// Returns the store with this name.
     pub(crate) fn store_named(&self, name: &NodeId) -> usize {
         *self.by_name.get(name).expect("machines know only stores of the simulation")
     }
 
-    /// A store dies with all that it has; its peers notice.
+    /// Crashes a store, which loses everything. Its peers notice.
     pub(crate) fn crash_store(&mut self, store: usize) {
         if !self.stores[store].is_alive {
             return;
@@ -252,7 +253,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// A store that crashed starts again, with nothing.
+    /// Restarts a crashed store, without any state.
     pub(crate) fn restart_store(&mut self, store: usize) {
         if self.stores[store].is_alive {
             return;
@@ -268,7 +269,7 @@ impl<A: Application> Cluster<A> {
         self.open_sessions(store);
     }
 
-    /// A shard dies.
+    /// Crashes a shard.
     pub(crate) fn crash_shard(&mut self, shard: usize) {
         if !self.shards[shard].is_alive {
             return;
@@ -283,7 +284,7 @@ impl<A: Application> Cluster<A> {
         self.break_sessions(Break::Reset, |session| session.shard == shard);
     }
 
-    /// A shard that crashed starts again, with nothing.
+    /// Restarts a crashed shard, without any state.
     pub(crate) fn restart_shard(&mut self, shard: usize) {
         if self.shards[shard].is_alive {
             return;
@@ -296,7 +297,7 @@ impl<A: Application> Cluster<A> {
         host.run += 1;
     }
 
-    /// Has a shard do something when it has handled what came before.
+    /// Runs an action at a shard after all earlier messages.
     pub(super) fn queue_at_shard(&mut self, shard: usize, action: impl FnOnce(&mut Self) + 'static) {
         let (service, now) = (self.config.shard_service, self.elapsed());
         let host = &mut self.shards[shard];
@@ -317,14 +318,14 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Has a shard hear of something else than of a store.
+    /// Delivers an event to a shard that is not a message of a store.
     pub(crate) fn tell_shard(&mut self, shard: usize, event: shard::Event) {
         self.queue_at_shard(shard, move |cluster| {
             cluster.shard_event(shard, event);
         });
     }
 
-    /// Feeds a shard, and performs what it decides.
+    /// Applies an event to a shard, and performs its effects.
     pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) {
         if self.config.checks_slots() {
             self.shards[shard].slots.before(&event);
@@ -332,16 +333,16 @@ impl<A: Application> Cluster<A> {
         self.shard_turn(shard, |shard, now, effects| shard.apply(now, event, effects));
     }
 
-    /// Introduces a store to a shard that is alive, and performs what that decides.
+    /// Connects a store to a running shard, and performs the shard's effects.
     pub(super) fn shard_connect(&mut self, shard: usize, info: NodeInfo) -> Reception {
         if self.config.checks_slots() {
             self.shards[shard].slots.forget_node(&info.node);
         }
         let received = self.shard_turn(shard, |shard, now, effects| shard.connect(now, info, effects));
-        received.expect("a shard that is not alive receives nobody")
+        received.expect("a crashed shard receives no session")
     }
 
-    /// Has a shard do something if it is alive, and performs what it decides.
+    /// Runs a turn of a shard if it is alive, and performs its effects.
     fn shard_turn<T>(
         &mut self,
         shard: usize,
@@ -383,7 +384,7 @@ impl<A: Application> Cluster<A> {
         Some(answer)
     }
 
-    /// Feeds a store, and performs what it decides.
+    /// Applies an event to a store, and performs its effects.
     pub(crate) fn store_event(&mut self, store: usize, event: node::Event) {
         let (now, mut effects) = (self.now(), Vec::new());
         let host = &mut self.stores[store];
@@ -409,7 +410,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Does something at a time of the machines, or at once if that has passed.
+    /// Schedules an action at a time of the machines, or at once if the time has passed.
     pub(super) fn at_time(&mut self, time: Time, action: impl FnOnce(&mut Self) + 'static) {
         let at = time.since(Time::ZERO).max(self.elapsed());
         self.at(at, action);
@@ -422,7 +423,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// The copy, which must be open.
+    /// Returns a copy, which must be open.
     pub(crate) fn copy(&mut self, store: usize, copy: CopyId) -> &mut Copy {
         let copies = &mut self.stores[store].copies;
         copies.get_mut(&copy).unwrap_or_else(|| panic!("store {store} speaks of {copy:?}, which is not open"))
@@ -456,7 +457,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// A worker, or what a message brought, has filled the first `valid_bytes` of a copy.
+    /// Sets the valid bytes of a copy that a worker or a message has filled.
     pub(crate) fn fill(&mut self, store: usize, copy: CopyId, valid_bytes: u64) {
         let line = Line::flat(self.elapsed(), valid_bytes as f64);
         let copy = self.copy(store, copy);
@@ -482,7 +483,7 @@ impl<A: Application> Cluster<A> {
     }
 }
 
-/// Returns the time at which a machine must be told the time, unless that is on the agenda already.
+/// Returns the time of the next tick of a machine, unless it is already scheduled.
 fn next_tick(deadline: Option<Time>, planned: &mut Option<Time>, now: Time) -> Option<Time> {
     let due = deadline.filter(|deadline| *deadline != Time::NEVER)?;
     if planned.is_some_and(|planned| planned <= due && planned > now) {

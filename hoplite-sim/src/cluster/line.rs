@@ -1,11 +1,12 @@
-//! How the bytes of a copy grow: along a straight line, until somebody says otherwise.
+//! The growth of a copy's bytes: along a straight line, until the line is replaced.
 
 use std::time::Duration;
 
-/// Fewer bytes than this are none: what a fast link carries in the nanosecond to which moments are rounded.
+/// Differences below this are zero: the bytes that a fast link carries in the nanosecond to which
+/// times are rounded.
 pub(super) const NOTHING_BYTES: f64 = 16.0;
 
-/// So many leading bytes at a moment, and so many more in each nanosecond after it.
+/// A number of leading bytes at a time, and a rate of growth per nanosecond.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Line {
     pub(super) since: Duration,
@@ -14,7 +15,7 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// So many bytes, and no more.
+    /// Returns a line with a constant number of bytes.
     pub(super) const fn flat(since: Duration, bytes: f64) -> Self {
         Self { since, bytes, rate: 0.0 }
     }
@@ -23,15 +24,15 @@ impl Line {
         self.rate.mul_add(nanos(now.saturating_sub(self.since)), self.bytes)
     }
 
-    /// After how many nanoseconds this line, which is below at `now`, reaches `other`.
+    /// Returns the nanoseconds after which this line, which is below `other` at `now`, reaches it.
     pub(super) fn meets(self, other: Self, now: Duration) -> Option<f64> {
         let (gap, closing) = (other.bytes_at(now) - self.bytes_at(now), self.rate - other.rate);
-        // Rates that differ only by rounding are the same.
+        // Rates that differ only by rounding are equal.
         (closing > self.rate * 1e-9).then(|| gap.max(0.0) / closing)
     }
 }
 
-/// A length of time as a number to calculate with.
+/// Returns a duration in nanoseconds.
 fn nanos(duration: Duration) -> f64 {
     (duration.as_secs() as f64).mul_add(1e9, f64::from(duration.subsec_nanos()))
 }

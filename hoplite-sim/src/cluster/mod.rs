@@ -1,20 +1,24 @@
-//! A cluster: the state machines of real stores and shards on simulated machines, and an application that uses them.
+//! A cluster: the state machines of real stores and shards on simulated machines, and an
+//! application.
 //!
-//! One thread, one clock, one seed. What stores and shards decide is decided by [`Node`](hoplite_core::node::Node) and
-//! [`Shard`](hoplite_core::shard::Shard); what their daemons do when the machines say so is modelled here, once:
+//! It has one thread, one clock and one seed. [`Node`](hoplite_core::node::Node) and
+//! [`Shard`](hoplite_core::shard::Shard) make the decisions of stores and shards. These modules
+//! model the shells, which perform the decisions:
 //!
-//! * `hosts`: the machines, what they hold, how they crash and start, and how time passes for them.
-//! * `effects`: what the effects of a store do.
-//! * `network`: latencies, cut links, and which of the two precisions transfers have.
+//! * `hosts`: the machines, their contents, their crashes and starts, and their time.
+//! * `effects`: the effects of a store.
+//! * `network`: latencies, cut links, and the two precisions of transfers.
 //! * `sessions`: messages between stores and shards.
-//! * `slots`: whether shards grant slots that are in use.
-//! * `transfers`: pulls and combinations, from their beginning to their end; who serves them.
-//! * `blocks`: how their bytes move one block at a time, and what those bytes are (`contents`).
-//! * `flow`: how their bytes flow at rates that links leave them, for thousands of nodes (`line`).
+//! * `slots`: checks that shards grant only free slots.
+//! * `transfers`: pulls and combinations, and the stores that serve them.
+//! * `blocks`: moves the bytes of transfers one block at a time, with `contents`.
+//! * `flow`: lets the bytes of transfers flow at rates that links allow, along a `line`, for
+//!   thousands of nodes.
 //! * `comparisons`: comparisons of two puts of one id.
-//! * `watches`: calls that follow a copy, or ask what shards know.
-//! * `directed`: connections over which one store has another combine something, or be a member of a session.
-//! * `exchange`: what members of a session give and take.
+//! * `watches`: calls that follow a copy, or inspect shards.
+//! * `directed`: connections over which one store makes another one combine, or take part in a
+//!   session.
+//! * `exchange`: the streams of a session's members.
 
 mod blocks;
 mod comparisons;
@@ -56,15 +60,15 @@ use sessions::Session;
 use transfers::{Transfer, TransferId};
 use watches::{Watch, WatchKey};
 
-/// What a store answers to a call.
+/// The answer of a store to a call.
 pub(crate) type Answer = Result<Response, Error>;
 
 /// A program that uses a cluster.
 pub(crate) trait Application: Sized + 'static {
-    /// A store answers a call of a client.
+    /// Handles the answer of a store to a client's call.
     fn answered(cluster: &mut Cluster<Self>, store: usize, client: ClientId, call: CallId, answer: Answer);
 
-    /// Shards have answered a call of a client that asks what they know.
+    /// Handles the shards' answer to a client's inspection.
     fn inspected(
         _cluster: &mut Cluster<Self>,
         _store: usize,
@@ -74,22 +78,23 @@ pub(crate) trait Application: Sized + 'static {
     ) {
     }
 
-    /// A store is about to perform an effect.
+    /// Observes an effect that a store is about to perform.
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// A member of a session has all bytes: these, as tags and shapes of ranges.
+    /// Handles a member of a session that has all its bytes. `pieces` are the tags and shapes of
+    /// ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
-    /// Two stores are in the middle of what they do together for a reduce: something may fail.
+    /// May make something fail, because two stores are in the middle of a reduce step.
     fn interfere(_cluster: &mut Cluster<Self>, _store: usize, _other: usize) {}
 }
 
-/// In which rack a store says that it is.
+/// The rack labels of stores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Labels {
-    /// The number of racks; with none, stores say nothing.
+    /// The number of racks. With zero racks, stores have no labels.
     pub racks: usize,
-    /// `true` if a store is in another rack after each start, and every fourth run of one in none.
+    /// `true` if each run of a store is in another rack, and every fourth run in no rack.
     pub moves: bool,
 }
 
@@ -103,63 +108,64 @@ impl Labels {
     }
 }
 
-/// What a cluster is made of.
+/// The parameters of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) stores: usize,
     pub(crate) shards: usize,
-    /// The limits of all of them.
+    /// The limits of all machines.
     pub(crate) limits: Limits,
-    /// Where stores say that they are.
+    /// The labels of stores.
     pub(crate) labels: Labels,
-    /// How the sessions of allreduces exchange data.
+    /// The schedule of the sessions of allreduces.
     pub(crate) allreduce_schedule: SchedulePreference,
-    /// What stores take their links for.
+    /// The link estimate of stores.
     pub(crate) link: LinkEstimate,
-    /// The arena of each store.
+    /// The size of each store's arena.
     pub(crate) capacity_bytes: u64,
-    /// For how long a new shard waits for stores to publish again.
+    /// Time for which a new shard waits for stores to publish again.
     pub(crate) warm_up: Duration,
-    /// The time that a shard is busy with each message that it receives.
+    /// Time for which a shard is busy with each received message.
     pub(crate) shard_service: Duration,
     pub(crate) network: Network,
 }
 
 impl Config {
-    /// Returns `true` if slots are counted: that takes as long as there are slots, and thousands of nodes have thousands.
+    /// Returns `true` if slots are checked. The check is linear in the number of slots, which is
+    /// too slow for thousands of nodes.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }
 }
 
-/// What happened in a run, by counts.
+/// Counts of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Events handled.
+    /// Handled events.
     pub events: u64,
     /// Messages between stores and shards that arrived, in both directions.
     pub messages: u64,
-    /// Slots granted by shards.
+    /// Slots that shards granted.
     pub grants: u64,
-    /// Pulls begun.
+    /// Started pulls.
     pub pulls: u64,
-    /// Pulls that ended before all bytes were there.
+    /// Pulls that ended incomplete.
     pub failed_pulls: u64,
-    /// Combinations begun.
+    /// Started combinations.
     pub combinations: u64,
-    /// Combinations that ended before all bytes were there.
+    /// Combinations that ended incomplete.
     pub failed_combinations: u64,
-    /// Hops asked for at other nodes.
+    /// Hops requested at other nodes.
     pub hops: u64,
-    /// Hops of which the coordinator heard that they failed.
+    /// Hops whose failure reached the coordinator.
     pub failed_hops: u64,
-    /// Members of sessions asked for.
+    /// Requested members of sessions.
     pub members: u64,
-    /// Those of which the coordinator heard that they failed.
+    /// Members of sessions whose failure reached the coordinator.
     pub failed_members: u64,
-    /// Streams between members that were resumed.
+    /// Resumed streams between members.
     pub resumed_streams: u64,
-    /// Stores that crashed.
+    /// Crashes of stores.
     pub crashes: u64,
 }
 
@@ -197,19 +203,19 @@ pub(crate) struct Cluster<A> {
     cut: BTreeSet<(LinkEnd, LinkEnd)>,
     sessions: BTreeMap<u64, Session>,
     directed_connections: BTreeMap<u64, DirectedConnection>,
-    /// The connection of what each coordinator directs.
+    /// The connection of each directed task.
     directed_numbers: BTreeMap<(usize, Directed), u64>,
     transfers: BTreeMap<TransferId, Transfer>,
     watches: BTreeMap<WatchKey, Watch>,
-    /// What the links of each store carry, if bytes flow.
+    /// The load of each store's link, if bytes flow.
     nics: Vec<Nic>,
-    /// Flows that must be looked at before time goes on.
+    /// Flowing transfers that must be handled before time goes on.
     dirty: BTreeSet<TransferId>,
     trace: Option<Trace>,
 }
 
 impl<A: Application> Cluster<A> {
-    /// Stores and shards that have just started.
+    /// Creates stores and shards that have just started.
     pub(crate) fn new(config: Config, seed: u64, app: A, trace: Option<Trace>) -> Self {
         let mut cluster = Self {
             app,
@@ -236,27 +242,27 @@ impl<A: Application> Cluster<A> {
         cluster
     }
 
-    /// Since the beginning.
+    /// Returns the time since the start.
     pub(crate) const fn elapsed(&self) -> Duration {
         self.clock.now()
     }
 
-    /// The time as the machines are told it.
+    /// Returns the time as machines see it.
     pub(crate) fn now(&self) -> Time {
         Time::ZERO + self.clock.now()
     }
 
-    /// Does something after a while.
+    /// Schedules an action after a delay.
     pub(crate) fn after(&mut self, delay: Duration, action: impl FnOnce(&mut Self) + 'static) {
         self.at(self.clock.now() + delay, action);
     }
 
-    /// Does something when so much time has passed since the beginning.
+    /// Schedules an action at a time since the start.
     pub(crate) fn at(&mut self, at: Duration, action: impl FnOnce(&mut Self) + 'static) {
         self.clock.enter(at, action);
     }
 
-    /// Lets happen what happens next, if that is before or at `end`; returns whether there was anything.
+    /// Performs the next event if it is due by `end`. Returns `false` if there is none.
     pub(crate) fn step(&mut self, end: Duration) -> bool {
         let Some(action) = self.clock.next(end) else { return false };
         self.counts.events += 1;
@@ -266,12 +272,12 @@ impl<A: Application> Cluster<A> {
         true
     }
 
-    /// Lets time pass in which nothing happens.
+    /// Advances the time without events.
     pub(crate) fn pass_until(&mut self, at: Duration) {
         self.clock.pass_until(at);
     }
 
-    /// A number that was not used before.
+    /// Returns an unused number.
     pub(crate) fn fresh_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number
@@ -284,7 +290,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns `true` if nobody directs anything, nothing is transferred, and no call looks at something.
+    /// Returns `true` if there are no directed tasks, no transfers and no watches.
     pub(crate) fn is_idle(&self) -> bool {
         self.directed_connections.is_empty()
             && self.directed_numbers.is_empty()

@@ -1,4 +1,4 @@
-//! How long things take between machines, and which of them cannot reach each other.
+//! The latencies between machines, and cut links.
 
 use std::time::Duration;
 
@@ -6,33 +6,34 @@ use hoplite_core::session::Pings;
 
 use super::{Application, Cluster};
 
-/// How messages and bytes travel.
+/// The model of messages and bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Bytes move block by block, at random speeds, and may be damaged; what they are is known. Messages take random times.
+    /// Bytes have known contents, move block by block at random speeds, and may be damaged.
+    /// Messages take random times.
     Blocks {
-        /// How many times as long as usual transfers take.
+        /// Factor by which transfers are slower than usual.
         slowness: u32,
         /// `true` if frames are damaged now and then.
         damages: bool,
     },
-    /// Bytes flow at the rates that links leave them. Every message takes the same time.
+    /// Bytes flow at the rates that links allow. Every message takes the same time.
     Flow {
-        /// What a link carries in each direction.
+        /// The rate of a link in each direction.
         bytes_per_second: u64,
-        /// From the sending of a byte to its arrival.
+        /// The time from the sending of a byte to its arrival.
         latency: Duration,
-        /// The time that a block is on the way: a relay passes it on when it has checked it.
+        /// The time that a relay needs to receive a block, before it verifies and forwards it.
         block_time: Duration,
     },
 }
 
-/// How a connection breaks.
+/// The way in which a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
-    /// A process has died, or a connection was reset: both ends are told.
+    /// A process has died, or the connection was reset. Both ends are told.
     Reset,
-    /// Nothing passes any more: each end finds out by itself.
+    /// Nothing arrives any more. Each end notices separately.
     Silence,
 }
 
@@ -44,7 +45,7 @@ pub(crate) enum LinkEnd {
 }
 
 impl<A: Application> Cluster<A> {
-    /// The time that a message takes.
+    /// Returns the latency of a message.
     pub(crate) fn latency(&mut self) -> Duration {
         match self.config.network {
             Network::Flow { latency, .. } => latency,
@@ -53,12 +54,13 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// From the decision to connect to the arrival of the first request: a round trip, and half of one.
+    /// Returns the time from the decision to connect to the arrival of the first request: one and a
+    /// half round trips.
     pub(super) fn connect_time(&mut self) -> Duration {
         self.latency() + self.latency() + self.latency()
     }
 
-    /// Returns the time that a machine takes to hear of what it said itself.
+    /// Returns the time until a machine handles its own message.
     pub(super) fn local_time(&mut self) -> Duration {
         match self.config.network {
             Network::Flow { .. } => Duration::ZERO,
@@ -66,11 +68,11 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the time that an end of a connection, which pings the other so, takes to notice that it broke.
+    /// Returns the time until an end of a connection with these pings notices that it broke.
     pub(super) fn notice_time(&mut self, cause: Break, pings: Pings) -> Duration {
         match (cause, self.config.network) {
             (Break::Silence, _) => {
-                // The last ping that was answered may be as old as the interval.
+                // The last answered ping may be as old as the interval.
                 let interval_us = u64::try_from(pings.interval.as_micros()).unwrap_or(u64::MAX);
                 pings.silence_limit() - self.random.micros(0..interval_us)
             }
@@ -79,12 +81,12 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns `true` if messages pass between two places.
+    /// Returns `true` if messages pass between two ends.
     pub(super) fn is_linked(&self, one: LinkEnd, other: LinkEnd) -> bool {
         !self.cut.contains(&(one.min(other), one.max(other)))
     }
 
-    /// Cuts a link, until it is mended.
+    /// Cuts a link until it is restored.
     pub(crate) fn cut_link(&mut self, one: LinkEnd, other: LinkEnd) {
         self.note(|_| format!("the link {one:?} {other:?} is cut"));
         self.cut.insert((one.min(other), one.max(other)));
@@ -98,13 +100,13 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Mends a link.
+    /// Restores a link.
     pub(crate) fn mend_link(&mut self, one: LinkEnd, other: LinkEnd) {
         self.note(|_| format!("the link {one:?} {other:?} is mended"));
         self.cut.remove(&(one.min(other), one.max(other)));
     }
 
-    /// Mends all links.
+    /// Restores all links.
     pub(crate) fn mend_all_links(&mut self) {
         self.cut.clear();
     }

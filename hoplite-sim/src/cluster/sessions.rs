@@ -1,4 +1,5 @@
-//! Sessions between stores and shards: ordered, delayed, and lost as a whole when they break.
+//! Sessions between stores and shards: ordered and delayed. A session that breaks loses all
+//! messages in flight.
 
 use std::time::Duration;
 
@@ -11,23 +12,24 @@ use hoplite_core::shard::{self, NodeInfo, Reception, ToShard, ToStore};
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
 
-/// One session. Each end forgets it when it notices that it is broken.
+/// One session. Each end forgets it after noticing that it is broken.
 #[derive(Debug)]
 pub(super) struct Session {
     pub(super) store: usize,
     pub(super) shard: usize,
-    /// What the store has yet to say.
+    /// Messages that the store has not sent yet.
     queue: BatchQueue<ToShard>,
-    /// The time at which the latest message of each direction arrives: messages do not overtake each other.
+    /// The time at which the latest message in each direction arrives, so that messages stay in
+    /// order.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
-    /// Why the shard does not want it, if that is so.
+    /// The error, if the shard refuses the session.
     refusal: Option<Error>,
 }
 
 impl<A: Application> Cluster<A> {
-    /// A store tries to open a session, and tries again later if that fails.
+    /// Lets a store open a session. Retries later if that fails.
     pub(super) fn connect(&mut self, store: usize, run: u64, shard: usize) {
         if !self.stores[store].is_running(run) || self.stores[store].sessions[shard].is_some() {
             return;
@@ -56,7 +58,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// A session of a store has ended, or did not come about.
+    /// Handles the end of a store's session, or a failed attempt.
     fn session_ended(&mut self, store: usize, run: u64, shard: usize, error: &Error) {
         if !self.stores[store].is_running(run) {
             return;
@@ -68,13 +70,13 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// A session that is not broken: of which store, with which shard.
+    /// Returns the store and the shard of a session, unless it is broken.
     fn open_session(&self, number: u64) -> Option<(usize, usize)> {
         let session = self.sessions.get(&number).filter(|session| !session.is_broken)?;
         Some((session.store, session.shard))
     }
 
-    /// The shard hears of a new session.
+    /// Handles a new session at the shard.
     fn session_arrives(&mut self, number: u64) {
         let Some((store, shard)) = self.open_session(number) else { return };
         if !self.shards[shard].is_alive {
@@ -82,7 +84,8 @@ impl<A: Application> Cluster<A> {
         }
         let previous = self.shards[shard].sessions[store].replace(number);
         let info = self.stores[store].info.clone();
-        // Effects of the connection belong to the new session, so the store learns of it first.
+        // Effects of the connection belong to the new session, so the store hears of the session
+        // first.
         self.deliver_to_store(number, |cluster, store, shard| {
             cluster.stores[store].attempts[shard].opened();
             cluster.store_event(store, node::Event::ShardUp { shard });
@@ -104,7 +107,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Introduces a store to a shard.
+    /// Connects a store to a shard.
     fn introduce(&mut self, shard: usize, store: usize, info: NodeInfo) -> Reception {
         let previous = self.shards[shard].known[store].replace(info.incarnation);
         let reception = self.shard_connect(shard, info);
@@ -114,7 +117,7 @@ impl<A: Application> Cluster<A> {
         reception
     }
 
-    /// Breaks a session; both ends notice on their own.
+    /// Breaks a session. Both ends notice separately.
     pub(super) fn break_session(&mut self, number: u64, cause: Break) {
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {
             return;
@@ -148,7 +151,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Breaks the sessions for which this holds.
+    /// Breaks the sessions for which `is_meant` returns `true`.
     pub(super) fn break_sessions(&mut self, cause: Break, is_meant: impl Fn(&Session) -> bool) {
         let broken: Vec<u64> = self
             .sessions
@@ -161,13 +164,13 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Has a session fail though both ends are well.
+    /// Makes a session fail although both ends are alive.
     pub(crate) fn fail_session(&mut self, number: u64) {
         let cause = if self.random.chance(80) { Break::Reset } else { Break::Silence };
         self.break_session(number, cause);
     }
 
-    /// All sessions, broken ones included that somebody takes for open.
+    /// Returns all sessions, including broken ones that an end still considers open.
     pub(crate) fn all_sessions(&self) -> Vec<u64> {
         self.sessions.keys().copied().collect()
     }
@@ -179,13 +182,13 @@ impl<A: Application> Cluster<A> {
             session.queue.push(now, message, urgency).expect("the queue is longer than a simulation");
         match change {
             None | Some(NextFrame::Never) => {}
-            // What is said in one go leaves together.
+            // Messages of one event leave together.
             Some(NextFrame::Now) => self.after(Duration::ZERO, move |cluster| cluster.send_batch(number)),
             Some(NextFrame::At(time)) => self.at_time(time, move |cluster| cluster.send_batch(number)),
         }
     }
 
-    /// Sends the messages of a session that are due.
+    /// Sends the due messages of a session.
     fn send_batch(&mut self, number: u64) {
         let (now, at) = (self.now(), self.elapsed() + self.latency());
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {

@@ -1,11 +1,11 @@
-//! A second set of books on the slots that a shard grants, from its messages alone.
+//! A second bookkeeping of the slots that a shard grants, from its messages alone.
 
 use std::collections::BTreeMap;
 
 use hoplite_core::shard::{Event, GrantId, Publish, ToShard, ToStore};
 use hoplite_core::{NodeId, ObjectId, PutId};
 
-/// The slots that a shard has granted and was not given back, as far as anybody can tell.
+/// The slots that a shard has granted and that are not returned, by the messages.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
     granted: BTreeMap<GrantId, Slot>,
@@ -20,7 +20,8 @@ struct Slot {
 }
 
 impl Slots {
-    /// The shard is about to handle an event. It may free the slots of nodes that come and go.
+    /// Updates the slots before the shard handles an event, which may free slots of nodes that
+    /// connect or disconnect.
     pub(super) fn before(&mut self, event: &Event) {
         match event {
             Event::Message {
@@ -35,10 +36,10 @@ impl Slots {
         }
     }
 
-    /// The shard says something to `receiver`.
+    /// Updates the slots with a message of the shard to `receiver`.
     ///
     /// # Panics
-    /// If it grants a slot of a copy of which `limit` slots are in use.
+    /// Panics if the shard grants a slot of a copy that already has `limit` slots in use.
     pub(super) fn said(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
         match message {
             ToStore::Granted(grant) => {
@@ -53,7 +54,7 @@ impl Slots {
                 let (id, put, sender) = (grant.id.clone(), grant.put, grant.sender.clone());
                 self.granted.insert(grant.grant, Slot { id, put, sender, receiver: receiver.clone() });
             }
-            // What has ended has no slots.
+            // An ended put has no slots.
             ToStore::Drop { id, put, .. } => {
                 self.granted.retain(|_, slot| (&slot.id, slot.put) != (id, *put));
             }

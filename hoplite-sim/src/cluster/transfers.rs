@@ -1,6 +1,7 @@
-//! Transfers: whatever fills a copy from other copies, of this store or of others, until it is full, fails or is cancelled.
+//! Transfers: fill a copy from other copies, of the same store or of others, until it is full,
+//! fails or is cancelled.
 //!
-//! A pull has one input, a combination several. How bytes move is told in `blocks` and in `flow`.
+//! A pull has one input, and a combination several. `blocks` and `flow` move the bytes.
 
 use std::time::Duration;
 
@@ -18,20 +19,20 @@ use super::line::Line;
 use super::network::LinkEnd;
 use super::{Application, Cluster, Network, node_id};
 
-/// One transfer.
+/// The number of a transfer.
 pub(super) type TransferId = u64;
 
-/// A reader of a copy: which input of which transfer.
+/// A reader of a copy: a transfer and the index of its input.
 pub(super) type Reader = (TransferId, usize);
 
-/// What a transfer is for.
+/// The purpose of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Job {
     Pull(PullId),
     Combine { combine: CombineId, op: ReduceOp, element_bytes: u64 },
 }
 
-/// How a transfer ends.
+/// The end of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Complete,
@@ -39,7 +40,7 @@ pub(super) enum Ending {
     InputFailed { index: usize, outcome: PullOutcome },
 }
 
-/// Something that fills a copy.
+/// A transfer that fills a copy.
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) store: usize,
@@ -52,41 +53,43 @@ pub(super) struct Transfer {
 }
 
 impl Transfer {
-    /// Returns `true` if it reads or fills a copy of its store.
+    /// Returns `true` if the transfer reads or fills this copy of its store.
     pub(super) fn uses(&self, copy: CopyId) -> bool {
         let reads = |input: &Input| matches!(input.origin, Origin::Here(local) if local == copy);
         self.copy == copy || self.inputs.iter().any(reads)
     }
 }
 
-/// One input. Positions are those of the output.
+/// One input. Positions are positions in the output.
 #[derive(Debug)]
 pub(super) struct Input {
-    /// Where the range that is read begins in its object.
+    /// The start of the range that is read, in its object.
     pub(super) base_bytes: u64,
     pub(super) origin: Origin,
-    /// Up to where bytes are at hand, and what they are, if they move in blocks.
+    /// The available bytes and their contents, if bytes move in blocks.
     pub(super) at_hand_bytes: u64,
     pub(super) operand: Option<Operand>,
-    /// The time at which its sender could be reached last, and when that last said that it has nothing.
+    /// The last time at which the sender was reachable, and the time of its last sign that it has
+    /// no bytes.
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
-    /// What is known of the producer of its bytes.
+    /// Detects a stalled producer of the bytes.
     pub(super) stall: StallDetector,
-    /// What has arrived of what the sender has, if bytes flow; `None` before anything is known.
+    /// The line of the sender's bytes that has arrived, if bytes flow; `None` before the first
+    /// news.
     pub(super) line: Option<Line>,
     /// `true` if the sender is known to have a complete copy.
     pub(super) is_whole: bool,
 }
 
-/// From where an input comes.
+/// The origin of an input.
 #[derive(Debug)]
 pub(super) enum Origin {
     Here(CopyId),
     Elsewhere { remote: Remote, connection: Connection },
 }
 
-/// What a store asks another one for.
+/// The request of one store to another.
 #[derive(Debug, Clone)]
 pub(super) struct Remote {
     pub(super) sender: usize,
@@ -101,12 +104,12 @@ impl From<Remote> for Origin {
     }
 }
 
-/// A connection to a sender.
+/// The connection to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Connection {
-    /// Not needed, or not yet.
+    /// Not needed at present.
     Closed,
-    /// On its way.
+    /// Being opened.
     Opening,
     Open(ServeId),
 }
@@ -114,12 +117,12 @@ pub(super) enum Connection {
 /// The sender's end of a connection.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Serve {
-    /// Nobody for a comparison.
+    /// The reader; `None` for a comparison.
     reader: Option<Reader>,
     pub(super) state: ServeState,
 }
 
-/// What a store says to a request to serve.
+/// The answer of a store to a request to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServeState {
     Awaited,
@@ -128,7 +131,7 @@ pub(super) enum ServeState {
 }
 
 impl Serve {
-    /// The copy that is served.
+    /// Returns the served copy.
     pub(super) const fn copy(&self) -> Option<CopyId> {
         if let ServeState::Accepted(copy) = self.state { Some(copy) } else { None }
     }
@@ -166,7 +169,7 @@ impl<A: Application> Cluster<A> {
                 (output.from_bytes, output.valid_bytes) = (offset_bytes, offset_bytes);
             }
         }
-        assert_eq!(output.valid_bytes, offset_bytes, "a transfer goes on where the one before it ended");
+        assert_eq!(output.valid_bytes, offset_bytes, "a transfer continues where the one before it ended");
         let is_filled = self.stores[store].pulls.values().chain(self.stores[store].combinations.values());
         assert!(is_filled.into_iter().all(|key| self.transfers[key].copy != copy), "{copy:?} has one writer");
         let key = self.fresh_number();
@@ -190,13 +193,14 @@ impl<A: Application> Cluster<A> {
         let (steps, flow) = (self.any_steps(job), Flow::default());
         self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
-            // Not at once: it may end, and there may be more effects to be performed before the store hears of that.
+            // Not at once: the transfer may end, and the store must first perform its other
+            // effects.
             Network::Blocks { .. } => self.after(Duration::ZERO, move |cluster| cluster.block_step(key)),
             Network::Flow { .. } => self.begin_flow(key),
         }
     }
 
-    /// Opens the connection of an input, which is [`Connection::Opening`] meanwhile.
+    /// Opens the connection of an input, which stays [`Connection::Opening`] until then.
     pub(super) fn connect_input(&mut self, reader: Reader) {
         let delay = self.connect_time();
         self.after(delay, move |cluster| cluster.request_arrives(reader));
@@ -210,7 +214,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// The connection of an input, if the transfer goes on.
+    /// Returns the connection of an input, if the transfer is running.
     fn input_connection(&self, (key, index): Reader) -> Option<Connection> {
         match self.transfers.get(&key)?.inputs[index].origin {
             Origin::Elsewhere { connection, .. } => Some(connection),
@@ -232,7 +236,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Asks a store to serve a put; `Err` says after how long the caller notices that it is not there.
+    /// Requests a serve of a put. `Err` is the time after which the caller notices that the sender
+    /// is unavailable.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,
@@ -256,7 +261,7 @@ impl<A: Application> Cluster<A> {
         Ok(serve)
     }
 
-    /// A store has decided about a serve.
+    /// Handles a store's decision about a serve.
     pub(super) fn serve_answered(&mut self, store: usize, serve: ServeId, answer: ServeState) {
         let state = self.stores[store].serves.get_mut(&serve);
         let state = state.unwrap_or_else(|| panic!("{serve:?} was not requested"));
@@ -272,7 +277,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Closes a connection; the sender hears of it.
+    /// Closes a connection. The sender is told.
     pub(super) fn end_serve(&mut self, sender: usize, serve: ServeId) {
         let delay = self.latency();
         self.after(delay, move |cluster| {
@@ -284,7 +289,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Has an input fail, unless its connection is another one by then.
+    /// Makes an input fail, unless it has another connection by then.
     fn fail_input_later(
         &mut self,
         reader: Reader,
@@ -300,7 +305,7 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Those who read a copy of a store, or any of its copies, get no more from it.
+    /// Fails the readers of a copy of a store, or of all its copies.
     pub(super) fn fail_readers(&mut self, store: usize, copy: Option<CopyId>, outcome: PullOutcome) {
         let serves = self.stores[store].serves.iter();
         let served = serves.filter(|(_, serve)| copy.is_none() || serve.copy() == copy);
@@ -321,13 +326,13 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Ends a transfer of a store, which hears of it a moment later.
+    /// Ends a transfer. Its store hears of it a moment later.
     pub(super) fn end_transfer_later(&mut self, key: TransferId, ending: Ending) {
         let delay = self.local_time();
         self.after(delay, move |cluster| cluster.end_transfer(key, ending));
     }
 
-    /// Ends a transfer and tells its store, unless it has ended.
+    /// Ends a transfer and tells its store, unless it has already ended.
     pub(super) fn end_transfer(&mut self, key: TransferId, ending: Ending) {
         let Some(Transfer { store, job, copy, .. }) = self.abandon_transfer(key) else { return };
         self.settle_copy(store, copy, ending);
@@ -360,7 +365,7 @@ impl<A: Application> Cluster<A> {
         self.store_event(store, event);
     }
 
-    /// Takes a transfer out, and closes its connections.
+    /// Removes a transfer, and closes its connections.
     fn abandon_transfer(&mut self, key: TransferId) -> Option<Transfer> {
         self.set_moving(key, false);
         let transfer = self.transfers.remove(&key)?;
@@ -376,7 +381,7 @@ impl<A: Application> Cluster<A> {
         Some(transfer)
     }
 
-    /// The transfers of a machine that crashes are gone with it; those at their other ends notice.
+    /// Removes the transfers of a crashed machine. The machines at their other ends notice.
     pub(super) fn transfers_of_crashed(&mut self, store: usize) {
         let host = &mut self.stores[store];
         let pulls = std::mem::take(&mut host.pulls).into_values();

@@ -1,4 +1,4 @@
-//! What a store does for a call that only looks: it follows a copy while that grows, or asks shards what they know.
+//! Calls that only watch: they follow a growing copy, or inspect shards.
 
 use hoplite_core::Error;
 use hoplite_core::node::{CallId, ClientId, CopyId, Event, Inspection, forwardable, is_news};
@@ -8,15 +8,15 @@ use hoplite_core::shard::{Page, best_informed};
 use super::network::LinkEnd;
 use super::{Application, Cluster};
 
-/// A call that looks, of a client of a store.
+/// A watching call: its store, client and number.
 pub(super) type WatchKey = (usize, ClientId, CallId);
 
-/// What a call looks at.
+/// The subject of a watching call.
 #[derive(Debug)]
 pub(super) enum Watch {
-    /// Whether a copy has more valid bytes than these.
+    /// A copy, until it has more valid bytes than these.
     Copy { copy: CopyId, beyond_bytes: u64 },
-    /// What each of the shards answers, as far as it has.
+    /// The answers of shards so far.
     Shards { inspection: Inspection, pages: Vec<Option<Page>>, unanswered: usize },
 }
 
@@ -25,7 +25,7 @@ impl<A: Application> Cluster<A> {
         self.watches.insert(key, Watch::Copy { copy, beyond_bytes });
     }
 
-    /// Tells stores which of the copies that they follow have grown or failed.
+    /// Tells stores which of the followed copies have grown or failed.
     pub(super) fn settle_follows(&mut self) {
         if self.watches.is_empty() {
             return;
@@ -48,7 +48,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Asks these shards, and answers with what they know together when the last of them has answered or had its time.
+    /// Queries these shards. Answers with their merged answers when the last of them has answered
+    /// or timed out.
     pub(super) fn inspect(&mut self, key: WatchKey, inspection: Inspection, shards: Vec<usize>) {
         let (store, run) = (key.0, self.stores[key.0].run);
         let (pages, unanswered) = (vec![None; shards.len()], shards.len());
@@ -67,7 +68,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// What a shard answers to a call, if the question reaches it.
+    /// Returns the answer of a shard, if the request reaches it.
     fn page_of(&self, key: WatchKey, shard: usize) -> Option<Page> {
         let Watch::Shards { inspection, .. } = self.watches.get(&key)? else { return None };
         let is_linked = self.is_linked(LinkEnd::Store(key.0), LinkEnd::Shard(shard));
@@ -80,7 +81,7 @@ impl<A: Application> Cluster<A> {
             Inspection::Describe { id } => {
                 Page { objects: vec![host.shard.describe(id).locations], more: false }
             }
-            // Nothing of what these say is asked in the simulation.
+            // The simulation never sends these inspections.
             Inspection::Status
             | Inspection::Cluster
             | Inspection::Probe { .. }
@@ -88,7 +89,7 @@ impl<A: Application> Cluster<A> {
         })
     }
 
-    /// A shard has answered, or had its time. The call may have ended meanwhile.
+    /// Handles a shard's answer or timeout. The call may have ended by then.
     fn inspected(&mut self, key: WatchKey, position: usize, page: Option<Page>) {
         let Some(Watch::Shards { inspection, pages, unanswered }) = self.watches.get_mut(&key) else {
             return;

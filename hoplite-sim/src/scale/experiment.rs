@@ -2,55 +2,57 @@
 
 use std::time::Duration;
 
-/// What is done.
+/// The collective of an experiment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
-    /// The first node has put an object; all others get it.
+    /// All nodes except the first get an object that the first one has put.
     Broadcast,
-    /// Every node puts an object; the first one reduces them.
+    /// Every node puts an object, and the first one reduces them.
     Reduce,
-    /// As [`Self::Reduce`], and all get the target while it grows: the general path of an allreduce. Sessions are not simulated.
+    /// Like [`Self::Reduce`], and all nodes get the target while it grows: the general path of an
+    /// allreduce. Sessions are not simulated.
     Allreduce,
 }
 
-/// When nodes take part.
+/// The arrival of nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Arrivals {
-    /// All at once; what is reduced was put before.
+    /// All nodes arrive at once. Sources were put before.
     Together,
-    /// One after the other in equal steps, the last one this long after the first; each puts what is reduced when it
-    /// arrives.
+    /// Nodes arrive one after the other in equal steps, the last one this long after the first.
+    /// Each puts its source when it arrives.
     Staggered(Duration),
 }
 
-/// What is simulated.
+/// The parameters of an experiment.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Experiment {
-    /// How many stores.
+    /// The number of stores.
     pub nodes: usize,
-    /// How many shards. An id belongs to two of them.
+    /// The number of shards. An id belongs to two of them.
     pub shards: usize,
-    /// What is done.
+    /// The collective.
     pub workload: Workload,
-    /// When nodes take part.
+    /// The arrival of nodes.
     pub arrivals: Arrivals,
-    /// Which share of the nodes fails for good, in percent, at any time between the start and the bound. Reduces are asked
-    /// for as many sources as there are nodes that do not fail.
+    /// The share of nodes that fail permanently, in percent, at random times between the start and
+    /// the bound. Reduces request as many sources as there are nodes that do not fail.
     pub failures_percent: f64,
-    /// In how many racks the nodes say that they are, in turn; zero if they say nothing. Links are alike in any case.
+    /// The number of racks in the nodes' labels, in turn; zero for no labels. Links are alike in
+    /// any case.
     pub racks: usize,
     /// The number of receivers that one copy serves at once; the daemons allow one.
     pub slots: u32,
-    /// From which failures and names follow.
+    /// The seed of failures and names.
     pub seed: u64,
     /// The size of each object.
     pub size_bytes: u64,
-    /// What a link carries in each direction.
+    /// The rate of a link in each direction.
     pub bytes_per_second: u64,
-    /// From the sending of a byte to its arrival.
+    /// The time from the sending of a byte to its arrival.
     pub latency: Duration,
-    /// The time that a shard is busy with each message that it receives.
+    /// Time for which a shard is busy with each received message.
     pub shard_service: Duration,
-    /// The time to give up, after the start.
+    /// The time after the start at which the experiment is given up.
     pub time_limit: Duration,
 }

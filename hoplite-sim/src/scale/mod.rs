@@ -1,30 +1,35 @@
-//! How Hoplite behaves with thousands of nodes: its real decisions over a fluid model of the network.
+//! Simulates Hoplite with thousands of nodes: its real decisions over a fluid model of the network.
 //!
-//! # What is real
-//! * Every store is a real [`Node`](hoplite_core::node::Node), every shard a real [`Shard`](hoplite_core::shard::Shard).
-//!   They exchange the messages that the daemons exchange, with the planner of reduces, the choice of senders, retries,
-//!   mending and deadlines that the daemons have.
-//! * The schedule of a reduce is planned for the link that is simulated, as a store does once it has measured its links.
+//! # Real parts
+//! * Every store is a real [`Node`](hoplite_core::node::Node), and every shard a real
+//!   [`Shard`](hoplite_core::shard::Shard). They exchange the messages of the daemons. They have
+//!   the planner of reduces, the choice of senders, retries, repairs and deadlines of the daemons.
+//! * The schedule of a reduce is planned for the simulated link, as in a store that has measured
+//!   its links.
 //!
-//! # What is a model
-//! * **Bytes** flow as in pipes: a transfer has a rate, and is told when the rate of what it reads changes. Each node can
-//!   send and receive at the link's rate at the same time; the switch between them is never full. Transfers that share a
-//!   direction of a node's link have equal shares. What one of them cannot use is not given to the others, so what is found
-//!   is late rather than early when many transfers share a link; the broadcasts and reduces here hardly do.
-//! * **Latency**: a byte that was sent arrives a link's latency later. A relay passes on what it has received one block
-//!   later, since it checks a block before it forwards it; blocks are as long as the stores make them, about a millisecond.
-//!   A connection between stores costs a round trip before its first request.
-//! * **Shards** handle one message after the other, each in the same time, 10 us by default: that is the 100,000 messages
-//!   per second that a shard is meant to handle, and not what the code takes here. That is measured too, beside the model.
-//!   Messages between stores and shards are charged no bandwidth, stores no time to think, and workers none to write.
-//! * **Failures** are those of processes: peers hear of them after a link's latency, as from a connection that is reset. The
-//!   node that puts what is broadcast, or receives what is reduced, is spared.
+//! # Models
+//! * **Bytes** flow as in pipes. A transfer has a rate, and is told when the rate of its input
+//!   changes. Each node can send and receive at the link's rate at the same time, and the switch
+//!   between nodes is never full. Transfers that share a direction of a node's link have equal
+//!   shares. A share that one transfer cannot use is not given to the others. The results are
+//!   therefore rather late than early when many transfers share a link, which is rare in these
+//!   broadcasts and reduces.
+//! * **Latency**: a sent byte arrives a link's latency later. A relay forwards received bytes one
+//!   block later, because it verifies a block first. Blocks are as long as in stores, about a
+//!   millisecond. A connection between stores takes a round trip before its first request.
+//! * **Shards** handle one message after the other, each in the same time. The default of 10 us
+//!   stands for the intended 100,000 messages per second. The real time of the code is measured
+//!   besides the model. Messages between stores and shards need no bandwidth, stores decide in no
+//!   time, and workers write in no time.
+//! * **Failures** are failures of processes. Peers notice them after a link's latency, as with a
+//!   connection reset. The node that puts the broadcast object, or that receives the reduce, does
+//!   not fail.
 //!
-//! One thread, one agenda, one seed: an [`Experiment`] always has the same [`Outcome`]. How long the machines took to
-//! decide, on this computer, is a [`Cost`] and differs from run to run.
+//! With one thread, one agenda and one seed, an [`Experiment`] always has the same [`Outcome`]. The
+//! [`Cost`] is the real time of decisions on this computer, and differs from run to run.
 //!
-//! * `workload`: who calls what when, and what becomes of it.
-//! * `outcome`: what is found, and the bound that it stands beside.
+//! * `workload`: the calls, their times, and their results.
+//! * `outcome`: the results, and the bound for comparison.
 
 mod experiment;
 mod outcome;
@@ -42,12 +47,13 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// How many objects' worth of memory a store has: its source, the output of a hop and the target, and as much again for
-/// what is begun anew before the rest of what failed is gone.
+/// Size of a store's memory in objects: the source, the output of a hop and the target. It is
+/// doubled and more for restarts that begin before the remains of a failure are gone.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {
-    /// A broadcast of 64 MiB to 100 nodes that arrive together, over 10 Gbit/s and 100 us.
+    /// Returns a broadcast of 64 MiB to 100 nodes that arrive together, over links of 10 Gbit/s and
+    /// 100 us.
     fn default() -> Self {
         Self {
             nodes: 100,
@@ -71,19 +77,23 @@ impl Experiment {
     /// Runs the experiment.
     ///
     /// # Panics
-    /// If it makes no sense: fewer than two nodes, no shard, an empty object, no bandwidth. Or if a state machine asks for
-    /// what cannot be.
+    ///
+    /// Panics if the parameters make no sense: fewer than two nodes, no shard, a too small object,
+    /// or too little bandwidth. Also panics if a state machine requests an impossible action.
     pub fn run(&self) -> (Outcome, Cost) {
-        assert!(self.nodes >= 2 && self.shards >= 1, "one node has nobody to talk to");
-        assert!(self.size_bytes >= 4096 && self.bytes_per_second >= 4096, "bytes take time");
+        assert!(self.nodes >= 2 && self.shards >= 1, "a collective needs two nodes and a shard");
+        assert!(
+            self.size_bytes >= 4096 && self.bytes_per_second >= 4096,
+            "an object and a rate have a minimum"
+        );
         let began = Instant::now();
         let mut world = Cluster::new(self.config(), self.seed, Calls::new(self.clone()), None);
-        // All stores connect.
+        // Wait until all stores are connected.
         world.settle();
         world.put_in_advance();
         world.advance(|world| world.app.is_prepared());
         world.settle();
-        // What the preparation cost is no part of the workload.
+        // The cost of the preparation does not belong to the workload.
         world.counts = Counts::default();
         for host in &mut world.stores {
             host.thought = Duration::ZERO;
@@ -93,7 +103,7 @@ impl Experiment {
         }
         world.begin();
         world.advance(|world| world.app.is_over());
-        // What the last ones still say to the directory belongs to what they did.
+        // The last messages to the directory belong to the workload.
         world.settle();
         world.conclude(began.elapsed())
     }
@@ -110,7 +120,7 @@ impl Experiment {
                 ..LinkEstimate::default()
             },
             capacity_bytes: self.size_bytes * ARENA_OBJECTS + (1 << 20),
-            // Shards have been there for long, with all stores connected.
+            // Shards have been running for long, with all stores connected.
             warm_up: Duration::ZERO,
             allreduce_schedule: SchedulePreference::Auto,
             shard_service: self.shard_service,
@@ -122,11 +132,12 @@ impl Experiment {
         }
     }
 
-    /// The least that this can take, whatever is decided: the bytes that must go through some node's link, and the latency
-    /// of one link. The last one to arrive has an object to send, or to receive.
+    /// Returns a lower bound of the time, whatever the decisions: the bytes that must go through
+    /// some node's link, and the latency of one link. The last node to arrive must send or receive
+    /// an object.
     ///
-    /// An allreduce must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009), but much of that may be done when
-    /// the last one arrives.
+    /// An allreduce must move 2S(n-1)/n through each link (Patarasuk and Yuan, 2009), but may have
+    /// moved many of these bytes before the last node arrives.
     pub fn bound(&self) -> Duration {
         let after_the_last = self.last_arrival() + self.transfer_time(1.0);
         let in_all = match self.workload {
@@ -136,7 +147,7 @@ impl Experiment {
         after_the_last.max(in_all) + self.latency
     }
 
-    /// When the last node arrives, after the start.
+    /// Returns the time between the start and the arrival of the last node.
     pub fn last_arrival(&self) -> Duration {
         match self.arrivals {
             Arrivals::Together => Duration::ZERO,
@@ -144,18 +155,19 @@ impl Experiment {
         }
     }
 
-    /// Returns the time that a link takes for so many objects.
+    /// Returns the time that a link takes for this number of objects.
     pub fn transfer_time(&self, objects: f64) -> Duration {
         Duration::from_secs_f64(objects * self.size_bytes as f64 / self.bytes_per_second as f64)
     }
 
-    /// What each further node of a chain adds: the latency of a link, and one block.
+    /// Returns the time that each further node of a chain adds: the latency of a link, and one
+    /// block.
     pub fn hop_time(&self) -> Duration {
         self.latency + block_time(self)
     }
 }
 
-/// Returns the time that a block is on the way. A relay passes it on when it has checked it.
+/// Returns the time that a relay needs to receive a block, before it verifies and forwards it.
 fn block_time(experiment: &Experiment) -> Duration {
     let rate = experiment.bytes_per_second;
     Duration::from_secs_f64(block_bytes(rate).min(experiment.size_bytes) as f64 / rate as f64)

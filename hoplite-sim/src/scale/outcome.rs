@@ -1,4 +1,4 @@
-//! What is found, and the bound that it stands beside.
+//! The results of an experiment, and the bound for comparison.
 
 use std::time::Duration;
 
@@ -6,61 +6,61 @@ use super::Workload;
 use super::workload::World;
 use crate::cluster::{Counts, ShardLoad};
 
-/// What a run came to. The same for the same experiment.
+/// The result of a run, which is always the same for the same experiment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// From the start until the last one who did not fail was done.
+    /// The time from the start until the last surviving node was done.
     pub completion: Duration,
-    /// The least that it could have taken; see [`Experiment::bound`](super::Experiment::bound).
+    /// The lower bound of the time; see [`Experiment::bound`](super::Experiment::bound).
     pub bound: Duration,
-    /// The time that the one took that took longest from its own arrival; of a reduce, from the start.
+    /// The longest time of a node from its own arrival; for a reduce, from the start.
     pub longest: Duration,
-    /// How many were done.
+    /// The number of nodes that were done.
     pub done: usize,
-    /// How many were not, though they did not fail: those whose calls failed, or ran out of time.
+    /// The number of surviving nodes that were not done, because their calls failed or timed out.
     pub undone: usize,
-    /// The first error that a call was answered with, if there was one, and where.
+    /// The first error of a call and its node, if there was one.
     pub error: Option<String>,
-    /// How a reduce was planned.
+    /// The plan of a reduce.
     pub plan: Option<String>,
-    /// How often a reduce was mended.
+    /// The number of repairs of a reduce.
     pub mendings: u32,
-    /// How often the target of a reduce had to be begun anew.
+    /// The number of restarts of a reduce's target.
     pub restarts: u32,
     /// The load of each shard.
     pub shards: Vec<ShardLoad>,
-    /// What happened since the start, by counts.
+    /// Counts since the start.
     pub counts: Counts,
-    /// Operations: gets, and sources of a reduce.
+    /// The number of operations: gets, and sources of a reduce.
     pub operations: u64,
 }
 
 impl Outcome {
-    /// How many times as long as the bound it took.
+    /// Returns the ratio of the completion time to the bound.
     pub fn times_bound(&self) -> f64 {
         self.completion.as_secs_f64() / self.bound.as_secs_f64()
     }
 
-    /// Messages from and to shards, for each operation.
+    /// Returns the number of messages from and to shards per operation.
     pub fn messages_per_operation(&self) -> f64 {
         let messages: u64 = self.shards.iter().map(|shard| shard.received + shard.sent).sum();
         messages as f64 / self.operations.max(1) as f64
     }
 
-    /// The shard that received most.
+    /// Returns the load of the shard that received the most messages.
     pub fn busiest_shard(&self) -> ShardLoad {
         self.shards.iter().copied().max_by_key(|shard| shard.received).unwrap_or_default()
     }
 }
 
-/// What the decisions cost on this computer. Differs from run to run.
+/// The real cost of decisions on this computer, which differs from run to run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Cost {
-    /// The whole simulation.
+    /// The time of the whole simulation.
     pub wall: Duration,
-    /// The mean time for a shard to handle a message.
+    /// The mean time in which a shard handles a message.
     pub shard_message: Duration,
-    /// All that the first node, which coordinates reduces, had to decide.
+    /// The time of all decisions of the first node, which coordinates reduces.
     pub coordinator: Duration,
 }
 

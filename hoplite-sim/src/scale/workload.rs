@@ -1,4 +1,4 @@
-//! Who calls what when, and what becomes of it.
+//! The calls of an experiment, their times, and their results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use hoplite_core::{Dtype, Error, Metadata, ObjectId};
 use super::experiment::{Arrivals, Experiment, Workload};
 use crate::cluster::{Answer, Application, Cluster};
 
-/// Between two parts of a run.
+/// Pause between two parts of a run.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The one client of each store.
+/// The only client of each store.
 const CLIENT: ClientId = ClientId(1);
 
-/// What a call is.
+/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
     Create,
@@ -25,7 +25,7 @@ enum Call {
     Reduce,
 }
 
-/// A cluster that is used in this way.
+/// The cluster of an experiment.
 pub(super) type World = Cluster<Calls>;
 
 /// The calls of all clients.
@@ -35,15 +35,15 @@ pub(crate) struct Calls {
     /// The time at which the workload began.
     pub(super) started: Duration,
     open: BTreeMap<(usize, CallId), Call>,
-    /// The number of puts that are to be done before the start.
+    /// The number of puts that must be done before the start.
     preparing: usize,
     has_begun: bool,
-    /// The clients that are to get something, or to reduce, and have not yet.
+    /// The clients whose get or reduce is not done yet.
     awaited: BTreeSet<usize>,
-    /// The stores that are to die.
+    /// The stores that will crash.
     failing: BTreeSet<usize>,
     arrivals: BTreeMap<usize, Duration>,
-    /// When each of those who were awaited was done.
+    /// The time at which each awaited client was done.
     done: BTreeMap<usize, Duration>,
     errors: Vec<(usize, Error)>,
 }
@@ -90,7 +90,7 @@ impl Calls {
         self.done.values().max().copied()
     }
 
-    /// The longest time that anybody took from its arrival.
+    /// Returns the longest time of a client from its arrival.
     pub(super) fn longest(&self) -> Duration {
         let taken = self.done.iter().filter_map(|(store, done)| Some(*done - *self.arrivals.get(store)?));
         taken.max().unwrap_or_default()
@@ -101,18 +101,18 @@ impl Calls {
     }
 }
 
-/// What is broadcast, or made by the reduce.
+/// Returns the id of the broadcast object, or of the target of the reduce.
 fn target() -> ObjectId {
     ObjectId::new("target").expect("the id is short")
 }
 
-/// What a node puts to be reduced.
+/// Returns the id of a node's source.
 fn source(store: usize) -> ObjectId {
     ObjectId::new(format!("source-{store:05}")).expect("the id is short")
 }
 
 impl World {
-    /// Puts what is there before the start.
+    /// Puts the objects that exist before the start.
     pub(super) fn put_in_advance(&mut self) {
         match (self.app.experiment.workload, self.app.experiment.arrivals) {
             (Workload::Broadcast, _) => self.put_first(0, target()),
@@ -130,7 +130,7 @@ impl World {
         self.put(store, id);
     }
 
-    /// Starts the clock: the reduce is called, nodes arrive, nodes die.
+    /// Starts the workload: the call of the reduce, the arrivals and the crashes.
     pub(super) fn begin(&mut self) {
         self.app.started = self.elapsed();
         self.app.has_begun = true;
@@ -152,7 +152,7 @@ impl World {
         }
     }
 
-    /// When a node arrives, after the start.
+    /// Returns the time between the start and the arrival of a node.
     fn arrival(&self, store: usize) -> Duration {
         match self.app.experiment.arrivals {
             Arrivals::Together => Duration::ZERO,
@@ -180,7 +180,7 @@ impl World {
         }
     }
 
-    /// What a node does when it takes part.
+    /// Performs the actions of an arriving node.
     fn arrive(&mut self, store: usize) {
         let workload = self.app.experiment.workload;
         if workload != Workload::Broadcast && self.app.experiment.arrivals != Arrivals::Together {
@@ -240,7 +240,7 @@ impl World {
         }
     }
 
-    /// The worker has written all bytes, which takes no time here.
+    /// Seals a copy. The worker writes all bytes in no time.
     fn seal(&mut self, store: usize, copy: CopyId) {
         self.fill(store, copy, self.app.experiment.size_bytes);
         let timeout = self.app.experiment.time_limit;
@@ -249,25 +249,25 @@ impl World {
         });
     }
 
-    /// Lets time go on until `is_over`, or the time limit, or until nothing is left to happen.
+    /// Advances the time until `is_over` returns `true`, the time limit, or the last event.
     pub(super) fn advance(&mut self, is_over: impl Fn(&Self) -> bool) {
         let end = self.elapsed() + self.app.experiment.time_limit;
         while !is_over(self) && self.step(end) {}
     }
 
-    /// Lets a while pass, until all that is under way has arrived.
+    /// Advances the time until all messages have arrived.
     pub(super) fn settle(&mut self) {
         let quiet = self.elapsed() + PAUSE;
         self.at(quiet, |_| {});
         self.advance(|world| world.elapsed() >= quiet && world.shards.iter().all(|host| host.queued == 0));
     }
 
-    /// How the reduce was planned.
+    /// Returns the plan of the reduce.
     pub(super) fn plan(&self) -> Option<String> {
         self.stores[0].node.reduce_record(&target()).map(|record| record.plan.clone())
     }
 
-    /// How often the reduce was mended, and how often it had to begin anew.
+    /// Returns the number of repairs and of restarts of the reduce.
     pub(super) fn repairs(&self) -> (u32, u32) {
         let record = self.stores[0].node.reduce_record(&target());
         record.map_or((0, 0), |record| (record.mendings, record.restarts))

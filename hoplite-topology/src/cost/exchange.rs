@@ -1,41 +1,42 @@
-//! Collectives of stages in which all ranks exchange within groups: halving-doubling, BCube, hierarchical.
+//! Collectives in stages, in which all ranks exchange within groups: halving-doubling, BCube,
+//! hierarchical.
 //!
-//! A stage has groups of p ranks that are `stride` apart. It takes as long as the slowest message of any group; the sum over
-//! the stages is the cost.
+//! A stage has groups of p ranks that are `stride` apart. It takes as long as the slowest message
+//! of any group. The cost is the sum over the stages.
 
 use super::{Model, max_tree::MaxTree};
 use crate::error::Error;
 use hoplite_core::topology::matrix::Links;
 
-/// The pairs of a group that send to each other.
+/// The pairs of a group that exchange messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
-    /// Each member sends to each other member.
+    /// Each member sends to all other members.
     All,
-    /// Each member sends to the next.
+    /// Each member sends to the next one.
     Ring,
 }
 
-/// One stage.
+/// One stage of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stage {
     pub(crate) group: usize,
     pub(crate) stride: usize,
-    /// A message has this part of the bytes.
+    /// The divisor of the bytes: a message carries one of `parts` equal parts.
     pub(crate) parts: u64,
-    /// How often a message of this size is sent one after another.
+    /// The number of messages of this size, one after another.
     pub(crate) steps: u64,
     pub(crate) peers: Peers,
 }
 
 impl Stage {
-    /// The lowest rank of the group of `rank`, and the number of the group.
+    /// Returns the lowest rank of the group of `rank`, and the number of the group.
     fn group_of(&self, rank: usize) -> (usize, usize) {
         let base = rank - rank / self.stride % self.group * self.stride;
         (base, base / (self.stride * self.group) * self.stride + base % self.stride)
     }
 
-    /// Returns `true` if two ranks send to each other.
+    /// Returns `true` if two ranks exchange messages.
     pub(crate) fn are_peers(&self, a: usize, b: usize) -> bool {
         let digit = |rank: usize| rank / self.stride % self.group;
         let apart = digit(a).abs_diff(digit(b));
@@ -43,12 +44,12 @@ impl Stage {
         a != b && self.group_of(a) == self.group_of(b) && are_beside
     }
 
-    /// The lowest rank of a group.
+    /// Returns the lowest rank of a group.
     fn base(&self, group: usize) -> usize {
         group / self.stride * self.stride * self.group + group % self.stride
     }
 
-    /// What as many of its messages cost as there are parts.
+    /// Returns the cost of the slowest message of a group, times the number of parts.
     fn slowest(&self, links: Links<'_>, order: &[u32], base: usize) -> u64 {
         let member = |index: usize| order[base + index * self.stride];
         let mut slowest = 0;
@@ -71,11 +72,12 @@ impl Stage {
     }
 }
 
-/// The sizes of BCube's groups: `base`, `base`, ..., and smaller ones where what is left cannot be divided by it.
+/// Returns the sizes of BCube's groups: `base`, `base`, ..., and smaller ones where the remaining
+/// nodes are not divisible by `base`.
 ///
 /// # Errors
 ///
-/// If what is left has no factor from 2 to `base`.
+/// Fails if the remaining nodes have no factor from 2 to `base`.
 pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     let mut radices = Vec::new();
     let mut left = nodes;
@@ -88,7 +90,8 @@ pub fn radices(nodes: usize, base: u32) -> Result<Vec<usize>, Error> {
     Ok(radices)
 }
 
-/// The stages of halving-doubling, BCube or a hierarchy for `nodes` nodes. Other models have none.
+/// Returns the stages of halving-doubling, BCube or a hierarchy for `nodes` nodes. Other models
+/// have no stages.
 pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     let (groups, peers) = match model {
         Model::HalvingDoubling if nodes.is_power_of_two() => (radices(nodes, 2)?, Peers::All),
@@ -118,7 +121,8 @@ pub(crate) fn stages(model: &Model, nodes: usize) -> Result<Vec<Stage>, Error> {
     Ok(stages.collect())
 }
 
-/// What stages take whose slowest messages cost so much, each as many times as it has parts. These divide the last stage's.
+/// Returns the cost of stages, given for each stage the cost of its slowest message times its
+/// parts. The parts of the last stage must be a multiple of the parts of each stage.
 pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
     let (sum, parts) = costs.into_iter().fold((0, 1), |(sum, parts), (stage, cost)| {
         let stage_parts = u128::from(stage.parts);
@@ -130,7 +134,7 @@ pub(crate) fn total(costs: impl IntoIterator<Item = (Stage, u128)>) -> u128 {
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     stages: Vec<(Stage, MaxTree)>,
-    /// For each stage, the sum of the slowest messages of its groups, each as many times as it has parts.
+    /// For each stage, the sum of the slowest messages of its groups, times its parts.
     sums: Vec<u128>,
 }
 
@@ -151,7 +155,7 @@ impl Exchange {
         total(self.stages.iter().map(|(stage, slowest)| (*stage, slowest.largest().into())))
     }
 
-    /// The cost, if each stage took the mean of its groups.
+    /// Returns the cost if each stage took the mean of its groups.
     pub(super) fn mean(&self) -> u128 {
         let stages = self.stages.iter().zip(&self.sums);
         total(stages.map(|((stage, groups), sum)| (*stage, sum / groups.len() as u128)))

@@ -1,9 +1,9 @@
-//! The largest of numbers that change one at a time.
+//! The maximum of numbers that change one at a time.
 
-/// A complete binary tree of maxima: a change costs O(log n), the largest O(1).
+/// A complete binary tree of maxima. A change takes O(log n), and the maximum O(1).
 #[derive(Debug, Clone)]
 pub(super) struct MaxTree {
-    /// The root is at 1, the leaves are from `leaves` on.
+    /// The nodes of the tree: the root at 1, the leaves from `leaves` on.
     nodes: Vec<u64>,
     leaves: usize,
     len: usize,

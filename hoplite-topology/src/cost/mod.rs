@@ -1,12 +1,13 @@
-//! What collectives cost on given links when the ranks are given to nodes in a given order.
+//! The cost of collectives on given links, for a given assignment of ranks to nodes.
 //!
-//! The models say which of two orders is better; they do not predict times. An order maps ranks to nodes: `order[rank]` is
-//! the index of a node. Costs are exact integers in picoseconds.
+//! The models compare two orders, and do not predict times. An order maps ranks to nodes:
+//! `order[rank]` is the index of a node. Costs are exact integers in picoseconds.
 //!
 //! * [`Model`]: the collectives, and their names.
 //! * [`Evaluator`]: the cost of an order that changes by swaps of two ranks, which can be undone.
-//! * `ring`, `exchange` (halving-doubling, BCube, hierarchical), `tree`, `chain`: one file for each form of model.
-//! * `max_tree`: the largest of numbers that change one at a time.
+//! * `ring`, `exchange` (halving-doubling, BCube, hierarchical), `tree`, `chain`: one file for each
+//!   form of model.
+//! * `max_tree`: the maximum of numbers that change one at a time.
 //!
 //! Source: Cloud Collectives, section IV-A.
 
@@ -30,21 +31,26 @@ use hoplite_core::topology::Links;
 /// A collective whose cost depends on the order of ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Model {
-    /// Each rank sends to the next: n - 1 steps for each of reduce-scatter and allgather; 2 S (n - 1) / n bytes per node.
+    /// Each rank sends to the next: n - 1 steps for each of reduce-scatter and allgather, and 2 S
+    /// (n - 1) / n bytes per node.
     Ring,
-    /// In step i ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps, S (n - 1) / n bytes per node and phase.
+    /// In step i, ranks that differ in bit i exchange S / 2^(i + 1) bytes: log2 n steps, and S (n -
+    /// 1) / n bytes per node and phase.
     HalvingDoubling,
-    /// Two trees over the ranks, each with half of the bytes; the second has each rank decremented. 2 log2 n steps.
+    /// Two trees over the ranks, each with half of the bytes. The second tree has each rank
+    /// decremented. 2 log2 n steps.
     DoubleBinaryTree,
-    /// The two trees that NCCL builds: rank 0 has one child; the second is mirrored for even n, and shifted for odd n.
+    /// The two trees of NCCL: rank 0 has one child. The second tree is mirrored for even n, and
+    /// shifted for odd n.
     NcclTree,
-    /// In stage i each node exchanges S / B^(i + 1) bytes with its B - 1 peers; log_B n stages. The last group is smaller if n
-    /// is no power of B.
+    /// In stage i, each node exchanges S / B^(i + 1) bytes with its B - 1 peers: log_B n stages.
+    /// The last group is smaller if n is not a power of B.
     BCube(u32),
-    /// One stream along the order in blocks of 4 KiB: broadcast, or reduce in one dimension. n - 1 hops, S bytes per node.
+    /// One stream in blocks of 4 KiB along the order: a broadcast, or a reduce in one dimension. n
+    /// - 1 hops, and S bytes per node.
     Chain,
-    /// Rings within groups of each level, innermost first, with ever smaller parts: 2 sum (p_i - 1) steps,
-    /// 2 S (n - 1) / n bytes per node. The levels multiply to n.
+    /// Rings within the groups of each level, innermost first, with ever smaller parts: 2 sum (p_i
+    /// - 1) steps, and 2 S (n - 1) / n bytes per node. The product of the levels is n.
     Hierarchical(Vec<u32>),
 }
 
@@ -96,17 +102,18 @@ impl FromStr for Model {
     }
 }
 
-/// The cost of `model` in picoseconds if rank r is at node `order[r]`.
+/// Returns the cost of `model` in picoseconds if rank r is at node `order[r]`.
 ///
 /// # Errors
 ///
-/// If the order is no permutation of the nodes, or the model does not exist for so many.
+/// Fails if the order is not a permutation of the nodes, or if the model does not exist for this
+/// number of nodes.
 pub fn cost(links: Links<'_>, model: &Model, order: &[u32]) -> Result<u128, Error> {
     Ok(Evaluator::new(links, model, order)?.cost())
 }
 
-/// The cost of an order that changes. A swap costs O(1) for ring and chain, O(log^2 n) for halving-doubling, O(B^2 log n) for
-/// BCube and O(log n) for trees.
+/// Evaluates the cost of an order that changes. A swap takes O(1) for ring and chain, O(log^2 n)
+/// for halving-doubling, O(B^2 log n) for BCube, and O(log n) for trees.
 #[derive(Debug, Clone)]
 pub struct Evaluator<'a> {
     links: Links<'a>,
@@ -124,17 +131,21 @@ enum Form {
     Chain(chain::Chain),
 }
 
-/// How many parts of the energy that a search minimises are the cost; one more part is the mean over the values of which the
-/// cost takes maxima. Without the mean, an order that is better but for one link looks no better (plateaus of sums of maxima:
-/// Cloud Collectives, section V-C). 32 keeps the mean a tie-breaker: to halve all means is worth less than 2% of the cost.
+/// Weight of the cost in the energy that a search minimises. The mean over the values below the
+/// cost's maxima has weight one.
+///
+/// Without the mean, an improvement of all links except the slowest is invisible (plateaus of sums
+/// of maxima: Cloud Collectives, section V-C). With 32, the mean only breaks ties: halving all
+/// means is worth less than 2% of the cost.
 const COST_WEIGHT: u128 = 32;
 
 impl<'a> Evaluator<'a> {
-    /// Evaluates `order`.
+    /// Creates an evaluator of `order`.
     ///
     /// # Errors
     ///
-    /// If the order is no permutation of the nodes, or the model does not exist for so many.
+    /// Fails if the order is not a permutation of the nodes, or if the model does not exist for
+    /// this number of nodes.
     pub fn new(links: Links<'a>, model: &Model, order: &[u32]) -> Result<Self, Error> {
         links.matrix().check_order(order)?;
         let nodes = links.len();
@@ -151,12 +162,12 @@ impl<'a> Evaluator<'a> {
         Ok(Self { links, order: order.to_vec(), form, swaps: Vec::new() })
     }
 
-    /// The order as it is now.
+    /// Returns the current order.
     pub fn order(&self) -> &[u32] {
         &self.order
     }
 
-    /// The cost of the order, in picoseconds.
+    /// Returns the cost of the order, in picoseconds.
     pub fn cost(&self) -> u128 {
         match &self.form {
             Form::Ring(ring) => ring.cost(),
@@ -166,7 +177,8 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// The energy that a search minimises: the cost, and a little of the mean over the links of which the cost takes maxima.
+    /// Returns the energy that a search minimises: the cost, and a small share of the mean over the
+    /// values below the cost's maxima.
     pub fn energy(&self) -> u128 {
         COST_WEIGHT * self.cost()
             + match &self.form {
@@ -176,11 +188,11 @@ impl<'a> Evaluator<'a> {
             }
     }
 
-    /// Lets two ranks change their nodes.
+    /// Swaps the nodes of two ranks.
     ///
     /// # Panics
     ///
-    /// If there are no such ranks.
+    /// Panics if the ranks do not exist.
     pub fn swap(&mut self, a: usize, b: usize) {
         if a != b {
             self.swaps.push((a as u32, b as u32));
@@ -195,7 +207,7 @@ impl<'a> Evaluator<'a> {
         }
     }
 
-    /// Swaps two blocks of `length` ranks, which do not overlap.
+    /// Swaps two blocks of `length` ranks, which must not overlap.
     pub fn swap_blocks(&mut self, a: usize, b: usize, length: usize) {
         for step in 0..length {
             self.swap(a + step, b + step);

@@ -1,10 +1,10 @@
-//! Ring: the sum of what a message of all bytes costs from each rank to the one before it.
+//! Ring: the sum of the costs of a message of all bytes to each rank from the rank before it.
 
 use hoplite_core::topology::matrix::Links;
 
 #[derive(Debug, Clone)]
 pub(super) struct Ring {
-    /// From the rank before to each rank.
+    /// The cost of the hop to each rank from the rank before it.
     hops: Vec<u64>,
     sum: u128,
 }

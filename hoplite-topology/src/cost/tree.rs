@@ -1,16 +1,18 @@
-//! Two trees over the ranks, each of which carries half of the bytes. A tree takes as long as its slowest way from the root to
-//! a leaf; the cost is that of the worse tree.
+//! Two trees over the ranks, each with half of the bytes. A tree takes as long as its slowest path
+//! from the root to a leaf. The cost is the cost of the slower tree.
 //!
-//! Sources: Cloud Collectives, section IV-A, with the corrections that the roots of the halves are the middles of their ranges,
-//! that an empty range has no child, and that the second tree has each rank decremented; NCCL 2.4 for its own form.
+//! Sources: Cloud Collectives, section IV-A, with three corrections. The roots of the halves are
+//! the middles of their ranges, an empty range has no child, and the second tree has each rank
+//! decremented. NCCL 2.4 for its own form.
 
 use super::Model;
 use hoplite_core::topology::matrix::Links;
 
-/// The parent of each rank; the root has none. Each rank has at most two children; the root of NCCL's trees has one.
+/// The parent of each rank; the root has no parent. Each rank has at most two children, and the
+/// root of NCCL's trees has one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
-/// The two trees of a model of trees.
+/// Returns the two trees of a model of trees.
 pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
     let size = nodes as u32;
     if *model == Model::NcclTree {
@@ -27,7 +29,7 @@ pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
     [first, second]
 }
 
-/// The root of each range is its middle.
+/// Returns the tree in which the root of each range is its middle.
 fn middles(size: u32) -> Parents {
     let mut parents = vec![None; size as usize];
     let mut ranges = vec![(0, size, None)];
@@ -42,8 +44,9 @@ fn middles(size: u32) -> Parents {
     parents
 }
 
-/// A rank whose lowest set bit is b hangs below the multiple of 2b beside it that has bit 2b, if there is such a rank, else
-/// below the one that has not. Rank 0 is the root.
+/// Returns NCCL's tree with rank 0 as root. For the lowest set bit b of a rank, the parent is the
+/// adjacent multiple of 2b that has bit 2b. If that rank does not exist, the parent is the other
+/// adjacent multiple.
 fn nccl(size: u32) -> Parents {
     let parent = |rank: u32| {
         let lowest = rank & rank.wrapping_neg();
@@ -74,7 +77,8 @@ struct Tree {
     parents: Parents,
     children: Vec<Vec<u32>>,
     root: usize,
-    /// For each rank, the time from when it has a message to when the last rank below it has it, as many times as there are parts.
+    /// For each rank, the time from its receipt of a message to the receipt by the last rank below
+    /// it, times the number of parts.
     times: Vec<u128>,
 }
 
@@ -87,7 +91,7 @@ impl Trees {
         self.trees[0].time().max(self.trees[1].time()) / u128::from(PARTS)
     }
 
-    /// The mean of both trees, and of the ways below their ranks.
+    /// Returns the mean of both trees.
     pub(super) fn mean(&self) -> u128 {
         (self.trees[0].time() + self.trees[1].time()) / 2 / u128::from(PARTS)
     }
@@ -110,7 +114,7 @@ impl Tree {
             }
         }
         let mut tree = Self { times: vec![0; parents.len()], parents, children, root };
-        // Parents before children; so times are computed from the end.
+        // Parents come before children, so times are computed from the end.
         let mut ranks = vec![root as u32];
         let mut next = 0;
         while next < ranks.len() {
@@ -135,14 +139,16 @@ impl Tree {
         ways.max().unwrap_or(0)
     }
 
-    /// Computes the times again that depend on the node of `rank`: its own, and those of the ranks above it.
+    /// Updates the times that depend on the node of `rank`: its own time, and the times of its
+    /// ancestors.
     fn moved(&mut self, links: Links<'_>, order: &[u32], rank: usize) {
         self.times[rank] = self.below(links, order, rank);
         let mut at = rank;
         while let Some(parent) = self.parents[at] {
             at = parent as usize;
             let time = self.below(links, order, at);
-            // The parent of `rank` may have changed although no time below it has: only from there on is there nothing to do.
+            // The parent of `rank` may change although no time below it has changed. Above it, an
+            // unchanged time ends the update.
             if time == self.times[at] {
                 break;
             }

@@ -1,36 +1,37 @@
-//! Collectives whose nodes go from step to step together, on a network.
+//! Collectives on a network, in which all nodes take each step together.
 //!
-//! The flows of a step have one size, so under fair rates the step ends when the flows of the most loaded link do, which share it
-//! equally: latency + size * max of load / capacity.
+//! All flows of a step have the same size. With fair rates, the step therefore ends when the flows
+//! of the most loaded link end, which share it equally: latency + size * max of load / capacity.
 //!
-//! Source: EFLOPS, section VII-C and figure 16, whose two points of HDRM give the defaults: 130 us at 64 and 181 us at 1024 nodes with
-//! 256 KiB.
+//! Source: EFLOPS, section VII-C and figure 16. Its two points of HDRM give the defaults: 130 us at
+//! 64 nodes and 181 us at 1024 nodes, with 256 KiB.
 
 use thiserror::Error;
 
 use super::network::{Network, NetworkError, loads};
 use hoplite_core::topology::hdrm::{self, HdrmError};
 
-/// Seconds of each step before its bytes; from figure 16 of EFLOPS.
+/// Latency of each step, from figure 16 of EFLOPS.
 pub const LATENCY_S: f64 = 6.273e-6;
-/// The bandwidth of a host's link; from figure 16 of EFLOPS.
+/// Bandwidth of a host's link, from figure 16 of EFLOPS.
 pub const BYTES_PER_SECOND: f64 = 9.433e9;
 
-/// A way to do an allreduce.
+/// An algorithm for an allreduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Algorithm {
-    /// 2 (n - 1) steps of S / n.
+    /// 2 (n - 1) steps of S / n bytes.
     Ring,
-    /// 2 log2 n steps of S / 2, S / 4, ....
+    /// 2 log2 n steps of S / 2, S / 4, ... bytes.
     HalvingDoubling,
-    /// Rings in groups of the first factor, then of the second, ..., and back: 2 sum (p_i - 1) steps.
+    /// Rings in groups of the first factor, then of the second, ..., and back: 2 sum (p_i - 1)
+    /// steps.
     Hierarchical(Vec<u32>),
 }
 
-/// Steps of one kind.
+/// Steps with the same flows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Steps {
-    /// How many steps of this kind there are.
+    /// The number of these steps.
     pub count: u32,
     /// The bytes of each flow of one step.
     pub bytes: f64,
@@ -40,32 +41,32 @@ pub struct Steps {
     pub seconds: f64,
 }
 
-/// How long a collective takes.
+/// The result of a simulation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
-    /// The steps, in their order.
+    /// The steps, in order.
     pub steps: Vec<Steps>,
     /// The time of all steps.
     pub seconds: f64,
 }
 
-/// The reason for which it cannot be simulated.
+/// The reason why a simulation is impossible.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SimulationError {
-    /// The network does not exist.
+    /// The network is invalid.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// HDRM has no mapping for it.
+    /// HDRM has no mapping for the network.
     #[error(transparent)]
     Hdrm(#[from] HdrmError),
-    /// Halving-doubling pairs all ranks in each step.
+    /// Halving-doubling pairs all ranks in each step, and therefore needs a power of two.
     #[error("halving-doubling needs a power of two of ranks, not {ranks}")]
     NotAPowerOfTwo {
-        /// How many there are.
+        /// The number of ranks.
         ranks: usize,
     },
-    /// The factors do not multiply to the ranks.
+    /// The product of the factors differs from the number of ranks.
     #[error("factors of {product} are given for {ranks} ranks")]
     Factors {
         /// The product of the levels.
@@ -73,26 +74,27 @@ pub enum SimulationError {
         /// The number of ranks.
         ranks: usize,
     },
-    /// HDRM's order is one of the hosts of a BiGraph.
+    /// HDRM's order exists only for a BiGraph.
     #[error("HDRM maps ranks to the switches of a BiGraph")]
     NoBiGraph,
-    /// An order names a host twice, or one that does not exist.
+    /// An order contains a host twice, or a host that does not exist.
     #[error("the order is no permutation of the {hosts} hosts")]
     NotAPermutation {
         /// The number of hosts.
         hosts: u32,
     },
-    /// A bandwidth is so small, or a latency so large, that the time is no number.
+    /// The bandwidth is so small, or the latency so large, that the time is not finite.
     #[error("it would take longer than a number can say")]
     TooLong,
 }
 
-/// Returns the time that an allreduce of `bytes` takes if rank r is at host `order[r]`. Steps of a measured network have the largest latency of
-/// their flows, all others `latency_s`.
+/// Returns the time of an allreduce of `bytes` if rank r is at host `order[r]`. A step of a
+/// measured network has the largest latency of its flows, any other step `latency_s`.
 ///
 /// # Errors
 ///
-/// If the network does not exist, the order is none of its hosts, the algorithm does not exist for so many, or the time is no number.
+/// Fails if the network or the order is invalid, if the algorithm needs another number of ranks, or
+/// if the time is not finite.
 pub fn allreduce(
     network: &Network,
     algorithm: &Algorithm,
@@ -144,7 +146,7 @@ pub fn allreduce(
             stages.collect()
         }
     };
-    // The sum of nothing would be -0.
+    // `Iterator::sum` of no steps would return -0.
     let seconds = steps.iter().fold(0.0, |sum, step| sum + f64::from(step.count) * step.seconds);
     if !(seconds.is_finite() && steps.iter().all(|step| step.load.is_finite())) {
         return Err(SimulationError::TooLong);
@@ -152,11 +154,11 @@ pub fn allreduce(
     Ok(Outcome { steps, seconds })
 }
 
-/// The hosts of a BiGraph by the ranks that HDRM gives them.
+/// Returns the hosts of a BiGraph in the order of HDRM's ranks.
 ///
 /// # Errors
 ///
-/// If the network is no BiGraph, or HDRM has no mapping for it.
+/// Fails if the network is not a BiGraph, or if HDRM has no mapping for it.
 pub fn hdrm_order(network: &Network) -> Result<Vec<u32>, SimulationError> {
     let Network::BiGraph { hosts_per_switch, switches, .. } = network else {
         return Err(SimulationError::NoBiGraph);

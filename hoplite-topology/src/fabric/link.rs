@@ -7,15 +7,15 @@ use hoplite_core::topology::place::Path;
 pub enum LinkId {
     /// From a host to its switch.
     FromHost(u32),
-    /// From its switch to a host.
+    /// From the host's switch to the host.
     ToHost(u32),
-    /// Between the halves of a BiGraph: from a switch of a half to one of the other.
+    /// From a switch of one half of a BiGraph to a switch of the other half.
     Cross {
-        /// The half that the switch is in: 0 for upper.
+        /// The half of the sending switch: 0 for upper.
         half: u8,
-        /// The switch.
+        /// The sending switch.
         from: u32,
-        /// The switch of the other half.
+        /// The receiving switch in the other half.
         to: u32,
     },
     /// From a leaf to a spine.
@@ -36,18 +36,18 @@ pub enum LinkId {
     Torus {
         /// The point.
         point: u32,
-        /// In which dimension.
+        /// The dimension.
         dimension: u8,
-        /// `true` if to the next higher coordinate.
+        /// `true` if the link goes to the next higher coordinate.
         is_ahead: bool,
     },
-    /// The whole way between two nodes whose links were measured.
+    /// The whole path between two nodes of a measured network.
     Pair(u32, u32),
-    /// What all nodes of a measured group share.
+    /// The uplink that all nodes of a measured group share.
     Uplink {
         /// The group.
         group: Path,
-        /// `true` if it is out of the group.
+        /// `true` if the direction is out of the group.
         is_up: bool,
     },
 }

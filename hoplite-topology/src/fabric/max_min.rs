@@ -1,15 +1,16 @@
-//! Max-min fair rates by progressive filling: all flows grow alike until a link is full, whose flows then stay.
+//! Max-min fair rates by progressive filling: all flows grow equally until a link is full. The
+//! flows of the full link then keep their rates.
 //!
 //! Source: Bertsekas and Gallager, "Data Networks", section 6.5.2.
 
 use std::collections::BTreeMap;
 
-/// The most fair rates of flows over links with these capacities. A flow is the list of its links, each once; a flow without
-/// links has an infinite rate.
+/// Returns the max-min fair rates of flows over links with these capacities. A flow is the list of
+/// its links, each at most once. A flow without links has an infinite rate.
 ///
 /// # Panics
 ///
-/// If a flow names a link that does not exist.
+/// Panics if a flow has a link that does not exist.
 pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     let mut rates = vec![f64::INFINITY; flows.len()];
     let mut left = capacities.to_vec();
@@ -39,8 +40,8 @@ pub fn rates(capacities: &[f64], flows: &[Vec<usize>]) -> Vec<f64> {
     }
 }
 
-/// When each of the flows that start together ends, if rates are fair at all times. A flow that no link carries any bytes of never
-/// ends; one without bytes ends at once.
+/// Returns the time at which each flow ends, if all start together and rates are always fair. A
+/// flow over a link without capacity never ends. A flow without bytes ends at once.
 pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> Vec<f64> {
     let mut ends = vec![f64::INFINITY; flows.len()];
     let mut left = sizes.to_vec();
@@ -58,7 +59,8 @@ pub fn finish_times(capacities: &[f64], flows: &[Vec<usize>], sizes: &[f64]) -> 
         now += step;
         let mut still = Vec::new();
         for ((&flow, rate), time) in active.iter().zip(&rates).zip(times) {
-            // What ends within rounding of the step ends with it, so that each step ends a flow.
+            // Flows that end within rounding of the step end with it, so that each step ends a
+            // flow.
             if time <= step * (1.0 + 1e-12) {
                 ends[flow] = now;
             } else {

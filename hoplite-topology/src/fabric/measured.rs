@@ -1,7 +1,9 @@
-//! A network of which a matrix is known: what pairs of nodes get, and what groups of nodes share.
+//! A network with a known matrix: the rates of pairs of nodes, and the uplinks that groups of nodes
+//! share.
 //!
-//! A matrix says what each pair gets, and not what pairs that cross the border of a group get together. That is the capacity of the
-//! group's uplink: as somebody says it, or as follows from rates that were measured while many pairs crossed.
+//! A matrix contains the rate of each pair. It does not contain the total rate of pairs that cross
+//! the border of a group. That rate is the capacity of the group's uplink. It is given, or follows
+//! from rates that were measured while many pairs crossed the border.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +13,26 @@ use hoplite_core::topology::matrix::{Link, Matrix};
 use hoplite_core::topology::measured::Groups;
 use hoplite_core::topology::place::{EVERYWHERE, MAX_LEVELS, Path, groups_of, is_in, number_of};
 
-/// A network of which a matrix is known.
+/// A network with a known matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MeasuredNetwork {
     matrix: Matrix,
-    /// What a byte takes on the link of each node, in picoseconds: the least of its links. Zero if nothing is known of it.
+    /// The time per byte on each node's own link, in picoseconds: the minimum over its links. Zero
+    /// if unknown.
     node_gaps: Vec<u32>,
     paths: Vec<Path>,
-    /// What a byte takes on the uplink of a group, in picoseconds.
+    /// The time per byte on the uplink of each group, in picoseconds.
     uplink_gaps: BTreeMap<Path, f64>,
-    /// By level, outermost first, in links of a node; zero where no uplink is known.
+    /// The capacity of uplinks by level, outermost first, in links of a node; zero for a level
+    /// without a known uplink.
     uplinks: [f64; MAX_LEVELS],
-    /// `true` if the rates of pairs that cross uplinks are those under load, which the capacities follow from and replace.
+    /// `true` if the rates of pairs that cross uplinks were measured under load. Capacities then
+    /// follow from these rates and replace them.
     is_derived: bool,
 }
 
 impl MeasuredNetwork {
-    /// A network whose pairs share nothing but the links of their nodes.
+    /// Creates a network whose pairs share only the links of their nodes.
     pub fn unshared(matrix: Matrix) -> Self {
         let nodes = matrix.len();
         let gap = |node: usize| {
@@ -45,13 +50,20 @@ impl MeasuredNetwork {
         }
     }
 
-    /// A network whose groups have uplinks. The groups are given by their names, those of each node outermost first, or else follow
-    /// from the rates of the matrix, or from its latencies if capacities are given and no rates show any. So do the capacities, unless they are given for each level of groups, outermost first, in links of a node; a
-    /// single one is that of all levels. Capacities that follow from the matrix are right if it was measured under load.
+    /// Creates a network whose groups have uplinks.
+    ///
+    /// `groups` holds the names of each node's groups, outermost first. Without it, groups follow
+    /// from the rates of the matrix. If these show no groups and capacities are given, groups
+    /// follow from the latencies.
+    ///
+    /// `uplinks` holds the capacity of each level of groups, outermost first, in links of a node. A
+    /// single capacity counts for all levels. Without it, capacities follow from the matrix, which
+    /// is right if it was measured under load.
     ///
     /// # Errors
     ///
-    /// If the costs are too large to be added up, groups are not given for each node, or capacities not for each level.
+    /// Fails if the costs are too large for their sums, if groups are not given for each node, or
+    /// if capacities are not given for each level.
     pub fn shared(
         matrix: Matrix,
         groups: Option<&[Vec<String>]>,
@@ -87,7 +99,8 @@ impl MeasuredNetwork {
         Ok(network)
     }
 
-    /// An uplink of so many links is beside the link of the median node of its group.
+    /// Returns the time per byte on each uplink. An uplink's capacity is in links of the median
+    /// node of its group.
     fn gaps_of_uplinks(&self) -> BTreeMap<Path, f64> {
         let mut members: BTreeMap<Path, Vec<u32>> = BTreeMap::new();
         for (path, gap) in self.paths.iter().zip(&self.node_gaps) {
@@ -109,17 +122,18 @@ impl MeasuredNetwork {
         self.matrix.len() as u32
     }
 
-    /// Returns the number of groups that have an uplink.
+    /// Returns the number of groups with an uplink.
     pub fn groups(&self) -> usize {
         self.uplink_gaps.len()
     }
 
-    /// What the uplinks carry at each level that has any, outermost first, in links of a node.
+    /// Returns the capacity of uplinks for each level with uplinks, outermost first, in links of a
+    /// node.
     pub fn uplinks(&self) -> Vec<f64> {
         self.uplinks.into_iter().filter(|links| *links > 0.0).collect()
     }
 
-    /// What a pair has for itself, and the uplinks that it crosses.
+    /// Returns the private link of a pair, and the uplinks that the pair crosses.
     pub(super) fn route(&self, from: u32, to: u32) -> impl Iterator<Item = LinkId> {
         let (start, end) = (self.paths[from as usize], self.paths[to as usize]);
         let crossed = move |path: Path, other: Path| {
@@ -133,7 +147,7 @@ impl MeasuredNetwork {
         has_own.then_some(LinkId::Pair(from, to)).into_iter().chain(uplinks)
     }
 
-    /// What a byte takes on a link, in picoseconds; zero if nothing is known of it.
+    /// Returns the time per byte on a link, in picoseconds; zero if unknown.
     pub(super) fn gap(&self, link: LinkId) -> f64 {
         match link {
             LinkId::FromHost(host) | LinkId::ToHost(host) => self.node_gaps[host as usize].into(),
@@ -148,7 +162,7 @@ impl MeasuredNetwork {
     }
 }
 
-/// The paths of groups that have names, the innermost of all nodes at the innermost level.
+/// Returns the paths of named groups. The innermost groups are at the innermost level.
 fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedError> {
     if names.len() != nodes {
         return Err(SharedError::Groups { count: names.len(), nodes });
@@ -165,14 +179,14 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
     Ok(names.iter().map(path).collect())
 }
 
-/// The reason for which a network has no such uplinks.
+/// The reason why a network cannot have these uplinks.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SharedError {
     /// Groups are not given for each node.
     #[error("groups are given for {count} nodes, not {nodes}")]
     Groups {
-        /// For how many they are given.
+        /// The number of nodes with groups.
         count: usize,
         /// The number of nodes.
         nodes: usize,
@@ -186,15 +200,15 @@ pub enum SharedError {
     /// Capacities are not given for each level.
     #[error("{given} capacities of uplinks are given for {levels} levels of groups")]
     Levels {
-        /// How many are given.
+        /// The number of given capacities.
         given: usize,
         /// The number of levels.
         levels: usize,
     },
-    /// A capacity is zero, or no number.
+    /// A capacity is zero or not finite.
     #[error("an uplink carries more than nothing, and something finite")]
     Capacity,
-    /// The matrix has no groups.
+    /// The groups of the matrix cannot be computed.
     #[error(transparent)]
     Topology(#[from] TopologyError),
 }

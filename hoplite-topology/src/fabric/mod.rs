@@ -1,10 +1,11 @@
-//! A simulator of fabrics: which links flows take, what rate they get, and how long collectives take.
+//! A simulator of fabrics: the routes of flows, their rates, and the times of collectives.
 //!
-//! * [`max_min`]: rates that are fair, and when flows end.
-//! * [`network`]: BiGraph, fat-tree, torus, and the routes in them; [`measured`]: matrices, and uplinks that groups share.
+//! * [`max_min`]: fair rates, and the ends of flows.
+//! * [`network`]: BiGraph, fat-tree, torus, and their routes. [`measured`]: matrices, and uplinks
+//!   that groups share.
 //! * [`collective`]: the flows of each step, the load of links, and the time.
 //!
-//! Times are floating point: they are estimates, and no order is chosen by them.
+//! Times are floating point, because they are estimates that choose no order.
 
 pub mod collective;
 mod link;

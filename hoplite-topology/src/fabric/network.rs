@@ -1,8 +1,10 @@
-//! Networks of hosts and switches, and the links that a flow between two hosts takes.
+//! Networks of hosts and switches, and the links of a flow between two hosts.
 //!
-//! Links have a capacity relative to that of a host's link, which is one. Routing is explicit where a network offers several ways.
+//! A link has a capacity relative to a host's link. Routing is explicit if a network offers several
+//! paths.
 //!
-//! Source: EFLOPS, sections IV-B and VII-C for BiGraph and fat-tree; BlueConnect, section 3 for the torus.
+//! Source: EFLOPS, sections IV-B and VII-C for BiGraph and fat-tree; BlueConnect, section 3 for the
+//! torus.
 
 use std::collections::BTreeMap;
 
@@ -12,122 +14,128 @@ pub use super::link::LinkId;
 use super::measured::MeasuredNetwork;
 use hoplite_core::placement::mix;
 
-/// As many nodes as a shard takes.
+/// Most hosts, as of a shard.
 pub const MAX_HOSTS: u32 = 65_536;
 
-/// Which of several equally short ways a flow takes.
+/// The choice among equally short paths of a flow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Routing {
-    /// By the remainder of the destination's number: what static forwarding tables do.
+    /// By the remainder of the destination's number, as static forwarding tables do.
     Modulo,
     /// By a hash of source and destination with this seed: equal-cost multipath.
     Ecmp(u64),
-    /// Each way carries an equal part.
+    /// An equal part of the flow on each path.
     Ideal,
 }
 
 /// A network.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Network {
-    /// Two halves of switches, each linked to all of the other half; hosts at all of them. Host h is at switch h / M, in the order
-    /// upper 0, lower 0, upper 1, lower 1, .... Between halves there is one way; within a half, one by each switch of the other.
+    /// Two halves of switches with hosts. Each switch is linked to all switches of the other half.
+    ///
+    /// Host h is at switch h / M, in the order upper 0, lower 0, upper 1, lower 1, .... Between
+    /// halves there is one path. Within a half, there is one path through each switch of the other
+    /// half.
     BiGraph {
-        /// M.
+        /// M, the number of hosts at each switch.
         hosts_per_switch: u32,
-        /// N, even.
+        /// N, the number of switches; even.
         switches: u32,
-        /// Within a half.
+        /// The choice of a path within a half.
         routing: Routing,
     },
-    /// Leaves with hosts, and spines that each leaf is linked to.
+    /// Leaves with hosts, and spines that are linked to each leaf.
     FatTree {
-        /// How many leaves there are.
+        /// The number of leaves.
         leaves: u32,
-        /// The number of hosts that each has; host h is at leaf h / this.
+        /// The number of hosts at each leaf. Host h is at leaf h / `hosts_per_leaf`.
         hosts_per_leaf: u32,
-        /// How many spines there are; each link to one has the capacity of a host's.
+        /// The number of spines. A link to a spine has the capacity of a host's link.
         spines: u32,
-        /// Which spine a flow crosses.
+        /// The choice of the spine of a flow.
         routing: Routing,
     },
-    /// A host at each point, routed dimension by dimension, the shorter way round; upwards where both are alike. The first
-    /// dimension's coordinates change fastest.
+    /// A host at each point. A flow goes dimension by dimension, by the shorter way round, and
+    /// upwards if both ways are equal. Coordinates of the first dimension change fastest.
     Torus {
-        /// The points of each dimension.
+        /// The number of points in each dimension.
         dimensions: Vec<u32>,
     },
-    /// Nodes whose pairs each have a way of their own, and share the hosts' links and the uplinks of groups.
+    /// Nodes whose pairs each have a private link. Pairs share the hosts' links and the uplinks of
+    /// groups.
     Measured(MeasuredNetwork),
 }
 
-/// The reason for which there is no such network.
+/// The reason why a network is invalid.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// A part of it has no elements.
+    /// A part of the network has no elements.
     #[error("a network needs hosts, switches and links")]
     Empty,
-    /// More than [`MAX_HOSTS`].
+    /// There are more than [`MAX_HOSTS`] hosts.
     #[error("{hosts} hosts are more than {MAX_HOSTS}")]
     TooManyHosts {
-        /// How many there would be.
+        /// The number of hosts.
         hosts: u64,
     },
-    /// A BiGraph has two equal halves.
+    /// A BiGraph has two equal halves, and therefore an even number of switches.
     #[error("{switches} switches are no two halves")]
     OddSwitches {
-        /// How many there are.
+        /// The number of switches.
         switches: u32,
     },
-    /// No network of this form has as many hosts.
+    /// No network of this form has this number of hosts.
     #[error("no {fabric} has {hosts} hosts: their number must be {needed}")]
     NoSuchSize {
         /// The form.
         fabric: &'static str,
-        /// The number of hosts that it should have.
+        /// The requested number of hosts.
         hosts: u32,
-        /// Which numbers there are.
+        /// The possible numbers of hosts.
         needed: &'static str,
     },
 }
 
 impl Network {
-    /// The smallest BiGraph with so many hosts in which each switch has no more hosts than links to the other half.
+    /// Returns the smallest BiGraph with `hosts` hosts in which each switch has at most as many
+    /// hosts as links to the other half.
     ///
     /// # Errors
     ///
-    /// If the number is no power of two of at least two.
+    /// Fails unless the number is a power of two of at least two.
     pub fn bigraph(hosts: u32, routing: Routing) -> Result<Self, NetworkError> {
         let (hosts_per_switch, switches) = square(hosts, "BiGraph")?;
         Ok(Self::BiGraph { hosts_per_switch, switches, routing })
     }
 
-    /// A fat-tree of two levels of the same switches as [`bigraph`](Self::bigraph) of this size, with as many links up as down.
+    /// Returns a fat-tree of two levels with the switches of a [`bigraph`](Self::bigraph) of this
+    /// size, and with as many links up as down.
     ///
     /// # Errors
     ///
-    /// If the number is no power of two of at least two.
+    /// Fails unless the number is a power of two of at least two.
     pub fn fat_tree(hosts: u32, routing: Routing) -> Result<Self, NetworkError> {
         let (hosts_per_leaf, leaves) = square(hosts, "fat-tree")?;
         Ok(Self::FatTree { leaves, hosts_per_leaf, spines: hosts_per_leaf, routing })
     }
 
-    /// The torus of two dimensions with so many hosts that is closest to a square.
+    /// Returns the torus of two dimensions with `hosts` hosts that is closest to a square.
     ///
     /// # Errors
     ///
-    /// If there are no or too many hosts.
+    /// Fails if there are no hosts, or too many.
     pub fn torus(hosts: u32) -> Result<Self, NetworkError> {
         check_hosts(hosts.into())?;
         let short = (1..=hosts.isqrt()).rev().find(|side| hosts.is_multiple_of(*side)).unwrap_or(1);
         Ok(Self::Torus { dimensions: vec![hosts / short, short] })
     }
 
-    /// Checks that the network has hosts and links, and not too many.
+    /// Checks that the network has hosts and links, and not too many hosts.
     ///
     /// # Errors
     ///
-    /// If it has not.
+    /// Fails with the first problem.
     pub fn check(&self) -> Result<(), NetworkError> {
         let sides: Vec<u32> = match self {
             Self::BiGraph { switches, .. } if switches % 2 == 1 => {
@@ -152,7 +160,8 @@ impl Network {
         }
     }
 
-    /// The links of a flow between two hosts, and the part of it that each carries.
+    /// Returns the links of a flow between two hosts, each with the part of the flow that it
+    /// carries.
     pub fn route(&self, from: u32, to: u32) -> Vec<(LinkId, f64)> {
         if let Self::Torus { dimensions } = self {
             return torus_route(dimensions, from, to);
@@ -187,7 +196,8 @@ impl Network {
         route
     }
 
-    /// The capacity of a link, relative to a link whose bytes take `ps_per_byte`. Only measured links differ.
+    /// Returns the capacity of a link, relative to a link with `ps_per_byte`. Only measured links
+    /// differ.
     pub fn capacity(&self, link: LinkId, ps_per_byte: f64) -> f64 {
         let Self::Measured(network) = self else { return 1.0 };
         let measured = network.gap(link);
@@ -196,7 +206,7 @@ impl Network {
         if is_hosts { capacity.min(1.0) } else { capacity }
     }
 
-    /// The latency between two hosts, if it was measured.
+    /// Returns the measured latency between two hosts, if there is one.
     pub fn latency_s(&self, from: u32, to: u32) -> Option<f64> {
         match self {
             Self::Measured(network) => Some(f64::from(network.link(from, to).alpha_ns) * 1e-9),
@@ -205,7 +215,8 @@ impl Network {
     }
 }
 
-/// Hosts per switch and switches of the smallest system with at most half as many hosts per switch as switches.
+/// Returns hosts per switch and switches of the smallest system with at most half as many hosts per
+/// switch as switches.
 fn square(hosts: u32, fabric: &'static str) -> Result<(u32, u32), NetworkError> {
     check_hosts(hosts.into())?;
     if hosts < 2 || !hosts.is_power_of_two() {
@@ -226,7 +237,7 @@ fn check_hosts(hosts: u64) -> Result<(), NetworkError> {
     }
 }
 
-/// Which of `count` ways a flow takes, and with what part of it.
+/// Returns the chosen paths of `count`, each with its part of the flow.
 fn ways(routing: Routing, from: u32, to: u32, count: u32) -> Vec<(u32, f64)> {
     match routing {
         Routing::Modulo => vec![(to % count, 1.0)],
@@ -256,7 +267,7 @@ fn torus_route(dimensions: &[u32], from: u32, to: u32) -> Vec<(LinkId, f64)> {
     route
 }
 
-/// How many flows each link carries.
+/// Returns the number of flows on each link.
 pub fn loads(network: &Network, flows: &[(u32, u32)]) -> BTreeMap<LinkId, f64> {
     let mut loads = BTreeMap::new();
     for &(from, to) in flows {

@@ -1,13 +1,14 @@
-//! Round trips as a table: a row for each sender, a column for each receiver.
+//! Round trips as a table with a row for each sender and a column for each receiver.
 //!
-//! The first row and the first column name the nodes; the corner says the unit. Without names, the nodes are numbered. A latency is
-//! half of a round trip (Cloud Collectives, section IV-B); of bandwidth nothing is known, so bytes cost nothing.
+//! The first row and the first column contain the names of the nodes, and the corner contains the
+//! unit. Without names, nodes are numbered. A latency is half of a round trip (Cloud Collectives,
+//! section IV-B). Bytes cost nothing, because the bandwidth is unknown.
 
 use hoplite_core::topology::matrix::MAX_NODES;
 use hoplite_core::topology::{Matrix, TopologyError};
 use thiserror::Error;
 
-/// The reason for which a table is no matrix.
+/// The reason why a table is not a matrix.
 #[derive(Debug, Error)]
 pub(super) enum CsvError {
     #[error("the corner is {corner:?}; it says the unit: rtt_ns, rtt_us or rtt_ms")]
@@ -22,11 +23,11 @@ pub(super) enum CsvError {
     Topology(#[from] TopologyError),
 }
 
-/// Reads a table. Empty lines and lines that start with `#` are left out.
+/// Reads a table. Skips empty lines and lines that start with `#`.
 pub(super) fn matrix(text: &str) -> Result<Matrix, CsvError> {
     let lines = text.lines().enumerate().map(|(index, line)| (index + 1, line.trim()));
     let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
-    // One more than there may be, so that too many are noticed.
+    // Read one more row and cell than allowed, so that an excess is noticed.
     let rows = lines.take(MAX_NODES + 2);
     let rows: Vec<(usize, Vec<&str>)> =
         rows.map(|(line, text)| (line, text.split(',').take(MAX_NODES + 2).map(cell).collect())).collect();
@@ -55,7 +56,7 @@ fn cell(text: &str) -> &str {
     text.trim().trim_matches('"')
 }
 
-/// The matrix of rows from a column on; an empty cell, `-` or NaN is a missing round trip.
+/// Builds the matrix of rows from a column on. An empty cell, `-` or NaN is a missing round trip.
 fn table(
     names: Vec<String>,
     rows: &[(usize, Vec<&str>)],

@@ -1,7 +1,8 @@
-//! Slurm's `topology.conf`: switches, the nodes and the switches below each.
+//! Slurm's `topology.conf`: switches, with the nodes and the switches below each.
 //!
-//! It says nothing of latency. Each switch on the way between two nodes is taken for one of [`SWITCH_NS`], which gives orders by the
-//! tree: one under the same leaf switch, three by one switch above, five by two.
+//! The file contains no latencies. Each switch on the path between two nodes counts as
+//! [`SWITCH_NS`], so that orders follow the tree. A path has one switch under the same leaf switch,
+//! three with one switch above, and five with two.
 
 use std::collections::BTreeMap;
 
@@ -9,16 +10,17 @@ use hoplite_core::topology::matrix::{MAX_NAME_BYTES, MAX_NODES};
 use hoplite_core::topology::{Link, Matrix, TopologyError};
 use thiserror::Error;
 
-/// What a switch on the way adds, assumed: between the 1 us of a cut-through switch and the tens of a loaded one.
+/// Assumed latency of a switch: between the 1 us of a cut-through switch and the tens of a loaded
+/// one.
 const SWITCH_NS: u32 = 5_000;
-/// What a byte takes at 10 Gbit/s, assumed on all links.
+/// Assumed time per byte on all links: that of 10 Gbit/s.
 const PS_PER_BYTE: u32 = 800;
-/// Levels of switches; a cycle has more.
+/// Most levels of switches. A cycle has more.
 const MAX_DEPTH: usize = 16;
-/// Of a number with zeros before it.
+/// Most digits of a number, including leading zeros.
 const MAX_DIGITS: usize = 20;
 
-/// The reason for which a configuration is no tree of nodes.
+/// The reason why a configuration is not a tree of nodes.
 #[derive(Debug, Error)]
 pub(super) enum SlurmError {
     #[error("line {line}: {text:?} is no KEY=VALUE")]
@@ -45,7 +47,7 @@ pub(super) fn is_configuration(text: &str) -> bool {
     first.is_some_and(|line| line.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("switchname")))
 }
 
-/// The matrix of all nodes, in the order in which they are named.
+/// Builds the matrix of all nodes, in the order of their names in the file.
 pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
     let Tree { parents, nodes } = read(text)?;
     let paths: Vec<Vec<&str>> =
@@ -53,7 +55,7 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
     let names = nodes.iter().map(|(node, _)| node.clone()).collect();
     let mut apart = None;
     let matrix = Matrix::from_links(names, |a, b| {
-        // Paths are from the root, so what they share is at their beginning.
+        // Paths start at the root, so two paths share their first switches.
         let shared = paths[a].iter().zip(&paths[b]).take_while(|(a, b)| a == b).count();
         if shared == 0 {
             apart.get_or_insert((a, b));
@@ -69,13 +71,14 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
 
 #[derive(Debug, Default)]
 struct Tree {
-    /// Of each switch the one above it.
+    /// The parent of each switch.
     parents: BTreeMap<String, Option<String>>,
-    /// With the switch of each.
+    /// The nodes, each with its switch.
     nodes: Vec<(String, String)>,
 }
 
-/// The lines without comments, each with the number of its first; one that ends with a backslash goes on in the next.
+/// Returns the lines without comments, each with the number of its first line. A line that ends
+/// with a backslash continues in the next one.
 fn lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     let mut goes_on = false;
@@ -132,7 +135,7 @@ fn read(text: &str) -> Result<Tree, SlurmError> {
     Ok(tree)
 }
 
-/// The switches above a node, from the root on.
+/// Returns the switches above a node, starting at the root.
 fn path<'a>(
     parents: &'a BTreeMap<String, Option<String>>,
     leaf: &'a str,
@@ -148,7 +151,7 @@ fn path<'a>(
     Ok(path)
 }
 
-/// The names of a list such as `a,rack[1-3,07-09]n,r[0-1]n[0-3]`.
+/// Returns the names of a list such as `a,rack[1-3,07-09]n,r[0-1]n[0-3]`.
 fn hosts(text: &str) -> Result<Vec<String>, SlurmError> {
     let bad = || SlurmError::HostList { text: text.chars().take(64).collect() };
     let mut names = Vec::new();
@@ -166,7 +169,8 @@ fn hosts(text: &str) -> Result<Vec<String>, SlurmError> {
     Ok(names)
 }
 
-/// The names of an entry: each number of a range with each of those before it.
+/// Returns the names of an entry: each number of a range combined with each number of the earlier
+/// ranges.
 fn expand(entry: &str) -> Option<Vec<String>> {
     if entry.is_empty() {
         return None;
@@ -193,7 +197,8 @@ fn expand(entry: &str) -> Option<Vec<String>> {
     Some(names)
 }
 
-/// The numbers of ranges such as `1-3,07-09`, as wide as the first of each.
+/// Returns the numbers of ranges such as `1-3,07-09`, each as wide as the first number of its
+/// range.
 fn numbers(ranges: &str) -> Option<Vec<String>> {
     let mut numbers = Vec::new();
     for range in ranges.split(',') {
@@ -276,7 +281,7 @@ SwitchName=spine Switches=leaf[1-2]
     }
 
     #[test]
-    fn what_is_no_tree_is_refused() {
+    fn configurations_that_are_not_a_tree_are_refused() {
         for (text, reason) in [
             ("SwitchName=a Nodes=x\nSwitchName=b Nodes=y", "no switch in common"),
             ("SwitchName=a Nodes=x Switches=b", "no line describes"),

@@ -1,21 +1,23 @@
 //! Annealing, for models whose cost is a sum of maxima.
 //!
-//! Moves are swaps of two ranks, of two aligned blocks of 2^k ranks, and reversals. A worse order is accepted with a probability
-//! that falls with the temperature, in rounds of which each starts from the best order with half of the temperature of the one
-//! before; a round ends with moves that only improve.
+//! A move swaps two ranks or two aligned blocks of 2^k ranks, or reverses a range. A worse order is
+//! accepted with a probability that falls with the temperature. Each round starts from the best
+//! order, with half of the temperature of the previous round. A round ends with moves that only
+//! improve.
 //!
-//! Source: Cloud Collectives, section IV-C; the blocks, the energy (see [`Evaluator::energy`]) and the rounds are ours.
+//! Source: Cloud Collectives, section IV-C. The blocks, the energy (see [`Evaluator::energy`]) and
+//! the rounds are ours.
 
 use crate::cost::Evaluator;
 use hoplite_core::topology::random::Random;
 
-/// The whole of the time that a search has: see [`Search::advance`](super::Search::advance).
+/// The whole time of a search: see [`Search::advance`](super::Search::advance).
 pub const WHOLE: u32 = 1_000_000;
-/// Each round has this part of the time.
+/// Share of the time for each round.
 const ROUND: u32 = WHOLE / 5;
-/// The last part of a round, in which no worse order is accepted.
+/// Last share of a round, in which worse orders are rejected.
 const QUIET: u32 = ROUND / 5;
-/// Moves whose mean difference sets the temperature.
+/// Number of moves whose mean difference sets the temperature.
 const SAMPLES: u32 = 64;
 
 #[derive(Debug)]
@@ -25,7 +27,7 @@ pub(super) struct Anneal<'a> {
     best: Vec<u32>,
     best_cost: u128,
     best_energy: u128,
-    /// The first temperature: the mean difference that a swap makes.
+    /// The first temperature: the mean difference of a swap.
     hottest: u128,
     round: u32,
     random: Random,
@@ -62,7 +64,7 @@ impl<'a> Anneal<'a> {
         self.best_cost
     }
 
-    /// Tries one move. `done` of [`WHOLE`] of the time are gone.
+    /// Tries one move. `done` of [`WHOLE`] of the time has passed.
     pub(super) fn step(&mut self, done: u32) {
         let round = done / ROUND;
         if round != self.round {
@@ -85,7 +87,7 @@ impl<'a> Anneal<'a> {
         }
     }
 
-    /// Goes back to the best order.
+    /// Returns to the best order.
     fn start_again(&mut self) {
         for rank in 0..self.best.len() {
             let at = self.evaluator.order().iter().position(|node| *node == self.best[rank]);
@@ -95,8 +97,8 @@ impl<'a> Anneal<'a> {
         self.energy = self.evaluator.energy();
     }
 
-    /// By how much the next order may be worse: the temperature times a number that is distributed exponentially, which is the
-    /// test of Metropolis et al. (1953).
+    /// Returns the allowed increase of the next order: the temperature times an exponentially
+    /// distributed number, which is the test of Metropolis et al. (1953).
     fn allowed(&mut self, gone: u32) -> u128 {
         if gone >= ROUND - QUIET {
             return 0;
@@ -112,7 +114,7 @@ impl<'a> Anneal<'a> {
         let (a, b) = (self.random.index(nodes), self.random.index(nodes));
         match self.random.below(8) {
             0 => {
-                // Blocks of 2, 4, ... ranks, of which there are at least two.
+                // At least two blocks of 2, 4, ... ranks.
                 let exponent = 1 + self.random.below(u64::from(nodes.ilog2().saturating_sub(1)).max(1));
                 let length = 1_usize << exponent;
                 let blocks = nodes / length;
@@ -127,7 +129,8 @@ impl<'a> Anneal<'a> {
     }
 }
 
-/// -ln(u) in 1/65536 for u uniform in (0, 1], by straight pieces between powers of two: the same on all machines.
+/// Returns -ln(u) in 1/65536 for u uniform in (0, 1], by linear interpolation between powers of
+/// two. The result is the same on all machines.
 fn exponential(bits: u64) -> u32 {
     const LN_2: u64 = 45_426;
     let zeros = bits.leading_zeros();

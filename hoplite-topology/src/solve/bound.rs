@@ -1,22 +1,27 @@
-//! Lower bounds of the cost: no order can cost less.
+//! Lower bounds of the cost of any order.
 //!
-//! For rings the 1-tree of Held and Karp (1970): a spanning tree of all nodes but one, and two edges to that one, cost no more than any
-//! ring. Multipliers of nodes, which change all rings alike, make its degrees two. It reaches 96 to 100% of the optimum.
+//! For rings: the 1-tree of Held and Karp (1970). A spanning tree of all nodes but one, and two
+//! edges to that node, cost no more than any ring. Multipliers of nodes, which change all rings
+//! equally, drive the degrees to two. The bound reaches 96 to 100% of the optimum.
 //!
-//! For collectives by stages: a stage costs at least what the node with the most expensive nearest neighbour pays; and groups of close
-//! nodes can hold all messages of a set of stages only if the sizes of all groups are multiples of the ranks that these stages
-//! connect, so the others leave some group.
+//! For collectives in stages: a stage costs at least the cost of the node with the most expensive
+//! nearest neighbour.
+//!
+//! A set of stages connects a certain number of ranks. Groups of close nodes contain all messages
+//! of these stages only if that number divides the size of each group. Otherwise some messages
+//! leave their group.
 
 use crate::cost::{Model, Stage, chain_cost, hop, pair_of_trees, stages, total};
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::matrix::Links;
 
-/// Partitions of the nodes that the bound of exchanges tries: those at the largest steps of the distance. Each looks at all pairs.
+/// Most partitions of the nodes that the bound of exchanges tries: at the largest steps of the
+/// distance. Each examines all pairs.
 const MAX_PARTITIONS: usize = 16;
-/// Steps of the ascent after which a ring's bound is taken as it is; by then steps are 1/500 of the first.
+/// Most steps of the ascent to a ring's bound. The last steps are 1/500 of the first one.
 const MAX_STEPS: u32 = 600;
 
-/// The lower bound of the cost of this model. [`OneTree`] improves it for rings.
+/// Returns the lower bound of the cost of a model. [`OneTree`] improves it for rings.
 pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogram) -> u128 {
     match model {
         Model::Ring => 0,
@@ -29,8 +34,13 @@ pub(super) fn lower_bound(links: Links<'_>, model: &Model, dendrogram: &Dendrogr
     }
 }
 
-/// A chain is a spanning tree. The blocks of its hops cost no less than the cheapest one's, and its largest gap is no less than that
-/// of the tree with the least. Of fewer bytes than a block the rest is negative: there the largest gap of all is the bound.
+/// Returns the bound of a chain, which is a spanning tree.
+///
+/// The cheapest spanning tree bounds the cost of the hops' blocks. The smallest possible largest
+/// gap of a spanning tree bounds the largest gap.
+///
+/// With fewer bytes than a block, the other bytes are negative, and the largest gap of all links
+/// gives the bound.
 fn chain_bound(links: Links<'_>) -> u128 {
     let nodes = links.len();
     let blocks: u128 = spanning_tree(nodes, |a, b| hop(links, a, b).0).map(u128::from).sum();
@@ -45,7 +55,7 @@ fn chain_bound(links: Links<'_>) -> u128 {
     if carried < saved { 0 } else { chain_cost(blocks, gap, links.size_bytes()) }
 }
 
-/// The costs of the edges of a cheapest spanning tree (Prim, 1957).
+/// Returns the costs of the edges of a cheapest spanning tree (Prim, 1957).
 fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<Item = u64> {
     let mut nearest: Vec<(u64, u32)> = (1..nodes as u32).map(|node| (cost(0, node), node)).collect();
     std::iter::from_fn(move || {
@@ -58,7 +68,8 @@ fn spanning_tree(nodes: usize, cost: impl Fn(u32, u32) -> u64) -> impl Iterator<
     })
 }
 
-/// Each way from the root to a leaf at full depth has as many edges as the tree is deep; and each node has an edge.
+/// Returns the bound of trees. The deepest path has as many edges as the tree is deep, and each
+/// node has an edge.
 fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     let nodes = links.len() as u32;
     let cheapest: Vec<u64> = (0..nodes).map(|node| nearest(links, node, 2)).collect();
@@ -72,7 +83,7 @@ fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     (depth as u128 * u128::from(least)).max(most.into()) / 2
 }
 
-/// The least that `node` pays for `parts` messages of the `parts`-th part.
+/// Returns the smallest cost of `parts` messages of `node`, each with one of `parts` equal parts.
 fn nearest(links: Links<'_>, node: u32, parts: u64) -> u64 {
     let others = (0..links.len() as u32).filter(|&other| other != node);
     others.map(|other| links.all_parts(node, other, parts)).min().unwrap_or(0)
@@ -89,7 +100,8 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
         let crossing = crossing(links, stages, &groups);
         let outside: Vec<u64> = crossing.iter().zip(&least).map(|(&a, &b)| a.max(b)).collect();
         let common = common_divisor(&groups);
-        // The stages within groups, as a set of bits: the product of their sizes must divide the sizes of all groups.
+        // The stages within groups, as a set of bits. The product of their sizes must divide the
+        // sizes of all groups.
         let inside = (0_u32..1 << stages.len()).filter(|inside| {
             let of_set = stages.iter().enumerate().filter(|(index, _)| inside >> index & 1 == 1);
             of_set
@@ -106,7 +118,7 @@ fn exchange_bound(links: Links<'_>, stages: &[Stage], dendrogram: &Dendrogram) -
     partitions.max().unwrap_or(0).max(sum(&least))
 }
 
-/// Groups of close nodes, at the largest steps of the distance.
+/// Returns groups of close nodes, at the largest steps of the distance.
 fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     let mut distances: Vec<u64> = dendrogram.joins().iter().map(|join| join.distance_ps).collect();
     distances.sort_unstable();
@@ -117,7 +129,8 @@ fn partitions(dendrogram: &Dendrogram) -> Vec<Vec<u32>> {
     steps.into_iter().map(|(_, distance)| dendrogram.groups(distance)).collect()
 }
 
-/// For each stage, the least cost of as many messages between two groups as it has parts.
+/// Returns, for each stage, the smallest cost of a message between two groups, times the parts of
+/// the stage.
 fn crossing(links: Links<'_>, stages: &[Stage], groups: &[u32]) -> Vec<u64> {
     let mut least = vec![u64::MAX; stages.len()];
     for a in 1..links.len() {
@@ -130,7 +143,7 @@ fn crossing(links: Links<'_>, stages: &[Stage], groups: &[u32]) -> Vec<u64> {
     least
 }
 
-/// The greatest common divisor of the sizes of all groups.
+/// Returns the greatest common divisor of the sizes of all groups.
 fn common_divisor(groups: &[u32]) -> usize {
     let mut sizes = vec![0_usize; groups.len()];
     for &group in groups {
@@ -145,16 +158,16 @@ fn common_divisor(groups: &[u32]) -> usize {
     sizes.into_iter().fold(0, divisor)
 }
 
-/// The bound of a ring, and its multipliers, one step of the ascent at a time.
+/// The ascent to a ring's bound, one step at a time, and its multipliers.
 #[derive(Debug)]
 pub(super) struct OneTree<'a> {
     links: Links<'a>,
     multipliers: Vec<i64>,
-    /// Degrees less two, of this step and the one before.
+    /// Degrees minus two, of this step and of the step before.
     excess: [Vec<i64>; 2],
     best: i128,
     best_multipliers: Vec<i64>,
-    /// The most that multipliers may be.
+    /// Largest absolute value of a multiplier.
     limit: i64,
     step: i64,
     steps: u32,
@@ -162,7 +175,7 @@ pub(super) struct OneTree<'a> {
 }
 
 impl<'a> OneTree<'a> {
-    /// The ascent to the bound of rings, one of which costs `upper`.
+    /// Creates the ascent. `upper` is the cost of some ring.
     pub(super) fn new(links: Links<'a>, upper: u128) -> Self {
         let nodes = links.len();
         let limit = links.matrix().links().map(|link| cost_of(links, link)).max().unwrap_or(0) as i64;
@@ -173,14 +186,15 @@ impl<'a> OneTree<'a> {
             best: 0,
             best_multipliers: vec![0; nodes],
             limit,
-            // A tenth of the mean hop: some steps move a multiplier across all hops of a rack, and later ones settle it.
+            // A tenth of the mean hop. Some steps move a multiplier across all hops of a rack, and
+            // later steps settle it.
             step: (upper / (10 * nodes as u128)).clamp(1, 1 << 58) as i64,
             steps: 0,
             upper,
         }
     }
 
-    /// Makes a step of the ascent; `false` when there is nothing to gain.
+    /// Makes a step of the ascent. Returns `false` when further steps gain nothing.
     pub(super) fn step(&mut self) -> bool {
         self.excess.swap(0, 1);
         let cost = self.tree();
@@ -192,7 +206,8 @@ impl<'a> OneTree<'a> {
         if now.iter().all(|&excess| excess == 0) {
             return false;
         }
-        // Held, Wolfe and Crowder (1974) for the ascent; Volgenant and Jonker (1982) for the share of the step before.
+        // Held, Wolfe and Crowder (1974) for the ascent; Volgenant and Jonker (1982) for the share
+        // of the previous step.
         for (node, multiplier) in self.multipliers.iter_mut().enumerate() {
             let change = self.step.saturating_mul(7 * now[node] + 3 * before[node]) / 10;
             *multiplier = multiplier.saturating_add(change).clamp(-self.limit, self.limit);
@@ -202,17 +217,18 @@ impl<'a> OneTree<'a> {
         self.steps < MAX_STEPS && self.best < self.upper as i128
     }
 
-    /// The best bound so far.
+    /// Returns the best bound so far.
     pub(super) const fn bound(&self) -> u128 {
         self.best.unsigned_abs()
     }
 
-    /// The multipliers of the best bound.
+    /// Returns the multipliers of the best bound.
     pub(super) fn multipliers(&self) -> Vec<i64> {
         self.best_multipliers.clone()
     }
 
-    /// Builds the cheapest 1-tree, with the last node as the one outside; sets the degrees and returns the bound.
+    /// Builds the cheapest 1-tree, with the last node outside of the spanning tree. Sets the
+    /// degrees and returns the bound.
     fn tree(&mut self) -> i128 {
         let nodes = self.links.len();
         let outside = nodes - 1;
@@ -228,7 +244,7 @@ impl<'a> OneTree<'a> {
             excess[b] += 1;
             sum += i128::from(cost);
         };
-        // For each node that is not in the tree yet: its cheapest edge to the tree.
+        // For each node outside of the tree: its cheapest edge to the tree.
         let mut edges: Vec<(i64, usize, usize)> = (1..outside).map(|node| (cost(0, node), node, 0)).collect();
         while let Some(index) = (0..edges.len()).min_by_key(|&index| edges[index].0) {
             let (least, node, parent) = edges.swap_remove(index);

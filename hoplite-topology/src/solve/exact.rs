@@ -1,21 +1,22 @@
-//! Optima of small cases: rings by the program of Held and Karp (1962), chains by the same for each limit of the gap, all other
-//! models by enumeration.
+//! Optima of small cases. Rings use the dynamic program of Held and Karp (1962). Chains run it for
+//! each limit of the gap. Other models try all orders.
 
 use crate::cost::{Evaluator, Model, chain_cost, hop};
 use hoplite_core::topology::matrix::Links;
 
-/// 2^15 sets of 15 nodes and their last ones: 4 MB, some 10 ms.
+/// Most nodes of a ring: 2^15 sets of 15 nodes with their last nodes take 4 MB and some 10 ms.
 pub(super) const MAX_RING: usize = 16;
-/// As many programs as there are gaps, at most 55, of 2^11 sets each.
+/// Most nodes of a chain: one program for each gap, at most 55, with 2^11 sets each.
 pub(super) const MAX_CHAIN: usize = 11;
-/// 8! orders, each a swap away from the one before.
+/// Most nodes of any other model: 8! orders, each one swap away from the one before.
 pub(super) const MAX_ANY: usize = 8;
 
-/// An optimal order, if it can be computed at once. `evaluator` evaluates any order of the model.
+/// Returns an optimal order, if it can be computed quickly. `evaluator` evaluates orders of the
+/// model.
 pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>) -> Option<Vec<u32>> {
     match model {
         _ if links.len() <= 2 => Some(evaluator.order().to_vec()),
-        // All exchange with all at once, in whatever order.
+        // All ranks exchange with all others at once, so that all orders cost the same.
         Model::BCube(base) if links.len() <= *base as usize => Some(evaluator.order().to_vec()),
         Model::Ring if links.len() <= MAX_RING => Some(shortest_ring(links)),
         Model::Chain if links.len() <= MAX_CHAIN => Some(cheapest_chain(links)),
@@ -25,7 +26,7 @@ pub(super) fn optimum(links: Links<'_>, model: &Model, evaluator: Evaluator<'_>)
     }
 }
 
-/// Tries all orders, by Heap's algorithm (1963).
+/// Tries all orders with Heap's algorithm (1963).
 fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
     let nodes = evaluator.order().len();
     let (mut best, mut best_cost) = (evaluator.order().to_vec(), evaluator.cost());
@@ -51,14 +52,16 @@ fn enumerate(mut evaluator: Evaluator<'_>) -> Vec<u32> {
 
 const UNREACHABLE: u64 = u64::MAX;
 
-/// The costs of the cheapest paths through each set of nodes to each last one. Sixteen links of at most 2^58 fit 64 bits.
+/// The costs of the cheapest paths through each set of nodes to each last node. Sixteen links of at
+/// most 2^58 fit 64 bits.
 struct Paths {
     nodes: usize,
     costs: Vec<u64>,
 }
 
 impl Paths {
-    /// `first` says what the path of one node costs, `hop` what the next hop does; [`UNREACHABLE`] where there is none.
+    /// Computes the paths. `first` returns the cost of a path of one node, and `hop` the cost of a
+    /// hop; [`UNREACHABLE`] excludes a hop.
     fn new(nodes: usize, first: impl Fn(usize) -> u64, hop: impl Fn(usize, usize) -> u64) -> Self {
         let mut costs = vec![UNREACHABLE; nodes << nodes];
         for node in 0..nodes {
@@ -83,7 +86,8 @@ impl Paths {
         self.costs[set * self.nodes + last]
     }
 
-    /// The cheapest path through all nodes if `end` is added to its last one, and its cost.
+    /// Returns the cheapest path through all nodes and its cost. `end` returns the additional cost
+    /// of a last node.
     fn cheapest(
         &self,
         end: impl Fn(usize) -> u64,
@@ -112,7 +116,8 @@ impl Paths {
     }
 }
 
-/// The last node stands still, the others are a path whose ends are next to it.
+/// Finds the shortest ring. The last node is fixed, and the others are a path between two hops to
+/// it.
 fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     let fixed = links.len() - 1;
     let cost = |a: usize, b: usize| links.whole(a as u32, b as u32);
@@ -122,8 +127,8 @@ fn shortest_ring(links: Links<'_>) -> Vec<u32> {
     ring.into_iter().map(|node| node as u32).collect()
 }
 
-/// A chain costs what its hops cost for a block each, and its largest gap for the rest: for each gap as a limit, the cheapest path
-/// over links that are within it.
+/// Finds the cheapest chain, whose cost is one block per hop, plus the other bytes over the largest
+/// gap. For each gap as a limit, finds the cheapest path over links within the limit.
 fn cheapest_chain(links: Links<'_>) -> Vec<u32> {
     let nodes = links.len();
     let mut gaps: Vec<u64> = links.matrix().links().map(|link| u64::from(link.ps_per_byte)).collect();

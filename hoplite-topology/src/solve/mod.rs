@@ -1,15 +1,16 @@
 //! The search for a cheap order.
 //!
-//! A [`Search`] has no clock: its caller lets it make some moves, looks at the time, and says how much of it has gone. With the
-//! same seed and the same calls it finds the same order.
+//! A [`Search`] has no clock. Its caller requests some moves, checks the time, and passes the share
+//! of the time that has passed. With the same seed and the same calls, the search finds the same
+//! order.
 //!
 //! * `exact`: small cases, solved and proved at once.
 //! * `bound`: lower bounds of the cost.
 //! * `tour`: rings, by local search with neighbour lists, and kicks.
 //! * `anneal`: all other models, by annealing from the leaves of a dendrogram.
 //!
-//! Source: Cloud Collectives, section IV-C, whose search is annealing by swaps and permuted sub-arrays followed by a solver. Rings are
-//! travelling salesman problems and have better methods.
+//! Source: Cloud Collectives, section IV-C. Its search anneals by swaps and permuted sub-arrays,
+//! and then uses a solver. Rings are travelling salesman problems, for which better methods exist.
 
 mod anneal;
 mod bound;
@@ -27,10 +28,11 @@ use hoplite_core::topology::Links;
 use hoplite_core::topology::cluster::Dendrogram;
 use hoplite_core::topology::random::Random;
 
-/// The multipliers of a ring's bound get this part of the time at most: they also make the neighbour lists good.
+/// Largest share of the time for the multipliers of a ring's bound, which also improve the
+/// neighbour lists.
 const BOUND_SHARE: u32 = WHOLE / 4;
 
-/// Whether a search can find anything better.
+/// The state of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Status {
     /// A better order may be found.
@@ -60,12 +62,13 @@ enum Method<'a> {
 }
 
 impl<'a> Search<'a> {
-    /// Prepares a search, and ends it where the order can be computed: rings of up to `exact::MAX_RING` nodes, chains of up
-    /// to `exact::MAX_CHAIN`, all others of up to `exact::MAX_ANY`.
+    /// Prepares a search. Ends it at once if the optimum can be computed: for rings of up to
+    /// `exact::MAX_RING` nodes, chains of up to `exact::MAX_CHAIN`, and other models of up to
+    /// `exact::MAX_ANY`.
     ///
     /// # Errors
     ///
-    /// If the model does not exist for so many nodes.
+    /// Fails if the model does not exist for this number of nodes.
     pub fn new(links: Links<'a>, model: &Model, seed: u64) -> Result<Self, Error> {
         let identity: Vec<u32> = (0..links.len() as u32).collect();
         let start = Evaluator::new(links, model, &identity)?;
@@ -97,7 +100,7 @@ impl<'a> Search<'a> {
         Ok(search)
     }
 
-    /// Makes about `moves` moves. `done` of [`WHOLE`] of the time that the search has are gone.
+    /// Makes about `moves` moves. `done` of [`WHOLE`] of the search's time has passed.
     pub fn advance(&mut self, moves: u32, done: u32) -> Status {
         match &mut self.method {
             Method::Done => {}
@@ -135,22 +138,22 @@ impl<'a> Search<'a> {
         self.status()
     }
 
-    /// The best order so far.
+    /// Returns the best order so far.
     pub fn best(&self) -> &[u32] {
         &self.best
     }
 
-    /// The cost of the best order, in picoseconds.
+    /// Returns the cost of the best order, in picoseconds.
     pub const fn best_cost(&self) -> u128 {
         self.best_cost
     }
 
-    /// The lower bound of the cost, in picoseconds.
+    /// Returns the lower bound of the cost, in picoseconds.
     pub const fn lower_bound(&self) -> u128 {
         self.bound
     }
 
-    /// Whether the best order is proved to be an optimum.
+    /// Returns [`Status::Proved`] if the best order is an optimum.
     pub const fn status(&self) -> Status {
         if self.best_cost == self.bound { Status::Proved } else { Status::Searching }
     }

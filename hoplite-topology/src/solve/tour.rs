@@ -1,23 +1,24 @@
-//! Rings: local search by 2-opt and Or-opt moves among near neighbours, then kicks that exchange two short neighbouring segments
-//! and are taken back unless the ring is no longer after a local repair.
+//! Rings: local search by 2-opt and Or-opt moves among near neighbours, followed by kicks. A kick
+//! exchanges two short adjacent segments and repairs the ring locally. It is undone if the ring is
+//! longer afterwards.
 //!
-//! Sources: Bentley, "Fast algorithms for geometric traveling salesman problems" (1992), for neighbour lists and the queue of
-//! nodes to look at; Martin, Otto and Felten (1991) for kicks; Helsgaun (2000) for neighbours by the costs that the multipliers of the
-//! 1-tree change.
+//! Sources: Bentley, "Fast algorithms for geometric traveling salesman problems" (1992), for
+//! neighbour lists and the queue of nodes. Martin, Otto and Felten (1991) for kicks. Helsgaun
+//! (2000) for neighbours by costs that include the multipliers of the 1-tree.
 
 use std::collections::VecDeque;
 
 use hoplite_core::topology::matrix::Links;
 use hoplite_core::topology::random::Random;
 
-/// Neighbours of a node that are tried; 8 to 16 is usual (Johnson and McGeoch, 1997).
+/// Number of neighbours that are tried for each node; 8 to 16 is usual (Johnson and McGeoch, 1997).
 const NEIGHBOURS: usize = 10;
-/// Nodes that an Or-opt move takes along.
+/// Most nodes that an Or-opt move moves.
 const MAX_SEGMENT: usize = 3;
-/// Nodes in each segment that a kick exchanges: short ones keep the repair local.
+/// Most nodes in each segment of a kick. Short segments keep the repair local.
 const MAX_KICK: usize = 50;
 
-/// The removal of the edges (a, b) and (c, d) and addition of (a, c) and (b, d).
+/// Removes the edges (a, b) and (c, d), and adds (a, c) and (b, d).
 type TwoEdges = [u32; 4];
 
 #[derive(Debug)]
@@ -37,7 +38,7 @@ pub(super) struct Tour<'a> {
 }
 
 impl<'a> Tour<'a> {
-    /// Improves `order`. At least four nodes.
+    /// Starts from `order`, which has at least four nodes, and improves it.
     pub(super) fn new(links: Links<'a>, order: &[u32], multipliers: Vec<i64>, seed: u64) -> Self {
         let nodes = order.len();
         let mut positions = vec![0; nodes];
@@ -71,7 +72,8 @@ impl<'a> Tour<'a> {
         self.cost
     }
 
-    /// Exchanges two random segments that follow each other, repairs, and undoes both if the ring got longer.
+    /// Exchanges two random adjacent segments and repairs the ring. Undoes both if the ring got
+    /// longer.
     pub(super) fn kick(&mut self) {
         let nodes = self.order.len();
         let limit = MAX_KICK.min((nodes - 2) / 2);
@@ -103,7 +105,8 @@ impl<'a> Tour<'a> {
         self.links.whole(a, b).into()
     }
 
-    /// The cost of an edge with the multipliers of its ends, which change all rings alike.
+    /// Returns the cost of an edge with the multipliers of its ends, which change all rings
+    /// equally.
     fn reduced(&self, a: u32, b: u32) -> i64 {
         self.links.whole(a, b) as i64 + self.multipliers[a as usize] + self.multipliers[b as usize]
     }
@@ -112,7 +115,7 @@ impl<'a> Tour<'a> {
         self.neighbours[node as usize * self.width + index]
     }
 
-    /// The node after, or before, another.
+    /// Returns the node after or before another one.
     fn beside(&self, node: u32, ahead: bool) -> u32 {
         let position = self.positions[node as usize] as usize;
         let last = self.order.len() - 1;
@@ -136,7 +139,7 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// Tries to exchange an edge of `a` and one of a near node.
+    /// Tries to replace an edge of `a` and an edge of a near node.
     fn improve_two(&mut self, a: u32) -> bool {
         for ahead in [true, false] {
             let b = self.beside(a, ahead);
@@ -162,7 +165,7 @@ impl<'a> Tour<'a> {
         false
     }
 
-    /// Tries to move a segment that ends in `a` beside a near node.
+    /// Tries to move a segment that ends in `a` next to a near node.
     fn improve_segment(&mut self, a: u32) -> bool {
         for ahead in [true, false] {
             let before = self.beside(a, !ahead);
@@ -179,7 +182,8 @@ impl<'a> Tour<'a> {
                 for index in 0..self.width {
                     let c = self.neighbour(a, index);
                     let gain = removed - self.reduced(a, c);
-                    // A move that gains does so at its first pair of edges when seen from one of its ends (Lin, Kernighan, 1973).
+                    // If a move gains, then its first pair of edges gains, seen from one of its
+                    // ends (Lin, Kernighan, 1973).
                     if gain <= 0 {
                         break;
                     }
@@ -215,14 +219,15 @@ impl<'a> Tour<'a> {
         self.cost -= u128::from(gain.unsigned_abs());
     }
 
-    /// Moves the segment from `first` to `last`, which is between `before` and `after`, between c and f, so that `first` is next
-    /// to c. In the direction from `first` to `last`, f comes after c.
+    /// Moves the segment from `first` to `last`, between `before` and `after`, to between c and f,
+    /// with `first` next to c. In the direction from `first` to `last`, f follows c.
     fn insert(&mut self, [before, first, last, after]: [u32; 4], [c, f]: [u32; 2]) {
         self.insert_reversed([before, first, last, after], [c, f]);
         self.exchange_logged([c, last, first, f]);
     }
 
-    /// As [`insert`](Self::insert), but `last` is next to c and `first` to f.
+    /// Moves a segment as [`insert`](Self::insert) does, with `last` next to c and `first` next to
+    /// f.
     fn insert_reversed(&mut self, [before, first, last, after]: [u32; 4], [c, f]: [u32; 2]) {
         self.exchange_logged([before, first, c, f]);
         self.exchange_logged([before, c, after, last]);
@@ -233,7 +238,8 @@ impl<'a> Tour<'a> {
         self.exchange(a, b, c, d);
     }
 
-    /// Removes (a, b) and (c, d) and adds (a, c) and (b, d). In one direction of the ring b follows a and d follows c.
+    /// Removes (a, b) and (c, d), and adds (a, c) and (b, d). In one direction of the ring, b
+    /// follows a and d follows c.
     fn exchange(&mut self, a: u32, b: u32, c: u32, d: u32) {
         if self.beside(a, true) == b && self.beside(c, true) == d {
             self.reverse(b, c);
@@ -242,7 +248,8 @@ impl<'a> Tour<'a> {
         }
     }
 
-    /// Reverses the path from one node ahead to another, or all the rest, whichever is shorter.
+    /// Reverses the path from one node ahead to another, or the rest of the ring, whichever is
+    /// shorter.
     fn reverse(&mut self, from: u32, to: u32) {
         let nodes = self.order.len();
         let mut start = self.positions[from as usize] as usize;
@@ -262,7 +269,8 @@ impl<'a> Tour<'a> {
     }
 }
 
-/// For each node the `width` others with the least cost after multipliers, nearest first.
+/// Returns, for each node, the `width` other nodes with the smallest cost with multipliers, nearest
+/// first.
 fn near(links: Links<'_>, multipliers: &[i64], width: usize) -> Vec<u32> {
     let nodes = links.len() as u32;
     let mut neighbours = Vec::with_capacity(links.len() * width);

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::{cases, made, number, numbers, order};
 
-/// A fraction as text.
+/// Parses a fraction.
 fn fraction(value: &Value) -> f64 {
     let text = value.as_str().unwrap();
     let (above, below) = text.split_once('/').unwrap_or((text, "1"));
@@ -57,7 +57,7 @@ fn rates_and_ends_are_those_of_the_reference() {
     }
 }
 
-/// Checks the loads of the steps of a collective.
+/// Checks the loads of a collective's steps.
 fn check_loads(network: &Network, algorithm: &Algorithm, order: &[u32], expected: &[f64]) {
     let outcome = allreduce(network, algorithm, order, 1e6, 0.0, 1e9).unwrap();
     assert_eq!(outcome.steps.len(), expected.len());
@@ -128,7 +128,7 @@ fn figure_16_gives_the_defaults() {
 }
 
 #[test]
-fn a_step_ends_as_fair_rates_say() {
+fn a_step_ends_by_fair_rates() {
     for (network, seed) in [
         (Network::fat_tree(64, Routing::Ecmp(3)).unwrap(), 1),
         (Network::bigraph(32, Routing::Ecmp(4)).unwrap(), 2),
@@ -152,7 +152,8 @@ fn a_step_ends_as_fair_rates_say() {
 
 #[test]
 fn hierarchies_follow_racks() {
-    // Four leaves of four hosts with one spine: a ring in order has one flow out of each leaf at a time, but n - 1 steps of it.
+    // Four leaves of four hosts with one spine. A ring in order has one flow out of each leaf at a
+    // time, but takes n - 1 steps.
     let tree = Network::FatTree { leaves: 4, hosts_per_leaf: 4, spines: 1, routing: Routing::Modulo };
     let natural: Vec<u32> = (0..16).collect();
     let outcome = allreduce(&tree, &Algorithm::Hierarchical(vec![4, 4]), &natural, 16e6, 0.0, 1e9).unwrap();
@@ -163,7 +164,7 @@ fn hierarchies_follow_racks() {
 }
 
 #[test]
-fn measured_networks_use_what_was_measured() {
+fn measured_networks_use_their_measurements() {
     let matrix = made::random_matrix(4, 1);
     let slowest = (0..4_usize).map(|rank| matrix.link(rank, (rank + 1) % 4));
     let gap = slowest.clone().map(|link| link.ps_per_byte).max().unwrap();
@@ -173,7 +174,7 @@ fn measured_networks_use_what_was_measured() {
     assert_close(outcome.seconds, 6.0 * (f64::from(latency) * 1e-9 + 1e6 * f64::from(gap) * 1e-12));
 }
 
-/// Two racks of four, with rates within and between them, in picoseconds per byte.
+/// Returns two racks of four, with these times per byte within and between them, in picoseconds.
 fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
     let link = |a: usize, b: usize| {
         let is_near = a / 4 == b / 4;
@@ -183,7 +184,7 @@ fn two_racks(near: u32, far: u32, far_ns: u32) -> Matrix {
     Matrix::from_links(made::names(8), link).unwrap()
 }
 
-/// The load on the busiest link of a ring of eight, in bytes of a link of 25 MB/s.
+/// Returns the load on the busiest link of a ring of eight, in bytes of a link of 25 MB/s.
 fn ring_load(network: &MeasuredNetwork, order: [u32; 8]) -> f64 {
     let network = Network::Measured(network.clone());
     allreduce(&network, &Algorithm::Ring, &order, 8.0, 0.0, 25e6).unwrap().steps[0].load
@@ -193,13 +194,14 @@ const IN_RACKS: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 const IN_TURN: [u32; 8] = [0, 4, 1, 5, 2, 6, 3, 7];
 
 #[test]
-fn pairs_that_cross_share_the_uplink_that_load_has_shown() {
-    // Under load 2.8 pairs on an average cross an uplink of half a link.
+fn crossing_pairs_share_the_uplink_measured_under_load() {
+    // Under load, 2.8 pairs on average cross an uplink with half the rate of a link.
     let network = MeasuredNetwork::shared(two_racks(40_000, 224_000, 10_000), None, None).unwrap();
     assert_eq!((network.groups(), network.uplinks()), (2, vec![0.5]));
     assert_close(ring_load(&network, IN_RACKS), 2.0);
     assert_close(ring_load(&network, IN_TURN), 8.0);
-    // A pair that crosses alone gets all of it, and not what it got under load; without uplinks it is alone in any case.
+    // A pair that crosses alone gets the whole uplink instead of its rate under load. Without
+    // uplinks, each pair is alone.
     let unshared = MeasuredNetwork::unshared(two_racks(40_000, 224_000, 10_000));
     for order in [IN_RACKS, IN_TURN] {
         assert_close(ring_load(&unshared, order), 5.6);
@@ -208,14 +210,14 @@ fn pairs_that_cross_share_the_uplink_that_load_has_shown() {
 
 #[test]
 fn uplinks_can_be_given() {
-    // No rate shows the racks, but the latency does.
+    // The latency shows the racks, but no rate does.
     let network =
         |uplinks: &[f64]| MeasuredNetwork::shared(two_racks(40_000, 40_000, 50_000), None, Some(uplinks));
     let quarter = network(&[0.25]).unwrap();
     assert_close(ring_load(&quarter, IN_RACKS), 4.0);
     assert_close(ring_load(&quarter, IN_TURN), 16.0);
     assert_close(ring_load(&network(&[4.0]).unwrap(), IN_TURN), 1.0);
-    // A pair gets no more than it was measured to get.
+    // A pair gets at most its measured rate.
     let slow = MeasuredNetwork::shared(two_racks(40_000, 120_000, 50_000), None, Some(&[1.0])).unwrap();
     assert_close(ring_load(&slow, IN_RACKS), 3.0);
     assert_close(ring_load(&slow, IN_TURN), 4.0);
@@ -232,10 +234,10 @@ fn groups_can_be_given() {
     let names = |node: usize| vec![["a", "b"][node / 4].to_owned(), format!("r{}", node / 2 % 2)];
     let groups: Vec<Vec<String>> = (0..8).map(names).collect();
     let network = MeasuredNetwork::shared(matrix(), Some(&groups), Some(&[0.5, 1.0])).unwrap();
-    assert_eq!((network.groups(), network.uplinks()), (6, vec![0.5, 1.0]), "r0 of a is not r0 of b");
+    assert_eq!((network.groups(), network.uplinks()), (6, vec![0.5, 1.0]), "r0 of a differs from r0 of b");
     assert_close(ring_load(&network, IN_RACKS), 2.0);
     assert_close(ring_load(&network, IN_TURN), 8.0);
-    // Of round trips alone no rate is known, nor an uplink.
+    // Round trips alone show no rate and no uplink.
     let latencies = MeasuredNetwork::shared(two_racks(0, 0, 50_000), Some(&groups), None).unwrap();
     assert_eq!((latencies.groups(), latencies.uplinks()), (0, Vec::new()));
     let one = |groups: &[Vec<String>]| MeasuredNetwork::shared(matrix(), Some(groups), Some(&[1.0]));
@@ -327,7 +329,7 @@ fn percentiles_are_by_nearest_rank() {
 }
 
 #[test]
-fn probing_ends_when_the_percentile_holds_still() {
+fn probing_ends_when_the_percentile_is_steady() {
     let count = |round_trip: &dyn Fn(usize) -> u64| {
         let mut samples = Samples::default();
         while !samples.is_enough() && samples.len() < 100 * BLOCK {
@@ -335,9 +337,9 @@ fn probing_ends_when_the_percentile_holds_still() {
         }
         samples.len()
     };
-    assert_eq!(count(&|_| 50_000), 4 * BLOCK, "one block to compare with, and three");
+    assert_eq!(count(&|_| 50_000), 4 * BLOCK, "one block for comparison, and three more");
     assert_eq!(count(&|index| 50_000 + index as u64 % 16 * 1000), 4 * BLOCK);
-    // Each block is 3% faster than all before, for five blocks.
+    // Each of five blocks is 3% faster than all before it.
     assert_eq!(
         count(&|index| 50_000 * 97_u64.pow((index / BLOCK).min(5) as u32)
             / 100_u64.pow((index / BLOCK).min(5) as u32)),

@@ -1,4 +1,4 @@
-//! Matrices made from a seed.
+//! Matrices generated from a seed.
 
 use hoplite_core::topology::random::Random;
 use hoplite_core::topology::{Link, Matrix};
@@ -10,7 +10,7 @@ pub(crate) fn names(nodes: usize) -> Vec<String> {
     (0..nodes).map(|node| format!("node-{node}")).collect()
 }
 
-/// A matrix from two tables.
+/// Builds a matrix from two tables.
 pub(crate) fn tables(alpha_ns: &Value, ps_per_byte: &Value) -> Matrix {
     let rows = |value: &Value| -> Vec<Vec<f64>> {
         let rows = value.as_array().unwrap().iter();
@@ -43,7 +43,7 @@ pub(crate) fn shuffled(nodes: usize, seed: u64) -> Vec<u32> {
     order
 }
 
-/// A random order, and the position of each node in it.
+/// Returns a random order, and the position of each node in it.
 fn planted(nodes: usize, random: &mut Random) -> (Vec<usize>, Vec<usize>) {
     let mut order: Vec<usize> = (0..nodes).collect();
     random.shuffle(&mut order);
@@ -54,7 +54,7 @@ fn planted(nodes: usize, random: &mut Random) -> (Vec<usize>, Vec<usize>) {
     (order, positions)
 }
 
-/// The matrix of numbers for each pair i < j, asked for in order.
+/// Builds a matrix from the links of pairs i < j, which are generated in order.
 fn by_pairs(nodes: usize, mut link: impl FnMut(usize, usize) -> Link) -> Matrix {
     let mut links = vec![vec![Link::default(); nodes]; nodes];
     for (i, row) in links.iter_mut().enumerate() {
@@ -65,7 +65,8 @@ fn by_pairs(nodes: usize, mut link: impl FnMut(usize, usize) -> Link) -> Matrix 
     Matrix::from_links(names(nodes), |a, b| Ok(links[a.min(b)][a.max(b)])).unwrap()
 }
 
-/// A hierarchy with a planted tour. Each other edge costs more than the edge of the tour at its level.
+/// Builds a hierarchy with a planted ring. Each other edge costs more than the ring's edge at its
+/// level.
 pub(crate) fn planted_ring(case: &Value) -> Matrix {
     let sizes: Vec<usize> = numbers(&case["sizes"]).into_iter().map(|size| size as usize).collect();
     let bases = numbers(&case["bases_alpha_ns"]);
@@ -89,7 +90,8 @@ pub(crate) fn planted_ring(case: &Value) -> Matrix {
     })
 }
 
-/// Racks of a planted order, whose steps use the given pairs of positions; all other pairs cost a little more.
+/// Builds racks of a planted order. The collective's steps use the pairs of positions for which
+/// `is_used` returns `true`. All other pairs cost a little more.
 pub(crate) fn planted_steps(case: &Value, is_used: impl Fn(usize, usize) -> bool) -> Matrix {
     let (nodes, rack) = (number(&case["n"]) as usize, number(&case["rack"]) as usize);
     let (intra, inter) = (numbers(&case["intra"]), numbers(&case["inter"]));

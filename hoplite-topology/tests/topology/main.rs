@@ -1,4 +1,4 @@
-//! The topology library against cases of an independent reference, and its properties.
+//! Tests of the topology library against cases of an independent reference, and of its properties.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod made;
@@ -13,7 +13,7 @@ mod solver;
 
 use serde_json::Value;
 
-/// The cases of one kind.
+/// Returns the cases of one kind.
 fn cases(kind: &str) -> Vec<Value> {
     let file: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
     let cases = file["cases"].as_array().unwrap().iter();

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::{cases, number, order};
 
-/// FNV-1a, 64 bits, over the ranks of each switch in ascending order.
+/// Returns the FNV-1a hash (64 bits) of the ranks of each switch in ascending order.
 fn hash(halves: &Halves) -> String {
     let sorted = halves.iter().flatten().flat_map(|ranks| {
         let mut ranks = ranks.clone();
@@ -92,7 +92,7 @@ fn planted_conflicts_are_found() {
     };
     assert_eq!(change(&|halves| halves[0][0][0] = 1), Conflict::TwoPlaces { rank: 1 });
     assert_eq!(change(&|halves| halves[0][0].clear()), Conflict::NoPlace { rank: 0 });
-    // Any two ranks of different halves that change places put a pair into one half.
+    // A swap of two ranks of different halves puts a pair into one half.
     assert!(matches!(
         change(&|halves| {
             let rank = halves[0][0][0];
@@ -125,7 +125,7 @@ fn planted_conflicts_are_found() {
     }
     assert_eq!(
         shared, 24,
-        "with all links in use, each swap of ranks within a half makes two pairs share one"
+        "if all links are in use, each swap of ranks within a half makes two pairs share a link"
     );
 }
 
@@ -134,7 +134,7 @@ fn is_close(a: f64, b: &Value) -> bool {
     (a - b).abs() <= 1e-9 * b.abs()
 }
 
-/// Checks a plan, and the ring beside it, against a case.
+/// Checks a plan and its ring against a case.
 fn check_plan(case: &Value, expect: &Value) {
     let factors = order(&case["p"]);
     let bandwidths: Vec<f64> =
@@ -184,7 +184,7 @@ fn schedules_are_those_of_figure_4() {
     }
 }
 
-/// All ordered factorizations.
+/// Returns all ordered factorizations.
 fn factorizations(number: u32) -> Vec<Vec<u32>> {
     if number == 1 {
         return vec![Vec::new()];
@@ -202,7 +202,7 @@ fn the_best_decomposition_is_the_best_of_all() {
     for nodes in [1, 2, 7, 12, 60, 64] {
         for (latency, bytes) in [(1e-3, 1e3), (1e-6, 1e8), (1e-5, 1e6), (0.0, 1e6)] {
             let best = decompose::best(&[nodes], &[1e9], latency, bytes).unwrap();
-            // On one flat level the factors do not divide the bandwidth.
+            // On one flat level, factors do not divide the bandwidth.
             let seconds = |factors: Vec<u32>| {
                 let mut left = bytes;
                 let stages = factors.into_iter().map(|factor| {

@@ -1,4 +1,4 @@
-//! The search against optima that are known.
+//! The search against known optima.
 
 use hoplite_core::topology::{Links, Matrix};
 use hoplite_topology::Model;
@@ -7,7 +7,7 @@ use hoplite_topology::solve::{Search, Status, WHOLE};
 
 use crate::{cases, made, number, order};
 
-/// Searches with so many calls of so many moves.
+/// Runs a search with `calls` calls of `moves` moves each.
 fn search<'a>(links: Links<'a>, model: &Model, calls: u32, moves: u32) -> Search<'a> {
     let mut search = Search::new(links, model, 1).unwrap();
     for call in 0..calls {
@@ -22,7 +22,7 @@ fn search<'a>(links: Links<'a>, model: &Model, calls: u32, moves: u32) -> Search
     search
 }
 
-/// Checks that what the search finds is at most so much worse than the optimum.
+/// Checks that the search's result exceeds the optimum by at most `per_mille` thousandths.
 fn check(matrix: &Matrix, size_bytes: u64, model: &Model, optimum: u64, per_mille: u128, name: &str) {
     let links = Links::new(matrix, size_bytes).unwrap();
     let found = search(links, model, 2000, 20);
@@ -57,8 +57,8 @@ fn planted_rings_are_found() {
         let name = case["name"].as_str().unwrap();
         let identity: Vec<u32> = (0..matrix.len() as u32).collect();
         let before = cost(Links::new(&matrix, 0).unwrap(), &Model::Ring, &identity).unwrap();
-        assert_eq!(before, u128::from(number(&case["identity"])), "{name} is made otherwise");
-        // The targets: half a percent for 64 nodes, three for 1,000.
+        assert_eq!(before, u128::from(number(&case["identity"])), "{name} was generated differently");
+        // The targets are half a percent for 64 nodes, and three for 1,000.
         let per_mille = if matrix.len() <= 64 { 5 } else { 30 };
         check(&matrix, 0, &Model::Ring, number(&case["optimum"]), per_mille, name);
     }
@@ -97,7 +97,7 @@ fn planted_steps_are_found() {
         let identity: Vec<u32> = (0..nodes as u32).collect();
         let links = Links::new(&matrix, number(&case["size_bytes"])).unwrap();
         let before = case["identity"].as_u64().unwrap_or_else(|| number(&case["expect"]["hd"]["identity"]));
-        assert_eq!(cost(links, &model, &identity), Ok(before.into()), "{name} is made otherwise");
+        assert_eq!(cost(links, &model, &identity), Ok(before.into()), "{name} was generated differently");
         check(&matrix, number(&case["size_bytes"]), &model, optimum, 100, name);
     }
 }

@@ -1,4 +1,4 @@
-//! What holds for all matrices and orders.
+//! Properties of all matrices and orders.
 
 use hoplite_core::topology::Links;
 use hoplite_core::topology::random::Random;
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use crate::made;
 
-/// All models that exist for so many nodes.
+/// Returns all models that exist for this number of nodes.
 fn models(nodes: usize) -> Vec<Model> {
     let mut models = vec![
         Model::Ring,
@@ -69,7 +69,7 @@ proptest! {
         let links = Links::new(&matrix, size_bytes).unwrap();
         for model in models(nodes) {
             if nodes == 8 || matches!(model, Model::Ring | Model::Chain) && (10..=16).contains(&nodes) {
-                continue; // Exact, and tested against the reference.
+                continue; // Exact results are tested against the reference.
             }
             let Ok(mut search) = Search::new(links, &model, seed) else { continue };
             let before = cost(links, &model, &(0..nodes as u32).collect::<Vec<_>>()).unwrap();

@@ -1,4 +1,4 @@
-//! Questions to an external solver, answered here by trying all orders.
+//! Questions to an external solver. The tests answer them by trying all orders.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn list(term: &Term) -> &[Term] {
     }
 }
 
-/// Numbers by name; the least that satisfy all assertions that were looked at.
+/// The smallest numbers that satisfy the assertions examined so far, by name.
 type Numbers = BTreeMap<String, u128>;
 
 fn number(term: &Term, numbers: &Numbers) -> u128 {
@@ -72,7 +72,7 @@ fn holds(term: &Term, order: &[u32]) -> bool {
     }
 }
 
-/// Raises numbers until `term`, which is (>= name ...), holds; says whether it had to.
+/// Raises numbers until `term`, which is (>= name ...), holds. Returns `true` if it raised any.
 fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     let [_, name, least] = list(term) else { panic!("{term:?}") };
     let least = number(least, numbers);
@@ -83,7 +83,8 @@ fn raise(term: &Term, numbers: &mut Numbers) -> bool {
     true
 }
 
-/// Returns `true` if an order, with the least numbers that its assertions allow, satisfies all of the question.
+/// Returns `true` if an order satisfies the whole question, with the smallest numbers that its
+/// assertions allow.
 fn satisfies(question: &[Term], order: &[u32]) -> bool {
     let assertions = || {
         question.iter().map(list).filter(|command| word(&command[0]) == "assert").map(|command| &command[1])
@@ -146,7 +147,7 @@ fn answers_hold_an_order_or_none() {
 }
 
 #[test]
-fn what_cannot_be_asked_is_refused() {
+fn unsupported_questions_are_refused() {
     let matrix = made::random_matrix(17, 1);
     let links = Links::new(&matrix, 0).unwrap();
     assert_eq!(question(links, &Model::Ring, 1), Err(Error::TooManyForSolver { count: 17 }));

@@ -1,4 +1,4 @@
-//! Which schedule is the cheapest for so many vertices, so large objects, and such links.
+//! Chooses the cheapest schedule by the number of vertices, the object size and the links.
 
 use std::time::Duration;
 
@@ -6,25 +6,28 @@ use super::schedule::{Entry, ReduceSchedule};
 use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 
-/// More dimensions than this have no shape of their own: 2^16 vertices are more than a shard takes nodes.
+/// Most dimensions. 2^16 vertices exceed the number of nodes that a shard accepts.
 const MAX_DIMENSIONS: u32 = 16;
 
-/// Most streams that a receiver takes in at once by plan. Each needs a connection, and a frame's worth of memory.
+/// Most streams that a schedule lets a receiver take at once. Each needs a connection and memory
+/// for a frame.
 const MAX_STREAMS: usize = 64;
 
-/// Returns the time that a reduce takes by this schedule: inflow * S/B + depth * L, see [`ReduceSchedule`].
+/// Returns the time of a reduce with this schedule: inflow * S/B + depth * L, see
+/// [`ReduceSchedule`].
 pub fn estimate(schedule: &ReduceSchedule, vertices: usize, size_bytes: u64, link: LinkEstimate) -> Duration {
     let seconds = schedule.busiest_inflow(vertices) as f64 * link.transfer_seconds(size_bytes)
         + schedule.depth(vertices) as f64 * link.hop_seconds(size_bytes);
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// Chooses the cheapest schedule for `vertices` vertices beside the receiver, for objects of `size_bytes`, if all links are alike.
+/// Chooses the cheapest schedule for `vertices` vertices besides the receiver, if all links are
+/// alike.
 ///
-/// By their [`estimate`]. A star is considered up to 64 vertices. Among equals the plainest wins: chain, star, more dimensions,
-/// tree.
+/// Compares [`estimate`]s. Considers a star for up to 64 vertices. At equal estimates the simplest
+/// schedule wins: chain, star, more dimensions, tree.
 ///
-/// Source: Hoplite, appendix A: between one and two dimensions this is the test n B L > S.
+/// Source: Hoplite, appendix A. Between one and two dimensions, this is the test n B L > S.
 pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<ReduceSchedule> {
     let mut candidates = vec![ReduceSchedule::chain(vertices)];
     if vertices <= MAX_STREAMS {
@@ -36,8 +39,8 @@ pub fn choose(vertices: usize, size_bytes: u64, link: LinkEstimate) -> Choice<Re
     cheapest(candidates, vertices, size_bytes, link)
 }
 
-/// Chooses the cheapest schedule, as [`choose`] does, for vertices in `groups` groups of nodes, the largest of which has `largest`
-/// vertices. Whichever is chosen, one object goes from each group to another, if nodes can combine.
+/// Chooses the cheapest schedule for vertices in `groups` groups of at most `largest` vertices
+/// each. Each schedule considered sends one object between two groups, if nodes can combine.
 pub fn choose_for_groups(
     vertices: usize,
     (groups, largest): (usize, usize),
@@ -55,7 +58,7 @@ pub fn choose_for_groups(
     cheapest([through].into_iter().chain(of_groups).collect(), vertices, size_bytes, link)
 }
 
-/// In how many dimensions so many vertices can be arranged.
+/// Returns the largest number of dimensions for this number of vertices.
 fn dimensions(vertices: usize) -> u32 {
     vertices.max(2).ilog2().min(MAX_DIMENSIONS)
 }
@@ -71,7 +74,7 @@ fn cheapest(
         (schedule, time)
     };
     let mut ranked: Vec<(ReduceSchedule, Duration)> = candidates.into_iter().map(estimated).collect();
-    // Stable, so that among equals the plainer one stays in front.
+    // The sort is stable, so at equal estimates the simpler schedule stays in front.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let mut ranked = ranked.into_iter();
     let (schedule, estimate) = ranked.next().unwrap_or((ReduceSchedule::Star, Duration::ZERO));
@@ -115,7 +118,7 @@ mod tests {
         let of_groups = ReduceSchedule::Groups { lengths: vec![16], groups: 4, entry: Entry::Last };
         assert_eq!(chosen(64 << 20, link), of_groups);
         assert_eq!(of_groups.to_string(), "2D chain of 16 x 4 groups");
-        // Recursively: the chains of 16 are broken down too when 16 B L is still more than S.
+        // The chains of 16 are split recursively while 16 B L exceeds S.
         assert!(matches!(chosen(2 << 20, link), ReduceSchedule::Groups { lengths, .. } if lengths.len() > 1));
     }
 

@@ -1,19 +1,23 @@
-//! The shape of a reduce: which node combines what, and in which order partial results travel to the receiver.
+//! The shape of a reduce: the inputs of each node, and the order in which partial results reach the
+//! receiver.
 //!
-//! Sources become ready in any order, and the plan grows with them: each new [`Vertex`] takes in some of the streams
-//! that nothing takes in yet, and is such a stream itself from then on. How many it takes in is all that a
-//! [`ReduceSchedule`] decides. Once enough sources have joined, the receiver takes in what is left, and its own sources last,
-//! since to move them would be a wasted transfer.
+//! Sources become ready in any order, and the plan grows with them. Each new [`Vertex`] takes in
+//! some of the loose streams, which no vertex takes in yet. Its own stream is then loose. A
+//! [`ReduceSchedule`] decides only the number of streams that a vertex takes in. Once enough
+//! sources have joined, the receiver takes in all loose streams. It adds its own sources last,
+//! because moving them would be a wasted transfer.
 //!
-//! Where nodes are in groups, such as racks, each group makes a stream of its own, and takes in that of the group before it once
-//! all sources are there. The links that groups share are crossed by one object for each group but the receiver's.
+//! If nodes are in groups such as racks, each group makes its own stream. Once all sources are
+//! there, each group takes in the stream of the group before it. The links between groups carry one
+//! object for each group except the receiver's.
 //!
-//! Where stores say that links are slow, vertices change places within their group, so that fewer streams go over such links.
+//! If stores report slow links, vertices exchange places within their group, so that fewer streams
+//! use such links.
 //!
 //! Source: Hoplite, section 4.3 and appendix A.
 
 mod cost;
-mod detours;
+mod rerouting;
 mod schedule;
 mod tree;
 

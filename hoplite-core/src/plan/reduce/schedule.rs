@@ -1,11 +1,11 @@
-//! How many loose streams a new vertex takes in, by its position in the order of arrival.
+//! Schedules: the number of loose streams that a new vertex takes in, by its order of arrival.
 
 use std::fmt;
 
-/// The shape into which sources are arranged as they arrive.
+/// The shape that sources form as they arrive.
 ///
-/// With n vertices beside the receiver, objects of S bytes, bandwidth B and a latency of L from one node to the next, the
-/// receiver included:
+/// For n vertices besides the receiver, objects of S bytes, bandwidth B, and a latency of L for
+/// each hop, including the last hop to the receiver:
 ///
 /// | schedule | time | most bytes into a node | most bytes out of a node |
 /// | --- | --- | --- | --- |
@@ -13,60 +13,65 @@ use std::fmt;
 /// | [`Self::Chain`], 1D | S/B + n L | S | S |
 /// | [`Self::Chain`], k dimensions | k S/B + (1 + sum of (length - 1)) L | k S | S |
 /// | [`Self::Tree`] | 2 S/B + (levels) L | 2 S | S |
-/// | [`Self::Groups`] | as chains: 1D if streams enter at the [first](Entry::First) vertex, else one dimension more than within | S, or k S | S |
+/// | [`Self::Groups`], [first](Entry::First) | as a chain in 1D | S | S |
+/// | [`Self::Groups`], [last](Entry::Last) | as chains with one dimension more than in a group | k S | S |
 ///
-/// Between two groups of nodes, such as racks, [`Self::Groups`] sends one object, whatever the order in which sources come.
+/// Between two groups of nodes, [`Self::Groups`] sends one object, in whatever order sources
+/// arrive.
 ///
-/// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions; its recursion gives the further
-/// dimensions. A binary tree beats a chain of two dimensions as soon as it has more than four vertices.
+/// Source: Hoplite, section 4.3 and appendix A, for chains in one and two dimensions. The
+/// appendix's recursion gives more dimensions. A binary tree beats a chain of two dimensions with
+/// more than four vertices.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ReduceSchedule {
-    /// Every source goes straight to the receiver.
+    /// Sends every source straight to the receiver.
     Star,
-    /// A chain of chains: `lengths[0]` vertices make a chain, `lengths[1]` ends of such chains make another one, and so
-    /// on. One length is the plain chain.
+    /// A chain of chains: `lengths[0]` vertices form a chain, `lengths[1]` ends of such chains form
+    /// another one, and so on. One length is a plain chain.
     Chain {
-        /// The lengths, innermost first; none is zero.
+        /// The lengths, innermost first. None is zero.
         lengths: Vec<usize>,
     },
-    /// A balanced binary tree of this many vertices, which arrive in post-order: children before their parent.
+    /// A balanced binary tree. Its vertices arrive in post-order: children before their parent.
     Tree {
-        /// The number of vertices that the tree is planned for.
+        /// The planned number of vertices.
         vertices: usize,
     },
-    /// A chain of groups of nodes, the receiver's last, each of which has a chain, or a chain of chains, of its own. The groups
-    /// are joined when all sources are there.
+    /// A chain of groups, with the receiver's group last. Each group has its own chain, or chain of
+    /// chains. The groups are joined when all sources are there.
     Groups {
-        /// The lengths of the chains of the largest group, as those of [`Self::Chain`]; one if the entry is the first vertex.
+        /// The lengths of the chains of the largest group, as in [`Self::Chain`]. One length if the
+        /// entry is the first vertex.
         lengths: Vec<usize>,
         /// The number of groups.
         groups: usize,
-        /// Where a group takes in the stream of the one before it.
+        /// The vertex of a group that takes in the stream of the previous group.
         entry: Entry,
     },
 }
 
-/// Where a group of nodes takes in the stream of the one before it.
+/// The vertex at which a group takes in the stream of the previous group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Entry {
-    /// At the vertex where its own chain begins: one chain goes through all groups.
+    /// The first vertex of the group's chain. One chain goes through all groups.
     First,
-    /// At the vertex where its own chains end: all groups combine theirs at the same time.
+    /// The last vertex of the group's chains. All groups combine at the same time.
     Last,
 }
 
 impl ReduceSchedule {
-    /// The chain in one dimension.
+    /// Returns the chain in one dimension.
     pub fn chain(vertices: usize) -> Self {
         Self::Chain { lengths: vec![vertices.max(1)] }
     }
 
-    /// A chain in `dimensions` dimensions, each about as long as the others: the shortest that has room for `vertices`.
+    /// Returns the shortest chain in `dimensions` dimensions of about equal length that has room
+    /// for `vertices`.
     pub fn chain_of_chains(vertices: usize, dimensions: u32) -> Self {
         let has_room = |length: usize| length.saturating_pow(dimensions) >= vertices;
         let longest = (1..=vertices.max(1)).find(|length| has_room(*length)).unwrap_or(1);
         let mut lengths = vec![longest; dimensions.max(1) as usize];
-        // The last dimensions can be shorter if there is still room, as for 6 = 3 x 2.
+        // The last dimensions may be shorter if the vertices still fit, as for 6 = 3 x 2.
         for dimension in 0..lengths.len() {
             let others: usize =
                 lengths.iter().enumerate().filter(|(other, _)| *other != dimension).map(|(_, l)| l).product();
@@ -76,12 +81,14 @@ impl ReduceSchedule {
         Self::Chain { lengths }
     }
 
-    /// Where groups of nodes take in the streams of others; `None` if they are of no matter.
+    /// Returns the vertex at which groups take in other streams; `None` if the schedule ignores
+    /// groups.
     pub const fn entry(&self) -> Option<Entry> {
         if let Self::Groups { entry, .. } = self { Some(*entry) } else { None }
     }
 
-    /// How many loose streams a vertex takes in if it is number `position` (from zero) to join, of its group if there are groups.
+    /// Returns the number of loose streams that a vertex takes in. `position` is its order of
+    /// arrival from zero, within its group if the schedule uses groups.
     pub fn takes_in(&self, position: usize) -> usize {
         match self {
             Self::Star => 0,
@@ -90,7 +97,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// The number of steps on the longest way to the receiver, for `vertices` vertices.
+    /// Returns the number of hops on the longest way to the receiver, for `vertices` vertices.
     pub fn depth(&self, vertices: usize) -> usize {
         match self {
             _ if vertices == 0 => 0,
@@ -102,7 +109,7 @@ impl ReduceSchedule {
         }
     }
 
-    /// How many objects' worth of bytes flow into the busiest node.
+    /// Returns the number of objects that flow into the busiest node.
     pub fn busiest_inflow(&self, vertices: usize) -> usize {
         match self {
             Self::Star => vertices,
@@ -116,12 +123,16 @@ impl ReduceSchedule {
     }
 }
 
-/// The digits of `position` count along the dimensions. A vertex takes in the vertex before it in each dimension in which it
-/// is not the first; the last vertex along a dimension is also a member of the next dimension.
+/// Returns the number of streams that the vertex at `position` takes in.
+///
+/// The digits of `position` count along the dimensions. A vertex takes in the vertex before it in
+/// each dimension, unless it is the first there. The last vertex of a dimension also belongs to the
+/// next dimension.
 fn takes_in_of_chains(lengths: &[usize], position: usize) -> usize {
     let planned = lengths.iter().fold(1_usize, |product, length| product.saturating_mul(*length));
     if position >= planned {
-        // More vertices than planned, for example because a source joins again: they prolong the chain.
+        // There are more vertices than planned, for example because a source joined again. They
+        // extend the chain.
         return 1;
     }
     let mut taken = 0;
@@ -141,12 +152,13 @@ fn depth_of_chains(lengths: &[usize]) -> usize {
     1 + lengths.iter().map(|length| length - 1).sum::<usize>()
 }
 
-/// Returns the number of streams that a vertex takes in that is the last one in all of its chains.
+/// Returns the number of streams of a vertex that is the last one in all its chains.
 fn dimensions_of(lengths: &[usize]) -> usize {
     lengths.iter().filter(|length| **length > 1).count()
 }
 
-/// How many children the vertex at `position` has in the post-order of a balanced binary tree of `vertices`.
+/// Returns the number of children of the vertex at `position` in the post-order of a balanced
+/// binary tree of `vertices`.
 fn children_in_post_order(mut position: usize, mut vertices: usize) -> usize {
     if position >= vertices {
         return 1;
@@ -195,7 +207,8 @@ fn write_chains(f: &mut fmt::Formatter<'_>, lengths: &[usize]) -> fmt::Result {
 mod tests {
     use super::*;
 
-    /// Lets `vertices` arrive; answers the longest way to the receiver, the largest inflow, and what the receiver takes in.
+    /// Lets `vertices` vertices arrive. Returns the depth, the largest inflow, and the number of
+    /// streams into the receiver.
     fn grow(schedule: &ReduceSchedule, vertices: usize) -> (usize, usize, usize) {
         let mut loose: Vec<usize> = Vec::new();
         let mut inflow = 0;
@@ -209,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn shapes_are_as_deep_and_as_wide_as_they_say() {
+    fn depth_and_inflow_match_the_shapes() {
         for vertices in 1..200 {
             let shapes = [
                 ReduceSchedule::Star,
@@ -245,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_planned_for_goes_on_as_one_chain() {
+    fn more_vertices_than_planned_extend_the_chain() {
         for schedule in [
             ReduceSchedule::chain(4),
             ReduceSchedule::chain_of_chains(4, 2),

@@ -1,50 +1,52 @@
-//! The vertices of a reduce, as an in-tree that grows and is mended.
+//! The vertices of a reduce: an in-tree that grows and is repaired.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::schedule::{Entry, ReduceSchedule};
 use crate::topology::place::{EVERYWHERE, Path};
 
-/// The number of a vertex. A [`Tree`] never uses it twice.
+/// The number of a vertex. A [`Tree`] never uses a number twice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct VertexId(pub u64);
 
-/// A node that combines streams with sources of its own, or only hands out one source.
+/// A node that combines streams with its own sources, or only sends one source.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vertex<S> {
-    /// The streams that it takes in, in this order.
+    /// The streams that the vertex takes in, in this order.
     pub inputs: Vec<VertexId>,
-    /// The sources that it has itself, as indices into the request's list; combined after the inputs, in this order.
+    /// The vertex's own sources, as indices into the request's list. They are combined after the
+    /// inputs, in this order.
     pub sources: Vec<usize>,
-    /// Who takes in its stream; `None`: nobody yet, or the receiver.
+    /// The vertex that takes in this stream; `None` for the receiver, or if there is none yet.
     pub consumer: Option<VertexId>,
-    /// The group of its node, if groups matter.
+    /// The group of the vertex's node, if the schedule uses groups.
     pub group: Path,
-    /// `true` if its node cannot combine.
+    /// `true` if the vertex's node cannot combine.
     pub(super) is_unfit: bool,
-    /// What the owner of the tree keeps with the vertex.
+    /// Data of the tree's owner.
     pub state: S,
 }
 
 impl<S> Vertex<S> {
-    /// Returns `true` if it combines nothing: its stream is its only source.
+    /// Returns `true` if the vertex combines nothing: its stream is its only source.
     pub fn is_plain(&self) -> bool {
         self.inputs.is_empty() && self.sources.len() == 1
     }
 }
 
-/// What is known of the shape of a reduce so far. See the [module](super).
+/// The shape of a reduce so far. See the [module](super).
 ///
 /// # Invariants
-/// * Each source is at one vertex at most, each vertex is an input of one vertex at most, and there is no cycle.
-/// * A vertex without a consumer is loose: the receiver, or a vertex that is still to come, takes it in.
-/// * No vertex is empty: it has an input or a source.
+/// * Each source is at most at one vertex, each vertex is an input of at most one vertex, and there
+///   is no cycle.
+/// * A vertex without a consumer is loose: the receiver or a later vertex takes it in.
+/// * Each vertex has an input or a source.
 #[derive(Debug, Clone)]
 pub struct Tree<S> {
     pub(super) vertices: BTreeMap<VertexId, Vertex<S>>,
-    /// The vertices without a consumer, in the order in which they are combined.
+    /// The vertices without a consumer, in combining order.
     pub(super) loose: Vec<VertexId>,
-    /// The number of vertices that have joined so far, of each group.
+    /// The number of vertices of each group that have joined so far.
     joined: BTreeMap<Path, usize>,
     last: u64,
 }
@@ -56,8 +58,11 @@ impl<S> Default for Tree<S> {
 }
 
 impl<S> Tree<S> {
-    /// Adds a vertex for `sources`, which takes in as many of the loose streams of its group as `schedule` says. If all streams of
-    /// the group go on in others by now, the vertex takes one of them in and takes its place.
+    /// Adds a vertex for `sources`. It takes in as many loose streams of its group as `schedule`
+    /// gives.
+    ///
+    /// If other groups already take in all streams of the group, the new vertex is inserted behind
+    /// one of them.
     pub fn grow(
         &mut self,
         schedule: &ReduceSchedule,
@@ -80,8 +85,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex for `sources`, which takes in all loose streams. Everything is combined from left to right that way, even
-    /// after a vertex was dissolved.
+    /// Adds a vertex for `sources` that takes in all loose streams. Everything is then combined
+    /// from left to right, even after a vertex was dissolved.
     pub fn grow_in_order(&mut self, sources: Vec<usize>, state: S) -> VertexId {
         let inputs = std::mem::take(&mut self.loose);
         let vertex = self.add(inputs, EVERYWHERE, sources, state);
@@ -89,7 +94,7 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// The last `count` of the loose streams of a group, which are loose no longer.
+    /// Removes and returns the last `count` loose streams of a group.
     fn take_loose(&mut self, group: Path, count: usize) -> Vec<VertexId> {
         let mut taken = Vec::new();
         let mut place = self.loose.len();
@@ -103,7 +108,7 @@ impl<S> Tree<S> {
         taken
     }
 
-    /// A vertex of a group whose stream goes on in another.
+    /// Returns a vertex of a group whose stream another group takes in.
     fn end_of(&self, group: Path) -> Option<VertexId> {
         let goes_on_elsewhere = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
@@ -112,7 +117,7 @@ impl<S> Tree<S> {
         self.iter().find(|(_, vertex)| goes_on_elsewhere(vertex)).map(|(id, _)| id)
     }
 
-    /// Adds a vertex that takes these streams in.
+    /// Adds a vertex with these inputs.
     fn add(&mut self, inputs: Vec<VertexId>, group: Path, sources: Vec<usize>, state: S) -> VertexId {
         let vertex = self.new_id();
         for input in &inputs {
@@ -125,7 +130,7 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Adds a vertex between another one and its consumer.
+    /// Inserts a vertex between `end` and its consumer.
     fn add_behind(&mut self, end: VertexId, sources: Vec<usize>, state: S) -> VertexId {
         let (group, consumer) =
             self.vertices.get(&end).map_or((EVERYWHERE, None), |end| (end.group, end.consumer));
@@ -141,8 +146,8 @@ impl<S> Tree<S> {
         vertex
     }
 
-    /// Lets the streams of groups enter one another, in this order of groups, so that one stream is left where nodes can combine.
-    /// Answers the vertices whose streams change by that.
+    /// Joins the streams of groups, in the order given by `order`, so that one stream is left if
+    /// nodes can combine. Returns the vertices whose streams change.
     pub fn join_groups<K: Ord>(&mut self, entry: Entry, order: impl Fn(Path) -> K) -> BTreeSet<VertexId> {
         let group = |vertex: &VertexId| self.vertices.get(vertex).map(|vertex| order(vertex.group));
         let mut streams = self.loose.clone();
@@ -161,7 +166,8 @@ impl<S> Tree<S> {
         changed
     }
 
-    /// Where a loose stream takes another one in; `None` if none of the nodes that make it can combine.
+    /// Returns the vertex of a loose stream that takes in another stream; `None` if no node of the
+    /// stream can combine.
     fn entry_of(&self, stream: VertexId, entry: Entry) -> Option<VertexId> {
         let fit = |vertex: &VertexId| self.vertices.get(vertex).filter(|vertex| !vertex.is_unfit);
         let mut at = stream;
@@ -175,7 +181,7 @@ impl<S> Tree<S> {
         Some(at)
     }
 
-    /// Lets a vertex take in a loose stream.
+    /// Makes a vertex take in a loose stream.
     fn attach(&mut self, stream: VertexId, to: VertexId) {
         self.loose.retain(|loose| *loose != stream);
         if let Some(stream) = self.vertices.get_mut(&stream) {
@@ -186,7 +192,7 @@ impl<S> Tree<S> {
         }
     }
 
-    /// Returns the number of streams that go from a group to another one, the receiver's being `own`.
+    /// Returns the number of streams that leave a group. `own` is the receiver's group.
     pub fn crossings(&self, own: Path) -> usize {
         let crosses = |vertex: &Vertex<S>| {
             let consumer = vertex.consumer.and_then(|consumer| self.vertices.get(&consumer));
@@ -195,8 +201,8 @@ impl<S> Tree<S> {
         self.vertices.values().filter(|vertex| crosses(vertex)).count()
     }
 
-    /// Gives one more source to a vertex. Answers the vertices whose streams change by that: the vertex itself and all between
-    /// it and the receiver.
+    /// Adds a source to a vertex. Returns the vertices whose streams change: the vertex and all
+    /// vertices between it and the receiver.
     pub fn add_source(&mut self, vertex: VertexId, source: usize) -> Vec<VertexId> {
         if let Some(vertex) = self.vertices.get_mut(&vertex) {
             vertex.sources.push(source);
@@ -209,32 +215,32 @@ impl<S> Tree<S> {
         VertexId(self.last)
     }
 
-    /// Looks a vertex up; `None` if it is gone.
+    /// Returns a vertex, or `None` if it is gone.
     pub fn get(&self, vertex: VertexId) -> Option<&Vertex<S>> {
         self.vertices.get(&vertex)
     }
 
-    /// What the owner of the tree keeps with a vertex.
+    /// Returns the owner's data of a vertex.
     pub fn state_mut(&mut self, vertex: VertexId) -> Option<&mut S> {
         self.vertices.get_mut(&vertex).map(|vertex| &mut vertex.state)
     }
 
-    /// All vertices, oldest first.
+    /// Returns all vertices, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = (VertexId, &Vertex<S>)> {
         self.vertices.iter().map(|(id, vertex)| (*id, vertex))
     }
 
-    /// The streams that the receiver takes in if no further vertex joins.
+    /// Returns the streams that the receiver takes in if no further vertex joins.
     pub fn loose(&self) -> &[VertexId] {
         &self.loose
     }
 
-    /// The vertex that has this source.
+    /// Returns the vertex that has this source.
     pub fn vertex_of(&self, source: usize) -> Option<VertexId> {
         self.iter().find(|(_, vertex)| vertex.sources.contains(&source)).map(|(id, _)| id)
     }
 
-    /// `vertex` and the vertices between it and the receiver, in the order in which the stream passes them.
+    /// Returns `vertex` and the vertices between it and the receiver, in the order of the stream.
     pub fn way_to_receiver(&self, vertex: VertexId) -> Vec<VertexId> {
         let mut way = Vec::new();
         let mut next = Some(vertex);
@@ -245,16 +251,16 @@ impl<S> Tree<S> {
         way
     }
 
-    /// Removes one source. If that leaves its vertex without a source, the vertex is removed too and its consumer takes in its
-    /// inputs.
+    /// Removes one source. If its vertex has no source left, removes the vertex, too, and its
+    /// consumer takes in its inputs.
     ///
-    /// Answers the vertices whose streams change by that, and what was kept with the removed vertex.
+    /// Returns the vertices whose streams change, and the owner's data of a removed vertex.
     pub fn remove_source(&mut self, source: usize) -> (BTreeSet<VertexId>, Option<S>) {
         let Some(vertex) = self.vertex_of(source) else { return (BTreeSet::new(), None) };
         let mut changed: BTreeSet<VertexId> = self.way_to_receiver(vertex).into_iter().collect();
         let Some(entry) = self.vertices.get_mut(&vertex) else { return (changed, None) };
         entry.sources.retain(|other| *other != source);
-        // A vertex with a source left goes on.
+        // A vertex with another source stays.
         if !entry.sources.is_empty() {
             return (changed, None);
         }
@@ -262,10 +268,10 @@ impl<S> Tree<S> {
         (changed, self.splice(vertex, Vec::new()))
     }
 
-    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs and its sources; each source becomes a plain
-    /// vertex, with which it keeps what `plain` makes.
+    /// Removes a vertex whose node cannot combine. Its consumer takes in its inputs and its
+    /// sources. Each source becomes a plain vertex with the data that `plain` returns.
     ///
-    /// Answers as [`Tree::remove_source`] does.
+    /// Returns the same as [`Tree::remove_source`].
     pub fn dissolve(
         &mut self,
         vertex: VertexId,
@@ -301,7 +307,7 @@ impl<S> Tree<S> {
         if let Some(place) = streams.iter().position(|stream| *stream == vertex) {
             streams.splice(place..=place, successors);
         }
-        // The consumer has a source of its own, or it would have been taken out before.
+        // The consumer has its own source; otherwise it would have been removed before.
         Some(gone.state)
     }
 }
@@ -323,7 +329,7 @@ mod tests {
                 assert_eq!(tree.get(*input).unwrap().consumer, Some(id));
             }
             assert_eq!(vertex.consumer.is_none(), tree.loose().contains(&id));
-            // This ends, so there is no cycle.
+            // The loop ends, so there is no cycle.
             let way = tree.way_to_receiver(id);
             assert!(tree.loose().contains(way.last().unwrap()));
         }
@@ -348,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_node_cannot_combine_its_consumer_does() {
+    fn the_consumer_combines_for_a_node_that_cannot() {
         let mut tree = Tree::default();
         let schedule = ReduceSchedule::chain(3);
         let ids: Vec<VertexId> =
@@ -365,7 +371,8 @@ mod tests {
         check(&tree);
     }
 
-    /// Lets vertices join, each in the rack that is given for it, and joins the racks; the receiver is in rack 0.
+    /// Builds a tree with one vertex for each rack number, and joins the racks. The receiver is in
+    /// rack 0.
     fn of_racks(entry: Entry, racks: &[u32]) -> Tree<()> {
         let mut tree = Tree::default();
         let sizes = racks.iter().fold(BTreeMap::new(), |mut sizes: BTreeMap<u32, usize>, rack| {
@@ -390,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn one_chain_goes_through_all_racks_and_ends_in_that_of_the_receiver() {
+    fn one_chain_goes_through_all_racks_and_ends_in_the_receivers_rack() {
         let tree = of_racks(Entry::First, &[0, 1, 0, 1, 2, 0, 1, 2]);
         let [end] = tree.loose() else { panic!("{:?}", tree.loose()) };
         let mut racks = Vec::new();
@@ -405,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_racks_make_a_chain_of_their_own() {
+    fn the_ends_of_racks_form_a_chain() {
         let tree = of_racks(Entry::Last, &[0, 1, 0, 1, 2, 0, 1, 2]);
         let [end] = tree.loose() else { panic!("{:?}", tree.loose()) };
         let ends: Vec<(u32, usize)> = std::iter::successors(Some(*end), |vertex| {
@@ -420,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_after_the_racks_were_joined_is_put_behind_the_others_of_its_rack() {
+    fn a_late_vertex_is_inserted_behind_the_others_of_its_rack() {
         let mut tree = of_racks(Entry::First, &[0, 1, 0, 1]);
         let schedule = ReduceSchedule::Groups { lengths: vec![2], groups: 2, entry: Entry::First };
         tree.remove_source(3);
@@ -502,7 +509,7 @@ mod tests {
                 if let Some(entry) = schedule.entry() && present.len() == count {
                     tree.join_groups(entry, receiver_last);
                     let changed = tree.join_groups(entry, receiver_last);
-                    prop_assert!(changed.is_empty(), "it changes nothing twice");
+                    prop_assert!(changed.is_empty(), "a second removal changes nothing");
                 }
                 check(&tree);
                 let found: BTreeSet<usize> = tree.iter().flat_map(|(_, vertex)| vertex.sources.clone()).collect();

@@ -66,7 +66,8 @@ macro_rules! floats {
 
             #[inline(always)]
             fn $minimum(a: $type, b: $type) -> $type {
-                // The two comparisons differ only where neither operand is less. Those are zeros: OR keeps the sign of either.
+                // The two comparisons differ only if neither operand is less. Both are then zeros,
+                // and OR keeps the sign of either.
                 let (left, right) = (if a < b { a } else { b }, if b < a { b } else { a });
                 let least = $type::from_bits(left.to_bits() | right.to_bits());
                 if a.is_nan() || b.is_nan() { $type::NAN } else { least }

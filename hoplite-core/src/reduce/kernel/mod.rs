@@ -1,22 +1,28 @@
-//! The kernels: what an operation does to the bytes of two objects.
+//! The kernels, which apply an operation to the bytes of two objects.
 //!
-//! Elements are little-endian in the arena and on the wire, on every machine, and need not be aligned. The kernels combine
-//! them one by one over arrays of bytes, and the compiler makes vector instructions of that. `multiversion` compiles each
-//! kernel twice, for every x86-64 and for those with AVX2, and picks one when the program runs; the unsafe code that this
-//! needs is in that package. `examples/kernel_throughput.rs` measures: on an EPYC 9004, over objects of 64 MiB, each kernel is
-//! as fast as a plain exclusive or, or nearly so (0.8: sums of bf16). Without AVX2 it would be 0.5 for bf16, 0.1 for f16.
+//! Elements are little-endian in the arena and on the wire, on every machine, and need not be
+//! aligned. The kernels combine arrays of bytes element by element, and the compiler vectorizes
+//! them.
 //!
-//! The operations do to numbers what numpy's `add`, `minimum`, `maximum` and `multiply` do:
+//! `multiversion` compiles each kernel twice: for every x86-64 processor, and for those with AVX2.
+//! It picks one at run time, and contains the unsafe code for this.
+//!
+//! `examples/kernel_throughput.rs` measures the kernels. On an EPYC 9004, with objects of 64 MiB,
+//! each kernel is about as fast as a plain exclusive or (0.8 for sums of bf16). Without AVX2 it
+//! would be 0.5 for bf16 and 0.1 for f16.
+//!
+//! The operations match numpy's `add`, `minimum`, `maximum` and `multiply`:
 //!
 //! * Integers wrap around.
-//! * Floats follow IEEE 754, with subnormal numbers, rounded to nearest, ties to even. Minimum and maximum are NaN if
-//!   either operand is; a NaN has no particular sign or payload.
-//! * numpy leaves it to the processor which zero is the smaller one. Here -0.0 is less than +0.0, so that a minimum and a
-//!   maximum are the same bits in whatever order a chain was formed.
-//! * f16 and bf16 are computed in f32 and rounded after *each* operation. A chain of n objects thus rounds n - 1 times, like
-//!   `acc += x` of such arrays in numpy and torch, and unlike `numpy.sum`, which keeps its accumulator in f32. A sum that
-//!   overflows on the way remains infinite, and small terms vanish: 2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
-//! * Bytes of bool other than 0 are true; results are 0 and 1. Minimum is "and", maximum is "or".
+//! * Floats follow IEEE 754, with subnormal numbers, rounded to nearest, ties to even. Minimum and
+//!   maximum are NaN if either operand is NaN. The sign and payload of a NaN are unspecified.
+//! * In numpy, the processor decides which zero is smaller. Here -0.0 is less than +0.0, so minimum
+//!   and maximum have the same bits for every order of the chain.
+//! * f16 and bf16 are computed in f32 and rounded after *each* operation. A chain of n objects thus
+//!   rounds n - 1 times, like `acc += x` in numpy and torch. `numpy.sum` differs, because its
+//!   accumulator is f32. An intermediate sum that overflows stays infinite, and small terms vanish:
+//!   2048 + 1 is 2048 in f16, 256 + 1 is 256 in bf16.
+//! * Bytes of bool other than 0 are true. Results are 0 and 1. Minimum is "and", maximum is "or".
 
 mod element;
 mod float16;
@@ -29,11 +35,12 @@ use crate::dtype::Dtype;
 
 /// Combines `input` into `acc`, element by element: `acc[i] = op(acc[i], input[i])`.
 ///
-/// Both must have the same number of bytes, a multiple of the element's size. If they do not, `combine` combines the whole
-/// elements that both have and leaves the other bytes of `acc` as they are.
+/// Both must have the same length, a multiple of the element's size. Otherwise `combine` combines
+/// the whole elements that both have, and leaves the other bytes of `acc` unchanged.
 ///
 /// # Panics
-/// If the operation [is not defined](ReduceOp::is_defined_for) for the type, and in debug builds if the lengths are wrong.
+/// Panics if the operation [is not defined](ReduceOp::is_defined_for) for the type. In debug
+/// builds, also panics if the lengths are wrong.
 #[multiversion(targets("x86_64+avx2+f16c"))]
 pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     debug_assert_eq!(acc.len(), input.len());
@@ -56,7 +63,8 @@ pub fn combine(op: ReduceOp, dtype: Dtype, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-// Everything below is inlined into each version of `combine`, so that it is compiled for the processors of that version.
+// All functions below are inlined into each version of `combine`, so that they are compiled for the
+// processors of that version.
 
 #[inline(always)]
 fn combine_as<T: Element<N>, const N: usize>(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
@@ -77,7 +85,8 @@ fn combine_bool(op: ReduceOp, acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// Replaces every whole chunk of `N` bytes in `acc` by `op` of that chunk and the one at its place in `input`.
+/// Replaces each whole chunk of `N` bytes in `acc` by `op` of it and of the chunk at the same place
+/// in `input`.
 #[inline(always)]
 fn each<const N: usize>(acc: &mut [u8], input: &[u8], op: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
     for (a, b) in acc.as_chunks_mut().0.iter_mut().zip(input.as_chunks().0) {

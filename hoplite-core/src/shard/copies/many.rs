@@ -14,25 +14,25 @@ pub(in crate::shard) struct Many {
     indices: Indices,
 }
 
-/// What of the copies can be told without looking at all.
+/// Answers to questions about the copies, kept up to date so that no operation scans all copies.
 #[derive(Debug, Default)]
 struct Indices {
-    /// Those at connected nodes, by the groups that they are in.
+    /// The copies at connected nodes, by group.
     groups: BTreeMap<Path, Group>,
-    /// Those that are complete, or will be by themselves.
+    /// The copies that are complete, or that become complete without another copy.
     rooted: BTreeSet<NodeIndex>,
     complete: usize,
     pinned: usize,
-    /// How many say that they are pulled from a node.
+    /// The number of copies that pull from each node, by their stores' reports.
     pulled: BTreeMap<NodeId, usize>,
 }
 
 /// The copies at connected nodes of a group.
 #[derive(Debug, Default)]
 struct Group {
-    /// How many there are.
+    /// The number of copies, free or not.
     copies: usize,
-    /// Those with a free slot, the best first.
+    /// The ranks of the copies with a free slot, best first.
     free: BTreeSet<Rank>,
 }
 
@@ -77,14 +77,15 @@ impl Many {
         Some(record)
     }
 
-    /// Those of a group with a free slot that are of the class of `first`, and come no earlier.
+    /// The copies of a group with a free slot, of the class of `first`, that rank at `first` or
+    /// later.
     pub(super) fn free_from(&self, group: Path, first: Rank) -> impl Iterator<Item = &LocationRecord> {
         let free = self.indices.groups.get(&group).map(|group| group.free.range(first..));
         let ranks = free.into_iter().flatten().take_while(move |rank| rank.0 == first.0);
         ranks.filter_map(|(_, _, _, node)| self.by_node.get(node))
     }
 
-    /// How many there are at connected nodes of a group.
+    /// The number of copies at connected nodes of a group.
     pub(super) fn at_hand(&self, group: Path) -> usize {
         self.indices.groups.get(&group).map_or(0, |group| group.copies)
     }
@@ -107,7 +108,8 @@ impl Many {
 }
 
 impl Indices {
-    /// A copy is new, has changed, or is gone. What of it is as before is not looked up.
+    /// Applies the change of one copy: added, changed or removed. Touches only the indices that
+    /// differ.
     fn update(&mut self, before: Option<&LocationRecord>, after: Option<&LocationRecord>) {
         let at_hand = |copy: &LocationRecord| (!copy.is_away).then(|| (copy.path, copy.rank()));
         match difference(before, after, at_hand) {
@@ -180,7 +182,7 @@ impl Group {
     }
 }
 
-/// Something that was so of a copy, and what it is now; nothing if that is the same.
+/// Returns a property of a copy before and after a change, or nothing if the property is the same.
 fn difference<'a, T: PartialEq>(
     before: Option<&'a LocationRecord>,
     after: Option<&'a LocationRecord>,

@@ -10,41 +10,43 @@ use crate::vocabulary::directory::{LocationState, Retention};
 #[derive(Debug, Clone)]
 pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) node: NodeIndex,
-    /// In which groups the node is.
+    /// The groups of the node.
     pub(in crate::shard) path: Path,
     pub(in crate::shard) state: LocationState,
     pub(in crate::shard) retention: Retention,
     /// `true` if the session of its node is gone.
     pub(in crate::shard) is_away: bool,
-    /// `true` if its store has said that it has it; if not, the shard has only granted it.
+    /// `true` if the store has published the copy; `false` if only a grant of the shard implies it.
     pub(in crate::shard) is_published: bool,
-    /// How many more receivers it may serve now.
+    /// The number of further receivers that the copy may serve now.
     pub(in crate::shard) free_slots: u32,
-    /// The session of the node in which it was published last; an older one than the current makes it stale.
+    /// The session of the node in which the copy was last published. The copy is stale if the node
+    /// has a newer session.
     pub(in crate::shard) session: u32,
-    /// The latest grant of this location, zero if there was none.
+    /// The latest grant of this location, or zero.
     pub(in crate::shard) last_grant: u64,
-    /// The time at which a copy that is not complete has, or will have, bytes to pass on; since when a complete one is that.
+    /// For a complete copy: when it became complete. For another copy: when it has, or will have,
+    /// bytes to forward.
     pub(in crate::shard) since: Time,
-    /// Kept by name, since the sender may be unknown to this shard yet.
+    /// The sender's name, because this shard may not know the sender's node yet.
     pub(in crate::shard) pulling_from: Option<NodeId>,
-    /// `true` if what it is being pulled over carries little: that link, or one before it.
+    /// `true` if the copy's bytes come over a slow link: its own link, or one further up the chain.
     pub(super) comes_slowly: bool,
 }
 
-/// The class of a copy: complete or not.
+/// Tells complete copies from unfinished ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(in crate::shard) enum Class {
     Complete,
     Unfinished,
 }
 
-/// The place of a copy among those with a free slot: by class, then complete ones by their latest grant, and others by when
-/// they have bytes.
+/// The order of copies with a free slot: by class, then by time, then by latest grant. The time
+/// counts only for unfinished copies, and says when they have bytes.
 pub(super) type Rank = (Class, Time, u64, NodeIndex);
 
 impl LocationRecord {
-    /// A copy that nobody is served by yet, and that its store has not spoken of.
+    /// Returns a copy that serves no receiver and that its store has not published.
     pub(in crate::shard) const fn new(
         (node, path): (NodeIndex, Path),
         state: LocationState,
@@ -67,17 +69,17 @@ impl LocationRecord {
         }
     }
 
-    /// Notes whether its bytes come over a slow link.
+    /// Sets whether the copy's bytes come over a slow link.
     pub(in crate::shard) const fn set_comes_slowly(&mut self, comes_slowly: bool) {
         self.comes_slowly = comes_slowly;
     }
 
-    /// Returns `true` if its bytes come over a slow link, as was noted.
+    /// Returns `true` if the copy's bytes come over a slow link.
     pub(in crate::shard) const fn comes_slowly(&self) -> bool {
         self.comes_slowly
     }
 
-    /// Returns `true` if whoever follows it has to wait for bytes that come over a slow link.
+    /// Returns `true` if receivers behind this copy wait for bytes that come over a slow link.
     pub(in crate::shard) fn is_held_up(&self) -> bool {
         self.comes_slowly && self.state == LocationState::Partial
     }
@@ -86,7 +88,7 @@ impl LocationRecord {
         if self.state == LocationState::Complete { Class::Complete } else { Class::Unfinished }
     }
 
-    /// Returns `true` if all bytes are there, or will be.
+    /// Returns `true` if the copy is complete, or becomes complete without another copy.
     pub(in crate::shard) fn is_rooted(&self) -> bool {
         self.state != LocationState::Partial
     }

@@ -1,26 +1,27 @@
-//! Scenarios as text: what stores do, and what the shard answers.
+//! Scenarios as text: the actions of stores, and the effects of the shard.
 //!
-//! A file has paragraphs, each a scenario that starts with an empty shard. A line is a comment (`#`), an action, or what
-//! the shard does because of the action before it (`->`). Times are in milliseconds. Objects are written `x`, or `x/2` for
-//! put 2 of `x`; without a number it is put 1.
+//! Each paragraph of a file is a scenario that starts with an empty shard. A line is a comment
+//! (`#`), an action, or an effect of the action before it (`->`). Times are in milliseconds. `x`
+//! stands for put 1 of object `x`, and `x/2` for its put 2.
 //!
 //! ```text
-//! slots N                  slots per location, before all else
-//! warm-up T                how long nothing is lost, before all else
+//! slots N                   sets the slots per location; comes first
+//! warm-up T                 sets the length of the warm-up; comes first
 //! label A KEY=VALUE..       A joins with these labels from now on
 //! join A B.. | leave A | restart A
 //! join A naming S T..       A names the shards S T.. of the cluster; otherwise there is one
 //! put A X | produce A X | copy A X | start A X B
-//!                          A publishes X: complete and pinned, producing, complete and evictable, partial from B
-//! small A X TEXT           A publishes X with these bytes, inline
+//!                           A publishes X: complete and pinned, producing, complete and evictable,
+//!                           partial from B
+//! small A X TEXT            A publishes X with these bytes, inline
 //! get A X [timeout T] [avoid B] [resume P]
-//! cancel A                 A's latest get, watch or delete
-//! done A X                 A has all of X: publishes it, which returns its latest slot
-//! fail A OUTCOME           A returns its latest slot
+//! cancel A                  A cancels its latest get, watch or delete
+//! done A X                  A publishes X as complete, which returns A's latest slot
+//! fail A OUTCOME            A returns its latest slot
 //! evict A X | concede A X | end A X | abort A X | supersede A X | dropped A X
 //! delete A X | forget A X | watch A X
-//! measure V A B.. | C D..   a probe of version V under load finds that these are groups
-//! slow A B..                the links from A to these are slow, and no others
+//! measure V A B.. | C D..   a survey of version V finds these groups under load
+//! slow A B..                A reports slow links to exactly these nodes
 //! wait T
 //! ```
 
@@ -62,11 +63,11 @@ fn run_file(text: &str) {
     for paragraph in text.split("\n\n").filter(|paragraph| !paragraph.trim().is_empty()) {
         let (expected, happened) = Scenario::run(paragraph);
         if !happened.is_empty() {
-            assert_eq!(happened.join("\n"), expected.join("\n"), "left: what happened, in:\n{paragraph}");
+            assert_eq!(happened.join("\n"), expected.join("\n"), "left: actual effects, in:\n{paragraph}");
             number += 1;
         }
     }
-    assert!(number > 0, "the file has scenarios");
+    assert!(number > 0, "the file has no scenario");
 }
 
 struct Scenario {
@@ -78,14 +79,14 @@ struct Scenario {
     slots: BTreeMap<String, GrantId>,
     /// The latest request of each node.
     latest: BTreeMap<String, RequestId>,
-    /// Of sessions, as the lines that tell of them.
+    /// The lines for sessions that the shard replaces or refuses.
     receptions: Vec<String>,
-    /// The numbers of measured groups, in the order in which they are first told.
+    /// The numbers of measured groups, in the order of their first mention.
     measured: Vec<u32>,
 }
 
 impl Scenario {
-    /// Returns the lines that are expected, and those that should have been written.
+    /// Returns the expected lines and the actual lines.
     fn run(paragraph: &str) -> (Vec<String>, Vec<String>) {
         let lines =
             paragraph.lines().map(str::trim).filter(|line| !line.starts_with('#') && !line.is_empty());
@@ -216,7 +217,7 @@ impl Scenario {
         }
     }
 
-    /// Between groups a byte takes more than five times as long.
+    /// Measures groups between which a byte takes more than five times as long.
     fn measure(&mut self, version: u64, names: &[&str]) -> Vec<Effect> {
         let groups: Vec<&[&str]> = names.split(|name| *name == "|").collect();
         let nodes: Vec<(usize, String)> = groups
@@ -235,7 +236,7 @@ impl Scenario {
         self.world.apply(Event::Places(places))
     }
 
-    /// The groups that a node is in, outermost first: the values of labels, and measured ones with numbers.
+    /// Returns the groups of a node, outermost first: label values, or numbers of measured groups.
     fn name(&mut self, path: Path) -> String {
         let level = |number: u32| {
             if number == 0 {
@@ -301,7 +302,8 @@ impl Scenario {
     fn render(&mut self, effect: Effect) -> Option<String> {
         let (node, message) = match effect {
             Effect::Send { node, message } => (node, message),
-            // The first says the same as the message to the receiver; the other is for the log.
+            // The message to the receiver says the same as `Granted`. `PlaceKeysDiffer` is for the
+            // log.
             Effect::Granted { .. } | Effect::PlaceKeysDiffer { .. } => return None,
         };
         Some(match message {

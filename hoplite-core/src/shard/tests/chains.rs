@@ -1,15 +1,16 @@
-//! How long the chains of a broadcast get.
+//! The lengths of the chains of a broadcast.
 
 use proptest::prelude::*;
 
 use super::*;
 use crate::plan::chain::MAX_UNPACED;
 
-/// A broadcast of one object to many, whose shard is not checked after each event: that would take longer than all else.
+/// A broadcast of one object to many receivers. It skips the check after each event, because the
+/// check would take most of the time.
 struct Broadcast {
     shard: Shard,
     now: Time,
-    /// Who serves each receiver, over which slot.
+    /// The sender and the slot of each receiver.
     transfers: BTreeMap<u64, (u64, GrantId)>,
     reasons: BTreeMap<u64, GrantReason>,
 }
@@ -23,7 +24,7 @@ fn number(node: &NodeId) -> u64 {
 }
 
 impl Broadcast {
-    /// Node 0 has put the object, and each of the others asks for it, at once.
+    /// Puts an object at node 0, and lets all other nodes query it at once.
     fn new(receivers: u64, slots: u32) -> Self {
         Self::of_bytes(1 << 20, receivers, slots)
     }
@@ -133,14 +134,14 @@ fn a_longer_chain_is_extended_as_the_bytes_move_along_it() {
 }
 
 #[test]
-fn those_who_wait_are_served_by_the_first_copies_that_are_complete() {
+fn waiting_receivers_get_the_first_complete_copies() {
     let mut world = Broadcast::new(100, 1);
     world.wait(20_000);
     let first_waiting = MAX_UNPACED as u64 + 1;
     world.done(1);
     assert_eq!(world.transfers[&first_waiting].0, 0, "the origin has a free slot");
     assert_eq!(world.reasons[&first_waiting], GrantReason::CompleteBeforePartial);
-    // The chain that begins there is as short as its bytes have come.
+    // The new chain is only as long as its bytes allow.
     let lead = world.shard.hop_time.lead(1 << 20).as_micros() / world.shard.hop_time.hop().as_micros();
     assert_eq!(world.shard.status().waiting_queries as u64, 36 - 1 - lead as u64);
     for done in 2..=20 {
@@ -154,24 +155,24 @@ fn those_who_wait_are_served_by_the_first_copies_that_are_complete() {
 }
 
 #[test]
-fn a_small_object_that_comes_slowly_reaches_everybody_along_a_chain() {
+fn a_small_object_over_a_slow_link_reaches_all_nodes_along_a_chain() {
     for size_bytes in [1, 20 << 10] {
         let mut world = Broadcast::of_bytes(size_bytes, 8, 1);
         assert_eq!(world.shard.status().waiting_queries, 6, "the second one is sent to the first one");
         let hop = world.shard.hop_time.hop().as_micros() as u64;
         world.wait(8 * hop);
-        assert!(world.is_one_chain(8), "though nothing has come so far");
+        assert!(world.is_one_chain(8), "although no bytes have arrived yet");
         invariants::check(&world.shard, world.now);
     }
 }
 
 #[test]
-fn those_who_come_for_a_small_object_form_a_tree() {
+fn receivers_of_a_small_object_form_a_tree() {
     let mut world = Broadcast::of_bytes(16 << 10, 15, 1);
     let (hop, mut rounds, mut served) = (world.shard.hop_time.hop().as_micros() as u64, 0, 0);
     while served < 15 {
         let under_way: Vec<u64> = world.transfers.keys().copied().collect();
-        // Each of the others pulls from somebody who has nothing yet.
+        // Each other receiver pulls from one that has no bytes yet.
         let complete: Vec<u64> = under_way
             .into_iter()
             .filter(|receiver| !world.transfers.contains_key(&world.transfers[receiver].0))
@@ -196,7 +197,7 @@ fn hops_are_measured_where_chains_began_together() {
     }
     let hop = world.shard.hop_time.hop().as_micros();
     assert!((200..240).contains(&hop), "{hop} us");
-    // A receiver that comes later lags by when it came, not by a hop.
+    // A later receiver lags by its time of arrival, not by a hop.
     let mut late = Broadcast::new(1, 1);
     for number in 2..30 {
         late.wait(8000);
@@ -224,7 +225,7 @@ fn a_receiver_whose_sender_died_goes_on_at_the_copy_before_it_in_a_long_chain() 
 }
 
 #[test]
-fn subscribers_hear_of_many_copies_in_intervals_and_of_the_last_change_too() {
+fn subscribers_get_batched_updates_of_many_copies_and_the_last_change() {
     let mut world = Broadcast::new(100, 1);
     let mut news = Vec::new();
     let mut effects = Vec::new();
@@ -253,8 +254,8 @@ fn subscribers_hear_of_many_copies_in_intervals_and_of_the_last_change_too() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// No copy ever has more receivers than slots, nobody pulls from itself or from behind itself, and all are served in the
-    /// end, in whatever order transfers end or fail.
+    /// In any order of ends and failures: no copy has more receivers than slots, no node pulls from
+    /// itself or from its own descendants, and all receivers complete.
     #[test]
     fn no_copy_serves_more_than_its_slots_and_all_are_served(
         receivers in 60_u64..160,

@@ -1,4 +1,4 @@
-//! What the dashboard sees: right, in pages, and bounded.
+//! Inspections for the dashboard are correct, paged and bounded.
 
 use super::*;
 
@@ -33,9 +33,9 @@ fn a_search_is_paged_and_filtered() {
 }
 
 #[test]
-fn a_search_that_finds_little_ends_and_says_where_to_go_on() {
+fn a_search_with_few_matches_ends_and_returns_where_to_continue() {
     let mut world = World::with_nodes(&["a"]);
-    // Without the checks after each event, which look at everything.
+    // Without the check after each event, which examines everything.
     let mut effects = Vec::new();
     for number in 0..MAX_LOOKED_AT + 5 {
         let publish = Publish { wants_answer: false, ..complete(&format!("{number:06}"), 1) };

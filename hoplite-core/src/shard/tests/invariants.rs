@@ -1,4 +1,4 @@
-//! What holds for a shard after every event.
+//! Invariants of a shard after every event.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use crate::topology::place::EVERYWHERE;
 
 pub(super) fn check(shard: &Shard, now: Time) {
     for id in shard.waiting.keys() {
-        assert!(shard.next_answer(now, id).is_none(), "nobody waits for what is free");
+        assert!(shard.next_answer(now, id).is_none(), "a query waits although the shard can answer it");
     }
     entries(shard);
     requests(shard);
@@ -34,13 +34,13 @@ pub(super) fn check(shard: &Shard, now: Time) {
     }
     for (id, group) in shard.held_back.keys() {
         let waits = shard.waiting.get(id).is_some_and(|queue| queue.keys().any(|(other, _)| other == group));
-        assert!(waits, "nobody is held back who does not wait");
+        assert!(waits, "a held group has no waiting query");
     }
-    assert!(shard.to_serve.is_empty() && shard.to_notify.is_empty(), "all is settled");
+    assert!(shard.to_serve.is_empty() && shard.to_notify.is_empty(), "work is left after the event");
     assert_eq!(shard.tombstones.len(), shard.due.tombstones.len());
     assert!(shard.deletions.keys().all(|key| shard.tombstones.contains_key(key)));
     let is_pending = |id| shard.deletions.iter().any(|((other, _), d)| other == id && !d.pending.is_empty());
-    assert!(shard.deletions.keys().all(|(id, _)| is_pending(id)), "done deletions are closed");
+    assert!(shard.deletions.keys().all(|(id, _)| is_pending(id)), "a finished deletion is still open");
 }
 
 fn entries(shard: &Shard) {
@@ -57,12 +57,12 @@ fn entries(shard: &Shard) {
         assert_eq!(slow, is_slow.map(|(receiver, grant, _)| (receiver, grant)).collect::<Vec<_>>());
         for (receiver, grant, link) in entry.transfers.iter() {
             *slots.entry(link.sender).or_default() += 1;
-            assert_ne!(link.sender, receiver, "nobody pulls from itself");
+            assert_ne!(link.sender, receiver, "a node pulls from itself");
             assert!(shard.grants.contains_key(&grant));
             assert!(shard.nodes.is_connected(receiver));
             if let Some(copy) = entry.copies.get(link.sender) {
                 let is_slow = shard.is_slow(entry, copy, receiver);
-                assert_eq!(link.is_slow, is_slow, "what is known of links is known of transfers");
+                assert_eq!(link.is_slow, is_slow, "a transfer does not reflect its slow link");
             }
             let is_cycle = pulls_from(link.sender, receiver, |node| entry.transfers.senders_of(node));
             assert!(!is_cycle, "grants form no cycle");
@@ -101,7 +101,7 @@ fn entries(shard: &Shard) {
         }
         let complete = entry.copies.iter().filter(|location| location.state == LocationState::Complete);
         let mut usable = complete.filter(|location| shard.nodes.is_connected(location.node));
-        // A node that came back says again what it has before it is promoted.
+        // A node that came back publishes again before it is promoted.
         let fresh = usable.any(|location| {
             shard.nodes.get(location.node).is_some_and(|node| node.session_number == location.session)
         });
@@ -110,7 +110,7 @@ fn entries(shard: &Shard) {
     }
     for id in shard.orphans.ids() {
         let entry = &shard.entries[id];
-        assert!(entry.inline.is_some() && entry.pin == Pin::Missing, "what a store keeps is no orphan");
+        assert!(entry.inline.is_some() && entry.pin == Pin::Missing, "a store keeps an orphan");
     }
     assert_eq!(inline_bytes, shard.inline_bytes);
     assert_eq!(links, shard.grants.len());
@@ -132,10 +132,13 @@ fn requests(shard: &Shard) {
                     let entry = shard.entries.get(&query.id);
                     let has_begun = entry
                         .is_some_and(|entry| entry.copies.get(node).is_some() || shard.serves(entry, node));
-                    assert!(query.group == EVERYWHERE || !has_begun, "who serves others waits for anybody");
+                    assert!(
+                        query.group == EVERYWHERE || !has_begun,
+                        "a receiver that serves others waits in its group"
+                    );
                     assert!(
                         entry.is_none_or(|entry| !entry.is_lost() && entry.inline.is_none()),
-                        "nobody waits for what is lost, or here"
+                        "a query waits for an object that is lost or inline"
                     );
                 }
                 OpenRequest::Subscription(id) => {
@@ -148,7 +151,7 @@ fn requests(shard: &Shard) {
                 OpenRequest::HeldDelete(id) => {
                     held += 1;
                     assert!(shard.held_deletes[id].contains(&(node, *request)));
-                    assert!(!shard.entries.contains_key(id), "what is known is deleted");
+                    assert!(!shard.entries.contains_key(id), "a delete of a known id is held");
                 }
             }
         }
@@ -158,5 +161,5 @@ fn requests(shard: &Shard) {
     assert_eq!(queries, shard.waiting.values().map(|queue| queue.len()).sum::<usize>());
     assert_eq!(subscriptions, shard.subscriptions);
     assert_eq!(subscriptions, shard.subscribers.values().map(|subscribers| subscribers.len()).sum::<usize>());
-    assert!(shard.due.patience.len() <= queries);
+    assert!(shard.due.wait_limits.len() <= queries);
 }

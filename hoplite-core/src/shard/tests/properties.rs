@@ -1,4 +1,5 @@
-//! Random sequences of events, from stores that follow the protocol or do not.
+//! Random sequences of events from stores that follow the protocol, and from stores that violate
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,10 +13,10 @@ use crate::topology::measured::MeasuredPlaces;
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 2] = ["x", "y"];
 
-/// One step of a run; numbers are reduced to what exists.
+/// One step of a run. Numbers wrap around at the number of existing things.
 #[derive(Debug, Clone)]
 enum Step {
-    /// A node that is in these racks, unless that is zero.
+    /// Connects a node, in this rack if `rack` is not zero.
     Connect {
         node: usize,
         incarnation: u64,
@@ -29,7 +30,7 @@ enum Step {
         node: usize,
         publish: Publish,
     },
-    /// Publishes a copy that is complete, and returns the slot that is this far back.
+    /// Publishes a complete copy, and returns the grant that is `back` grants old.
     PublishPulled {
         node: usize,
         back: u64,
@@ -49,7 +50,7 @@ enum Step {
         node: usize,
         request: u64,
     },
-    /// Returns the slot that is this far back among all that were granted.
+    /// Returns the grant that is `back` grants old, among all grants so far.
     ReturnSlot {
         node: usize,
         back: u64,
@@ -74,18 +75,18 @@ enum Step {
         node: usize,
         request: u64,
     },
-    /// A store says where a shard said that it is.
+    /// A store repeats the place that a shard told it.
     Recall {
         node: usize,
         version: u64,
         rack: u32,
     },
-    /// Nodes are measured to be in these racks, unless that is zero.
+    /// Measures the nodes in these racks; zero means no rack.
     Measure {
         version: u64,
         racks: [u32; NODES.len()],
     },
-    /// A store says to which nodes its links are slow.
+    /// A store reports slow links.
     SlowLinks {
         node: usize,
         peers: BTreeSet<usize>,
@@ -198,14 +199,14 @@ fn config() -> impl Strategy<Value = ShardConfig> {
     })
 }
 
-/// Follows a run from outside: what was asked and not answered, who may be talked to.
+/// Follows a run from outside: open requests and connected nodes.
 #[derive(Default)]
 struct Observer {
     connected: BTreeSet<NodeId>,
     /// Open queries, with their deadlines.
     queries: BTreeMap<(NodeId, RequestId), Time>,
     deletes: BTreeSet<(NodeId, RequestId)>,
-    /// The subscription that wants bytes, while it is answered.
+    /// The subscription that wants bytes, while the shard handles it.
     wants_bytes: Option<(NodeId, RequestId)>,
 }
 
@@ -272,7 +273,8 @@ impl Run {
                 self.connect(NODES[number], incarnation, rack);
             }
             Step::Disconnect { node: number, incarnation } => {
-                // What is due by now is said while the session lasts; nothing may be said because of its end.
+                // Effects that are due now belong to the session. The end of the session itself
+                // must cause no message.
                 let effects = self.world.apply(Event::Tick);
                 self.observer.observe(self.world.now, &effects);
                 let name = node(NODES[number]);
@@ -365,7 +367,8 @@ impl Run {
         }
     }
 
-    /// The observer follows answers by their number, so it keeps numbers apart; `semantics` tests what happens if not.
+    /// The observer matches answers by request number, so open numbers are not used again.
+    /// `semantics` tests numbers that are used again.
     fn is_open(&self, key: &(NodeId, RequestId)) -> bool {
         let index = self.world.shard.nodes.index(&key.0);
         let record = index.and_then(|index| self.world.shard.nodes.get(index));
@@ -393,7 +396,7 @@ impl Run {
         self.observer.observe(self.world.now, &effects);
     }
 
-    /// All nodes answer their drops, or vanish: every delete is answered.
+    /// Confirms or fails all drops, so that every delete is answered.
     fn finish(&mut self) {
         let pending: Vec<((ObjectId, PutId), Vec<NodeId>)> = self
             .world
@@ -438,7 +441,7 @@ impl Run {
     }
 }
 
-/// Seeded by `HOPLITE_SEED`, if that is set; a failure prints the steps that led to it.
+/// Uses the seed in `HOPLITE_SEED`, if set. A failure prints the steps that led to it.
 fn runs() -> ProptestConfig {
     let mut config = ProptestConfig { cases: 2048, failure_persistence: None, ..ProptestConfig::default() };
     if let Some(seed) = std::env::var("HOPLITE_SEED").ok().and_then(|seed| seed.parse().ok()) {
@@ -467,7 +470,7 @@ proptest! {
     }
 }
 
-/// Both are due at the same time: an object without a copy is handed over, and the store that would keep it leaves.
+/// At the same time, an orphan is due, and the store that would take it over leaves.
 #[test]
 fn what_is_due_is_said_before_a_store_leaves() {
     let config = ShardConfig { limits: Limits::default(), warm_up: Duration::ZERO };

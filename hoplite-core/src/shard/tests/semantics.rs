@@ -1,4 +1,4 @@
-//! Bounds, hostile stores, and what tools see.
+//! Bounds, hostile stores, and reports to tools.
 
 use super::*;
 use crate::error::ErrorCode;
@@ -30,7 +30,7 @@ fn failure(answers: &[(String, ToStore)]) -> ErrorCode {
 }
 
 #[test]
-fn who_watches_an_object_is_told_in_which_groups_its_copies_are() {
+fn updates_contain_the_groups_of_copies() {
     let mut world = World::with_nodes(&["a"]);
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let path = Place::of_labels(&labels).path;
@@ -105,7 +105,7 @@ fn the_number_of_an_open_request_cannot_be_used_again() {
     assert_eq!(failure(&world.ask("a", ToShard::Query(query("y", 1)))), ErrorCode::InvalidRequest);
     let delete = ToShard::Delete { request: RequestId(1), id: id("x") };
     assert_eq!(failure(&world.ask("a", delete)), ErrorCode::InvalidRequest);
-    // Only subscriptions end by an unsubscribe.
+    // An unsubscribe ends only subscriptions.
     world.say("a", ToShard::Unsubscribe { request: RequestId(1) });
     assert_eq!(world.shard.status().waiting_queries, 1);
 }
@@ -116,7 +116,7 @@ fn a_full_shard_refuses_objects_but_forgets_lost_ones() {
     world.say("a", ToShard::Publish(complete("x", 1)));
     world.say("b", ToShard::Publish(complete("y", 1)));
     assert_eq!(verdict(&world.ask("b", ToShard::Publish(complete("z", 1)))), &Verdict::ShardFull);
-    // Known objects are not new.
+    // Known objects need no new entry.
     assert_eq!(verdict(&world.ask("b", ToShard::Publish(complete("x", 1)))), &Verdict::Accepted);
     world.say("b", ToShard::Unpublish { id: id("y"), put: PutId(1), reason: UnpublishReason::Evicted });
     assert!(world.shard.describe(&id("y")).locations.object.unwrap().lost);
@@ -213,7 +213,7 @@ fn objects_are_listed_page_by_page() {
 }
 
 #[test]
-fn what_cannot_be_got_is_not_listed() {
+fn objects_without_a_complete_copy_are_not_listed() {
     let mut world = World::with_nodes(&["a", "b"]);
     for name in ["kept", "lost"] {
         world.say("a", ToShard::Publish(complete(name, 1)));
@@ -226,7 +226,7 @@ fn what_cannot_be_got_is_not_listed() {
     assert_eq!(page.iter().map(|object| object.id.to_string()).collect::<Vec<_>>(), ["kept"]);
     assert!(!more);
     assert!(world.shard.describe(&id("lost")).locations.object.is_some_and(|object| object.lost));
-    // What is lost is deleted without a trace.
+    // Deleting a lost object removes it completely.
     let done = world.ask("b", ToShard::Delete { request: RequestId(1), id: id("lost") });
     assert_eq!(done, [("b".to_owned(), ToStore::DeleteDone { request: RequestId(1), put: Some(PutId(1)) })]);
     assert_eq!(world.shard.describe(&id("lost")).locations.object, None);
@@ -245,7 +245,7 @@ fn messages_are_counted() {
 }
 
 #[test]
-fn that_stores_say_their_places_by_other_keys_is_said_once_for_each_set_of_keys() {
+fn differing_label_keys_are_reported_once_for_each_set_of_keys() {
     let mut world = small_world(Limits::default());
     let mut said_of = |name: &str, incarnation: u64, keys: &[&str]| {
         let labels = keys.iter().map(|key| ((*key).to_owned(), "7".to_owned())).collect();
@@ -256,11 +256,7 @@ fn that_stores_say_their_places_by_other_keys_is_said_once_for_each_set_of_keys(
         });
         said.collect::<Vec<_>>()
     };
-    assert_eq!(
-        said_of("c", 1, &["disk"]),
-        Vec::<String>::new(),
-        "says nothing of the place, as those of a and b"
-    );
+    assert_eq!(said_of("c", 1, &["disk"]), Vec::<String>::new(), "no place labels, like a and b");
     assert_eq!(said_of("d", 1, &["rack"]), ["3 nodes by nothing, 1 node by rack"]);
     assert_eq!(said_of("e", 1, &["rack"]), Vec::<String>::new());
     assert_eq!(
@@ -268,10 +264,11 @@ fn that_stores_say_their_places_by_other_keys_is_said_once_for_each_set_of_keys(
         ["3 nodes by nothing, 2 nodes by rack, 1 node by zone+rack"]
     );
     assert_eq!(said_of("f", 1, &["zone"]), ["3 nodes by nothing, 1 node by zone, 2 nodes by rack"]);
-    assert_eq!(said_of("f", 1, &["rack", "zone"]), Vec::<String>::new(), "it was said before");
+    assert_eq!(said_of("f", 1, &["rack", "zone"]), Vec::<String>::new(), "already reported");
 }
 
-/// What stores are told of their places: the version, the rack, and the uplinks in thousandths.
+/// Returns what stores are told of their places: node, version, rack, and the uplink in
+/// thousandths.
 fn told(effects: Vec<Effect>) -> Vec<(String, u64, u32, u32)> {
     let placed = effects.into_iter().filter_map(|effect| match effect {
         Effect::Send { node, message: ToStore::Placed(Placed { version, path, uplink }) } => {
@@ -288,7 +285,7 @@ fn measured(version: u64, permille: u32, racks: &[(&str, u32)]) -> MeasuredPlace
 }
 
 #[test]
-fn nodes_without_labels_are_where_was_measured() {
+fn nodes_without_labels_have_measured_places() {
     let mut world = small_world(Limits::default());
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let labelled = Place::of_labels(&labels).path[2];
@@ -306,21 +303,25 @@ fn nodes_without_labels_are_where_was_measured() {
     assert_eq!(measure(measured(5, 250, &all)), three(5, [1, 2], 250), "labels come first");
     assert_eq!(measure(measured(4, 100, &[("a", 3)])), [], "older");
     assert_eq!(measure(measured(5, 250, &all)), [], "again");
-    assert_eq!(measure(measured(5, 250, &[("a", 1)])), [], "of two with a version, one wins everywhere");
-    // A store that comes later hears of it too, and so does one that comes again.
+    assert_eq!(
+        measure(measured(5, 250, &[("a", 1)])),
+        [],
+        "of two surveys with one version, the same one wins everywhere"
+    );
+    // A store that connects later gets the places, too, and so does one that reconnects.
     for incarnation in [1, 1] {
         let told = told(world.receive(info("later", incarnation)).1);
         assert_eq!(told, [("later".to_owned(), 5, 1, 250)]);
     }
     world.apply(Event::Disconnected { node: node("later"), incarnation: Incarnation(1) });
-    // Nobody is in a group any more, but for those who say it.
+    // No node is in a group any more, except nodes with labels.
     let empty = measured(6, 0, &[]);
     assert_eq!(told(world.apply(Event::Places(empty))), three(6, [0, 0], 0));
     assert_eq!(world.shard.status().measured, (6, Uplink::default()));
 }
 
 #[test]
-fn what_uplinks_carry_counts_once_a_node_is_where_was_measured() {
+fn the_measured_uplink_counts_once_a_node_has_a_measured_place() {
     let mut world = World::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let rack = Place::of_labels(&labels).path[2];
@@ -329,18 +330,18 @@ fn what_uplinks_carry_counts_once_a_node_is_where_was_measured() {
     let effects = world.apply(Event::Places(measured(5, 250, &[("a", 1), ("b", 2)])));
     assert_eq!((told(effects), world.shard.measured_nodes()), (vec![a(5, 0)], 0), "all have labels");
     assert_eq!(world.shard.status().measured, (5, Uplink::default()));
-    // It was not measured where this one is.
+    // The survey has no place for this node.
     let effects = world.receive(info("c", 1)).1;
     assert_eq!(told(effects), [("c".to_owned(), 5, 0, 0)]);
     let effects = world.receive(info("b", 1)).1;
     let [b, c] = [("b", 2), ("c", 0)].map(|(name, rack)| (name.to_owned(), 5, rack, 250));
     assert_eq!((told(effects), world.shard.measured_nodes()), (vec![a(5, 250), c, b.clone()], 1));
     assert_eq!(world.shard.status().measured, (5, Uplink::measured(250)));
-    assert_eq!(told(world.receive(info("b", 1)).1), [b], "the others know it");
+    assert_eq!(told(world.receive(info("b", 1)).1), [b], "the other nodes know it already");
 }
 
 #[test]
-fn what_uplinks_carry_counts_once_another_shard_has_seen_a_node_where_was_measured() {
+fn the_measured_uplink_counts_once_another_shard_has_a_node_with_a_measured_place() {
     let mut world = small_world(Limits::default());
     let rows = |permille| ["a", "b"].map(|name| (name.to_owned(), 5, 0, permille));
     let effects = world.apply(Event::Places(measured(5, 250, &[("elsewhere", 1)])));
@@ -349,15 +350,15 @@ fn what_uplinks_carry_counts_once_another_shard_has_seen_a_node_where_was_measur
         ToShard::Placed(Placed { version: 5, path: EVERYWHERE, uplink: Uplink::measured(permille) })
     };
     assert_eq!(told(world.say("a", says(0))), []);
-    assert_eq!(told(world.say("a", says(100))), [], "not what was measured");
+    assert_eq!(told(world.say("a", says(100))), [], "differs from the measurement");
     assert_eq!(told(world.say("a", says(250))), rows(250));
-    assert_eq!(told(world.say("b", says(250))), [], "it is known");
-    assert_eq!(told(world.say("b", says(0))), [], "it is told already");
+    assert_eq!(told(world.say("b", says(250))), [], "known already");
+    assert_eq!(told(world.say("b", says(0))), [], "told already");
     assert_eq!(world.shard.status().measured, (5, Uplink::measured(250)));
 }
 
 #[test]
-fn a_shard_that_was_restarted_learns_from_stores_where_they_are() {
+fn a_restarted_shard_learns_places_from_stores() {
     let mut world = small_world(Limits::default());
     let labels = vec![("rack".to_owned(), "7".to_owned())];
     let labelled = Place::of_labels(&labels).path;
@@ -367,33 +368,34 @@ fn a_shard_that_was_restarted_learns_from_stores_where_they_are() {
         ToShard::Placed(Placed { version, path: [0, 0, rack, 0], uplink })
     };
     let row = |name: &str, version, rack, permille| (name.to_owned(), version, rack, permille);
-    // One that labels place says that there are slow uplinks, but nothing of others; they know better where they are.
+    // A store with labels reports slow uplinks, but no places of other nodes. Those nodes know
+    // their places better.
     let uplink = Uplink::measured(250);
     let effects = world.say("c", ToShard::Placed(Placed { version: 5, path: labelled, uplink }));
     let all = [row("a", 5, 0, 250), row("b", 5, 0, 250), row("c", 5, labelled[2], 250)];
     assert_eq!((told(effects), world.shard.measured_nodes()), (all.to_vec(), 0));
-    assert_eq!(told(world.say("a", recalled(5, 1, 250))), [], "as it says");
+    assert_eq!(told(world.say("a", recalled(5, 1, 250))), [], "the place that it reported");
     assert_eq!(told(world.say("b", recalled(4, 1, 100))), [], "older");
     assert_eq!(told(world.say("b", recalled(5, 2, 250))), []);
-    // Of one version the larger counts. What is known already moves nobody.
+    // Within one version the larger place counts. A known place moves no node.
     assert_eq!(told(world.say("b", recalled(5, 1, 100))), [row("b", 5, 2, 250)]);
     let b = world.shard.nodes.index(&node("b")).unwrap();
     let again = Placed { version: 5, path: [0, 0, 2, 0], uplink };
     assert_eq!(world.shard.nodes.recall(b, again), Some(Vec::new()));
     assert_eq!((world.shard.measured_nodes(), world.shard.status().measured), (2, (5, uplink)));
     assert_eq!(told(world.receive(info("b", 1)).1), [row("b", 5, 2, 250)]);
-    // All that was found is more than what stores remember, and they add nothing to it.
+    // A complete survey replaces what stores repeated, and stores add nothing to it.
     let whole = measured(5, 250, &[("a", 1), ("b", 2), ("later", 1)]);
     assert_eq!(told(world.apply(Event::Places(whole.clone()))).len(), 3);
     assert_eq!(told(world.say("b", recalled(5, 9, 250))), []);
     assert_eq!(*world.shard.measured_places(), whole);
-    // What it has not heard of counts for all, as far as it is said.
+    // A newer version counts for all nodes, as far as stores report it.
     let effects = world.say("b", recalled(6, 3, 500));
     assert_eq!(told(effects), [row("a", 6, 0, 500), row("b", 6, 3, 500), row("c", 6, labelled[2], 500)]);
 }
 
 #[test]
-fn a_receiver_that_waits_for_a_close_copy_is_served_when_it_turns_out_to_be_elsewhere() {
+fn a_receiver_that_waits_for_a_close_copy_is_served_when_its_place_changes() {
     let mut world = small_world(Limits::default());
     world.connect("d", 1);
     world.apply(Event::Places(measured(1, 250, &[("a", 1), ("b", 1), ("d", 2)])));
@@ -406,14 +408,15 @@ fn a_receiver_that_waits_for_a_close_copy_is_served_when_it_turns_out_to_be_else
         effects.iter().filter_map(of).collect::<Vec<_>>()
     };
     assert_eq!(granted(&world.say("d", ToShard::Query(query("x", 1)))), ["d from a"]);
-    // The only copy in its rack serves another one; it does not take that of the other rack at once.
+    // The only copy in its rack serves another node. The receiver does not use the copy of the
+    // other rack at once.
     assert!(granted(&world.say("b", ToShard::Query(query("x", 1)))).is_empty());
     let effects = world.apply(Event::Places(measured(2, 250, &[("a", 1), ("b", 2), ("d", 2)])));
     assert_eq!(granted(&effects), ["b from d"]);
 }
 
 #[test]
-fn nobody_starves_while_closer_receivers_keep_coming() {
+fn a_far_receiver_does_not_starve_while_closer_ones_keep_coming() {
     let mut world = World::new(ShardConfig { warm_up: Duration::ZERO, ..ShardConfig::default() });
     let mut join = |name: &str, rack: &str| {
         let labels = vec![("rack".to_owned(), rack.to_owned())];
@@ -424,10 +427,11 @@ fn nobody_starves_while_closer_receivers_keep_coming() {
     join("far", "far");
     world.say("s", ToShard::Publish(complete("x", 1)));
     world.say("near0", ToShard::Query(query("x", 0)));
-    // It could also be served by those who came before it.
+    // The earlier receivers could serve it, too, if it did not avoid them.
     let avoid = (0..20).map(|number| node(&format!("near{number}"))).collect();
     world.say("far", ToShard::Query(Query { avoid, ..query("x", 0) }));
-    // Each near receiver holds the slot for 10 ms, and the next one is there before it returns it.
+    // Each near receiver holds the slot for 10 ms, and the next one queries before it returns the
+    // slot.
     for number in 1..1000 {
         let (leaving, coming) = (format!("near{}", number - 1), format!("near{number}"));
         world.say(&coming, ToShard::Query(query("x", 0)));
@@ -445,7 +449,7 @@ fn nobody_starves_while_closer_receivers_keep_coming() {
 }
 
 #[test]
-fn a_delete_goes_on_when_nobody_waits_for_it_any_more() {
+fn a_delete_continues_after_its_requester_has_cancelled() {
     let mut world = World::with_nodes(&["a", "b"]);
     world.say("b", ToShard::Publish(complete("x", 1)));
     let delete = || ToShard::Delete { request: RequestId(1), id: id("x") };

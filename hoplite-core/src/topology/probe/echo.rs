@@ -1,77 +1,84 @@
-//! The echoes of one pair: one side asks, the other one answers, and each takes the time of the other.
+//! The echoes of one pair of nodes. One side sends requests, the other side replies, and each side
+//! measures round trips.
 //!
-//! An ask that follows a reply at once tells the answering side how long its reply took to be heard, so that one series of packets gives
-//! round trips as both sides see them; the answering side sends its own back with its next reply. Nothing is answered twice, nor in another
-//! round, nor to another address than that which was directed, so that a forged ask makes no traffic.
+//! A request that follows a reply at once lets the answering side measure the round trip of its
+//! reply. It returns the measurement in its next reply, so one series of packets gives the round
+//! trips of both sides.
+//!
+//! The answering side replies to each request once, in one round, and only to the address that the
+//! coordinator named. A forged request thus causes no traffic.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::{BLOCK, Probes, Samples};
 
-/// The time that the first ask waits for its reply; then twice as long, and so on.
+/// Timeout of the first request. Each further timeout doubles it.
 const FIRST_TIMEOUT_NS: u64 = 100_000_000;
-/// An ask waits for at least so long, since hosts pause for some milliseconds.
+/// Shortest timeout, because hosts pause for some milliseconds.
 const MIN_TIMEOUT_NS: u64 = 20_000_000;
-/// An ask waits for so many times the last round trip.
+/// The timeout as a multiple of the last round trip.
 const TIMEOUT_ROUND_TRIPS: u64 = 8;
-/// No ask waits longer.
+/// Longest timeout.
 const MAX_TIMEOUT_NS: u64 = 800_000_000;
-/// After so many asks without any reply the port is taken for closed: a second and a half.
+/// Number of requests without any reply after which the port counts as closed: after a second and a
+/// half.
 const MAX_SILENT: u32 = 4;
-/// After so many asks without a reply, where there have been replies, no more are sent.
+/// Number of lost requests in a row that end the series after earlier replies.
 const MAX_LOST_IN_A_ROW: u32 = 8;
-/// How many asks may still be replied to: a reply that is late is a round trip all the same.
+/// Number of requests whose reply still counts. A late reply is a valid round trip.
 const MAX_REMEMBERED: usize = 8;
-/// A block of asks takes at least so long: 10,000 a second, with 100 bytes each on the wire, are 0.8% of a gigabit.
+/// Shortest time of a block of requests. 10,000 requests a second with 100 bytes each on the wire
+/// are 0.8% of a gigabit.
 const BLOCK_NS: u64 = 100_000 * BLOCK as u64;
-/// No pair takes longer, whatever its round trip is.
+/// Longest time of a pair, for any round trip.
 pub const MAX_ASKING: Duration = Duration::from_secs(5);
-/// Replies that may follow each other at once ...
+/// Largest burst of replies.
 const MAX_BURST: u64 = 4 * BLOCK as u64;
-/// ... and the mean distance of the others: half that of asks, so that no correct peer is ever refused.
+/// Mean interval of replies beyond a burst: half the interval of requests, so that a correct peer
+/// is never refused.
 const REPLY_NS: u64 = 50_000;
 
-/// What a packet is.
+/// The kind of a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PacketKind {
-    /// Reply to this.
+    /// A request for a reply.
     Ask {
-        /// `true` if it was sent as soon as the reply before it came.
+        /// `true` if the request follows the previous reply at once.
         is_prompt: bool,
     },
     /// The reply.
     Reply,
 }
 
-/// One packet. Asks and replies are of one length.
+/// A packet. Requests and replies have the same length.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Packet {
-    /// What it is.
+    /// The kind.
     pub kind: PacketKind,
     /// The secret of this pair in this round.
     pub nonce: u64,
-    /// Which ask, or which it replies to.
+    /// The number of the request; in a reply, the number of its request.
     pub number: u32,
-    /// In a reply: the latest round trip that the answering side has seen; zero if there is no new one.
+    /// In a reply: the latest round trip that the answering side has measured, or zero.
     pub round_trip_ns: u64,
 }
 
-/// What the asking side is to do.
+/// An action for the shell of the asking side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Send this.
+    /// Send this packet.
     Send(Packet),
-    /// Wait for packets until then.
+    /// Wait for packets.
     Wait {
-        /// The time to ask again.
+        /// The end of the wait.
         until_ns: u64,
     },
-    /// Nothing more.
+    /// The series is over.
     Done,
 }
 
-/// The side that asks. Times are nanoseconds of a clock that does not go back.
+/// The asking side. Times are nanoseconds of a monotonic clock.
 #[derive(Debug, Clone)]
 pub struct Asker {
     nonce: u64,
@@ -80,7 +87,7 @@ pub struct Asker {
     back: Samples,
     next_number: u32,
     sent: [Option<(u32, u64)>; MAX_REMEMBERED],
-    /// When the latest ask is given up.
+    /// The time at which the latest request times out.
     awaited_until_ns: Option<u64>,
     is_prompt: bool,
     not_before_ns: u64,
@@ -91,21 +98,21 @@ pub struct Asker {
     lost: u32,
 }
 
-/// What the echoes of a pair have shown.
+/// The echoes of a pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Echoes {
-    /// The percentile of the round trips as the asking side saw them.
+    /// The percentile of the round trips that the asking side measured.
     pub forth_ns: u64,
-    /// As the answering side saw them; zero if it saw none.
+    /// The percentile of the round trips that the answering side measured, or zero.
     pub back_ns: u64,
-    /// How many round trips the asking side saw.
+    /// The number of round trips that the asking side measured.
     pub count: u32,
-    /// How many asks had no reply in time.
+    /// The number of requests without a reply in time.
     pub lost: u32,
 }
 
 impl Asker {
-    /// Begins to ask.
+    /// Creates the asking side of a series.
     pub fn new(now_ns: u64, nonce: u64, probes: Probes) -> Self {
         Self {
             nonce,
@@ -125,7 +132,7 @@ impl Asker {
         }
     }
 
-    /// What to do now.
+    /// Returns the next action.
     pub fn next_action(&mut self, now_ns: u64) -> Action {
         if self.forth.suffice(self.probes) || now_ns >= self.ends_ns {
             return Action::Done;
@@ -155,7 +162,7 @@ impl Asker {
         Action::Send(Packet { kind, nonce: self.nonce, number, round_trip_ns: 0 })
     }
 
-    /// Takes in a packet, which may be anything.
+    /// Handles a packet with any content.
     pub fn received(&mut self, now_ns: u64, packet: &Packet) {
         let sent = &mut self.sent[packet.number as usize % MAX_REMEMBERED];
         let is_reply = packet.kind == PacketKind::Reply && packet.nonce == self.nonce;
@@ -181,7 +188,7 @@ impl Asker {
         }
     }
 
-    /// What is known so far; `None` if there was no reply.
+    /// Returns the echoes so far; `None` without a reply.
     pub fn echoes(&self) -> Option<Echoes> {
         Some(Echoes {
             forth_ns: self.forth.round_trip_ns()?,
@@ -192,24 +199,24 @@ impl Asker {
     }
 }
 
-/// The side that answers.
+/// The answering side.
 #[derive(Debug, Clone)]
 pub struct Answerer {
     nonce: u64,
     asker: SocketAddr,
-    /// The latest ask that was replied to, and when.
+    /// The latest request that got a reply, and the time of the reply.
     last: Option<(u32, u64)>,
-    /// When it would have sent all its replies at their mean distance.
+    /// The time at which all replies would have been sent at their mean interval.
     busy_until_ns: u64,
 }
 
 impl Answerer {
-    /// Answers asks with `nonce` that come from `asker`.
+    /// Creates the answering side for requests with `nonce` from `asker`.
     pub const fn new(nonce: u64, asker: SocketAddr) -> Self {
         Self { nonce, asker, last: None, busy_until_ns: 0 }
     }
 
-    /// The reply to a packet that came from `from`, if it gets one.
+    /// Returns the reply to a packet from `from`, or `None` if it gets no reply.
     pub fn reply(&mut self, now_ns: u64, from: SocketAddr, packet: &Packet) -> Option<Packet> {
         let PacketKind::Ask { is_prompt } = packet.kind else { return None };
         let is_new = self.last.is_none_or(|(number, _)| packet.number > number);
@@ -239,7 +246,8 @@ mod tests {
         "10.0.0.1:4000".parse().unwrap()
     }
 
-    /// Both sides over a link that delays by `delay_ns` each way, loses and doubles packets; answers what is known and when it ended.
+    /// Runs both sides over a link that delays, loses and duplicates packets. Returns the echoes,
+    /// the end, and the number of replies.
     fn exchange(delay_ns: u64, lost_percent: u64, seed: u64, probes: Probes) -> (Option<Echoes>, u64, usize) {
         let mut random = Random::new(seed);
         let mut asker = Asker::new(0, NONCE, probes);
@@ -287,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_silent_is_given_up() {
+    fn a_silent_port_is_given_up() {
         let (echoes, took_ns, _) = exchange(20_000, 100, 1, Probes::Auto);
         assert_eq!((echoes, took_ns), (None, 1_500_000_000));
     }
@@ -325,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_directed_is_answered_and_only_once() {
+    fn each_expected_request_gets_one_reply() {
         let mut answerer = Answerer::new(NONCE, asker_address());
         let ask = |number| Packet {
             kind: PacketKind::Ask { is_prompt: true },
@@ -341,7 +349,7 @@ mod tests {
         assert_eq!((reply.kind, reply.number, reply.round_trip_ns), (PacketKind::Reply, 0, 0));
         assert_eq!(answerer.reply(2000, asker_address(), &ask(0)), None, "a duplicate");
         assert_eq!(answerer.reply(3000, asker_address(), &ask(1)).unwrap().round_trip_ns, 2000);
-        assert_eq!(answerer.reply(3000, asker_address(), &ask(0)), None, "an old one");
+        assert_eq!(answerer.reply(3000, asker_address(), &ask(0)), None, "an old request");
     }
 
     #[test]

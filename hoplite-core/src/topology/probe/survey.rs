@@ -1,16 +1,18 @@
-//! The coordinator of a probe: has pairs of nodes meet, and makes a matrix of what they say.
+//! The coordinator of a probe: lets pairs of nodes measure, and builds a matrix from their
+//! findings.
 //!
-//! A survey is a sequence of steps, each of which has some pairs of nodes, and no node twice. In a step both nodes of each pair are first
-//! told to answer each other; when all have confirmed that, the work begins, and when all work is done, the next step. So nobody answers
-//! what was not directed, and nobody is measured while it has other probes to do.
+//! A survey is a sequence of steps. Each step has some pairs, with each node in one pair at most.
+//! First, both nodes of each pair are told to answer each other. When all nodes have confirmed, the
+//! work begins, and when all work is done, the next step begins. Thus nodes answer only peers that
+//! the coordinator named, and no node is measured while it has other probes to do.
 //!
-//! Which pairs meet, and what follows from it, is the course of a survey: in `pairs` all of them meet, in `landmarks` some, where there
-//! are too many. Both have
+//! The course of a survey chooses the pairs and interprets the findings. In `pairs`, all pairs
+//! meet. In `landmarks`, for many nodes, only some pairs meet. Both courses have three parts:
 //!
 //! 1. Echoes.
-//! 2. Trains: one pair at a time, so that none takes another's share of a link.
-//! 3. Loaded, if asked for: all pairs of a round send trains at once. Only so an uplink shows that carries less than its hosts together: the
-//!    low rates count.
+//! 2. Trains: one pair at a time, so that pairs do not share a link.
+//! 3. Under load, if requested: all pairs of a round send trains at once. Only this shows an uplink
+//!    that carries less than its hosts together. The low rates count.
 //!
 //! Sources: Cloud Collectives, section IV-B, for the echoes. The trains are ours.
 
@@ -34,33 +36,35 @@ pub use messages::{
 };
 use pairs::AllPairs;
 
-/// More are measured by landmarks: with so many, echoes take a minute, and what is known of pairs 100 MB.
+/// Most nodes that are measured by pairs. With this many, echoes take a minute, and the findings
+/// 100 MB. Larger surveys use landmarks.
 pub const MAX_NODES_BY_PAIRS: usize = 2000;
-/// The time that a train under load lasts on a link that is not shared.
+/// The duration of a train under load on a link that is not shared.
 const LOADED_TRAIN: Duration = Duration::from_millis(20);
-/// The shortest train: TCP has opened its window before the part of it that is measured.
+/// Smallest train. TCP opens its window before the measured part of the train.
 pub const MIN_TRAIN_BYTES: u64 = 256 << 10;
-/// The longest train: 20 ms at 25 Gbit/s.
+/// Largest train: 20 ms at 25 Gbit/s.
 pub const MAX_TRAIN_BYTES: u64 = 64 << 20;
-/// A train that took less is repeated with more bytes: buffers on the way take in the first milliseconds of a burst.
+/// Shortest duration of a train. A shorter train is repeated with more bytes, because buffers
+/// absorb the first milliseconds of a burst.
 pub const TRAIN_DURATION: Duration = Duration::from_millis(10);
-/// The time that nodes may take to confirm that they answer: a round trip, and as long as a store may be silent.
+/// Timeout of a node's confirmation: a round trip, and the time for which a store may be silent.
 const ARM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time that the work of a step may take. Both are far above what it is bounded by at the nodes: the silent port, a connection, echoes by
-/// TCP; a train of 64 MiB at 50 Mbit/s.
+/// Timeouts of the work of a step. Both are far above the bounds at the nodes: a silent port, a
+/// connect and echoes by TCP, or a train of 64 MiB at 50 Mbit/s.
 const ECHO_TIMEOUT: Duration = Duration::from_secs(20);
 const TRAIN_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
 enum Phase {
-    /// Waiting for these to confirm.
+    /// Waits for the confirmations of these nodes.
     Arming(BTreeSet<u32>),
-    /// Waiting for the work of these.
+    /// Waits for the findings of these nodes.
     Working(BTreeSet<u32>),
     Done,
 }
 
-/// A survey that goes on.
+/// A running survey.
 #[derive(Debug)]
 pub struct Survey {
     nodes: Vec<String>,
@@ -70,7 +74,7 @@ pub struct Survey {
     step: u64,
     task: Task,
     meetings: Vec<(u32, u32, u64)>,
-    /// Where each node is among them.
+    /// The index of each node's pair in `meetings`.
     meeting_of: BTreeMap<u32, usize>,
     phase: Phase,
     deadline: Time,
@@ -81,11 +85,12 @@ pub struct Survey {
 }
 
 impl Survey {
-    /// Begins a survey of `nodes`, with nonces and passes that follow from `seed`; appends what is to be done.
+    /// Starts a survey of `nodes`, and appends the first commands. `seed` determines nonces and
+    /// passes.
     ///
     /// # Errors
     ///
-    /// If there are too few nodes, or too many.
+    /// Fails if there are too few or too many nodes.
     pub fn begin(
         nodes: Vec<String>,
         options: SurveyOptions,
@@ -101,11 +106,11 @@ impl Survey {
         Ok(Self::follow(course, nodes, seed, now, commands))
     }
 
-    /// Begins a survey by landmarks, also if there are few nodes.
+    /// Starts a survey by landmarks, even with few nodes.
     ///
     /// # Errors
     ///
-    /// If there are too few nodes, or too many.
+    /// Fails if there are too few or too many nodes.
     pub fn begin_by_landmarks(
         nodes: Vec<String>,
         options: SurveyOptions,
@@ -145,7 +150,7 @@ impl Survey {
         survey
     }
 
-    /// Takes in what happened; appends what is to be done.
+    /// Handles an event, and appends commands.
     pub fn apply(&mut self, now: Time, event: SurveyEvent, commands: &mut Vec<SurveyCommand>) {
         match event {
             SurveyEvent::Armed { node } => {
@@ -173,27 +178,27 @@ impl Survey {
         self.proceed(now, commands);
     }
 
-    /// Returns the time to tick.
+    /// Returns the time of the next tick.
     pub const fn deadline(&self) -> Time {
         self.deadline
     }
 
-    /// Returns `true` if there is nothing more to do.
+    /// Returns `true` if the survey is over.
     pub const fn is_done(&self) -> bool {
         matches!(self.phase, Phase::Done)
     }
 
-    /// How far it is.
+    /// Returns the progress of the survey.
     pub fn progress(&self) -> SurveyProgress {
         let steps = self.course.steps();
         SurveyProgress { done: if self.is_done() { steps } else { self.step.min(steps) }, steps }
     }
 
-    /// What is known now. Where no train has arrived, a byte takes `assumed_ps_per_byte`.
+    /// Returns the findings so far. Links without a train take `assumed_ps_per_byte`.
     ///
     /// # Errors
     ///
-    /// If fewer than two nodes are left, or none of them have reached each other.
+    /// Fails if fewer than two nodes are left, or if no two of them have reached each other.
     pub fn report(&self, assumed_ps_per_byte: u32) -> Result<SurveyReport, SurveyError> {
         let kept: Vec<u32> =
             (0..self.nodes.len() as u32).filter(|node| !self.lost.contains_key(node)).collect();
@@ -215,7 +220,7 @@ impl Survey {
         })
     }
 
-    /// Begins the next step that has a pair of nodes that are there.
+    /// Starts the next step that has a pair of present nodes.
     fn begin_step(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
         while self.nodes.len() - self.lost.len() >= 2
             && let Some((task, meetings)) = self.course.step(self.step, &self.lost, &mut self.random)
@@ -245,7 +250,7 @@ impl Survey {
         (self.phase, self.deadline) = (Phase::Done, Time::NEVER);
     }
 
-    /// Goes on if nobody is waited for.
+    /// Continues when no node is awaited.
     fn proceed(&mut self, now: Time, commands: &mut Vec<SurveyCommand>) {
         loop {
             match &self.phase {

@@ -1,16 +1,17 @@
-//! Trains of bytes, whose rate is that of the link: how long they are, and what of them counts.
+//! Trains of bytes, which measure the rate of a link: their lengths, and the part that counts.
 
 use std::time::Duration;
 
 use super::survey::{Finding, MAX_TRAIN_BYTES};
 use crate::time::Time;
 
-/// How many times longer the next train is, if one was too short: few steps to that which fills a fast link.
+/// Factor between two trains, so that few steps reach a train that fills a fast link.
 const GROWTH: u64 = 8;
-/// The first part of a train is not measured, in which TCP opens its window: a quarter.
+/// Divisor of the part at the start that does not count, because TCP opens its window: a quarter.
 const SKIPPED: u64 = 4;
 
-/// The trains that one node takes from another, each longer than the one before it, until one takes long enough.
+/// The trains that one node receives from another one. Each is longer than the one before, until
+/// one takes long enough.
 #[derive(Debug, Clone)]
 pub struct Trains {
     bytes: u64,
@@ -19,22 +20,23 @@ pub struct Trains {
 }
 
 impl Trains {
-    /// The first train has so many bytes, and the last takes `at_least` so long, unless that is more than a train may have.
+    /// Starts with a train of `first_bytes`. The last train takes `at_least`, or has
+    /// [`MAX_TRAIN_BYTES`].
     pub const fn new(first_bytes: u64, at_least: Duration) -> Self {
         Self { bytes: first_bytes, at_least, all_bytes: 0 }
     }
 
-    /// The bytes of the next train.
+    /// Returns the size of the next train.
     pub const fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// A train has arrived, so long after it was asked for; each byte of its measured part took so many picoseconds. Answers what
-    /// was found, if no longer one is needed.
+    /// Adds a train that took `took` from its request, with `ps_per_byte` in its measured part.
+    /// Returns the finding unless a longer train is needed.
     pub fn arrived(&mut self, took: Duration, ps_per_byte: u128) -> Option<Finding> {
         self.all_bytes += self.bytes;
         if took >= self.at_least || self.bytes >= MAX_TRAIN_BYTES {
-            // A byte that takes no time at all would be one that was not measured.
+            // A time of zero would mean that the link was not measured.
             let ps_per_byte = u32::try_from(ps_per_byte.max(1)).unwrap_or(u32::MAX);
             return Some(Finding::Train { ps_per_byte, bytes: self.all_bytes });
         }
@@ -43,18 +45,18 @@ impl Trains {
     }
 }
 
-/// One train, as it arrives.
+/// A train that is arriving.
 #[derive(Debug, Clone)]
 pub struct ArrivingTrain {
     bytes: u64,
     arrived: u64,
-    /// When the measured part began, and how much had arrived by then.
+    /// The time and the arrived bytes at the start of the measured part.
     start: Option<(Time, u64)>,
     end: Time,
 }
 
 impl ArrivingTrain {
-    /// A train of so many bytes, none of which has arrived.
+    /// Creates a train of `bytes` bytes before the first one arrives.
     pub const fn new(bytes: u64) -> Self {
         Self { bytes, arrived: 0, start: None, end: Time::ZERO }
     }
@@ -64,12 +66,12 @@ impl ArrivingTrain {
         self.arrived
     }
 
-    /// Returns the number of bytes that are still to come.
+    /// Returns the number of bytes that have not arrived yet.
     pub const fn missing_bytes(&self) -> u64 {
         self.bytes - self.arrived
     }
 
-    /// So many of the missing bytes arrive.
+    /// Adds arrived bytes, at most the missing ones.
     pub fn arrive(&mut self, now: Time, bytes: u64) {
         self.arrived += bytes.min(self.missing_bytes());
         self.end = now;
@@ -78,7 +80,7 @@ impl ArrivingTrain {
         }
     }
 
-    /// Returns the number of picoseconds that each byte of the measured part took, if the train is whole.
+    /// Returns the picoseconds per byte of the measured part, if the train is complete.
     pub fn ps_per_byte(&self) -> Option<u128> {
         let (start, before) = self.start.filter(|_| self.missing_bytes() == 0)?;
         let measured = u128::from(self.arrived - before).max(1);

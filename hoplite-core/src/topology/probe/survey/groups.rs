@@ -1,19 +1,23 @@
-//! Which nodes may be close to each other, by their round trips to the same landmarks.
+//! Groups nodes that may be close to each other, by their round trips to the same landmarks.
 //!
-//! Two nodes of a rack are as far from every landmark. What is delayed once is not less close: a node that is like no other is put to
-//! those from whose round trips a few of its own differ, if these are longer. It need not be right: nodes of one group meet, and are parted
-//! if they are far from each other.
+//! Two nodes of a rack have similar round trips to every landmark. A single delay does not make a
+//! node distant: a node that matches no group joins a group from which only a few of its round
+//! trips differ, if the differing ones are longer.
+//!
+//! The groups may be wrong. The nodes of a group meet later, and are separated if they are far from
+//! each other.
 
-/// A round trip that nobody has measured.
+/// A round trip that was not measured.
 pub(super) const UNKNOWN: u32 = u32::MAX;
-/// Round trips that differ by no more are alike: two levels of a network differ by half.
+/// Largest ratio of similar round trips. Two levels of a network differ by a half.
 const ALIKE_PERCENT: u64 = 125;
-/// Of so many round trips of a node, one may be delayed.
+/// Number of a node's round trips for each tolerated delay.
 const PER_DELAY: usize = 16;
-/// Groups that are no larger may be of nodes whose round trips were delayed.
+/// Largest group whose members may have been separated by delays.
 const MAX_DELAYED: usize = 2;
 
-/// The groups of nodes, given the round trips of each to the landmarks; at most so many, which is at least one.
+/// Returns the groups of nodes, given the round trips of each node to the landmarks. Returns at
+/// most `most` groups, which must be at least one.
 pub(super) fn alike(rows: &[&[u32]], most: usize) -> Vec<Vec<usize>> {
     let mut groups: Vec<Vec<usize>> = Vec::new();
     for (node, row) in rows.iter().enumerate() {
@@ -51,12 +55,12 @@ fn are_alike(one: &[u32], other: &[u32]) -> bool {
     one.iter().zip(other).all(|(one, other)| is_alike(*one, *other))
 }
 
-/// In how many round trips two nodes differ.
+/// Returns the number of round trips that differ between two nodes.
 fn differences(one: &[u32], other: &[u32]) -> usize {
     one.iter().zip(other).filter(|(one, other)| !is_alike(**one, **other)).count()
 }
 
-/// How many round trips of a node are longer than those of another one, if none is shorter.
+/// Returns the number of round trips that are longer than another node's, if none is shorter.
 fn delays(usual: &[u32], row: &[u32]) -> Option<usize> {
     let mut delays = 0;
     for (&usual, &seen) in usual.iter().zip(row).filter(|(usual, seen)| !is_alike(**usual, **seen)) {
@@ -85,17 +89,17 @@ mod tests {
         groups
     }
 
-    /// A row of 16 round trips, near to one landmark.
+    /// Returns a row of 16 round trips, near to one landmark.
     fn near(landmark: usize) -> Vec<u32> {
         (0..16).map(|index| if index == landmark { 40 } else { 80 }).collect()
     }
 
     #[test]
-    fn nodes_that_are_as_far_from_all_landmarks_are_one_group() {
+    fn nodes_with_similar_round_trips_are_one_group() {
         let mut rows = vec![near(0), near(1), near(0), near(99), near(1), near(99)];
         rows[2][0] = 45;
         assert_eq!(sorted(&rows, 9), [vec![0, 2], vec![1, 4], vec![3, 5]]);
-        // What was not measured makes no difference.
+        // A round trip that was not measured matches any other one.
         rows.truncate(2);
         rows[1][0] = UNKNOWN;
         rows[1][1] = UNKNOWN;
@@ -103,19 +107,19 @@ mod tests {
     }
 
     #[test]
-    fn a_node_with_a_delay_stays_with_its_like() {
+    fn a_node_with_one_delay_stays_in_its_group() {
         let mut rows: Vec<Vec<u32>> = (0..8).map(|node| near(if node < 4 { 0 } else { 99 })).collect();
         rows[1][7] = 300;
         rows[6][7] = 300;
         assert_eq!(sorted(&rows, 9), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
-        // Two of sixteen are no accident, and one that is closer is none.
+        // Two delays of sixteen are no accident, and a shorter round trip is no delay.
         rows[1][8] = 300;
         rows[6][3] = 40;
         assert_eq!(sorted(&rows, 9), [vec![0, 2, 3], vec![1], vec![4, 5, 7], vec![6]]);
     }
 
     #[test]
-    fn there_are_no_more_groups_than_are_wanted() {
+    fn the_number_of_groups_is_bounded() {
         let rows: Vec<Vec<u32>> = (0..8).map(|node| vec![100 << node; 2]).collect();
         assert_eq!(sorted(&rows, 8).len(), 8);
         assert!(sorted(&rows, 3).len() <= 3);

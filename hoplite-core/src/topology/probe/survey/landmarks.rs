@@ -1,15 +1,19 @@
 //! The course of a survey of thousands of nodes, in which most pairs do not meet.
 //!
-//! 1. Landmarks: each node exchanges a few echoes with the same 64 of them. Those that are as far from all of these are one group. A group that is
-//!    large has landmarks of its own next, until they do not divide it; then it is cut.
-//! 2. Within groups: the rounds of a tournament in each. If some pairs of a group are half as far again as others, it is parted.
-//! 3. Between each two groups: three pairs, for which all other pairs of these groups stand.
-//! 4. Trains: each node and the next of its group, then one pair of each group and the next.
-//! 5. Loaded: rounds of pairs within groups, and as many of pairs of all nodes.
+//! 1. Landmarks: each node exchanges a few echoes with the same 64 landmarks. Nodes with similar
+//!    round trips to all of them are one group. A large group is divided again by its own
+//!    landmarks, until they no longer divide it. Then it is cut.
+//! 2. Within groups: each group runs the rounds of a tournament. If some pairs of a group are 1.5
+//!    times as far apart as others, the group is split.
+//! 3. Between each two groups: three pairs, which represent all other pairs of these groups.
+//! 4. Trains: each node and the next node of its group, then one pair of each group and the next
+//!    group.
+//! 5. Loaded: rounds of pairs within groups, and as many rounds of pairs of all nodes.
 //!
-//! Memory goes with the nodes and the pairs that meet, and not with all pairs.
+//! Memory grows with the nodes and with the pairs that meet, instead of with all pairs.
 //!
-//! Sources: GNP (Ng and Zhang, Infocom 2002) has nodes know where they are by their distances to landmarks; the groups are ours.
+//! Sources: in GNP (Ng and Zhang, Infocom 2002), nodes find their position by their distances to
+//! landmarks. The groups are ours.
 
 mod map;
 mod set;
@@ -27,19 +31,22 @@ use super::groups::UNKNOWN;
 use super::messages::{MAX_NODES, SurveyError, SurveyOptions};
 use set::Set;
 
-/// Echoes of a node with a landmark: fewer than tell a link, but enough to tell levels of a network.
+/// Echoes between a node and a landmark. They do not measure a link exactly, but separate levels of
+/// a network.
 const LANDMARK_PROBES: u32 = 32;
-/// How often sets are divided by landmarks. Each time takes a round for each node.
+/// Most divisions by landmarks. Each division takes a round for each node.
 const MAX_DIVISIONS: u32 = 8;
-/// A set is not divided again if so much of it was left together: one round for each node is too much for few groups.
+/// A set is not divided again if its largest part has more than this percentage of it. A round for
+/// each node would be too much for few groups.
 const MAX_LEFT_PERCENT: usize = 95;
-/// All pairs of a group meet if there are no more in it.
+/// Largest group in which all pairs meet.
 const MAX_GROUP: usize = 128;
-/// Most groups before sets are cut, which makes one more of each 128 nodes, and one of each set.
+/// Most groups before sets are cut. Cutting adds one group for each 128 nodes, and one for each
+/// set.
 const MAX_GROUPS: usize = MAX_BLOCKS - 2 * MAX_NODES.div_ceil(MAX_GROUP);
-/// Pairs that meet of each two groups.
+/// Number of pairs that meet for each two groups.
 const REPRESENTATIVES: usize = 3;
-/// Rounds under load, half of which are within groups.
+/// Number of rounds under load. Half of them are within groups.
 const LOADED_ROUNDS: u64 = 48;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,41 +60,42 @@ enum Stage {
     Over,
 }
 
-/// Nodes all of whose pairs meet.
+/// A group of nodes whose pairs all meet.
 #[derive(Debug, Default)]
 struct Group {
     nodes: Vec<u32>,
-    /// A packed triangle.
+    /// A packed triangle of the round trips within the group.
     round_trips_ns: Vec<u32>,
-    /// Of its trains to other groups, the least that a byte took.
+    /// The smallest time per byte of the group's trains to other groups.
     gap: Option<u32>,
-    /// What bytes took under load.
+    /// The times per byte under load, within the group and to other groups.
     near: Vec<u64>,
     far: Vec<u64>,
-    /// The number of the group of which it was parted: its nodes have met those of the other parts.
+    /// The number of the group from which this one was split. Its nodes have met the nodes of the
+    /// other parts.
     origin: u32,
 }
 
-/// Nodes meet landmarks, then those of their group, then those who stand for groups.
+/// Nodes meet landmarks, then the nodes of their group, then representatives of other groups.
 #[derive(Debug)]
 pub(super) struct Landmarks {
     options: SurveyOptions,
     nodes: usize,
     stage: Stage,
-    /// The first step of the stage, and how many it has.
+    /// The first step of the stage; `rounds` is the number of its steps.
     first: u64,
     rounds: u64,
     divisions: u32,
     sets: Vec<Set>,
     groups: Vec<Group>,
-    /// Of each node, its set or group, and its number there.
+    /// The set or group of each node, and the node's number there.
     seats: Vec<Option<(u32, u32)>>,
     /// A packed triangle of groups.
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
-    /// Of each node, the least that a byte took of its trains within its group.
+    /// The smallest time per byte of each node's trains within its group.
     node_gaps: Vec<Option<u32>>,
-    /// By groups, the larger number first.
+    /// Times per byte under load between two groups, the larger number first.
     loaded: BTreeMap<(u32, u32), Vec<u64>>,
 }
 
@@ -123,7 +131,7 @@ impl Landmarks {
         }
     }
 
-    /// Begins the next stage.
+    /// Starts the next stage.
     fn advance(&mut self, lost: &Lost, random: &mut Random) {
         self.first += self.rounds;
         match self.stage {
@@ -172,7 +180,7 @@ impl Landmarks {
         }
     }
 
-    /// Makes groups of the parts that are small enough, and sets of the others.
+    /// Makes small parts into groups, and others into sets.
     fn sort(&mut self, parts: Vec<Vec<u32>>, random: &mut Random) {
         for part in parts {
             if part.len() > MAX_GROUP {
@@ -198,7 +206,7 @@ impl Landmarks {
         }
     }
 
-    /// Makes groups of nodes that landmarks do not tell apart.
+    /// Cuts nodes that landmarks do not separate into groups.
     fn cut(&mut self, nodes: Vec<u32>) {
         let pieces = nodes.len().div_ceil(MAX_GROUP);
         let bound = |piece: usize| nodes.len() * piece / pieces;
@@ -219,7 +227,8 @@ impl Landmarks {
         self.groups.iter_mut().zip(0..).for_each(|(group, number)| group.origin = number);
     }
 
-    /// What is known between parts of a group, of as many pairs as represent groups.
+    /// Returns the known round trips between parts of one group, as if the parts' representatives
+    /// had met.
     fn met_between(&self, parts: &[Group]) -> Vec<[u32; REPRESENTATIVES]> {
         let mut between = vec![[UNKNOWN; REPRESENTATIVES]; triangle_len(parts.len())];
         for high in 1..parts.len() {
@@ -233,7 +242,8 @@ impl Landmarks {
         between
     }
 
-    /// The parts of groups whose nodes are far from each other: at the innermost level that makes not too many groups.
+    /// Splits groups whose nodes are far from each other, at the innermost level that does not give
+    /// too many groups.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
             .filter(|node| self.seats[*node as usize].is_some() && !lost.contains_key(node))
@@ -247,7 +257,7 @@ impl Landmarks {
                 BlockLink::Within(a, b) => {
                     self.within_ns(kept[a as usize], kept[b as usize]).unwrap_or(worst)
                 }
-                // Beyond all that is measured, so that no two groups are taken for one.
+                // Larger than any measurement, so that two groups are never merged.
                 BlockLink::Between(..) => UNKNOWN,
             })
         });
@@ -275,20 +285,20 @@ impl Landmarks {
         Some(parted.collect())
     }
 
-    /// The round trip of two nodes of a group.
+    /// Returns the round trip between two nodes of a group.
     fn within_ns(&self, a: u32, b: u32) -> Option<u32> {
         let ((group, a), (_, b)) = (self.seats[a as usize]?, self.seats[b as usize]?);
         let round_trips_ns = &self.groups[group as usize].round_trips_ns;
         Some(round_trips_ns[triangle_index(a as usize, b as usize)]).filter(|known| *known != UNKNOWN)
     }
 
-    /// What the pairs of two groups took, that which was measured.
+    /// Returns the measured round trips between two groups.
     fn samples_ns(&self, a: u32, b: u32) -> impl Iterator<Item = u32> + '_ {
         let samples = &self.between_ns[triangle_index(a as usize, b as usize)];
         samples.iter().copied().filter(|known| *known != UNKNOWN)
     }
 
-    /// The round trip in the middle of those between two groups.
+    /// Returns the median round trip between two groups.
     fn between_ns(&self, a: u32, b: u32) -> Option<u32> {
         let mut samples: Vec<u32> = self.samples_ns(a, b).collect();
         samples.sort_unstable();
@@ -328,7 +338,8 @@ impl Landmarks {
                 let pairs = groups.filter(|(a, b)| origin(*a) != origin(*b)).flat_map(|(a, b)| {
                     let [a, b] =
                         [a, b].map(|group| self.groups[group as usize].present(lost).collect::<Vec<u32>>());
-                    // Others each time, so that a node that is slow does not stand for its group everywhere.
+                    // Each time other nodes, so that one slow node does not represent its group
+                    // everywhere.
                     let turn = move |nodes: &[u32], index: usize| {
                         nodes[(round as usize * REPRESENTATIVES + index) % nodes.len()]
                     };
@@ -454,7 +465,8 @@ impl Course for Landmarks {
     }
 }
 
-/// Each of so many and the next one; two are a pair once.
+/// Returns pairs of each index below `count` and the next one, in a circle. Two indices form one
+/// pair.
 fn ring(count: usize) -> impl Iterator<Item = (usize, usize)> {
     let pairs = match count {
         0 | 1 => 0,

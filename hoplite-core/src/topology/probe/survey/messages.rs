@@ -1,4 +1,4 @@
-//! What the coordinator of a probe tells nodes and hears from them, and what it makes of it.
+//! The messages between the coordinator of a probe and the nodes, and its report.
 
 use std::time::Duration;
 
@@ -6,71 +6,72 @@ use super::super::super::matrix::Matrix;
 use super::super::Probes;
 use super::super::echo::Echoes;
 
-/// A matrix has no more.
+/// Most nodes of a survey, as of a matrix.
 pub const MAX_NODES: usize = crate::topology::matrix::MAX_NODES;
-/// All pairs of so many nodes send trains in half an hour, which is half of the time that stores take part.
+/// Most nodes of a survey in which all pairs send trains. It takes half an hour, half of the time
+/// that stores take part.
 pub const MAX_NODES_OF_PAIRS: usize = 500;
 
-/// What is measured.
+/// The options of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyOptions {
-    /// How many echoes each pair exchanges.
+    /// The number of echoes of each pair.
     pub probes: Probes,
-    /// Which pairs send trains.
+    /// The pairs that send trains.
     pub bandwidth: Bandwidth,
-    /// `true` if all pairs of a round send trains at once, too. This disturbs whoever uses the network.
+    /// `true` if all pairs of a round also send trains at once, which disturbs other traffic.
     pub loaded: bool,
-    /// `true` if the directory and the stores are to use what is found.
+    /// `true` if the directory and the stores must use the result.
     pub apply: bool,
 }
 
-/// Which pairs send trains on an idle network.
+/// The pairs that send trains on an idle network.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Bandwidth {
-    /// Each node with the next one. A pair that was not measured otherwise gets what the slower of its two nodes' links carries.
+    /// Each node with the next one. A pair without a train gets the lower rate of its two nodes.
     #[default]
     Nodes,
     /// All pairs, one after the other.
     Pairs,
 }
 
-/// The reason for which there is no survey.
+/// The reason why there is no survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SurveyError {
-    /// More than [`MAX_NODES`].
+    /// There are more than [`MAX_NODES`] nodes.
     #[error("{count} nodes are more than the {MAX_NODES} that can be probed")]
     TooManyNodes {
         /// The number of nodes.
         count: usize,
     },
-    /// More than [`MAX_NODES_OF_PAIRS`], and all pairs are to send trains.
+    /// All pairs must send trains, and there are more than [`MAX_NODES_OF_PAIRS`] nodes.
     #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} all of whose pairs can send trains")]
     TooManyPairs {
         /// The number of nodes.
         count: usize,
     },
-    /// There is no pair, or none is left.
+    /// There are fewer than two nodes, or fewer than two are left.
     #[error("a probe needs two nodes, and there are {count}")]
     TooFewNodes {
         /// The number of nodes.
         count: usize,
     },
-    /// All nodes are there, and no two of them have reached each other.
+    /// Nodes are left, but no two of them have reached each other.
     #[error("no two nodes have reached each other")]
     NothingMeasured,
 }
 
-/// The reason for which a node is not in the matrix.
+/// The reason why a node is missing from the matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SurveyLoss {
-    /// It cannot be reached.
+    /// The node cannot be reached.
     Unreachable,
-    /// Its connection ended.
+    /// The node's connection ended.
     Gone,
-    /// It has not done in time what it was told.
+    /// The node did not finish its task in time.
     Silent,
-    /// It takes part in another probe.
+    /// The node takes part in another probe.
     Busy,
 }
 
@@ -85,92 +86,93 @@ impl std::fmt::Display for SurveyLoss {
     }
 }
 
-/// What a node measures with its peer.
+/// The work of a node with its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyWork {
-    /// Ask for echoes.
+    /// Exchange echoes.
     Echo {
-        /// How many.
+        /// The number of echoes.
         probes: Probes,
     },
-    /// Take trains.
+    /// Receive trains.
     Train {
-        /// The bytes of the first one.
+        /// The size of the first train.
         bytes: u64,
-        /// Trains grow until one takes so long.
+        /// The duration of the longest train. Trains grow until one takes this long.
         at_least: Duration,
     },
 }
 
-/// What a node has measured.
+/// The result of a node's work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Finding {
-    /// Echoes.
+    /// The echoes of the pair.
     Echoes {
         /// The round trips.
         echoes: Echoes,
-        /// `true` if they went over TCP, since no datagram came back.
+        /// `true` if the echoes used TCP, because no datagram came back.
         by_tcp: bool,
     },
     /// A train.
     Train {
-        /// Picoseconds that each byte took.
+        /// Picoseconds per byte.
         ps_per_byte: u32,
-        /// The number of bytes that all trains had.
+        /// The number of bytes of all trains.
         bytes: u64,
     },
-    /// Nothing: the peer could not be reached.
+    /// The peer could not be reached.
     Nothing,
 }
 
-/// What the coordinator has to tell the nodes, which are named by their index.
+/// A command of the coordinator. Indices stand for nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyCommand {
-    /// Answer `peer`, and nobody else, if it has `nonce`. To be confirmed.
+    /// Tells a node to answer only requests of `peer` with `nonce`. The node confirms with
+    /// [`SurveyEvent::Armed`].
     Arm {
-        /// Who is told.
+        /// The node that gets the command.
         node: u32,
-        /// Who may ask.
+        /// The node that may send requests.
         peer: u32,
-        /// What it asks with.
+        /// The nonce of the requests.
         nonce: u64,
     },
-    /// Measure, and report.
+    /// Tells a node to measure and to report its finding.
     Measure {
-        /// Who is told.
+        /// The node that gets the command.
         node: u32,
-        /// With whom.
+        /// The node's peer.
         peer: u32,
-        /// What to ask with.
+        /// The nonce to send.
         nonce: u64,
         /// The work to do.
         work: SurveyWork,
     },
-    /// Let go of a node, which has no part in this any more.
+    /// Releases a node that has no further part in the survey.
     Dismiss {
-        /// The node to let go of.
+        /// The node to release.
         node: u32,
     },
 }
 
-/// What happens to the coordinator.
+/// An event for the coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SurveyEvent {
     /// A node has confirmed that it answers.
     Armed {
-        /// The node that answers.
+        /// The node.
         node: u32,
     },
-    /// A node has done its work.
+    /// A node has finished its work.
     Found {
-        /// The node that has done it.
+        /// The node.
         node: u32,
-        /// What it has found.
+        /// The result.
         finding: Finding,
     },
-    /// A node is gone.
+    /// A node is lost.
     Lost {
-        /// The node that is gone.
+        /// The node.
         node: u32,
         /// The cause.
         loss: SurveyLoss,
@@ -179,32 +181,34 @@ pub enum SurveyEvent {
     Tick,
 }
 
-/// How far a survey is.
+/// The progress of a survey.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SurveyProgress {
-    /// Steps that are done.
+    /// The number of finished steps.
     pub done: u64,
-    /// All steps.
+    /// The number of all steps.
     pub steps: u64,
 }
 
-/// What a survey has found.
+/// The result of a survey.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SurveyReport {
-    /// The links between the nodes that were there until the end.
+    /// The links between the nodes that stayed until the end.
     pub matrix: Matrix,
-    /// Nodes that are not in it, and why.
+    /// The nodes that are missing from the matrix, with the reason.
     pub lost: Vec<(String, SurveyLoss)>,
-    /// Pairs of indices that have not reached each other. They are given the worst round trip that either has.
+    /// Pairs of indices that have not reached each other. They get the worst round trip of either
+    /// node.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of pairs that are given what others between their blocks have; none if all were to be measured.
+    /// The number of pairs without a measurement, which get the value of other pairs of their
+    /// blocks. Zero if the survey measured all pairs.
     pub estimated: u64,
-    /// The number of pairs that were measured by TCP.
+    /// The number of pairs measured by TCP.
     pub by_tcp: u32,
-    /// Round trips of all pairs.
+    /// The number of round trips of all pairs.
     pub echoes: u64,
-    /// Asks of all pairs that were not replied to in time.
+    /// The number of requests of all pairs without a reply in time.
     pub lost_echoes: u64,
-    /// Bytes of all trains.
+    /// The number of bytes of all trains.
     pub train_bytes: u64,
 }

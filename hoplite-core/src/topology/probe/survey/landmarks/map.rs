@@ -1,4 +1,4 @@
-//! The matrix that follows from groups, those who stand for them, and trains.
+//! Builds the matrix from groups, their representatives, and trains.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,12 @@ use super::super::groups::UNKNOWN;
 use super::super::messages::SurveyError;
 use super::Landmarks;
 
-/// With fewer trains of two groups under load, those of each with all others count.
+/// Fewest trains under load between two groups that count. With fewer, the trains of each group to
+/// all others count.
 const MIN_LOADED: usize = 4;
 
 impl Landmarks {
-    /// What is known of the nodes that are left, once groups have met.
+    /// Returns the map of the nodes that are left, once groups have met.
     pub(super) fn map_of(
         &self,
         names: Vec<String>,
@@ -62,7 +63,8 @@ impl Landmarks {
         Ok(Map { matrix, guessed, estimated })
     }
 
-    /// The matrix of these nodes, in blocks that are their groups. Its links are asked for by indices of nodes and by numbers of groups.
+    /// Builds the matrix of `kept`, with groups as blocks. `link` gets indices of nodes, or numbers
+    /// of groups.
     pub(super) fn matrix(
         &self,
         names: Vec<String>,
@@ -91,7 +93,7 @@ impl Landmarks {
         Matrix::from_blocks(names, blocks, links).ok()
     }
 
-    /// What a byte takes between two groups: idle, and under load.
+    /// Returns the time per byte between two groups: the larger of idle and loaded.
     fn far_gap(&self, a: u32, b: u32, far: &[Option<u32>]) -> Option<u32> {
         let [one, other] = [a, b].map(|group| group as usize);
         let loaded = self.loaded.get(&(a.max(b), a.min(b))).filter(|gaps| gaps.len() >= MIN_LOADED);
@@ -99,7 +101,8 @@ impl Landmarks {
         self.idle_far_gap(a, b).max(loaded)
     }
 
-    /// The worst round trip of each group that has nodes left, within it and to others that have, for the pairs that have not met.
+    /// Returns the worst round trip of each group with nodes left, within it and to other such
+    /// groups. It stands for pairs that have not met.
     fn worst(&self, firsts: &BTreeMap<u32, u32>) -> Vec<Option<u32>> {
         let mut worst: Vec<Option<u32>> = vec![None; self.groups.len()];
         for &group in firsts.keys() {

@@ -1,30 +1,31 @@
-//! A set of nodes and its landmarks: who meets whom, and which nodes are alike.
+//! A set of nodes and its landmarks: chooses the pairs of each round, and groups similar nodes.
 
 use super::super::super::super::random::Random;
 use super::super::super::super::rounds;
 use super::super::course::Lost;
 use super::super::groups::{UNKNOWN, alike};
 
-/// Landmarks of a set of nodes, if it has twice as many. More take no more rounds, but more echoes and memory.
+/// Most landmarks of a set. A set has at least twice as many nodes. More landmarks take more echoes
+/// and memory, but no more rounds.
 const MAX_LANDMARKS: usize = 64;
 
-/// Nodes that have landmarks among them.
+/// A set of nodes that contains landmarks.
 #[derive(Debug)]
 pub(super) struct Set {
-    /// The landmarks first.
+    /// The nodes, landmarks first.
     pub(super) nodes: Vec<u32>,
     landmarks: usize,
-    /// A row for each node.
+    /// A row of round trips to the landmarks for each node.
     round_trips_ns: Vec<u32>,
 }
 
 impl Set {
-    /// Chooses landmarks: one of each part of the nodes, whose names tend to follow racks.
+    /// Chooses one landmark from each part of the nodes, because names tend to follow racks.
     pub(super) fn new(mut nodes: Vec<u32>, random: &mut Random) -> Self {
         let count = (nodes.len() / 2).clamp(1, MAX_LANDMARKS);
         for part in 0..count {
             let (start, end) = (nodes.len() * part / count, nodes.len() * (part + 1) / count);
-            // Only nodes of earlier parts have changed places.
+            // Only nodes of earlier parts have moved.
             nodes.swap(part, start + random.index(end - start));
         }
         let round_trips_ns = vec![UNKNOWN; nodes.len() * count];
@@ -39,7 +40,8 @@ impl Set {
         (self.others() + rounds::count(self.landmarks as u32) as usize) as u64
     }
 
-    /// Each landmark meets the other nodes in turn; then landmarks meet.
+    /// Returns the pairs of a round. Each landmark meets the other nodes in turn, then the
+    /// landmarks meet each other.
     pub(super) fn pairs(&self, round: u64) -> Vec<(u32, u32)> {
         let (round, others) = (round as usize, self.others());
         if round < others {
@@ -62,9 +64,9 @@ impl Set {
         }
     }
 
-    /// The groups of those that are left, at most so many.
+    /// Returns at most `most` groups of the nodes that are left.
     pub(super) fn divided(mut self, lost: &Lost, most: usize) -> Vec<Vec<u32>> {
-        // A landmark is as close to itself as its closest node is to it.
+        // Set the round trip of a landmark to itself to that of its closest node.
         for landmark in 0..self.landmarks {
             let column = self.round_trips_ns.iter().skip(landmark).step_by(self.landmarks);
             let closest = column.min().copied().unwrap_or(UNKNOWN);
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_node_meets_each_landmark_once_and_nobody_twice_in_a_round() {
+    fn each_node_meets_each_landmark_once_and_is_in_one_pair_per_round() {
         for count in [129_u32, 140, 400] {
             let set = Set::new((0..count).collect(), &mut Random::new(count.into()));
             let landmarks: BTreeSet<u32> = set.nodes[..set.landmarks].iter().copied().collect();
@@ -107,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_landmark_is_with_the_nodes_that_are_close_to_it() {
+    fn a_landmark_is_grouped_with_close_nodes() {
         let mut set = Set::new((0..200).collect(), &mut Random::new(1));
         let rack = |node: u32| node / 20;
         for round in 0..set.rounds() {

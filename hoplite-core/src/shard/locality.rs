@@ -1,7 +1,7 @@
-//! Receivers wait for copies that are close, and take slots over from receivers that are not.
+//! Lets receivers wait for close copies, and moves slots to receivers that are closer.
 //!
-//! Each query of a node that is in a group is served by the closest copy that may serve it, or waits in its group. See
-//! [`plan::vicinity`](crate::plan::vicinity) for the reasons.
+//! The closest copy with a free slot serves a query of a node in a group; without one, the query
+//! waits in its group. [`plan::locality`](crate::plan::locality) has the reasons.
 
 use std::collections::{BTreeSet, btree_map};
 use std::iter::successors;
@@ -18,23 +18,24 @@ use crate::time::Time;
 use crate::topology::place::{EVERYWHERE, Path, groups_of, is_in};
 use crate::vocabulary::directory::{GrantId, GrantReason, RequestId, ToStore};
 
-/// What there is for a receiver.
+/// The best option of a receiver that waits in its group.
 enum Nearby {
-    /// A sender, found so many groups outwards, and whether it is in a group of the receiver's at all.
+    /// A sender, found `steps` groups outwards. `is_in_group` is `false` if it shares no group with
+    /// the receiver.
     Sender {
         steps: usize,
         is_in_group: bool,
         sender: NodeIndex,
         choice: SenderChoice,
     },
-    /// A copy in this group will have bytes.
+    /// A copy in the receiver's group will have bytes soon.
     Soon,
     /// All copies in this group serve others.
     Busy(Path),
     Nothing,
 }
 
-/// The query of a group that is served next, by a sender that was found so many groups outwards.
+/// The query of a group that the shard serves next, with a sender found `steps` groups outwards.
 struct Nearest {
     steps: usize,
     is_in_group: bool,
@@ -42,8 +43,8 @@ struct Nearest {
 }
 
 impl Shard {
-    /// The group in which a query waits: the innermost one of its node. A receiver that has begun, or has lost a sender, goes
-    /// on wherever it can.
+    /// Returns the group in which a query waits: the innermost group of its node. Returns
+    /// [`EVERYWHERE`] for a receiver that has begun, or has lost a sender.
     pub(super) fn waiting_group(
         &self,
         node: NodeIndex,
@@ -60,7 +61,8 @@ impl Shard {
         groups_of(path).next().unwrap_or(EVERYWHERE)
     }
 
-    /// A node has a copy now, from which others may pull, or they say that they do: queries of it that wait go on wherever they can.
+    /// Lets the node's waiting queries accept senders everywhere, because the node has a copy now
+    /// or serves others.
     pub(super) fn has_begun(&mut self, node: NodeIndex, id: &ObjectId) {
         let Some(queue) = self.waiting.get_mut(id) else { return };
         let Some(record) = self.nodes.get_mut(node) else { return };
@@ -83,9 +85,12 @@ impl Shard {
         self.may_let_go(id, group);
     }
 
-    /// Which query of those in groups is served next, and whether it gives precedence to others. First come those that have waited for
-    /// long while nobody of their own group had a copy, then those whose sender is closest. A query that would take a slow sender
-    /// gives precedence to the others.
+    /// Chooses the query that waits in its group and is served next, with its answer. The flag is
+    /// `true` if the sender is in a group of the query's node, or the query has waited for too
+    /// long.
+    ///
+    /// First come queries that have waited for long without a copy in their group. Then come the
+    /// queries with the closest senders. Queries that would use a slow sender come last.
     pub(super) fn nearest_answer(&self, now: Time, entry: &Entry, queue: &Queue) -> Option<(bool, Answered)> {
         let aged = self.heads(queue).filter(|(group, _, query, _)| {
             now - query.since >= AGED_AFTER && entry.copies.at_hand(*group) == 0
@@ -117,13 +122,16 @@ impl Shard {
         }
     }
 
-    /// Which query of a group is served next, and whether it gives precedence to others: the first, or one behind it, as long as those
-    /// before it are of receivers with slow links.
+    /// Chooses the query of a group that is served next, and returns `true` with it if it gives
+    /// precedence to others.
+    ///
+    /// Takes the first query, or a later one if all queries before it belong to receivers with slow
+    /// links.
     fn nearest_in(&self, now: Time, entry: &Entry, queue: &Queue, group: Path) -> Option<(bool, Nearest)> {
         let waiters = queue.range((group, 0)..=(group, u64::MAX)).map(|(_, waiter)| *waiter);
         let mut is_last = false;
         let waiters = waiters.take(MAX_PASSED).take_while(|(node, _)| {
-            // What there is for this one is the best for all behind it.
+            // Later waiters cannot get a better sender.
             !std::mem::replace(&mut is_last, !self.nodes.is_called_slow(*node))
         });
         let answer = |(node, request): (NodeIndex, RequestId)| {
@@ -139,8 +147,8 @@ impl Shard {
         first_by_precedence(waiters.filter_map(answer))
     }
 
-    /// The receiver that came first in each group in which some wait. What there is for it is the best for all of
-    /// them, if no links to it are slow.
+    /// The first query of each group with waiting queries. No query of its group can get a better
+    /// sender, unless the links to the first receiver are slow.
     fn heads<'a>(
         &'a self,
         queue: &'a Queue,
@@ -154,7 +162,8 @@ impl Shard {
         })
     }
 
-    /// The sender for a receiver that waits in a group, if it need not wait.
+    /// Returns the sender for a receiver that waits in a group, or `None` if the receiver must
+    /// wait.
     pub(super) fn offer_nearby(
         &self,
         now: Time,
@@ -168,10 +177,10 @@ impl Shard {
         }
     }
 
-    /// What there is for a receiver that may wait, the closest first.
+    /// Returns the best option of a receiver, in the closest group first.
     fn nearby(&self, now: Time, entry: &Entry, node: NodeIndex, query: &WaitingQuery) -> Nearby {
         let Some(record) = self.nodes.get(node) else { return Nearby::Nothing };
-        let is_patient =
+        let may_wait =
             || self.held_back.get(&(query.id.clone(), query.group)).is_none_or(|until| now < *until);
         let classes = [Class::Complete, Class::Unfinished];
         let mut slow = None;
@@ -186,13 +195,13 @@ impl Shard {
                 slow = slow.or(Some(found));
             }
             if slow.is_some() {
-                // There may be a usual link to one that is farther.
+                // The receiver may have a usual link to a copy farther away.
                 continue;
             }
             if group == EVERYWHERE || entry.copies.at_hand(group) == 0 {
                 continue;
             }
-            // What is slow is not worth waiting for.
+            // Slow copies are not worth waiting for.
             let is_other = |copy: &LocationRecord| copy.node != node && !self.is_slow(entry, copy, node);
             if self.nodes.has_slow_links()
                 && !entry
@@ -206,14 +215,15 @@ impl Shard {
             if entry.copies.free(group, Class::Unfinished).any(is_other) {
                 return Nearby::Soon;
             }
-            if is_patient() {
+            if may_wait() {
                 return Nearby::Busy(group);
             }
         }
         slow.unwrap_or(Nearby::Nothing)
     }
 
-    /// Has those wait whose group has copies, all of which serve others, and asks receivers of other groups to give way to them.
+    /// Holds queries whose group's copies are all busy, and lets receivers in other groups give
+    /// way to them.
     pub(super) fn hold_back(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let (Some(entry), Some(queue)) = (self.entries.get(id), self.waiting.get(id)) else { return };
         if queue.last_key_value().is_none_or(|((group, _), _)| *group == EVERYWHERE) {
@@ -227,7 +237,7 @@ impl Shard {
                     busy.push(group);
                     recalled.extend(self.transfer_to_recall(turn.now, entry, around));
                 }
-                // It has waited in vain, and goes on doing so.
+                // The group has waited in vain. Its marker stays, so that it does not wait again.
                 Nearby::Nothing if self.held_back.contains_key(&(id.clone(), group)) => {}
                 _ => others.push(group),
             }
@@ -249,14 +259,15 @@ impl Shard {
         }
     }
 
-    /// Which transfer out of a group is to be given up for one within it: one that has begun lately, and one at a time.
+    /// Chooses a transfer out of a group that gives way to one within it. Chooses only young
+    /// transfers, and only one at a time.
     fn transfer_to_recall(&self, now: Time, entry: &Entry, group: Path) -> Option<(NodeIndex, GrantId)> {
         let leaving: Vec<_> = entry.transfers.leaving(group).take(MAX_GROUPS).collect();
         if leaving.iter().any(|(.., transfer)| transfer.is_recalled) {
             return None;
         }
         let is_young = |receiver: &NodeIndex, began: Time| {
-            // Since when the receiver receives, whoever served it first.
+            // The age counts from the receiver's first transfer, with any sender.
             let began = entry.copies.get(*receiver).map_or(began, |copy| copy.since);
             now - began <= self.transfer_times.recall_until(entry.size_bytes)
         };
@@ -264,7 +275,7 @@ impl Shard {
         young.map(|(receiver, grant, _)| (*receiver, *grant))
     }
 
-    /// A query has left a group, maybe the last one.
+    /// Ends the wait of a group if the query that has just left was the last one.
     pub(super) fn may_let_go(&mut self, id: &ObjectId, group: Path) {
         let queue = self.waiting.get(id);
         let is_left = queue.is_some_and(|queue| queue.range((group, 0)..=(group, u64::MAX)).next().is_some());
@@ -273,7 +284,7 @@ impl Shard {
         }
     }
 
-    /// Nobody of a group waits for a busy copy any more.
+    /// Ends the wait of a group for a busy copy.
     fn let_go(&mut self, id: &ObjectId, group: Path) {
         let key = (id.clone(), group);
         if let Some(until) = self.held_back.remove(&key) {
@@ -281,7 +292,8 @@ impl Shard {
         }
     }
 
-    /// Returns the reason for which a copy at `sender`, found in a group of the receiver's, was chosen, if it was not for the places: `reason`.
+    /// Returns the grant reason for a copy at `sender`, found in `group` of the receiver. Returns
+    /// `reason` if locality did not decide.
     pub(super) fn reason_by_place(
         &self,
         entry: &Entry,

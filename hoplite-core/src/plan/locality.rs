@@ -1,31 +1,37 @@
-//! How long a receiver waits for a copy that is close, and for how long another gives its slot up for that.
+//! Limits the time for which a receiver waits for a close copy, and the time for which another
+//! receiver gives its slot up.
 //!
-//! A link between two groups of nodes, such as the uplink of a rack, is shared by all of them. In a broadcast it is enough that
-//! the object enters each group once. So a receiver takes it from a copy in its own group, also from one that is not complete.
-//! If all of those serve others, it waits; but a receiver of another group that has only begun gives its slot up: it goes on at
-//! the end of the chain that grows in between, and all of them are done as if they had come together.
+//! All nodes of two groups share the links between the groups, such as the uplink of a rack. In a
+//! broadcast, it suffices that the object enters each group once. Therefore a receiver pulls from a
+//! copy in its own group, even from an unfinished one.
 //!
-//! Nobody is excluded by that: a receiver that has waited for [`TransferTimes::max_wait`] for copies that are all busy takes what
-//! there is, and one that has received for longer than [`TransferTimes::recall_until`] is left alone.
+//! If all these copies serve others, the receiver waits. A receiver in another group that has just
+//! begun gives its slot up. It continues at the end of the new chain, and all of them finish as if
+//! they had arrived together.
+//!
+//! No receiver starves. One that has waited for [`TransferTimes::max_wait`] uses any copy. One that
+//! has received for longer than [`TransferTimes::recall_until`] keeps its slot.
 
 use std::time::Duration;
 
 use super::broadcast::AGED_AFTER;
 
-/// Smaller objects are over before much can be learned from the time they take.
+/// Smallest object whose transfer time is a sample. Smaller transfers end too soon.
 const MIN_SAMPLE_BYTES: u64 = 1 << 20;
-/// By which part of its difference a sample changes the mean.
+/// Divisor for the weight of a new sample.
 const WEIGHT: u32 = 4;
-/// What is believed before the first sample: 1 Gbit/s, so that a node waits for longer rather than in vain.
+/// Estimate before the first sample: 1 Gbit/s. With a low rate, nodes wait longer, but seldom in
+/// vain.
 const FIRST_NANOS_PER_KIB: u64 = 8192;
-/// A receiver waits for 1/16 of the time of a transfer: less than it takes longer when an uplink has another stream to carry.
+/// A receiver waits for 1/16 of the time of a transfer. One more stream on an uplink would delay it
+/// more.
 const WAIT_DIVISOR: u32 = 16;
-/// A transfer is recalled in its first half: its receiver, and those behind it, are done no later than half a transfer after the
-/// time at which they would have been.
+/// A transfer is recalled only in its first half. Its receiver, and the receivers behind it, then
+/// finish at most half a transfer later than otherwise.
 const RECALL_DIVISOR: u32 = 2;
 const MIN_WAIT: Duration = Duration::from_millis(1);
 
-/// How long transfers take, as far as it is known from those that have ended.
+/// Estimates the time of transfers from finished transfers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TransferTimes {
     nanos_per_kib: u64,
@@ -38,7 +44,7 @@ impl Default for TransferTimes {
 }
 
 impl TransferTimes {
-    /// A transfer of so many bytes has taken so long.
+    /// Adds the time of one transfer.
     pub fn observe(&mut self, size_bytes: u64, took: Duration) {
         if size_bytes >= MIN_SAMPLE_BYTES {
             let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
@@ -52,12 +58,12 @@ impl TransferTimes {
         Duration::from_nanos((size_bytes >> 10).saturating_mul(self.nanos_per_kib))
     }
 
-    /// For how long a receiver waits for a copy that is close.
+    /// Returns the time for which a receiver waits for a close copy.
     pub fn max_wait(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / WAIT_DIVISOR).clamp(MIN_WAIT, AGED_AFTER)
     }
 
-    /// Up to which age a transfer gives way.
+    /// Returns the age up to which a transfer gives way.
     pub fn recall_until(&self, size_bytes: u64) -> Duration {
         (self.transfer(size_bytes) / RECALL_DIVISOR).max(AGED_AFTER)
     }

@@ -1,22 +1,26 @@
-//! Vertices change places so that streams do not go over slow links.
+//! Rerouting: exchanges the places of vertices so that streams avoid slow links.
 
 use std::collections::BTreeSet;
 
 use super::tree::{Tree, Vertex, VertexId};
 
-/// Most slow links that a reduce goes around: as many as several stores tell of.
-const MAX_DETOURS: usize = 32;
-/// Most vertices that are looked at for one with which another can change places; more than stores call slow.
+/// Most slow links that a reduce routes around: as many as several stores report.
+const MAX_REROUTED: usize = 32;
+/// Most vertices that are considered for one exchange. It exceeds the number of slow peers that a
+/// store reports.
 const MAX_EXCHANGEABLE: usize = 256;
 
 impl<S> Tree<S> {
-    /// Lets vertices of a group change places where a stream goes over a slow link, so that fewer do. `is_slow` says whether that of one
-    /// vertex to another is, or to the receiver. Answers the vertices whose streams change by that.
+    /// Exchanges vertices within their groups so that fewer streams use slow links. Returns the
+    /// vertices whose streams change.
     ///
-    /// Source: Cloud Collectives swaps the node at the worst hop of a ring first (Luo et al.).
+    /// `is_slow` returns `true` if the link from the first vertex to the second is slow. Without a
+    /// second vertex, it is the link to the receiver.
+    ///
+    /// Source: Cloud Collectives first swaps the node at the worst hop of a ring (Luo et al.).
     pub fn go_around(&mut self, is_slow: impl Fn(&S, Option<&S>) -> bool) -> BTreeSet<VertexId> {
         let mut changed = BTreeSet::new();
-        let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_DETOURS).collect();
+        let slow: Vec<VertexId> = self.slow_streams(&is_slow).take(MAX_REROUTED).collect();
         for stream in slow {
             let consumer = self.vertices.get(&stream).and_then(|vertex| vertex.consumer);
             for end in [Some(stream), consumer].into_iter().flatten() {
@@ -27,7 +31,7 @@ impl<S> Tree<S> {
                 let gain = |other: VertexId| self.gain_of_exchange((end, other), &is_slow);
                 let gains: Vec<(usize, VertexId)> =
                     others.into_iter().map(|other| (gain(other), other)).collect();
-                // The latest is close to the receiver, so that few streams change.
+                // The latest vertex is close to the receiver, so that few streams change.
                 let best = gains.into_iter().max().filter(|(gain, _)| *gain > 0);
                 if let Some((_, other)) = best {
                     self.exchange(end, other);
@@ -39,7 +43,7 @@ impl<S> Tree<S> {
         changed
     }
 
-    /// The vertices whose streams go over slow links.
+    /// Returns the vertices whose streams use slow links.
     pub fn slow_streams(&self, is_slow: &impl Fn(&S, Option<&S>) -> bool) -> impl Iterator<Item = VertexId> {
         self.vertices.keys().copied().filter(|vertex| self.is_slow_stream(*vertex, is_slow))
     }
@@ -50,7 +54,8 @@ impl<S> Tree<S> {
         is_slow(&vertex.state, consumer.map(|consumer| &consumer.state))
     }
 
-    /// With which vertices one can change places: the latest of its group whose nodes can combine.
+    /// Returns the vertices that can exchange places with `vertex`: the latest of its group whose
+    /// nodes can combine.
     fn exchangeable(&self, vertex: VertexId) -> Vec<VertexId> {
         let Some(group) = self.vertices.get(&vertex).filter(|vertex| !vertex.is_unfit).map(|of| of.group)
         else {
@@ -62,7 +67,7 @@ impl<S> Tree<S> {
         alike.take(MAX_EXCHANGEABLE).collect()
     }
 
-    /// Returns the number of streams that fewer go over slow links if two vertices change places.
+    /// Returns the reduction of streams over slow links if two vertices exchange places.
     fn gain_of_exchange(
         &self,
         (one, other): (VertexId, VertexId),
@@ -87,7 +92,7 @@ impl<S> Tree<S> {
         count(&|vertex| vertex).saturating_sub(count(&at))
     }
 
-    /// Lets two vertices change places.
+    /// Exchanges the places of two vertices.
     fn exchange(&mut self, one: VertexId, other: VertexId) {
         let at = |vertex: VertexId| match vertex {
             _ if vertex == one => other,
@@ -129,7 +134,8 @@ mod tests {
     use crate::plan::reduce::{Entry, ReduceSchedule};
     use crate::topology::place::{EVERYWHERE, Path};
 
-    /// The state of a vertex is the number of its node, which is that of its only source.
+    /// A tree whose vertices hold the number of their node, which is the number of their only
+    /// source.
     type Numbered = Tree<usize>;
 
     fn grow(schedule: &ReduceSchedule, count: usize, group: impl Fn(usize) -> Path) -> Numbered {
@@ -157,7 +163,7 @@ mod tests {
         sources
     }
 
-    /// Each vertex is taken in by its consumer alone, and all reach the receiver.
+    /// Checks that each vertex has exactly one consumer, and that all streams reach the receiver.
     fn check(tree: &Numbered) {
         let mut taken_in = BTreeSet::new();
         for (id, vertex) in tree.iter() {
@@ -173,7 +179,7 @@ mod tests {
         for (shape, count) in (1..6).flat_map(|shape| (3..12).map(move |count| (shape, count))) {
             for (from, to) in (0..count).flat_map(|from| (0..count).map(move |to| (from, to))) {
                 let mut tree = grow(&schedule(shape, count, 1), count, |_| EVERYWHERE);
-                // The link from a node to itself stands for that to the receiver.
+                // The link from a node to itself stands for the link to the receiver.
                 let is_slow = |node: &usize, consumer: Option<&usize>| {
                     *node == from && consumer.map_or(from == to, |consumer| from != to && *consumer == to)
                 };
@@ -203,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn detours_lose_no_source_and_leave_no_group_more_often(
+        fn rerouting_loses_no_source_and_crosses_groups_no_more_often(
             shape in 0_usize..6,
             count in 1_usize..24,
             racks in 1_u32..4,
@@ -239,7 +245,8 @@ mod tests {
                 prop_assert_eq!(before, (sources(&tree), tree.crossings(EVERYWHERE), tree.loose().len()));
                 let slow_now = tree.slow_streams(&is_slow).count();
                 prop_assert!(slow_now <= slow && (slow_now == slow) == changed.is_empty());
-                // Whoever takes in other streams than before is named, and so is all behind it.
+                // Each vertex with other inputs than before is returned, and so are all vertices
+                // behind it.
                 for (id, _) in streams.iter().filter(|(id, consumer)| tree.get(*id).unwrap().consumer != *consumer) {
                     let consumers = tree.way_to_receiver(*id);
                     prop_assert!(consumers.iter().skip(1).all(|vertex| changed.contains(vertex)));
