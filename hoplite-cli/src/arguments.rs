@@ -1,6 +1,5 @@
 //! What the commands share: how to reach a store, and how ids, sizes and durations are written.
 
-use std::io::{self, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +12,8 @@ use hoplite_client::{
 use hoplite_core::text::escape;
 use hoplite_core::{Error as ObjectError, Operation};
 use hoplite_daemon::{NotASize, Size};
+
+use crate::progress;
 
 /// Which store, and how long to wait for it.
 #[derive(Debug, Clone, clap::Args)]
@@ -94,7 +95,7 @@ struct TimedOut {
 
 /// Prints a notice of the client as a line on standard error.
 fn print_notice(notice: &Notice) {
-    let _ = writeln!(io::stderr(), "hoplite: {}", escape(&notice.to_string()));
+    progress::note(&format!("hoplite: {}", escape(&notice.to_string())));
 }
 
 /// Parses an object id: the bytes of the argument as they are.

@@ -26,12 +26,14 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use console::Style;
 use hoplite_core::text::escape;
 use hoplite_daemon::settings::without_empty_variables;
 
 use arguments::StoreArguments;
 use verbs::{
-    allreduce, barrier, certs, delete, doctor, get, ls, put, reduce, start, stat, status, stop, up, wait,
+    allreduce, barrier, certs, completion, delete, doctor, get, ls, man, put, reduce, start, stat, status,
+    stop, up, wait,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -95,6 +97,10 @@ enum Command {
     Demo(demo::Arguments),
     /// Measure, beside what the machine itself can do
     Bench(bench::Arguments),
+    /// Print the completions of a shell, to be read by that shell
+    Completion(completion::Arguments),
+    /// Write the manual pages of all commands into a directory
+    Man(man::Arguments),
     /// Measure the links between nodes, and order ranks by what they cost; decompose, map and simulate collectives
     Topology(topology::Arguments),
 }
@@ -140,6 +146,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Certs(command) => certs::run(&command),
         Command::Demo(command) => demo::run(command).await,
         Command::Bench(command) => bench::run(command).await,
+        Command::Completion(command) => completion::run(&command),
+        Command::Man(command) => man::run(&command),
         Command::Topology(command) => topology::run(&store, command).await,
     }
 }
@@ -160,7 +168,9 @@ fn failed(error: anyhow::Error) -> ExitCode {
         }
         Err(error) => error,
     };
-    let _ = writeln!(io::stderr(), "hoplite: {}", one_line(&error));
+    // Colours as the terminal and NO_COLOR allow.
+    let name = Style::new().for_stderr().red().bold().apply_to("hoplite:");
+    let _ = writeln!(io::stderr(), "{name} {}", one_line(&error));
     ExitCode::FAILURE
 }
 
@@ -229,6 +239,9 @@ mod tests {
             "hoplite certs here name --days 0",
             "hoplite bench reduce --nodes 1",
             "hoplite bench kernels --dtype f31",
+            "hoplite get x --json",
+            "hoplite completion tcsh",
+            "hoplite man",
         ] {
             let error = Arguments::try_parse_from(line.split(' ')).map(|arguments| format!("{arguments:?}"));
             assert_eq!(error.unwrap_err().exit_code(), 2, "{line}");

@@ -2,7 +2,8 @@
 
 use std::io::{self, Write};
 
-use hoplite_client::{Dtype, Metadata};
+use console::{Color, Style};
+use hoplite_client::{Dtype, Metadata, ObjectId};
 use serde::Serialize;
 
 /// Bytes with a unit, three digits or so: `17 B`, `1.5 MiB`.
@@ -38,6 +39,19 @@ pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// An object id in JSON: as people read it, and exactly.
+#[derive(Debug, Serialize)]
+pub(crate) struct Id {
+    id: String,
+    id_hex: String,
+}
+
+impl Id {
+    pub(crate) fn new(id: &ObjectId) -> Self {
+        Self { id: id.readable(), id_hex: hexadecimal(id.as_bytes()) }
+    }
+}
+
 /// One JSON document, indented.
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
@@ -48,6 +62,11 @@ pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<(
 /// No cell is padded to more characters than this: one long id would push all other rows over the edge of the terminal.
 const MAX_PADDED: usize = 40;
 
+/// Returns the style of text of this colour on standard output; plain unless that is a terminal that shows colours.
+pub(crate) fn coloured(colour: Color) -> Style {
+    Style::new().for_stdout().fg(colour)
+}
+
 /// Rows whose columns line up, but for very long cells. Printed in portions, it keeps the widths of those before.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
@@ -55,6 +74,8 @@ pub(crate) struct Table<const COLUMNS: usize> {
     alignments: [Alignment; COLUMNS],
     widths: [usize; COLUMNS],
     rows: Vec<[String; COLUMNS]>,
+    /// Returns the style of a cell, given its column and its text.
+    style: fn(usize, &str) -> Style,
     title_printed: bool,
 }
 
@@ -73,8 +94,14 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
             alignments: columns.map(|(_, alignment)| alignment),
             widths: titles.map(|title| title.chars().count()),
             rows: Vec::new(),
+            style: |_, _| Style::new(),
             title_printed: false,
         }
+    }
+
+    /// Chooses the style of each cell by its column, from 0, and its text.
+    pub(crate) fn styled(self, style: fn(usize, &str) -> Style) -> Self {
+        Self { style, ..self }
     }
 
     pub(crate) fn row(&mut self, row: [String; COLUMNS]) {
@@ -88,25 +115,39 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;
-            self.line(out, &self.titles)?;
+            self.line(out, &self.titles, |_, _| Style::new().for_stdout().bold())?;
         }
         for row in &self.rows {
-            self.line(out, &row.each_ref().map(String::as_str))?;
+            self.line(out, &row.each_ref().map(String::as_str), self.style)?;
         }
         self.rows.clear();
         out.flush()
     }
 
-    fn line(&self, out: &mut impl Write, cells: &[&str; COLUMNS]) -> io::Result<()> {
+    fn line(
+        &self,
+        out: &mut impl Write,
+        cells: &[&str; COLUMNS],
+        style: fn(usize, &str) -> Style,
+    ) -> io::Result<()> {
         let mut line = String::new();
-        for ((cell, width), alignment) in cells.iter().zip(self.widths).zip(self.alignments) {
-            let padded = match alignment {
-                Alignment::Left => format!("{cell:<width$}  "),
-                Alignment::Right => format!("{cell:>width$}  "),
+        // The spaces before the next cell that is not empty: none at the end of the line.
+        let mut gap = 0;
+        for (column, cell) in cells.iter().enumerate() {
+            let padding = self.widths[column].saturating_sub(cell.chars().count());
+            let (before, after) = match self.alignments[column] {
+                Alignment::Left => (0, padding),
+                Alignment::Right => (padding, 0),
             };
-            line.push_str(&padded);
+            gap += before;
+            if !cell.is_empty() {
+                line.extend(std::iter::repeat_n(' ', gap));
+                line.push_str(&style(column, cell).apply_to(cell).to_string());
+                gap = 0;
+            }
+            gap += after + 2;
         }
-        writeln!(out, "{}", line.trim_end())
+        writeln!(out, "{line}")
     }
 }
 
@@ -151,6 +192,22 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(lines[1], format!("{long}   1 B"));
         assert_eq!(lines[2].len(), MAX_PADDED + "  size".len());
+    }
+
+    #[test]
+    fn colours_do_not_move_columns() {
+        let red = |column, cell: &str| match (column, cell) {
+            (0, "bad") => Style::new().red().force_styling(true),
+            _ => Style::new(),
+        };
+        let mut table = Table::new([("verdict", Alignment::Left), ("says", Alignment::Left)]).styled(red);
+        table.row(["bad".to_owned(), "no".to_owned()]);
+        table.row(["good".to_owned(), String::new()]);
+        let mut out = Vec::new();
+        table.print(&mut out).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        let lines: Vec<_> = text.lines().skip(1).collect();
+        assert_eq!(lines, ["\u{1b}[31mbad\u{1b}[0m      no", "good"]);
     }
 
     #[test]

@@ -1,16 +1,54 @@
 //! Progress bars, on standard error, for people.
 
+use std::io::{self, Write};
+use std::sync::LazyLock;
+use std::time::Duration;
+
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
 /// What is smaller is done before anybody can look.
 const SHOWN_FROM_BYTES: u64 = 32 << 20;
+
+/// Time between two frames of a line that only says that time passes.
+const TICK: Duration = Duration::from_millis(100);
+
+/// The bars that are on the terminal now.
+static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
+
+/// Prints a line on standard error, above the bars.
+pub(crate) fn note(line: &str) {
+    BARS.suspend(|| {
+        // Without standard error, nobody can be told.
+        let _ = writeln!(io::stderr(), "{line}");
+    });
+}
+
+/// A line that says how long an operation has taken, until it is dropped. Shown on terminals only.
+#[derive(Debug)]
+pub(crate) struct Waiting(ProgressBar);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// Shows that the operation `label` waits for others.
+pub(crate) fn of_wait(label: &str) -> Waiting {
+    let bar = BARS.add(ProgressBar::new_spinner());
+    let style = ProgressStyle::with_template("{prefix:<8} {spinner} {elapsed}");
+    bar.set_style(style.expect("the template is a valid constant"));
+    bar.set_prefix(label.to_owned());
+    bar.enable_steady_tick(TICK);
+    Waiting(bar)
+}
 
 /// The bar of a transfer of `size_bytes`. Not shown if that is little, or if standard error is not a terminal.
 pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     if size_bytes < SHOWN_FROM_BYTES {
         return ProgressBar::hidden();
     }
-    styled(ProgressBar::new(size_bytes), label)
+    styled(BARS.add(ProgressBar::new(size_bytes)), label)
 }
 
 /// The bar of something that is done in steps, whose number is not known yet.

@@ -61,6 +61,21 @@ fn is_alive(pid: &str) -> bool {
 }
 
 #[test]
+fn a_store_that_starts_and_stops_is_described_as_json() {
+    let home = Home::new();
+    let (code, text) = home.run(&["start", "--memory", "16MiB", "--json", "--", "--metrics", "0"]);
+    assert_eq!(code, 0, "{text}");
+    let report: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["process"].to_string(), home.pid());
+    assert!(report["metrics"].as_str().unwrap().starts_with("127.0.0.1:"), "{text}");
+    let (_, text) = home.run(&["stop", "--json"]);
+    let stopped: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(stopped["process"], report["process"]);
+    let (_, text) = home.run(&["stop", "--json"]);
+    assert!(text.contains("\"process\": null"), "{text}");
+}
+
+#[test]
 fn a_store_starts_serves_and_stops() {
     let home = Home::new();
     assert_eq!(home.run(&["stop"]).0, 0, "there is nothing to stop");

@@ -1,6 +1,8 @@
 //! The command line against real daemons: `hoplite up` starts them, the other commands use them.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
+mod output;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};

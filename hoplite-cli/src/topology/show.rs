@@ -77,11 +77,10 @@ async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Re
         ("", Alignment::Left),
     ]);
     for link in links {
-        let rate = PICOSECONDS / u64::from(link.link.ps_per_byte).max(1);
         table.row([
             link.node.escape_debug().to_string(),
             duration(2000 * u128::from(link.link.alpha_ns)),
-            format!("{}/s", output::size(rate)),
+            rate(link.link.ps_per_byte),
             if link.is_slow { "slow" } else { "" }.to_owned(),
         ]);
     }
@@ -128,14 +127,22 @@ pub(super) fn print(
     Ok(())
 }
 
+/// Returns the rate of a link in bytes per second, with a unit; `-` if the link has no measured rate.
+fn rate(ps_per_byte: u32) -> String {
+    match PICOSECONDS.checked_div(ps_per_byte.into()) {
+        Some(bytes) => format!("{}/s", output::size(bytes)),
+        None => "-".to_owned(),
+    }
+}
+
 /// A row for each rank: its node, its groups from the outermost on, and the link to the next rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),
         ("NODE", Alignment::Left),
         ("GROUP", Alignment::Left),
-        ("NEXT US", Alignment::Right),
-        ("NEXT PS/B", Alignment::Right),
+        ("LATENCY TO NEXT", Alignment::Right),
+        ("RATE TO NEXT", Alignment::Right),
     ]);
     let places = dendrogram.places(order);
     let levels = dendrogram.levels().len();
@@ -147,8 +154,8 @@ fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
             rank.to_string(),
             matrix.nodes()[node as usize].escape_debug().to_string(),
             if groups.is_empty() { "-".to_owned() } else { groups.join("/") },
-            format!("{:.1}", f64::from(link.alpha_ns) / 1000.0),
-            link.ps_per_byte.to_string(),
+            duration(1000 * u128::from(link.alpha_ns)),
+            rate(link.ps_per_byte),
         ]);
     }
     table

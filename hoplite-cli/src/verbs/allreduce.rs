@@ -10,11 +10,14 @@ use hoplite_client::{AllreduceOptions, Client, ObjectId, ReduceOp, ReduceOrder};
 use hoplite_core::{Error as ObjectError, Operation};
 
 use super::barrier::check_rank;
-use super::get::destination::{self, Destination};
+use super::get::destination::{self, Destination, Standard};
+use super::get::{Report, check_json};
 use super::reduce::op_parser;
 use super::wait::available;
 use crate::arguments::{StoreArguments, id_parser};
 use crate::cluster::unless_interrupted;
+use crate::output::{self, Id};
+use crate::progress;
 
 const EXAMPLES: &str = "Examples:
   hoplite put gradient/0 gradient.raw --dtype f32                          on each node its own
@@ -43,26 +46,28 @@ pub(crate) struct Arguments {
     /// Combine them in the order given, so that every run has the same bits
     #[arg(long)]
     deterministic: bool,
-    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: -]
+    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: standard output, if that is no
+    /// terminal or the object is text]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Print the id of the target, its size and the file as JSON when the file is complete
+    #[arg(long, requires = "output")]
+    json: bool,
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { target, sources, rank, op, deterministic, output } = arguments;
+    let Arguments { target, sources, rank, op, deterministic, output, json } = arguments;
     check_rank(rank, sources.len())?;
-    let output = destination::file(output);
+    let file = destination::file(output.as_deref());
+    check_json(json, file)?;
     let options = AllreduceOptions {
         op,
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
         timeout: store.call_timeout(),
     };
     // Not when all have met: then it would be too late to find that the file cannot be written.
-    let destination = output
-        .as_deref()
-        .map(Destination::create)
-        .transpose()
-        .with_context(|| cannot_write(output.as_deref()))?;
+    let destination = file.map(Destination::create).transpose().with_context(|| cannot_write(file))?;
+    let waiting = progress::of_wait("allreduce");
     // With an ordinary end by a signal, the empty file would stay.
     let made = unless_interrupted(async {
         let client = store.connect().await?;
@@ -70,14 +75,20 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         made.map_err(|error| store.explain(error, slice::from_ref(&target)))
     })
     .await?;
+    drop(waiting);
     let written = match destination {
         Some(mut destination) => destination.write_all(&made).and_then(|()| destination.complete()),
         None => {
-            let mut stdout = io::stdout().lock();
+            let mut stdout = Standard::open(output.as_deref());
             stdout.write_all(&made).and_then(|()| stdout.flush())
         }
     };
-    written.with_context(|| cannot_write(output.as_deref()))
+    written.with_context(|| cannot_write(file))?;
+    if let Some(output) = file.filter(|_| json) {
+        let report = Report { id: Id::new(&target), size_bytes: made.len() as u64, output };
+        output::json(&mut io::stdout().lock(), &report)?;
+    }
+    Ok(())
 }
 
 async fn allreduce(

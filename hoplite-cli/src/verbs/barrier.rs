@@ -1,19 +1,23 @@
 //! `hoplite barrier`: nobody goes on before everybody is there.
 
+use std::io;
 use std::slice;
 
 use clap::error::ErrorKind;
 use hoplite_client::ObjectId;
+use serde::Serialize;
 
 use crate::arguments::{StoreArguments, id_parser};
 use crate::cluster::unless_interrupted;
+use crate::output::{self, Id};
+use crate::progress;
 
 const EXAMPLES: &str = "Examples:
   hoplite barrier ready/1 --rank 0 --participants 3        in one job step
   hoplite barrier ready/1 --rank 1 --participants 3        and so on: each ends when all three have begun
   hoplite --timeout 1min barrier ready/2 --rank $SLURM_PROCID --participants $SLURM_NTASKS
 
-Prints nothing. In vain, it names the ranks that have not come (exit code 1), and can be called again. It leaves an object of that
+Prints nothing, unless --json is given. In vain, it names the ranks that have not come (exit code 1), and can be called again. It leaves an object of that
 name, without bytes, at which nobody can meet again: give each round a name of its own, and delete it after a later round.";
 
 #[derive(Debug, clap::Args)]
@@ -28,18 +32,35 @@ pub(crate) struct Arguments {
     /// How many there are
     #[arg(long, value_name = "N")]
     participants: usize,
+    /// Print the name and the number of participants as JSON when all have come
+    #[arg(long)]
+    json: bool,
+}
+
+/// A barrier that all participants have reached.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    name: Id,
+    participants: usize,
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { name, rank, participants } = arguments;
+    let Arguments { name, rank, participants, json } = arguments;
     check_rank(rank, participants)?;
+    let waiting = progress::of_wait("barrier");
     unless_interrupted(async {
         let client = store.connect().await?;
         // With a timeout of zero, who comes last still gets the time that the daemons need.
         let met = client.barrier(&name, participants, rank, store.call_timeout()).await;
         met.map_err(|error| store.explain(error, slice::from_ref(&name)))
     })
-    .await
+    .await?;
+    drop(waiting);
+    if json {
+        output::json(&mut io::stdout().lock(), &Report { name: Id::new(&name), participants })?;
+    }
+    Ok(())
 }
 
 /// Refuses a rank that is none of so many participants.

@@ -9,6 +9,9 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, bail, ensure};
 use hoplite_net::{Authority, Tls, TlsFiles};
+use serde::Serialize;
+
+use crate::output;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How long an authority is valid: it is not replaced as easily as the certificates.
@@ -40,10 +43,22 @@ pub(crate) struct Arguments {
     /// Replace certificates that are there; an authority never is
     #[arg(long)]
     force: bool,
+    /// Print the files and the names in them as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// A certificate that was made.
+#[derive(Debug, Serialize)]
+struct Made {
+    certificate: PathBuf,
+    key: PathBuf,
+    /// The host names and addresses; of the authority none.
+    names: Vec<String>,
 }
 
 pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
-    let Arguments { directory, daemons, days, force } = arguments;
+    let Arguments { directory, daemons, days, force, json } = arguments;
     let daemons =
         daemons.iter().map(|names| Daemon::parse(directory, names)).collect::<Result<Vec<_>, _>>()?;
     if !force {
@@ -57,14 +72,22 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         .mode(0o700)
         .create(directory)
         .with_context(|| format!("cannot make the directory {}", directory.display()))?;
-    let authority = authority(directory)?;
-    for Daemon { names, files } in &daemons {
-        let issued = authority.issue(names, validity(*days)).with_context(|| names.join(", "))?;
+    let (authority, mut made) = authority(directory)?;
+    for Daemon { names, files } in daemons {
+        let issued = authority.issue(&names, validity(*days)).with_context(|| names.join(", "))?;
         write(&files.key, &issued.key)?;
         write(&files.cert, &issued.cert)?;
         // As a daemon does at its start: an authority whose key is another would show here.
         Tls::read(files.clone(), None)?;
-        say(&files.cert, names)?;
+        made.push(Made { certificate: files.cert, key: files.key, names });
+    }
+    let mut stdout = io::stdout().lock();
+    if *json {
+        return Ok(output::json(&mut stdout, &made)?);
+    }
+    for Made { certificate, names, .. } in &made {
+        let names = if names.is_empty() { "the authority".to_owned() } else { names.join(", ") };
+        writeln!(stdout, "{}: {names}", certificate.display())?;
     }
     Ok(())
 }
@@ -101,19 +124,18 @@ impl Daemon {
     }
 }
 
-/// The authority in `directory`, or a new one.
-fn authority(directory: &Path) -> anyhow::Result<Authority> {
+/// Reads the authority in `directory`, or makes one. Returns it, and what was made.
+fn authority(directory: &Path) -> anyhow::Result<(Authority, Vec<Made>)> {
     let (cert, key) = (directory.join("ca.pem"), directory.join("ca-key.pem"));
     let read =
         |path: &Path| fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()));
     match (cert.exists(), key.exists()) {
-        (true, true) => Ok(Authority { cert: read(&cert)?, key: read(&key)? }),
+        (true, true) => Ok((Authority { cert: read(&cert)?, key: read(&key)? }, Vec::new())),
         (false, false) => {
             let authority = Authority::new(validity(AUTHORITY_DAYS))?;
             write(&key, &authority.key)?;
             write(&cert, &authority.cert)?;
-            say(&cert, &["the authority".to_owned()])?;
-            Ok(authority)
+            Ok((authority, vec![Made { certificate: cert, key, names: Vec::new() }]))
         }
         (true, false) => bail!("{} is missing: no certificate can be made without it", key.display()),
         (false, true) => bail!("{} is missing: it goes with {}", cert.display(), key.display()),
@@ -140,10 +162,6 @@ fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     create().with_context(cannot)
 }
 
-fn say(cert: &Path, names: &[String]) -> anyhow::Result<()> {
-    Ok(writeln!(io::stdout(), "{}: {}", cert.display(), names.join(", "))?)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
@@ -152,7 +170,7 @@ mod tests {
 
     fn made(directory: &Path, daemons: &[&str], force: bool) -> anyhow::Result<()> {
         let daemons = daemons.iter().map(|&names| names.to_owned()).collect();
-        run(&Arguments { directory: directory.to_owned(), daemons, days: 30, force })
+        run(&Arguments { directory: directory.to_owned(), daemons, days: 30, force, json: false })
     }
 
     #[test]

@@ -3,8 +3,10 @@
 use std::io::{self, Write};
 
 use hoplite_client::ObjectId;
+use serde::Serialize;
 
 use crate::arguments::{StoreArguments, id_parser};
+use crate::output;
 
 const EXAMPLES: &str = "Examples:
   hoplite delete weights/7
@@ -18,17 +20,31 @@ pub(crate) struct Arguments {
     /// The ids of the objects
     #[arg(value_parser = id_parser(), required = true)]
     ids: Vec<ObjectId>,
+    /// Print how many objects were deleted as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The outcome of a deletion.
+#[derive(Debug, Serialize)]
+struct Report {
+    /// The number of different ids that were given.
+    ids: usize,
+    /// The number of those that named an object.
+    deleted: usize,
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let client = store.connect().await?;
-    let mut ids = arguments.ids;
+    let Arguments { mut ids, json } = arguments;
     ids.sort();
     ids.dedup();
     let given = ids.len();
     let deleted =
         client.delete(&ids, store.call_timeout()).await.map_err(|error| store.explain(error, &ids))?;
-    if deleted < given {
+    if json {
+        output::json(&mut io::stdout().lock(), &Report { ids: given, deleted })?;
+    } else if deleted < given {
         let _ = writeln!(io::stderr(), "hoplite: {} of {given} ids named no object", given - deleted);
     }
     Ok(())

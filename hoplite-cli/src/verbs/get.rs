@@ -2,19 +2,22 @@
 
 pub(super) mod destination;
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
 use anyhow::Context;
+use clap::error::ErrorKind;
 use hoplite_client::{Client, ObjectId, ObjectReader};
 use hoplite_core::{Error as ObjectError, Operation};
+use serde::Serialize;
 
 use crate::arguments::{StoreArguments, id_parser};
 use crate::cluster::unless_interrupted;
+use crate::output::{self, Id};
 use crate::progress;
-use destination::Destination;
+use destination::{Destination, Standard};
 
 /// How much is written at once; what arrives between two writes is written together.
 const PIECE_BYTES: usize = 4 << 20;
@@ -30,32 +33,66 @@ pub(crate) struct Arguments {
     /// The id of the object
     #[arg(value_parser = id_parser())]
     id: ObjectId,
-    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: -]
+    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: standard output, if that is no
+    /// terminal or the object is text]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
+    /// Print the id, the size and the file as JSON when the file is complete
+    #[arg(long, requires = "output")]
+    json: bool,
+}
+
+/// An object that was written to a file.
+#[derive(Debug, Serialize)]
+pub(super) struct Report<'f> {
+    #[serde(flatten)]
+    pub(super) id: Id,
+    pub(super) size_bytes: u64,
+    pub(super) output: &'f Path,
+}
+
+/// Refuses `--json` if the object itself goes to standard output.
+pub(super) fn check_json(json: bool, file: Option<&Path>) -> Result<(), clap::Error> {
+    if json && file.is_none() {
+        let message = "--json needs a file: the object itself goes to standard output";
+        return Err(clap::Error::raw(ErrorKind::ArgumentConflict, message));
+    }
+    Ok(())
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let client = store.connect().await?;
-    let Some(path) = destination::file(arguments.output) else {
-        return copy(&client, store, &arguments.id, &mut std::io::stdout().lock()).await;
+    let Arguments { id, output, json } = arguments;
+    let Some(path) = destination::file(output.as_deref()) else {
+        check_json(json, None)?;
+        let client = store.connect().await?;
+        return copy(&client, store, &id, &mut Standard::open(output.as_deref())).await.map(drop);
     };
+    let client = store.connect().await?;
     let mut destination =
-        Destination::create(&path).with_context(|| format!("cannot write {}", path.display()))?;
+        Destination::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     // With an ordinary end by a signal, the half-written file would stay.
-    unless_interrupted(copy(&client, store, &arguments.id, &mut destination)).await?;
-    destination.complete().with_context(|| format!("cannot write {}", path.display()))
+    let size_bytes = unless_interrupted(copy(&client, store, &id, &mut destination)).await?;
+    destination.complete().with_context(|| format!("cannot write {}", path.display()))?;
+    if json {
+        let report = Report { id: Id::new(&id), size_bytes, output: path };
+        output::json(&mut io::stdout().lock(), &report)?;
+    }
+    Ok(())
 }
 
+/// Copies the object to `destination` while it arrives. Returns the size of the object in bytes.
 async fn copy(
     client: &Client,
     store: &StoreArguments,
     id: &ObjectId,
     destination: &mut impl Write,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<u64> {
     let explain = |error| store.explain(error, slice::from_ref(id));
+    let waiting = progress::of_wait("get");
     let mut reader = open(client, store, id).await.map_err(explain)?;
-    let bar = progress::of_transfer("get", reader.size_bytes());
+    drop(waiting);
+    let size_bytes = reader.size_bytes();
+    let bar = progress::of_transfer("get", size_bytes);
     let mut piece = vec![0; PIECE_BYTES];
     loop {
         let length = reader.read(&mut piece, store.call_timeout()).await.map_err(explain)?;
@@ -68,7 +105,7 @@ async fn copy(
     }
     destination.flush().context("cannot write")?;
     bar.finish_and_clear();
-    Ok(())
+    Ok(size_bytes)
 }
 
 async fn open(

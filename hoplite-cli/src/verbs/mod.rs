@@ -5,10 +5,12 @@
 pub(crate) mod allreduce;
 pub(crate) mod barrier;
 pub(crate) mod certs;
+pub(crate) mod completion;
 pub(crate) mod delete;
 pub(crate) mod doctor;
 pub(crate) mod get;
 pub(crate) mod ls;
+pub(crate) mod man;
 pub(crate) mod put;
 pub(crate) mod reduce;
 pub(crate) mod start;

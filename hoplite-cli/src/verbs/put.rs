@@ -8,10 +8,12 @@ use std::slice;
 use anyhow::{Context, ensure};
 use hoplite_client::{Client, Confirmation, Dtype, Metadata, ObjectId, PutOptions};
 use hoplite_core::Error as ObjectError;
+use serde::Serialize;
 use tokio::task::spawn_blocking;
 
 use crate::arguments::{Shape, StoreArguments, id_parser, parse_shape};
 use crate::cluster::unless_interrupted;
+use crate::output::{self, Id};
 use crate::progress;
 
 /// How much is read at once: the file stays ahead of the disk, and receivers start after the first piece.
@@ -21,6 +23,7 @@ const EXAMPLES: &str = "Examples:
   hoplite put weights/7 weights.bin
   hoplite put gradient gradient.raw --dtype f32 --shape 1024,1024
   tar c dataset | hoplite put dataset -
+  hoplite put weights/7 weights.bin --json
 
 Receivers start as soon as the first bytes are there. Standard input, pipes and devices are read to their end first. To put the same bytes again is no error.";
 
@@ -32,16 +35,27 @@ pub(crate) struct Arguments {
     id: ObjectId,
     /// The file to read; - for standard input
     file: PathBuf,
-    /// The element type: opaque, f16, bf16, f32, f64, i8 to i64, u8 to u64, bool
+    /// The element type: opaque, f16, bf16, f32, f64, i8 to i64, u8 to u64, bool; or numpy's name, such as float32
     #[arg(long, value_parser = |text: &str| text.parse::<Dtype>(), default_value_t = Dtype::Opaque)]
     dtype: Dtype,
     /// The shape, in elements, row-major, such as 1024,1024
     #[arg(long, value_parser = parse_shape, value_name = "EXTENTS")]
     shape: Option<Shape>,
+    /// Print the id and the size of the object as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// An object that was put.
+#[derive(Debug, Serialize)]
+struct Report {
+    #[serde(flatten)]
+    id: Id,
+    size_bytes: u64,
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { id, file, dtype, shape } = arguments;
+    let Arguments { id, file, dtype, shape, json } = arguments;
     let shape = shape.map(|Shape(extents)| extents);
     let options = PutOptions {
         metadata: Metadata { dtype, shape, ..Metadata::default() },
@@ -49,7 +63,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         confirm: Confirmation::Confirmed,
     };
     // With an ordinary end by a signal, nothing would say that the object is not there.
-    unless_interrupted(async {
+    let size_bytes = unless_interrupted(async {
         let client = store.connect().await?;
         let limit_bytes = client.status().await?.capacity_bytes;
         let path = file.clone();
@@ -70,7 +84,11 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         })
         .with_context(|| format!("cannot put {}", file.display()))
     })
-    .await
+    .await?;
+    if json {
+        output::json(&mut io::stdout().lock(), &Report { id: Id::new(&id), size_bytes })?;
+    }
+    Ok(())
 }
 
 /// What is put: how many bytes it is must be known at the start.
@@ -111,13 +129,14 @@ impl Source {
     }
 }
 
+/// Puts `size_bytes` of `source`. Returns the size.
 async fn put(
     client: &Client,
     id: &ObjectId,
     source: &mut impl Read,
     size_bytes: u64,
     options: PutOptions,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<u64> {
     let mut writer = client.create(id, size_bytes, options).await?;
     let bar = progress::of_transfer("put", size_bytes);
     let mut piece = vec![0; PIECE_BYTES];
@@ -139,7 +158,8 @@ async fn put(
     }
     ensure!(writer.written_bytes() == size_bytes, "the file became shorter while it was read");
     bar.finish_and_clear();
-    Ok(writer.seal().await?)
+    writer.seal().await?;
+    Ok(size_bytes)
 }
 
 #[cfg(test)]

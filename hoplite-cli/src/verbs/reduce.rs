@@ -13,7 +13,8 @@ use serde::Serialize;
 use super::wait::available;
 use crate::arguments::{StoreArguments, id_parser};
 use crate::cluster::unless_interrupted;
-use crate::output;
+use crate::output::{self, Id};
+use crate::progress;
 
 const EXAMPLES: &str = "Examples:
   hoplite put gradient/0 gradient.raw --dtype f32          on each node its own
@@ -61,18 +62,6 @@ struct Report {
     reduced: Vec<Id>,
 }
 
-#[derive(Debug, Serialize)]
-struct Id {
-    id: String,
-    id_hex: String,
-}
-
-impl Id {
-    fn new(id: &ObjectId) -> Self {
-        Self { id: id.readable(), id_hex: output::hexadecimal(id.as_bytes()) }
-    }
-}
-
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let Arguments { target, sources, op, num, deterministic, json } = arguments;
     let num_objects = num.map(usize::try_from).transpose()?;
@@ -89,6 +78,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         timeout: store.call_timeout(),
         ..ReduceOptions::default()
     };
+    let waiting = progress::of_wait("reduce");
     // With an ordinary end by a signal, nothing would say that the target is not there.
     let reduced = unless_interrupted(async {
         let client = store.connect().await?;
@@ -96,6 +86,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         reduce.await.map_err(|error| store.explain(error, slice::from_ref(&target)))
     })
     .await?;
+    drop(waiting);
     let mut stdout = io::stdout().lock();
     if json {
         let report = Report { target: Id::new(&target), reduced: reduced.iter().map(Id::new).collect() };

@@ -4,15 +4,18 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::bail;
 use hoplite_daemon::{Addresses, launch};
+use serde::Serialize;
 use tokio::time::timeout;
 
 use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
+use crate::output;
 
 /// The ports of the guide: what firewalls are told.
 const DATA_PORT: u16 = 7400;
@@ -54,6 +57,9 @@ pub(crate) struct Arguments {
     /// The time that the store may take to be ready: to find its directory, and to touch its memory
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     wait: Duration,
+    /// Print the process, the addresses and the log as JSON
+    #[arg(long)]
+    json: bool,
     /// More flags of hoplite-store
     #[arg(last = true, value_name = "FLAGS")]
     store: Vec<OsString>,
@@ -159,7 +165,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         Ok(addresses) => {
             let pid = daemon.pid()?;
             daemon.leave();
-            Ok(announce(&background, pid, &addresses)?)
+            let report = Report::new(&background, pid, &addresses);
+            Ok(report.print(&mut io::stdout().lock(), arguments.json)?)
         }
         Err(error) => {
             daemon.stop().await;
@@ -169,23 +176,53 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-fn announce(background: &Background, pid: u32, addresses: &Addresses) -> io::Result<()> {
-    let mut out = io::stdout().lock();
-    writeln!(out, "store      {}, process {pid}", addresses.node.as_deref().unwrap_or_default())?;
-    writeln!(out, "socket     {}", background.socket().display())?;
-    let addresses = [
-        ("data", addresses.data),
-        ("directory", addresses.directory),
-        ("metrics", addresses.metrics),
-        ("dashboard", addresses.dashboard),
-    ];
-    for (name, address) in addresses {
-        if let Some(address) = address {
-            writeln!(out, "{name:<11}{address}")?;
+/// A store that was started.
+#[derive(Debug, Serialize)]
+struct Report {
+    node: String,
+    process: u32,
+    socket: PathBuf,
+    data: Option<SocketAddr>,
+    directory: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+    dashboard: Option<SocketAddr>,
+    log: PathBuf,
+}
+
+impl Report {
+    fn new(background: &Background, process: u32, addresses: &Addresses) -> Self {
+        Self {
+            node: addresses.node.clone().unwrap_or_default(),
+            process,
+            socket: background.socket().to_owned(),
+            data: addresses.data,
+            directory: addresses.directory,
+            metrics: addresses.metrics,
+            dashboard: addresses.dashboard,
+            log: background.log(),
         }
     }
-    writeln!(out, "log        {}", background.log().display())?;
-    writeln!(out, "`hoplite status` shows how it is; `hoplite stop` ends it.")
+
+    fn print(&self, out: &mut impl Write, json: bool) -> io::Result<()> {
+        if json {
+            return output::json(out, self);
+        }
+        writeln!(out, "store      {}, process {}", self.node, self.process)?;
+        writeln!(out, "socket     {}", self.socket.display())?;
+        let addresses = [
+            ("data", self.data),
+            ("directory", self.directory),
+            ("metrics", self.metrics),
+            ("dashboard", self.dashboard),
+        ];
+        for (name, address) in addresses {
+            if let Some(address) = address {
+                writeln!(out, "{name:<11}{address}")?;
+            }
+        }
+        writeln!(out, "log        {}", self.log.display())?;
+        writeln!(out, "`hoplite status` shows how it is; `hoplite stop` ends it.")
+    }
 }
 
 #[cfg(test)]

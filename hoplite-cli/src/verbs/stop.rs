@@ -1,12 +1,15 @@
 //! `hoplite stop`: the end of a store that `hoplite start` has started.
 
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::bail;
+use serde::Serialize;
 
 use crate::arguments::{StoreArguments, parse_duration};
 use crate::cluster::Background;
+use crate::output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -16,13 +19,35 @@ pub(crate) struct Arguments {
     /// The time that it may take: it tells its clients and the directory, which takes ten seconds at most
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     wait: Duration,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The store that was stopped.
+#[derive(Debug, Serialize)]
+struct Report {
+    socket: PathBuf,
+    /// The process that has ended; `null` if no store was started there.
+    process: Option<u32>,
+}
+
+impl Report {
+    fn print(&self, json: bool) -> io::Result<()> {
+        let mut stdout = io::stdout().lock();
+        match self.process {
+            _ if json => output::json(&mut stdout, self),
+            Some(process) => writeln!(stdout, "stopped process {process}"),
+            None => writeln!(stdout, "no store was started at {}", self.socket.display()),
+        }
+    }
 }
 
 pub(crate) fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let background = Background::of(store.socket());
     let Some(running) = background.running()? else {
-        writeln!(io::stdout(), "no store was started at {}", background.socket().display())?;
-        return Ok(());
+        let report = Report { socket: background.socket().to_owned(), process: None };
+        return Ok(report.print(arguments.json)?);
     };
     if !running.stop(arguments.wait)? {
         if !arguments.force {
@@ -31,6 +56,6 @@ pub(crate) fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Resul
         running.kill()?;
     }
     background.forget();
-    writeln!(io::stdout(), "stopped process {}", running.pid)?;
-    Ok(())
+    let report = Report { socket: background.socket().to_owned(), process: Some(running.pid) };
+    Ok(report.print(arguments.json)?)
 }

@@ -2,7 +2,9 @@
 
 use std::future::pending;
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
 
 use crate::arguments::parse_size;
 use crate::cluster::{
@@ -35,6 +37,24 @@ pub(crate) struct Arguments {
     /// A label of the stores, with the values that they have in turn, as rack=0,1; for several labels, several times
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = parse_label)]
     labels: Vec<LabelInTurn>,
+    /// Print the nodes as one line of JSON when all are up, instead of `ready`
+    #[arg(long)]
+    json: bool,
+}
+
+/// A cluster whose nodes are all up.
+#[derive(Debug, Serialize)]
+struct Report<'c> {
+    nodes: Vec<Node<'c>>,
+    directory: &'c [String],
+    logs: PathBuf,
+}
+
+#[derive(Debug, Serialize)]
+struct Node<'c> {
+    node: &'c str,
+    socket: &'c Path,
+    process: u32,
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
@@ -48,7 +68,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         pages: Pages::OnUse,
     };
     let outcome = with_cluster(options, async |cluster| {
-        announce(cluster)?;
+        announce(cluster, arguments.json)?;
         pending::<anyhow::Result<()>>().await
     })
     .await;
@@ -63,19 +83,24 @@ fn parse_label(text: &str) -> Result<LabelInTurn, String> {
     Ok(LabelInTurn { key: key.to_owned(), values: values.split(',').map(str::to_owned).collect() })
 }
 
-fn announce(cluster: &Cluster) -> io::Result<()> {
+fn announce(cluster: &Cluster, json: bool) -> io::Result<()> {
+    let mut stdout = io::stdout().lock();
+    let logs = cluster.directory.join("logs");
+    if json {
+        let nodes = cluster.nodes.iter();
+        let nodes = nodes.map(|node| Node { node: &node.name, socket: &node.socket, process: node.pid });
+        let nodes = nodes.collect();
+        let report = Report { nodes, directory: &cluster.shards, logs };
+        serde_json::to_writer(&mut stdout, &report).map_err(io::Error::from)?;
+        writeln!(stdout)?;
+        return stdout.flush();
+    }
     let mut stderr = io::stderr().lock();
     for node in &cluster.nodes {
         writeln!(stderr, "{}  --socket {}  (process {})", node.name, node.socket.display(), node.pid)?;
     }
-    writeln!(
-        stderr,
-        "directory  {}; logs in {}",
-        cluster.shards.join(","),
-        cluster.directory.join("logs").display()
-    )?;
+    writeln!(stderr, "directory  {}; logs in {}", cluster.shards.join(","), logs.display())?;
     drop(stderr);
-    let mut stdout = io::stdout().lock();
     writeln!(stdout, "ready")?;
     stdout.flush()
 }

@@ -5,9 +5,12 @@ use std::io::{self, Write};
 use anyhow::bail;
 use clap::error::ErrorKind;
 use hoplite_client::{Client, ObjectId};
+use serde::Serialize;
 
 use crate::arguments::{StoreArguments, id_parser};
 use crate::cluster::unless_interrupted;
+use crate::output::{self, Id};
+use crate::progress;
 
 const EXAMPLES: &str = "Examples:
   hoplite wait gradient/0 gradient/1 gradient/2            all three
@@ -27,10 +30,20 @@ pub(crate) struct Arguments {
     /// How many of them to wait for [default: all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     num: Option<u32>,
+    /// Print JSON instead of a list
+    #[arg(long)]
+    json: bool,
+}
+
+/// The objects that are ready, and the others, in the order in which they were given.
+#[derive(Debug, Serialize)]
+struct Report {
+    ready: Vec<Id>,
+    missing: Vec<Id>,
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { ids, num } = arguments;
+    let Arguments { ids, num, json } = arguments;
     let count = match num {
         Some(num) => usize::try_from(num)?,
         None => ids.len(),
@@ -39,6 +52,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         let message = format!("cannot wait for {count} of {} objects", ids.len());
         return Err(clap::Error::raw(ErrorKind::ValueValidation, message).into());
     }
+    let waiting = progress::of_wait("wait");
     let ready = unless_interrupted(async {
         let client = store.connect().await?;
         if store.timeout().is_zero() {
@@ -47,14 +61,22 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         client.wait(&ids, count, store.timeout()).await.map_err(|error| store.explain(error, &ids))
     })
     .await?;
+    drop(waiting);
+    let missing: Vec<&ObjectId> =
+        ids.iter().enumerate().filter(|(index, _)| !ready.contains(index)).map(|(_, id)| id).collect();
     let mut stdout = io::stdout().lock();
-    for id in ready.iter().filter_map(|index| ids.get(*index)) {
-        writeln!(stdout, "{}", id.readable())?;
+    if json {
+        let found = ready.iter().filter_map(|index| ids.get(*index)).map(Id::new).collect();
+        let missing = missing.iter().copied().map(Id::new).collect();
+        output::json(&mut stdout, &Report { ready: found, missing })?;
+    } else {
+        for id in ready.iter().filter_map(|index| ids.get(*index)) {
+            writeln!(stdout, "{}", id.readable())?;
+        }
+        stdout.flush()?;
     }
-    stdout.flush()?;
     if ready.len() < count {
-        let missing = ids.iter().enumerate().filter(|(index, _)| !ready.contains(index));
-        let missing: Vec<_> = missing.map(|(_, id)| id.readable().to_string()).collect();
+        let missing: Vec<_> = missing.iter().map(|id| id.readable()).collect();
         let more = missing.len().saturating_sub(MAX_NAMED);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         bail!(

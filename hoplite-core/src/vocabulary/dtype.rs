@@ -5,7 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 macro_rules! dtypes {
-    ($($variant:ident $name:literal $size:literal $doc:literal;)*) => {
+    ($($variant:ident $name:literal $numpy:literal $size:literal $doc:literal;)*) => {
         /// The element type of an object; [`Dtype::Opaque`] for plain bytes.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
         pub enum Dtype {
@@ -28,24 +28,29 @@ macro_rules! dtypes {
             pub const fn name(self) -> &'static str {
                 match self { Self::Opaque => "opaque", $(Self::$variant => $name,)* }
             }
+
+            /// The name in numpy and torch: `float32`, `bfloat16`; `opaque` has none.
+            pub const fn numpy_name(self) -> Option<&'static str> {
+                match self { Self::Opaque => None, $(Self::$variant => Some($numpy),)* }
+            }
         }
     };
 }
 
 dtypes! {
-    F16 "f16" 2 "IEEE 754 half precision.";
-    Bf16 "bf16" 2 "bfloat16: the upper half of an `f32`.";
-    F32 "f32" 4 "IEEE 754 single precision.";
-    F64 "f64" 8 "IEEE 754 double precision.";
-    I8 "i8" 1 "Signed 8-bit integer.";
-    I16 "i16" 2 "Signed 16-bit integer.";
-    I32 "i32" 4 "Signed 32-bit integer.";
-    I64 "i64" 8 "Signed 64-bit integer.";
-    U8 "u8" 1 "Unsigned 8-bit integer.";
-    U16 "u16" 2 "Unsigned 16-bit integer.";
-    U32 "u32" 4 "Unsigned 32-bit integer.";
-    U64 "u64" 8 "Unsigned 64-bit integer.";
-    Bool "bool" 1 "A byte that is 0 or 1.";
+    F16 "f16" "float16" 2 "IEEE 754 half precision.";
+    Bf16 "bf16" "bfloat16" 2 "bfloat16: the upper half of an `f32`.";
+    F32 "f32" "float32" 4 "IEEE 754 single precision.";
+    F64 "f64" "float64" 8 "IEEE 754 double precision.";
+    I8 "i8" "int8" 1 "Signed 8-bit integer.";
+    I16 "i16" "int16" 2 "Signed 16-bit integer.";
+    I32 "i32" "int32" 4 "Signed 32-bit integer.";
+    I64 "i64" "int64" 8 "Signed 64-bit integer.";
+    U8 "u8" "uint8" 1 "Unsigned 8-bit integer.";
+    U16 "u16" "uint16" 2 "Unsigned 16-bit integer.";
+    U32 "u32" "uint32" 4 "Unsigned 32-bit integer.";
+    U64 "u64" "uint64" 8 "Unsigned 64-bit integer.";
+    Bool "bool" "bool" 1 "A byte that is 0 or 1.";
 }
 
 impl fmt::Display for Dtype {
@@ -54,6 +59,7 @@ impl fmt::Display for Dtype {
     }
 }
 
+/// Parses a name of Hoplite or of numpy: `f32` and `float32` are the same.
 impl FromStr for Dtype {
     type Err = MetadataError;
 
@@ -61,7 +67,7 @@ impl FromStr for Dtype {
         Self::ALL
             .iter()
             .copied()
-            .find(|dtype| dtype.name() == text)
+            .find(|dtype| dtype.name() == text || dtype.numpy_name() == Some(text))
             .ok_or_else(|| MetadataError::UnknownDtype { name: text.chars().take(32).collect() })
     }
 }
@@ -112,6 +118,9 @@ mod tests {
     fn names_round_trip() {
         for dtype in Dtype::ALL {
             assert_eq!(dtype.name().parse::<Dtype>().unwrap(), *dtype);
+            if let Some(name) = dtype.numpy_name() {
+                assert_eq!(name.parse::<Dtype>().unwrap(), *dtype);
+            }
         }
         assert!("float".parse::<Dtype>().is_err());
     }

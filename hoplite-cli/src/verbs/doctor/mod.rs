@@ -16,6 +16,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use console::{Color, Style};
 use futures::future::join_all;
 use hoplite_client::{Client, ConnectOptions};
 use hoplite_daemon::{MemoryLimits, Security, launch};
@@ -167,7 +168,8 @@ fn print(findings: &[Finding], json: bool) -> anyhow::Result<()> {
         return Ok(());
     }
     let mut table =
-        Table::new([("CHECK", Alignment::Left), ("VERDICT", Alignment::Left), ("FOUND", Alignment::Left)]);
+        Table::new([("CHECK", Alignment::Left), ("VERDICT", Alignment::Left), ("FOUND", Alignment::Left)])
+            .styled(style);
     for Finding { what, verdict, says } in findings {
         table.row([what.clone(), verdict.name().to_owned(), says.clone()]);
     }
@@ -176,7 +178,19 @@ fn print(findings: &[Finding], json: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether the programs are there, and belong together.
+/// Returns the style of a cell of the table: verdicts have colours.
+fn style(column: usize, cell: &str) -> Style {
+    let verdicts = [Health::Good, Health::Doubtful, Health::Bad];
+    let verdict = verdicts.into_iter().find(|verdict| column == 1 && verdict.name() == cell);
+    match verdict {
+        Some(Health::Good) => output::coloured(Color::Green),
+        Some(Health::Doubtful) => output::coloured(Color::Yellow),
+        Some(Health::Bad) => output::coloured(Color::Red),
+        Some(Health::Unknown) | None => Style::new(),
+    }
+}
+
+/// Checks that the programs are there, and belong together.
 fn versions() -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     let others = ["hoplite-store", "hoplite-directory"].map(|name| {

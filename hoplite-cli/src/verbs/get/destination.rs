@@ -1,10 +1,62 @@
-//! A file that is there when it is complete, or not at all.
+//! The output of an object: standard output, or a file that is there when it is complete, or not at all.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
-/// Where an object is written to. Dropped before it is complete, it leaves nothing behind.
+/// The number of bytes at the start of an object that tell if it is text.
+const JUDGED_BYTES: usize = 4096;
+
+/// Standard output, which takes text only if it is a terminal that the user has not named.
+#[derive(Debug)]
+pub(in crate::verbs) struct Standard {
+    out: StdoutLock<'static>,
+    takes_text_only: bool,
+}
+
+impl Standard {
+    /// Opens standard output for `--output`, which is `-` or not given.
+    pub(in crate::verbs) fn open(output: Option<&Path>) -> Self {
+        let out = io::stdout().lock();
+        let takes_text_only = output.is_none() && out.is_terminal();
+        Self { out, takes_text_only }
+    }
+}
+
+impl Write for Standard {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.takes_text_only && !begins_as_text(bytes) {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, NotText));
+        }
+        self.takes_text_only = false;
+        self.out.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+}
+
+/// The bytes of an object would disturb the terminal.
+#[derive(Debug, thiserror::Error)]
+#[error("the object is not text, and this is a terminal: name a file with -o FILE, or insist with -o -")]
+struct NotText;
+
+/// Returns `true` if the first bytes are UTF-8 without control characters.
+fn begins_as_text(bytes: &[u8]) -> bool {
+    let start = &bytes[..bytes.len().min(JUDGED_BYTES)];
+    let text = match std::str::from_utf8(start) {
+        Ok(text) => text,
+        // The cut may be within a character.
+        Err(error) if error.error_len().is_none() && start.len() < bytes.len() => {
+            std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
+        }
+        Err(_) => return false,
+    };
+    text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
+}
+
+/// The file that an object is written to. Dropped before it is complete, it leaves nothing behind.
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
@@ -19,8 +71,8 @@ struct Rename {
 }
 
 /// Returns the file that `--output` names; `None` for standard output, which `-` stands for.
-pub(in crate::verbs) fn file(output: Option<PathBuf>) -> Option<PathBuf> {
-    output.filter(|path| path != Path::new("-"))
+pub(in crate::verbs) fn file(output: Option<&Path>) -> Option<&Path> {
+    output.filter(|path| *path != Path::new("-"))
 }
 
 impl Destination {
@@ -122,6 +174,17 @@ mod tests {
     }
 
     #[test]
+    fn text_is_told_from_other_bytes() {
+        let long = "é".repeat(JUDGED_BYTES);
+        assert!(begins_as_text(long.as_bytes()) && begins_as_text(&long.as_bytes()[..]));
+        assert!(begins_as_text(format!("x{long}").as_bytes()), "the cut is within a character");
+        assert!(begins_as_text(b"") && begins_as_text(b"1\t2\r\n"));
+        assert!(
+            !begins_as_text(b"\x00\x00\x80\x3f") && !begins_as_text(b"\x1b[2J") && !begins_as_text(b"\xff")
+        );
+    }
+
+    #[test]
     fn devices_are_written_to_and_not_replaced() {
         let mut destination = Destination::create(Path::new("/dev/null")).unwrap();
         assert!(destination.rename.is_none());
@@ -132,10 +195,11 @@ mod tests {
 
     #[test]
     fn a_dash_is_standard_output_and_a_path_that_begins_with_one_is_a_file() {
-        assert_eq!(file(None), None);
-        assert_eq!(file(Some("-".into())), None);
-        assert_eq!(file(Some("./-".into())), Some("./-".into()));
-        assert_eq!(file(Some("-x".into())), Some("-x".into()));
+        let file = |name: &'static str| file(Some(Path::new(name)));
+        assert_eq!(super::file(None), None);
+        assert_eq!(file("-"), None);
+        assert_eq!(file("./-"), Some(Path::new("./-")));
+        assert_eq!(file("-x"), Some(Path::new("-x")));
     }
 
     #[test]

@@ -1,0 +1,27 @@
+//! `hoplite man`: the manual pages, made of the help texts.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::CommandFactory;
+
+const EXAMPLES: &str = "Examples:
+  hoplite man ~/.local/share/man/man1 && man hoplite-put
+
+The Debian package installs these pages.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// The directory, which is made if it is missing: one file for each command, such as hoplite-put.1
+    #[arg(value_name = "DIRECTORY")]
+    directory: PathBuf,
+}
+
+pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+    let directory = &arguments.directory;
+    let cannot = || format!("cannot write manual pages into {}", directory.display());
+    fs::create_dir_all(directory).with_context(cannot)?;
+    clap_mangen::generate_to(crate::Arguments::command(), directory).with_context(cannot)
+}
