@@ -7,7 +7,7 @@
 //!   shared memory runs into.
 //! * [`kept_bytes`], [`give_back_free_pages`]: the memory that a process has freed and still takes.
 //! * [`delivery`]: what only the kernel knows of a connection over which objects go; [`set_receive_low_water`]: when it wakes the
-//!   reader of one; [`peer_groups`]: what it knows of the process at the other end of a Unix socket.
+//!   reader of one; [`peer_groups`] and [`peer_user`]: what it knows of the process at the other end of a Unix socket.
 //!
 //! This crate has no policy. [`hoplite_core::node`] decides which extent belongs to which object and who may write it, with the
 //! help of [`hoplite_core::extent::Allocator`].
@@ -85,7 +85,7 @@ pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use inbox::receive;
 pub use limits::{address_space_limit_bytes, file_size_limit_bytes, ignore_file_size_signal};
 pub use mapping::Mapping;
-pub use peer::peer_groups;
+pub use peer::{peer_groups, peer_user};
 pub use progress::State;
 pub use reader::Reader;
 pub use tcp::{delivery, set_receive_low_water};
