@@ -114,6 +114,10 @@ class Image(unittest.TestCase):
             up = ["exec", "hoplite_prometheus_1", *query]
             docker.eventually(*up, "count(up == 1) == 5")
             docker.eventually(*up, "sum(hoplite_ready) == 5")
+            self.assertIn("0.0.0.0:7402", docker.run("logs", "hoplite_directory-0_1"), "the address of the dashboard")
+            docker.environment["HOPLITE_DASHBOARD"] = ""
+            self.assertNotIn("0.0.0.0:7402", docker.compose(here, *project, "config"), "it can be switched off")
+            del docker.environment["HOPLITE_DASHBOARD"]
             docker.compose(here, *project, "stop", "--timeout", "10")
             for store in stores:
                 ended = docker.run("inspect", "--format", "{{.State.ExitCode}}", f"hoplite_{store}_1")
