@@ -1,7 +1,7 @@
 # The two commands of the README are `make demo` and `make test`; the rest are parts of them.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup build dist profile build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel test-deploy \
+.PHONY: help setup build dist profile build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel release test-deploy \
 	test-dashboard bench-local clean
 
 CARGO ?= cargo
@@ -80,6 +80,7 @@ lint: ## Formatting, lints, the licences and sources of dependencies, and what p
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 	$(PYTHON) tests/lint/pages.py
 	$(PYTHON) tests/lint/levels.py
+	PYTHON=$(PYTHON) deploy/release.sh --check
 
 # Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.
 test-unit: tested ## Unit, property, simulation, conformance and process tests.
@@ -97,6 +98,9 @@ doc: ## The API documentation, without a warning.
 
 deb: dist ## A Debian package of the programs and their units, in target/debian.
 	deploy/debian/build.sh $(DIST) target/debian
+
+release: ## All packages of one version, in target/release-VERSION: make release VERSION=0.2.0. Half an hour; needs PyPI.
+	CARGO=$(CARGO) PYTHON=$(PYTHON) deploy/release.sh $(VERSION)
 
 wheel: setup ## The Python package as a wheel for other Linux systems, checked, and its sources, in target/wheel. Needs PyPI.
 	deploy/wheel/build.sh target/wheel

@@ -8,8 +8,11 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Permissions that the file may not give: any to its group, any to others.
+/// Permissions that a private file may not have: any for its group, any for others.
 const OTHERS: u32 = 0o077;
+/// Permissions that a private file of root may not have, if this process runs as another user. The
+/// group may read such a file, because root chose the group: Kubernetes mounts secrets in this form.
+const OTHERS_FOR_ROOT: u32 = 0o037;
 
 /// The reason for which a file is not used.
 #[derive(Debug, thiserror::Error)]
@@ -58,19 +61,25 @@ pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> 
     contents(file, path, limit_bytes)
 }
 
-/// Reads the file at `path`, which must belong to the user of this process or to root, and to which nobody else may have
-/// access. Follows links: the permissions are those of the file that was opened.
+/// Reads the file at `path`, which must belong to the user of this process or to root. Other users
+/// may not have access to the file; if root owns it, its group may read it. Follows links: the
+/// permissions are those of the file that was opened.
 pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, found) = open(path, limit_bytes)?;
-    let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
+    accept_private(path, found.mode() & 0o7777, found.uid(), rustix::process::geteuid().as_raw())?;
+    contents(file, path, limit_bytes)
+}
+
+/// Returns an error if `user` should not trust the file of `owner` at `path` to be private.
+fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), FileError> {
     if owner != user && owner != 0 {
         return Err(FileError::NotOurs { path: path.to_owned(), owner, user });
     }
-    let mode = found.mode() & 0o7777;
-    if mode & OTHERS != 0 {
+    let forbidden = if owner == user { OTHERS } else { OTHERS_FOR_ROOT };
+    if mode & forbidden != 0 {
         return Err(FileError::NotPrivate { path: path.to_owned(), mode });
     }
-    contents(file, path, limit_bytes)
+    Ok(())
 }
 
 /// The byte-order marks of UTF-8 and of the two forms of UTF-16, with which editors and shells of
@@ -130,6 +139,20 @@ mod tests {
         }
         // It says that it is empty.
         assert_eq!(read(Path::new("/proc/self/status"), 10).unwrap().len(), 10);
+    }
+
+    #[test]
+    fn the_group_of_a_file_of_root_may_read_it_and_no_more() {
+        let accepts = |mode, owner, user| accept_private(Path::new("secret"), mode, owner, user).is_ok();
+        for mode in [0o400, 0o440, 0o600, 0o640] {
+            assert!(accepts(mode, 0, 7400), "{mode:o}");
+        }
+        for mode in [0o444, 0o460, 0o450, 0o644, 0o604, 0o602, 0o601] {
+            assert!(!accepts(mode, 0, 7400), "{mode:o}");
+        }
+        assert!(!accepts(0o440, 7400, 7400), "the file belongs to the user of the process");
+        assert!(!accepts(0o440, 0, 0), "the process runs as root");
+        assert!(!accepts(0o400, 1, 7400), "the file belongs to another user");
     }
 
     #[test]

@@ -10,8 +10,8 @@
 //!   limits of a process that affect shared memory.
 //! * [`kept_bytes`], [`give_back_free_pages`]: free memory that the allocator keeps.
 //! * [`delivery`]: the kernel's statistics of a TCP connection. [`set_receive_low_water`]: the
-//!   threshold at which the kernel wakes a reader. [`peer_groups`]: the groups of the process at
-//!   the other end of a Unix socket.
+//!   threshold at which the kernel wakes a reader. [`peer_groups`] and [`peer_user`]: the groups
+//!   and the user of the process at the other end of a Unix socket.
 //!
 //! This crate has no policy. [`hoplite_core::node`] assigns extents to objects and decides who may
 //! write them, with the help of [`hoplite_core::extent::Allocator`].
@@ -96,7 +96,7 @@ pub use hoplite_core::extent::{Extent, HEADER_BYTES};
 pub use inbox::receive;
 pub use limits::{address_space_limit_bytes, file_size_limit_bytes, ignore_file_size_signal};
 pub use mapping::Mapping;
-pub use peer::peer_groups;
+pub use peer::{peer_groups, peer_user};
 pub use progress::State;
 pub use reader::Reader;
 pub use tcp::{delivery, set_receive_low_water};

@@ -8,6 +8,36 @@ const MAX_GROUPS: usize = 65_536;
 /// Number of groups for which the first call has room.
 const USUAL_GROUPS: usize = 64;
 
+/// Returns the user of the process at the other end: for a client, of the process that listens.
+///
+/// The process itself stays unknown if it is in another PID namespace, as between two pods. Its number is 0 then, which
+/// rustix's `socket_peercred` takes for an error.
+///
+/// # Errors
+/// The error of the kernel: the descriptor is no Unix socket.
+pub fn peer_user(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut credentials = libc::ucred { pid: 0, uid: libc::uid_t::MAX, gid: libc::gid_t::MAX };
+    let mut length = libc::socklen_t::try_from(size_of::<libc::ucred>()).map_err(io::Error::other)?;
+    // SAFETY: `credentials` has room for `length` bytes, and the kernel writes at most as many.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    // For a socket without a peer, the kernel answers with this number, which is no user.
+    if answer == 0 && credentials.uid != libc::uid_t::MAX {
+        Ok(credentials.uid)
+    } else if answer == 0 {
+        Err(io::ErrorKind::NotConnected.into())
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
 /// Returns the supplementary groups that the peer process had when it connected.
 ///
 /// # Errors
@@ -49,6 +79,20 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     use super::*;
+
+    #[test]
+    fn a_peer_in_this_process_has_the_user_of_this_process() {
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        assert_eq!(peer_user(socket.as_fd()).unwrap(), rustix::process::geteuid().as_raw());
+    }
+
+    #[test]
+    fn a_socket_without_a_peer_has_no_user() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        assert!(peer_user(listener.as_fd()).is_err());
+        let datagrams = std::os::unix::net::UnixDatagram::unbound().unwrap();
+        assert!(peer_user(datagrams.as_fd()).is_err());
+    }
 
     #[test]
     fn a_peer_in_this_process_has_the_groups_of_this_process() {

@@ -14,7 +14,7 @@ fetch_packages() {
     mkdir -p "$archives/partial"
     apt-get update -qq &&
         apt-get install --download-only -y -qq --no-install-recommends -o Debug::NoLocking=true -o APT::Sandbox::User=root \
-            -o "Dir::Cache::archives=$archives" docker.io docker-compose iptables prometheus >/dev/null &&
+            -o "Dir::Cache::archives=$archives" docker.io docker-compose iptables prometheus kubernetes-client >/dev/null &&
         find "$archives" -name '*.deb' -print0 | xargs -0 -P 2 -I{} dpkg-deb -x {} "$tools/unpacked" &&
         mv "$tools/unpacked" "$tools/root" &&
         rm -r "$archives"

@@ -1,6 +1,7 @@
 """The image, and clusters in containers of it: that of compose.yaml, and the pods of the chart."""
 
 import os
+import re
 import resource
 import shutil
 import subprocess
@@ -10,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from deploy.containers import DEBIAN, Docker, small_root
-from deploy.test_chart import objects, of_kind
+from deploy.test_chart import objects, pods
 from deploy.test_files import BINARIES, DEPLOY, ROOT
 
 PROGRAMS = ["hoplite", "hoplite-store", "hoplite-directory"]
 # What the Dockerfile and the chart call.
-SYSTEM = ["sh", "install", "mkdir", "groupadd", "useradd", "id", "cat", "cp"]
+SYSTEM = ["sh", "install", "mkdir", "groupadd", "useradd", "id", "cat", "cp", "head", "cmp"]
 # Stands in for the compiler: the programs that are tested have been built already.
 CARGO = """#!/bin/sh -e
 test "$*" = "build --profile dist --locked -p hoplite-cli -p hoplite-store -p hoplite-directory"
@@ -113,6 +114,10 @@ class Image(unittest.TestCase):
             up = ["exec", "hoplite_prometheus_1", *query]
             docker.eventually(*up, "count(up == 1) == 5")
             docker.eventually(*up, "sum(hoplite_ready) == 5")
+            self.assertIn("0.0.0.0:7402", docker.run("logs", "hoplite_directory-0_1"), "the address of the dashboard")
+            docker.environment["HOPLITE_DASHBOARD"] = ""
+            self.assertNotIn("0.0.0.0:7402", docker.compose(here, *project, "config"), "it can be switched off")
+            del docker.environment["HOPLITE_DASHBOARD"]
             docker.compose(here, *project, "stop", "--timeout", "10")
             for store in stores:
                 ended = docker.run("inspect", "--format", "{{.State.ExitCode}}", f"hoplite_{store}_1")
@@ -121,73 +126,143 @@ class Image(unittest.TestCase):
 
 
 class Pods(unittest.TestCase):
-    """The containers of the pods of the chart, as far as Docker can stand in for a kubelet, with their commands, users, privileges and mounts."""
+    """The containers of the pods of the chart, with their commands, users, privileges, mounts and environment. Docker stands in for a kubelet."""
 
     @classmethod
     def setUpClass(cls) -> None:
-        cls.made = objects(["auth.tokenSecret=hoplite-token", "store.memory=64MiB", "image.tag=latest", "directory.replicas=1"])
+        values = ["auth.tokenSecret=hoplite-token", "auth.tlsSecret=hoplite-tls", "store.memory=64Mi", "image.tag=latest", "directory.replicas=1"]
+        cls.pods = {component: pod["spec"] for component, pod in pods(objects(values)).items()}
         place = tempfile.TemporaryDirectory()
         cls.addClassCleanup(place.cleanup)
         cls.place = Path(place.name)
         cls.place.chmod(0o755)
+        cls.secret = cls.new_secret("first")
+        cls.credentials: list[Path] = []
+        docker.run("network", "create", "pods")
+        cls.start("directory", "directory", "head", "x-directory-0.x-directory.y.svc")
+        for node in ("one", "two"):
+            cls.start(node, "store", node, node)
+        for node in ("one", "two"):
+            docker.eventually("exec", node, "hoplite", "status")
 
-    def volume(self, pod: str, volume: dict[str, Any]) -> Path:
-        """What a kubelet would make of a volume: secrets are links to files that everybody may read."""
-        path = self.place / pod / volume["name"]
+    @classmethod
+    def new_secret(cls, name: str) -> dict[str, bytes]:
+        """A token, and certificates of an authority of their own."""
+        made = cls.place / name
+        subprocess.run([BINARIES / "hoplite", "certs", made, "hoplite"], check=True, stdout=subprocess.DEVNULL)
+        files = {"ca.crt": "ca.pem", "tls.crt": "hoplite.pem", "tls.key": "hoplite-key.pem"}
+        return {"token": TOKEN.encode(), **{key: (made / file).read_bytes() for key, file in files.items()}}
+
+    @classmethod
+    def write_secret(cls, path: Path, group: int) -> None:
+        """Puts the secret into a volume as a kubelet does: files of root for the group, which change all at once."""
+        version = path / f"..{len(list(path.iterdir()))}"
+        version.mkdir(mode=0o755)
+        for key, content in cls.secret.items():
+            file = version / key
+            file.write_bytes(content)
+            file.chmod(0o440)
+            os.chown(file, 0, group)
+            if not (path / key).is_symlink():
+                (path / key).symlink_to(f"..data/{key}")
+        (path / "..new").symlink_to(version.name)
+        (path / "..new").rename(path / "..data")
+
+    @classmethod
+    def volume(cls, pod: str, node: str, volume: dict[str, Any], group: int) -> Path:
+        """The directory that a kubelet would mount for a volume."""
+        if "hostPath" in volume:
+            path = cls.place / "hosts" / node
+            path.mkdir(parents=True, exist_ok=True)
+            # As /dev/shm.
+            path.chmod(0o1777)
+            return path
+        path = cls.place / "volumes" / pod / volume["name"]
         path.mkdir(parents=True)
-        if "secret" in volume:
-            (path / "..data").mkdir()
-            for item in volume["secret"]["items"]:
-                (path / "..data" / item["path"]).write_text(TOKEN)
-                (path / item["path"]).symlink_to(f"..data/{item['path']}")
-        elif "emptyDir" in volume:
+        if "projected" in volume:
+            cls.write_secret(path, group)
+            cls.credentials.append(path)
+        else:
             path.chmod(0o777)
         return path
 
-    def start(self, pod: str, spec: dict[str, Any], *names: str) -> None:
-        """Starts a pod whose name in the network is one of `names`."""
-        volumes = {volume["name"]: self.volume(pod, volume) for volume in spec["volumes"]}
+    @classmethod
+    def options(cls, pod: str, node: str, spec: dict[str, Any], container: dict[str, Any], volumes: dict[str, Path]) -> tuple[list[object], list[str]]:
+        """The options of `docker run` for a container, and its command."""
+        context = container["securityContext"]
+        assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
+        of_pod = spec["securityContext"]
+        groups = [*of_pod.get("supplementalGroups", []), *([of_pod["fsGroup"]] if "fsGroup" in of_pod else [])]
+        said: list[object] = [
+            "--read-only",
+            f"--user={context['runAsUser']}:{context['runAsGroup']}",
+            *(f"--group-add={group}" for group in groups),
+            "--security-opt=no-new-privileges",
+            *(f"--cap-drop={capability}" for capability in context["capabilities"]["drop"]),
+            *(f"--cap-add={capability}" for capability in context["capabilities"].get("add", [])),
+        ]
+        for mount in container.get("volumeMounts", []):
+            mode = ":ro" if mount.get("readOnly") else ""
+            source = volumes[mount["name"]] / mount.get("subPath", "")
+            assert source.exists(), f"a kubelet would make {source} as root"
+            said.append(f"--volume={source}:{mount['mountPath']}{mode}")
+        fields = {"status.podIP": node, "spec.nodeName": node, "metadata.uid": pod}
+        variables: dict[str, str] = {}
 
-        def flags(container: dict[str, Any]) -> list[object]:
-            context = container["securityContext"]
-            capabilities = context["capabilities"]
-            said: list[object] = [
-                f"--user={context['runAsUser']}:{context['runAsGroup']}",
-                "--security-opt=no-new-privileges",
-                *(f"--cap-drop={capability}" for capability in capabilities["drop"]),
-                *(f"--cap-add={capability}" for capability in capabilities.get("add", [])),
-            ]
-            assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
-            said.append("--read-only")
-            for mount in container["volumeMounts"]:
-                mode = ":ro" if mount.get("readOnly") else ""
-                said.append(f"--volume={volumes[mount['name']]}:{mount['mountPath']}{mode}")
-            return said
+        def expanded(text: str) -> str:
+            return re.sub(r"\$\((\w+)\)", lambda found: variables[found[1]], text)
 
-        for container in spec["initContainers"]:
-            command, *arguments = container["command"]
-            docker.run(
-                "run", "--rm", "--network=none", *flags(container), f"--entrypoint={command}", container["image"], *arguments
-            )
+        for entry in container.get("env", []):
+            field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
+            # This pod has no labels of its node.
+            variables[entry["name"]] = fields.get(field, "") if field else expanded(entry["value"])
+        said += [f"--env={name}={value}" for name, value in variables.items()]
+        return said, [expanded(argument) for argument in container["command"] + container.get("args", [])]
+
+    @classmethod
+    def start(cls, pod: str, component: str, node: str, *names: str) -> None:
+        """Starts a pod on a node. In the network it has `names`; a pod without a name runs to its end."""
+        spec = cls.pods[component]
+        group = spec["securityContext"].get("fsGroup", 0)
+        volumes = {volume["name"]: cls.volume(pod, node, volume, group) for volume in spec.get("volumes", [])}
+        for container in spec.get("initContainers", []):
+            flags, (command, *arguments) = cls.options(pod, node, spec, container, volumes)
+            docker.run("run", "--rm", "--network=none", *flags, f"--entrypoint={command}", container["image"], *arguments)
         [container] = spec["containers"]
-        variables = {"$(POD_IP)": names[0], "$(NODE_NAME)": pod}
-        arguments = container["command"] + container["args"]
-        for variable, value in variables.items():
-            arguments = [argument.replace(variable, value) for argument in arguments]
-        network = ["--network=pods", *(f"--network-alias={name}" for name in names)]
-        docker.run("run", "--detach", f"--name={pod}", *network, *flags(container), container["image"], *arguments)
+        flags, command = cls.options(pod, node, spec, container, volumes)
+        if names:
+            network = ["--network=pods", *(f"--network-alias={name}" for name in names)]
+            docker.run("run", "--detach", f"--name={pod}", *network, *flags, container["image"], *command)
+        else:
+            docker.run("run", "--rm", "--network=none", *flags, container["image"], *command)
 
     def test_they_make_a_cluster(self) -> None:
-        docker.run("network", "create", "pods")
-        directory = of_kind(self.made, "StatefulSet")["spec"]["template"]["spec"]
-        store = of_kind(self.made, "DaemonSet")["spec"]["template"]["spec"]
-        self.start("directory", directory, "x-directory-0.x-directory.y.svc")
-        for node in ("one", "two"):
-            self.start(node, store, node)
-        for node in ("one", "two"):
-            docker.eventually("exec", node, "hoplite", "status")
         docker.run("exec", "one", "hoplite", "put", "x", "/etc/group")
         self.assertIn("hoplite:x:7400:", docker.run("exec", "two", "hoplite", "--timeout", "300s", "get", "x"))
-        token = self.place / "one/credentials/token"
-        self.assertEqual((token.stat().st_uid, token.stat().st_mode & 0o777), (7400, 0o400))
-        self.assertEqual(os.stat(self.place / "one/socket").st_uid, 7400)
+        made = (self.place / "hosts/one/hoplite").stat()
+        self.assertEqual((made.st_uid, made.st_gid, made.st_mode & 0o7777), (7400, 7400, 0o755))
+
+    def test_the_test_of_the_chart_passes_and_fails_without_a_store(self) -> None:
+        self.start("test-passes", "test", "one")
+        (self.place / "hosts/none/hoplite").mkdir(parents=True)
+        with self.assertRaisesRegex(AssertionError, "store.sock"):
+            self.start("test-fails", "test", "none")
+
+    def test_renewed_certificates_reach_daemons_that_run(self) -> None:
+        docker.run("exec", "one", "hoplite", "put", "y", "/etc/group")
+        type(self).secret = self.new_secret("second")
+        for path in self.credentials:
+            self.write_secret(path, 7400)
+        # Its peers trust the new authority only if they have read their files again.
+        self.start("three", "store", "three", "three")
+        docker.eventually("exec", "three", "hoplite", "status")
+        self.assertIn("hoplite:x:7400:", docker.run("exec", "three", "hoplite", "--timeout", "300s", "get", "y"))
+
+    def test_a_directory_of_another_user_is_refused(self) -> None:
+        for name, make in {"foreign": Path.mkdir, "linked": lambda path: path.symlink_to("elsewhere")}.items():
+            host = self.place / "hosts" / name
+            (host / "elsewhere").mkdir(parents=True)
+            make(host / "hoplite")
+            os.chown(host / "elsewhere", 7400, 7400)
+            with self.assertRaisesRegex(AssertionError, "/dev/shm/hoplite on this node is a link, or belongs to another user"):
+                self.start(name, "store", name, name)

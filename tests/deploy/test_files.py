@@ -86,7 +86,8 @@ class Flags(unittest.TestCase):
     def test_ray_cluster(self) -> None:
         [cluster] = yaml_of(DEPLOY / "kuberay/raycluster.yaml")
         group = cluster["spec"]["workerGroupSpecs"][0]["template"]["spec"]
-        self.assertEqual(group["volumes"][0]["hostPath"]["path"], "/run/hoplite")
+        [values] = yaml_of(DEPLOY / "helm/hoplite/values.yaml")
+        self.assertEqual(group["volumes"][0]["hostPath"]["path"], values["store"]["hostPath"])
         self.assertEqual(group["securityContext"]["supplementalGroups"], [7400])
 
 

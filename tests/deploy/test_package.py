@@ -1,12 +1,13 @@
 """The units, and the Debian package: made, installed into a bare directory, and removed again."""
 
 import os
+import re
 import subprocess
 import tempfile
 import unittest
 from pathlib import Path
 
-from deploy.test_files import BINARIES, DAEMONS, DEPLOY, needed
+from deploy.test_files import BINARIES, DAEMONS, DEPLOY, ROOT, needed
 
 
 def run(*command: str | Path, **options: object) -> str:
@@ -101,6 +102,39 @@ class Package(unittest.TestCase):
         listed = run("dpkg-deb", "--contents", self.package)
         for line in listed.splitlines():
             self.assertIn("root/root", line, "everything belongs to root")
+
+    def contents(self) -> set[str]:
+        """The paths of the files in the package."""
+        lines = run("dpkg-deb", "--contents", self.package).splitlines()
+        return {line.split(maxsplit=5)[5].removeprefix(".") for line in lines if line.startswith("-")}
+
+    def test_it_has_all_documents(self) -> None:
+        contents = self.contents()
+        pages = [path.relative_to(ROOT) for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("python/docs/*.md")]]
+        self.assertGreater(len(pages), 10)
+        for page in ["README.md", "CHANGELOG.md", "SECURITY.md", *pages]:
+            self.assertIn(f"/usr/share/doc/hoplite/{page}", contents)
+        for daemon in DAEMONS:
+            unit = (DEPLOY / f"systemd/hoplite-{daemon}.service").read_text()
+            [page] = re.findall(r"^Documentation=file:(.*)$", unit, re.MULTILINE)
+            self.assertIn(page, contents, "the unit names it")
+        large = [path for path in ROOT.glob("docs/**/*.png") if path.stat().st_size > 100 * 1024]
+        self.assertFalse({f"/usr/share/doc/hoplite/{path.relative_to(ROOT)}" for path in large} & contents)
+
+    def test_it_has_the_manual_pages_and_completions_that_the_command_line_makes(self) -> None:
+        contents = self.contents()
+        commands = re.findall(r"^  (\w+)", run(BINARIES / "hoplite", "--help"), re.MULTILINE)
+        files = {
+            "man": ["/usr/share/man/man1/hoplite.1.gz", "/usr/share/man/man1/hoplite-put.1.gz"],
+            "completion": [
+                "/usr/share/bash-completion/completions/hoplite",
+                "/usr/share/zsh/vendor-completions/_hoplite",
+                "/usr/share/fish/vendor_completions.d/hoplite.fish",
+            ],
+        }
+        for command, made in files.items():
+            for file in made:
+                self.assertEqual(file in contents, command in commands, file)
 
     def test_it_is_installed_and_purged(self) -> None:
         if os.geteuid() != 0:

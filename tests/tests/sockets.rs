@@ -102,6 +102,20 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     connect(&socket, Some(&STRANGER.to_string())).unwrap();
 }
 
+/// A store and a client in two pods do not see each other's processes.
+#[test]
+fn a_client_in_another_pid_namespace_is_served() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: only root can make a PID namespace");
+        return;
+    }
+    let cluster = Cluster::of(1);
+    let mut command = Command::new("unshare");
+    command.args(["--pid", "--fork", "--kill-child"]).arg(program("hoplite"));
+    let (code, text) = run_to_end(command.arg("--socket").arg(cluster.socket(0)).arg("status"));
+    assert_eq!(code, 0, "{text}");
+}
+
 #[test]
 fn a_directory_that_others_may_write_to_is_refused_by_the_store_and_by_clients() {
     let cluster = Cluster::of(1);

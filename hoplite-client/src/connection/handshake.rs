@@ -13,7 +13,7 @@ use hoplite_core::{ClusterId, NodeId};
 use hoplite_proto::socket_place::{PlaceError, SocketPlace, TrustedUsers};
 use hoplite_proto::{PROTOCOL_VERSION, framing, v1};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, connect, send, socket_with};
 
 use crate::arena::Arena;
@@ -133,7 +133,8 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
 /// Checks the user of the process that listens, as the kernel noted it when that process began to
 /// listen.
 fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFailure> {
-    let user = socket_peercred(socket).map_err(system)?.uid.as_raw();
+    let failed = |error: io::Error| ConnectFailure::System { kind: error.kind() };
+    let user = hoplite_shm::peer_user(socket.as_fd()).map_err(failed)?;
     match users.includes(user) {
         Ok(true) => Ok(()),
         Ok(false) => Err(ConnectFailure::UntrustedDaemon { user }),

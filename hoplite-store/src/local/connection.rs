@@ -128,7 +128,9 @@ pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdo
         Ok(Err(error)) => return tracing::debug!(%error, user, "a connection was no client"),
         Err(_) => return tracing::debug!("a connection said nothing"),
     };
-    let process_id = stream.peer_cred().ok().and_then(|credentials| credentials.pid());
+    // The number of a process in another PID namespace, such as that of another pod, is 0.
+    let process_id =
+        stream.peer_cred().ok().and_then(|credentials| credentials.pid()).filter(|process| *process != 0);
     let socket = match Socket::new(stream) {
         Ok(socket) => socket,
         Err(error) => return tracing::debug!(%error, user, "a client that cannot be listened to"),

@@ -3,6 +3,11 @@ app.kubernetes.io/name: hoplite
 app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end -}}
 
+{{- define "hoplite.image" -}}
+image: "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
+imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- end -}}
+
 {{- define "hoplite.directories" -}}
 {{- $release := .Release.Name -}}
 {{- $namespace := .Release.Namespace -}}
@@ -31,30 +36,55 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end -}}
 
-{{- define "hoplite.secretVolumes" -}}
-{{- if .Values.auth.tokenSecret }}
-- name: token
-  secret:
-    secretName: {{ .Values.auth.tokenSecret }}
-    items: [{key: token, path: token}]
-{{- end }}
-{{- if .Values.auth.tlsSecret }}
-- name: tls
-  secret:
-    secretName: {{ .Values.auth.tlsSecret }}
-{{- end }}
+{{- /* The kubelet writes a renewed Secret into this volume, and daemons read certificates again. */ -}}
+{{- define "hoplite.credentialsVolume" -}}
+{{- if or .Values.auth.tokenSecret .Values.auth.tlsSecret }}
 - name: credentials
-  emptyDir: {medium: Memory}
+  projected:
+    defaultMode: 0440
+    sources:
+      {{- with .Values.auth.tokenSecret }}
+      - secret:
+          name: {{ . }}
+          items: [{key: token, path: token}]
+      {{- end }}
+      {{- with .Values.auth.tlsSecret }}
+      - secret:
+          name: {{ . }}
+          items: [{key: tls.crt, path: tls.crt}, {key: tls.key, path: tls.key}, {key: ca.crt, path: ca.crt}]
+      {{- end }}
+{{- end }}
 {{- end -}}
 
-{{- define "hoplite.secretMounts" -}}
-{{- if .Values.auth.tokenSecret }}
-- {name: token, mountPath: /secrets/token, readOnly: true}
+{{- define "hoplite.credentialsMount" -}}
+{{- if or .Values.auth.tokenSecret .Values.auth.tlsSecret }}
+- {name: credentials, mountPath: /credentials, readOnly: true}
 {{- end }}
-{{- if .Values.auth.tlsSecret }}
-- {name: tls, mountPath: /secrets/tls, readOnly: true}
+{{- end -}}
+
+{{- /* The labels of a pod: those of the chart win over those of the values. */ -}}
+{{- define "hoplite.podLabels" -}}
+{{- $labels := include "hoplite.labels" .root | fromYaml -}}
+{{- toYaml (merge $labels (dict "app.kubernetes.io/component" .component) .own) -}}
+{{- end -}}
+
+{{- /* Restarts the daemons at an upgrade if the token changed. The version of the Secret tells nothing about the token. */ -}}
+{{- define "hoplite.podAnnotations" -}}
+{{- $annotations := dict -}}
+{{- with .root.Values.auth.tokenSecret -}}
+{{- with lookup "v1" "Secret" $.root.Release.Namespace . -}}
+{{- $_ := set $annotations "hoplite/token-version" .metadata.resourceVersion -}}
+{{- end -}}
+{{- end -}}
+{{- with merge $annotations .own }}
+annotations:
+  {{- toYaml . | nindent 2 }}
 {{- end }}
-- {name: credentials, mountPath: /credentials}
+{{- end -}}
+
+{{- /* The kubelet gives the files of Secrets to root and to this group. */ -}}
+{{- define "hoplite.podSecurityContext" -}}
+fsGroup: 7400
 {{- end -}}
 
 {{- define "hoplite.securityContext" -}}
@@ -67,11 +97,59 @@ capabilities: {drop: [ALL]}
 seccompProfile: {type: RuntimeDefault}
 {{- end -}}
 
-{{- define "hoplite.prepareSecurityContext" -}}
-runAsUser: 0
-runAsGroup: 0
-readOnlyRootFilesystem: true
-allowPrivilegeEscalation: false
-capabilities: {drop: [ALL], add: [CHOWN, FOWNER]}
-seccompProfile: {type: RuntimeDefault}
+{{- define "hoplite.scheduling" -}}
+{{- with .priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- with .nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- /* An amount of memory as a number of MiB: its name and its value. */ -}}
+{{- define "hoplite.mebibytes" -}}
+{{- $name := index . 0 -}}
+{{- $text := index . 1 | toString -}}
+{{- if not (regexMatch "^[1-9][0-9]{0,8}(Mi|Gi|Ti)B?$" $text) -}}
+{{- fail (printf "%s is %q: write a whole number with Mi, Gi or Ti, such as 8Gi" $name $text) -}}
+{{- end -}}
+{{- $number := regexFind "^[0-9]+" $text | int64 -}}
+{{- if contains "T" $text }}{{ mul $number 1048576 }}{{ else if contains "G" $text }}{{ mul $number 1024 }}{{ else }}{{ $number }}{{ end -}}
+{{- end -}}
+
+{{- define "hoplite.storeMemory" -}}
+{{ include "hoplite.mebibytes" (list "store.memory" .Values.store.memory) }}
+{{- end -}}
+
+{{- define "hoplite.storeResources" -}}
+{{- $overhead := include "hoplite.mebibytes" (list "store.memoryOverhead" .Values.store.memoryOverhead) -}}
+{{- $memory := printf "%dMi" (add (include "hoplite.storeMemory" .) $overhead) -}}
+{{- $resources := deepCopy .Values.store.resources -}}
+{{- range $part := list "requests" "limits" -}}
+{{- $of := get $resources $part | default dict -}}
+{{- if hasKey $of "memory" -}}
+{{- fail (printf "store.resources.%s.memory is set: the chart computes it from store.memory and store.memoryOverhead" $part) -}}
+{{- end -}}
+{{- $_ := set $resources $part (set $of "memory" $memory) -}}
+{{- end -}}
+{{- toYaml $resources -}}
+{{- end -}}
+
+{{- /* The parent of the socket's directory. */ -}}
+{{- define "hoplite.socketVolume" -}}
+- name: socket
+  {{- with .Values.store.claim }}
+  persistentVolumeClaim: {claimName: {{ . }}}
+  {{- else }}
+  hostPath: {path: {{ dir .Values.store.hostPath }}, type: Directory}
+  {{- end }}
+{{- end -}}
+
+{{- define "hoplite.socketMount" -}}
+- {name: socket, mountPath: /run/hoplite, subPath: {{ base .Values.store.hostPath }}}
 {{- end -}}
