@@ -225,7 +225,7 @@ pub(crate) enum SettingsError {
          this store"
     )]
     TwoDirectories,
-    #[error("--dashboard needs a directory inside this store; otherwise set it at hoplite-directory")]
+    #[error("--dashboard needs a directory inside this store; otherwise set it at hoplite-directory itself")]
     NoDashboard,
     #[error("--inline-below and --confirm-from are 1MiB at most, not {size_bytes} bytes")]
     SmallTooLarge { size_bytes: u64 },

@@ -57,7 +57,8 @@ pub(super) struct Share {
 }
 
 impl Shares {
-    /// Returns the shares of a store for at most `max_clients` with requests of up to `max_request_bytes` and `max_ids`.
+    /// Returns the shares of a store for at most `max_clients` with requests of up to
+    /// `max_request_bytes` and `max_ids`.
     pub(crate) fn new(max_clients: usize, max_request_bytes: usize, max_ids: usize) -> Self {
         let seats = Arc::new(Semaphore::new(max_clients.min(Semaphore::MAX_PERMITS)));
         let kept_seats = max_clients / SEATS_PER_KEPT_SEAT;
