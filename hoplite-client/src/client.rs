@@ -152,6 +152,7 @@ impl Client {
 
     /// Puts `bytes` under `id`. Copies them once, into the store's memory, from where receivers can
     /// read them during the copy. Repeating a put with the same bytes and metadata is no error.
+    ///
     /// # Errors
     /// `AlreadyExists` if the id names another object; `InvalidMetadata`; `ObjectTooLarge`;
     /// `StoreFull` if no room becomes free before the timeout; `Timeout` if another writer of the
