@@ -186,7 +186,8 @@ fn value_as_text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// Checks that the flag `key` exists and takes `value`; returns its id in `settings`, and the value.
+/// Checks that the flag `key` exists and takes `value`; returns its id in `settings`, and the
+/// value.
 fn check(settings: &Command, key: &str, value: String) -> Result<(String, String), String> {
     let argument = settings.get_arguments().find(|argument| argument.get_long() == Some(key));
     let argument = argument.ok_or_else(|| format!("there is no setting {key:?}"))?;
