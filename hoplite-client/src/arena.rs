@@ -1,4 +1,5 @@
-//! The store's arena as this process maps it: for reading, and for writing once it does so.
+//! The store's arena as mapped by this process: read-only at first, and writable after the first
+//! write.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -8,22 +9,24 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// The arenas that this process maps. To fill the page tables of a fresh mapping costs as much as half a copy of what is in
-/// it, so all connections to a store share one, and those that come and go find them filled if another one has stayed.
+/// The arenas that this process maps. Filling the page tables of a fresh mapping costs as much as
+/// copying half of the mapped bytes. So all connections to a store share one mapping, and new
+/// connections use it while any older one remains.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// How often the lock of [`MAPPED`] is tried. It is held for the few microseconds of a system call; but in a forked child it
-/// may be held for ever, by a thread that is not there.
+/// Most attempts to take the lock of [`MAPPED`]. Normally a thread holds it for a few microseconds.
+/// In a forked child it may be held forever, by a thread that does not exist there.
 const MAX_TRIES: usize = 1000;
 
-/// The arena as one connection may use it.
+/// The arena for one connection.
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// The mapping to write through, if the store of this connection has given the right to. Another store may pass off memory of a
-    /// store, which it can only read, as its own.
+    /// The mapping for writes, if the store of this connection has granted them. Another store
+    /// could pass off memory that it can only read as its own, so each connection needs its own
+    /// grant.
     writable: OnceLock<Arc<Mapping>>,
-    /// The descriptor that gives this right, until the first write.
+    /// The descriptor for this mapping, until the first write.
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
 }
@@ -31,13 +34,13 @@ pub(crate) struct Arena {
 /// The reason for which a connection cannot write to the arena.
 #[derive(Debug)]
 pub(crate) enum NotWritable {
-    /// The store has not offered it.
+    /// The store has not granted writes.
     NoRight,
     /// The mapping failed.
     Unmapped(hoplite_shm::Error),
 }
 
-/// The mappings of an arena. They stay as long as any connection, view, reader or writer does.
+/// The mappings of an arena. They exist as long as any connection, view, reader or writer.
 #[derive(Debug)]
 struct Mappings {
     readable: Arc<Mapping>,
@@ -51,17 +54,17 @@ struct Entry {
     mappings: Weak<Mappings>,
 }
 
-/// Which file is mapped, as long as it is mapped.
+/// The identity of a mapped file while it is mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// A forked child inherits the mapping, but not what was filled of its page tables.
+    /// A forked child inherits the mapping, but not its filled page tables.
     process: u32,
     device: u64,
     inode: u64,
 }
 
 impl Arena {
-    /// Maps the arena for reading, unless this process does so already.
+    /// Maps the arena for reading, unless this process has mapped it already.
     pub(crate) fn map(readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Self> {
         Self::map_in(std::process::id(), readable, capacity_bytes)
     }
@@ -90,9 +93,9 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Takes the descriptor with which this connection may write; returns `false` if it is of other
-    /// memory. The arena is mapped for writing when the connection first writes, or now if another
-    /// connection has mapped it.
+    /// Takes the descriptor with which this connection may write. Returns `false` if it belongs to
+    /// other memory. The arena is mapped for writing at the connection's first write, or now if
+    /// another connection has mapped it.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena =
             self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));
@@ -106,12 +109,13 @@ impl Arena {
         true
     }
 
-    /// Returns `true` if `other` is the memory of the same store in the same life.
+    /// Returns `true` if `other` is the memory of the same store and the store has not restarted.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.file.is_some() && self.file == other.file
     }
 
-    /// Lets this connection write; maps the arena for that unless this process does so already.
+    /// Grants writes to this connection. Maps the arena for writing unless this process has mapped
+    /// it already.
     pub(crate) fn map_writable(&self) -> Result<(), NotWritable> {
         let mut offered = self.lock_offered();
         if self.is_writable() {
@@ -123,7 +127,7 @@ impl Arena {
             None => {
                 let mapping = Mapping::writable(fd.as_fd(), self.mappings.readable.capacity_bytes());
                 let mapping = mapping.map_err(NotWritable::Unmapped)?;
-                // Another thread may have been first; one mapping is as good as the other.
+                // Another thread may have been faster; either mapping serves.
                 Arc::clone(self.mappings.writable.get_or_init(|| mapping))
             }
         };
@@ -146,7 +150,7 @@ impl Arena {
     }
 
     pub(crate) fn writer(&self, view: &ObjectView) -> hoplite_shm::Result<Writer> {
-        // A mapping for reading says that it is none for writing.
+        // A mapping for reading returns an error here.
         self.writable.get().unwrap_or(&self.mappings.readable).writer(view.extent, view.size_bytes)
     }
 }

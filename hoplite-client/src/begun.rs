@@ -1,5 +1,5 @@
-//! A call of a client that has begun: the connection that it goes over, what is reported of it while it waits, and in which
-//! state it is left if the connection breaks.
+//! A running call of a client: its connection, the notice for a long wait, and the state after the
+//! connection breaks.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,21 +22,22 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// The time that the calls wait that ask for what a daemon knows now: `Client::list`, `Client::describe` and
-/// `Client::status`. They wait for no object, so this only bounds a daemon that is stopped.
+/// Timeout of `Client::list`, `Client::describe` and `Client::status`. These calls wait for no
+/// object, so the timeout matters only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most ids in one request for what is missing. The store bounds the ids in one request, and the ids in all open calls of a
-/// client together.
+/// Most ids in one query for missing objects. The store limits the ids in one request, and the ids
+/// in all open calls of a client.
 const MAX_ASKED_IDS: usize = 1024;
 
-/// The way in which a client gets the connection for a call.
+/// The source of the connection for a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
     /// The connection in use, or a new one if that is lost.
     Lasting(Arc<Lasting>),
-    /// One connection, which the blocking client replaces itself.
+    /// One connection. The blocking client replaces it itself.
     Single(Single),
-    /// The connection of a call that consists of other calls. Nothing is reported of these.
+    /// The connection of an outer call that consists of several calls. The inner calls send no
+    /// notices.
     Inner(Arc<Connection>),
 }
 
@@ -44,7 +45,7 @@ pub(crate) enum Access {
 #[derive(Debug)]
 pub(crate) struct Lasting {
     link: Link<Arc<Connection>>,
-    /// Held by the task that connects again.
+    /// Held by the task that reconnects.
     turn: sync::Mutex<()>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Single {
     pub(crate) user: User,
 }
 
-/// The parts of the options that concern each call.
+/// The options that apply to each call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User {
     listener: Listener,
@@ -93,14 +94,14 @@ impl Lasting {
         Self { link: Link::new(options, connection), turn: sync::Mutex::new(()) }
     }
 
-    /// The connection for a call.
+    /// Returns the connection for a call. Reconnects if necessary.
     async fn connected(self: &Arc<Self>) -> Result<Arc<Connection>> {
         if let Some(connection) = self.link.ready()? {
             return Ok(connection);
         }
         let asked_at = Instant::now();
         let _turn = self.turn.lock().await;
-        // Another task may have connected meanwhile.
+        // Another task may have reconnected in the meantime.
         if let Some(connection) = self.link.ready()? {
             return Ok(connection);
         }
@@ -122,17 +123,17 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// The objects without which the call does not end. Empty if it waits for other things.
+    /// The objects without which the call cannot end. Empty if it waits for something else.
     pub(crate) needs: &'a [ObjectId],
 }
 
 impl<'a> Wait<'a> {
-    /// A call about an object that waits for other things.
+    /// A call about an object that waits for something else.
     pub(crate) const fn of(operation: &'static str, id: &'a ObjectId) -> Self {
         Self { operation, id: Some(id), needs: &[] }
     }
 
-    /// A call that waits for the object that it is about.
+    /// A call that waits for the object of the call.
     pub(crate) const fn for_object(operation: &'static str, id: &'a ObjectId) -> Self {
         Self { operation, id: Some(id), needs: slice::from_ref(id) }
     }
@@ -143,14 +144,14 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// The conditions under which a call that a lost connection has ended may be made again.
+/// The conditions under which a call may be repeated after its connection is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Always: the call only reads, or a second time changes nothing more.
+    /// Always: the call only reads, or its repetition changes nothing.
     Harmless,
-    /// If its one request was not sent.
+    /// Only if its single request was not sent.
     IfUnsent,
-    /// Never: the call consists of several requests, of which some may have been performed.
+    /// Never: the call consists of several requests, and the store may have performed some of them.
     Never,
 }
 
@@ -164,12 +165,12 @@ impl Repeat {
     }
 }
 
-/// A call that has begun.
+/// A running call.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) connection: Arc<Connection>,
     timeout: Duration,
-    /// `None` for a call that is a part of another one.
+    /// `None` for an inner call.
     user: Option<User>,
 }
 
@@ -185,7 +186,7 @@ impl Begun {
         Ok(Self { connection, timeout, user })
     }
 
-    /// Asks for what a daemon knows now.
+    /// Queries a daemon for its present state.
     pub(crate) async fn report(
         &self,
         operation: &'static str,
@@ -197,8 +198,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and tells the user once if that takes long. It is pinned by the caller: each future that holds another
-    /// one by value takes twice its size.
+    /// Performs `work`, and sends one notice if it takes long. The caller pins `work`, because each
+    /// future that holds another by value doubles in size.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,
@@ -220,7 +221,7 @@ impl Begun {
         })
     }
 
-    /// Goes on with `work` that has taken long. Tells the user what it waits for.
+    /// Continues with `work` that has taken long. Sends the notice with the missing objects.
     async fn run_on<T>(
         &self,
         wait: Wait<'_>,
@@ -237,7 +238,8 @@ impl Begun {
         work.await
     }
 
-    /// Returns the objects of `needs` that are complete nowhere; `None` if there are no needs, or the store cannot tell.
+    /// Returns the objects of `needs` without any complete copy. `None` if `needs` is empty or the
+    /// store cannot tell.
     async fn missing(&self, needs: &[ObjectId]) -> Option<Vec<ObjectId>> {
         if needs.is_empty() {
             return None;

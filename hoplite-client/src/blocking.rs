@@ -1,9 +1,11 @@
-//! The blocking client: the asynchronous one, driven by the calling thread.
+//! The blocking client: the asynchronous client, driven by the calling thread.
 //!
-//! There is no thread behind it and no runtime: a call sends, sleeps until the answer is there, and receives it, in the
-//! calling thread. Any number of threads may call at once. What arrives while nobody calls is received at the next call.
+//! It has no thread and no runtime of its own. The calling thread sends the request, sleeps until
+//! the answer arrives, and receives it. Any number of threads may call at once. Messages that
+//! arrive between calls are received during the next call.
 //!
-//! In a task of an asynchronous runtime these calls would block all tasks of its thread: use [`crate::Client`] there.
+//! In a task of an asynchronous runtime these calls would block all tasks of the thread. Use
+//! [`crate::Client`] there.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -28,7 +30,8 @@ use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
 ///
-/// Cheap to clone; clones share the connection. Errors and semantics are those of [`crate::Client`].
+/// Cloning is cheap; clones share the connection. Errors and semantics are those of
+/// [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -37,11 +40,11 @@ pub struct Client {
 #[derive(Debug)]
 struct Shared {
     link: Link<Arc<Piped>>,
-    /// Held by the thread that connects again.
+    /// Held by the thread that reconnects.
     turn: Mutex<()>,
 }
 
-/// One connection, and what receives for it.
+/// One connection, and the pump that receives its messages.
 #[derive(Debug)]
 struct Piped {
     connection: Arc<Connection>,
@@ -74,7 +77,7 @@ impl Client {
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() })
     }
 
-    /// Connects as `options` say; see [`crate::Client::connect_with`].
+    /// Connects with `options`; see [`crate::Client::connect_with`].
     ///
     /// # Errors
     /// [`Error::Connect`](crate::Error::Connect).
@@ -85,7 +88,7 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { link, turn: Mutex::new(()) }) })
     }
 
-    /// The name of the node whose store this is. It may be another one after the store was started anew.
+    /// The name of the store's node. It may change when the store restarts.
     pub fn node(&self) -> NodeId {
         self.shared.link.current().connection.node().clone()
     }
@@ -110,7 +113,7 @@ impl Client {
         self.shared.link.is_connected()
     }
 
-    /// Makes room for an object to be written piece by piece; see [`crate::Client::create`].
+    /// Reserves room for an object that is written piece by piece; see [`crate::Client::create`].
     ///
     /// # Errors
     /// The same as that call's.
@@ -130,7 +133,7 @@ impl Client {
         Ok(ObjectReader { reader, pump: Arc::clone(&piped.pump) })
     }
 
-    /// Follows where an object is; see [`crate::Client::watch`].
+    /// Watches the locations of an object; see [`crate::Client::watch`].
     ///
     /// # Errors
     /// The same as that call's.
@@ -140,15 +143,16 @@ impl Client {
         Ok(LocationWatch { watch, pump: Arc::clone(&piped.pump) })
     }
 
-    /// Performs `work`, any calls of the asynchronous client that it is given, in this thread, and calls `pause` every
-    /// `interval` while it waits. If that fails, `work` is dropped, which cancels its calls.
+    /// Performs `work` in this thread, and calls `pause` at every `interval` while `work` waits.
+    /// `work` may make any calls on the given asynchronous client. If `pause` fails, `work` is
+    /// dropped, which cancels its calls.
     ///
-    /// For hosts that have to look after something else while a thread is blocked here, such as the interpreter of a
-    /// language that delivers signals between its instructions. `work` may not use what needs a tokio runtime. Its calls all
-    /// go over one connection, which is a new one if the connection was lost before.
+    /// This is for hosts with other duties during a blocking call, such as a language interpreter
+    /// that delivers signals between its instructions. `work` must not use anything that needs a
+    /// tokio runtime. All its calls use one connection, which is new if the last one was lost.
     ///
     /// # Errors
-    /// That of `pause`.
+    /// The error of `pause`.
     pub fn drive<T, E>(
         &self,
         interval: Duration,
@@ -183,7 +187,7 @@ impl Client {
 }
 
 impl Shared {
-    /// The connection for a call.
+    /// Returns the connection for a call. Reconnects if necessary.
     fn connected(&self) -> Result<Arc<Piped>> {
         let sleep = |time| {
             thread::sleep(time);
@@ -194,7 +198,7 @@ impl Shared {
         }
     }
 
-    /// The connection for a call. Calls `sleep` between the attempts to connect again.
+    /// Returns the connection for a call. Calls `sleep` between attempts to reconnect.
     fn connected_with<E>(
         &self,
         sleep: impl FnMut(Duration) -> Result<(), E>,
@@ -206,7 +210,7 @@ impl Shared {
         }
         let asked_at = Instant::now();
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have connected meanwhile.
+        // Another thread may have reconnected in the meantime.
         match self.link.ready() {
             Ok(Some(piped)) => return Ok(Ok(piped)),
             Ok(None) => {}
@@ -220,12 +224,12 @@ impl Shared {
     }
 }
 
-/// Defines the methods that do what those of the same name of the asynchronous client do, and wait for it here.
+/// Defines methods that call the asynchronous methods of the same names and wait for them.
 macro_rules! calls {
     ($($summary:literal $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl Client {
             $(
-                #[doc = concat!($summary, "; see [`crate::Client::", stringify!($name), "`].\n\n# Errors\nAs there.")]
+                #[doc = concat!($summary, "; see [`crate::Client::", stringify!($name), "`].\n\n# Errors\nThe same errors.")]
                 pub fn $name(&self, $($argument: $type),*) -> Result<$answer> {
                     let piped = self.shared.connected()?;
                     piped.pump.run(piped.client.$name($($argument),*))
@@ -292,12 +296,12 @@ calls! {
         options: AllreduceOptions
     ) -> usize;
 
-    "Gives each participant its part, and returns views of what all of them give to this one"
+    "Sends each participant its part, and returns views of the parts for this one"
     all_to_all(
         name: impl AsRef<[u8]>, parts: &[impl AsRef<[u8]>], rank: usize, options: PutOptions
     ) -> Vec<ObjectView>;
 
-    "Gives each participant its part, and copies what all of them give to this one into `out`"
+    "Sends each participant its part, and copies the parts for this one into `out`"
     all_to_all_into(
         name: impl AsRef<[u8]>, parts: &[impl AsRef<[u8]>], rank: usize, out: &mut [u8], options: PutOptions
     ) -> Vec<usize>;
@@ -311,7 +315,8 @@ calls! {
         options: AllreduceOptions
     ) -> Vec<u8>;
 
-    "Reduces the objects of all participants, and copies one part of the result into each one's `out`"
+    "Reduces the objects of all participants, and copies one part of the result into each one's \
+     `out`"
     reduce_scatter_into(
         target: impl AsRef<[u8]>, sources: impl IntoIterator<Item: AsRef<[u8]>>, rank: usize, out: &mut [u8],
         options: AllreduceOptions
@@ -323,7 +328,7 @@ calls! {
         timeout: Duration
     ) -> usize;
 
-    "Whether all bytes of an object are somewhere in the cluster"
+    "Returns `true` if all bytes of an object are somewhere in the cluster"
     contains(id: impl AsRef<[u8]>) -> bool;
 
     "Waits until an object has a location"
@@ -332,7 +337,7 @@ calls! {
     "Lists objects"
     list(prefix: impl AsRef<[u8]>, after: impl AsRef<[u8]>, limit: usize) -> Page;
 
-    "All that the directory knows of one object"
+    "Describes one object"
     describe(id: impl AsRef<[u8]>) -> Description;
 
     "The counters of this node's store"
@@ -387,12 +392,12 @@ impl ObjectReader {
         self.reader.position_bytes()
     }
 
-    /// What was put together with the bytes.
+    /// The metadata that was put together with the bytes.
     pub fn metadata(&self) -> &Metadata {
         self.reader.metadata()
     }
 
-    /// Which put made the object.
+    /// The id of the put that created the object.
     pub fn put_id(&self) -> PutId {
         self.reader.put_id()
     }
@@ -426,7 +431,7 @@ impl LocationWatch {
 impl Iterator for LocationWatch {
     type Item = Result<Locations>;
 
-    /// Waits for the next state; see [`crate::LocationWatch::next`]. There is no timeout, other than with
+    /// Waits for the next state without a timeout; see [`crate::LocationWatch::next`] and
     /// [`next_within`](Self::next_within).
     fn next(&mut self) -> Option<Self::Item> {
         self.pump.run(self.watch.next())

@@ -27,63 +27,70 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
-/// The time that a probe may take: as long as a store takes part in one.
+/// Time limit of a probe: the longest time that a store takes part in one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// How often the store is asked how far a probe is.
+/// Interval at which the client queries the progress of a probe.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection to the store of this node.
 ///
-/// Cheap to clone; clones share the connection, over which any number of calls run at once (4096 unless the store says
-/// otherwise). All methods may be called from any task and thread, also of another runtime than the one in which it was
-/// made, as long as that one still runs. Ids are anything of 1 to 255 bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
+/// Cloning is cheap; clones share the connection, which carries any number of concurrent calls
+/// (4096 unless the store sets another limit). All methods may be called from any task, thread and
+/// runtime, as long as the runtime that created the client still runs. An id has 1 to 255 arbitrary
+/// bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
 /// # Errors
-/// Beside what each method lists, every call may answer [`Error::ConnectionLost`], at once when the connection breaks while
-/// the call is in flight; [`Error::Connect`] if the connection was lost before and no store has come back;
-/// [`Error::ForkedChild`]; `InvalidId`; and `LimitExceeded`. Every call has a deadline: `Timeout` comes from the store, or, if the
-/// store is stopped, 2 s later from here. A call that has to connect again may take as long as connecting in addition.
+/// Every call can return the following errors, in addition to those of its method:
+/// * [`Error::ConnectionLost`], as soon as the connection breaks during the call;
+/// * [`Error::Connect`], if the connection was lost earlier and no store has come back;
+/// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
+/// * `Timeout`. Every call has a deadline. The store reports the timeout; if the store is
+///   suspended, the client reports it 2 s later. A call that has to reconnect may take longer by
+///   the time of connecting.
 ///
 /// # Cancel safety
-/// Each future may be dropped at any time: the call is cancelled at the store, and nothing leaks.
+/// Each future may be dropped at any time. The client then cancels the call at the store, and
+/// nothing leaks.
 #[derive(Debug, Clone)]
 pub struct Client {
     pub(crate) access: Access,
 }
 
-/// One page of a listing.
+/// One page of a listing of objects.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The objects, in the order of their ids.
     pub objects: Vec<Locations>,
-    /// The id to list after for the next page; `None` if this is the last one.
+    /// The last id of this page, to pass as `after` for the next page; `None` if this is the last
+    /// page.
     pub next: Option<ObjectId>,
 }
 
 impl Begun {
-    /// A client for the calls of which this one consists. All of them go over its connection.
+    /// Returns a client for the inner calls of this call. All of them use its connection.
     pub(crate) fn client(&self) -> Client {
         Client { access: Access::Inner(Arc::clone(&self.connection)) }
     }
 }
 
 impl Client {
-    /// Connects to the store that listens at `socket`, with the other [`ConnectOptions`] by default.
+    /// Connects to the store that listens at `socket`. All other [`ConnectOptions`] have their
+    /// defaults.
     ///
     /// # Errors
-    /// [`Error::Connect`], which says what is wrong with the path or with who listens there.
+    /// [`Error::Connect`], with the problem of the path or of the process that listens there.
     pub async fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let socket = socket.as_ref().to_owned();
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() }).await
     }
 
-    /// Connects as `options` say. To be called in a tokio runtime with I/O and time enabled, which then receives the
-    /// answers for all clones.
+    /// Connects with `options`. Must be called in a tokio runtime with I/O and time enabled. This
+    /// runtime then receives the answers for all clones.
     ///
     /// # Errors
     /// As for [`Client::connect`].
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
-        // A wrong default is an error here, where a user of any language sees it.
+        // A wrong default is an error here, so that users of every language see it.
         checked_default()?;
         let path = options.socket.clone();
         let (options, greeted) =
@@ -96,7 +103,7 @@ impl Client {
         Ok(Self { access: Access::Lasting(Arc::new(Lasting::new(options, Connection::start(greeted)?))) })
     }
 
-    /// The name of the node whose store this is. It may be another one after the store was started anew.
+    /// The name of the store's node. It may change when the store restarts.
     pub fn node(&self) -> NodeId {
         self.connection().node().clone()
     }
@@ -111,14 +118,16 @@ impl Client {
         self.connection().max_object_bytes()
     }
 
-    /// Objects below this many bytes are put without waiting for the directory, unless [`Confirmation`](crate::Confirmation) says so.
+    /// The size in bytes below which a put does not wait for the directory, unless
+    /// [`Confirmation`](crate::Confirmation) asks for that.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
     }
 
-    /// Returns `true` unless the connection is known to be lost, or this is a forked child of the process that made it.
+    /// Returns `true` unless the connection is known to be lost, or this process is a forked child
+    /// of the one that connected.
     ///
-    /// The next call may connect again nevertheless: [`AfterLoss`](crate::AfterLoss).
+    /// After a loss, the next call may reconnect: see [`AfterLoss`](crate::AfterLoss).
     pub fn is_connected(&self) -> bool {
         self.access.is_connected()
     }
@@ -128,7 +137,7 @@ impl Client {
         self.access.connection()
     }
 
-    /// Begins a call that takes at most `timeout`: over the connection in use, or a new one if that is lost.
+    /// Begins a call with `timeout`. Reconnects if the connection is lost.
     pub(crate) async fn begin(&self, timeout: Duration) -> Result<Begun> {
         Begun::new(&self.access, timeout).await
     }
@@ -141,22 +150,25 @@ impl Client {
         self.put_with(id, bytes, PutOptions::default()).await
     }
 
-    /// Puts `bytes` under `id`. Copies them once, into the store's memory, from where receivers read them while they
-    /// are still being copied. To put the same bytes with the same metadata again is no error.
+    /// Puts `bytes` under `id`. Copies them once, into the store's memory, from where receivers can
+    /// read them during the copy. Repeating a put with the same bytes and metadata is no error.
     ///
     /// # Errors
-    /// `AlreadyExists` if the id names another object; `InvalidMetadata`, `ObjectTooLarge`; `StoreFull` if there is no
-    /// room before the timeout; `Timeout` if another writer of the id, or the directory, takes longer.
+    /// `AlreadyExists` if the id names another object; `InvalidMetadata`; `ObjectTooLarge`;
+    /// `StoreFull` if no room becomes free before the timeout; `Timeout` if another writer of the
+    /// id, or the directory, takes longer.
     ///
     /// # Cancel safety
-    /// Cancelled, the object is aborted, unless all its bytes were there already.
+    /// If the future is dropped, the object is aborted, unless all its bytes were in the store
+    /// already.
     pub async fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let put = pin!(writer::put(&call.connection, id.clone(), bytes, options));
         call.run(Wait::of("put", &id), Repeat::Harmless, put).await
     }
 
-    /// Makes room for an object of `size_bytes` and starts to publish it; the bytes are then written piece by piece.
+    /// Reserves room for an object of `size_bytes` and begins to publish it. The caller then writes
+    /// the bytes piece by piece.
     ///
     /// # Errors
     /// As for [`Client::put_with`].
@@ -171,12 +183,14 @@ impl Client {
         call.run(Wait::of("put", &id), Repeat::Harmless, create).await
     }
 
-    /// Waits until all bytes of the object are on this node, fetching them if need be, and returns a view of them
-    /// where they are. Copies only objects of at most 4 KiB, whose views hold no reference.
+    /// Waits until all bytes of the object are on this node, and fetches them if necessary. Returns
+    /// a view of the bytes in place. Only objects of at most 4 KiB are copied; their views hold no
+    /// reference.
     ///
     /// # Errors
-    /// `Timeout` if there is no such object, or it is not here, in time; `ObjectLost` if every copy is gone; `Deleted`;
-    /// `StoreFull` if there is no room for a copy, `ObjectTooLarge` if there never will be.
+    /// `Timeout` if the object does not exist, or has not arrived, in time; `ObjectLost` if every
+    /// copy is gone; `Deleted`; `StoreFull` if there is no room for a copy; `ObjectTooLarge` if
+    /// there never will be.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let request = node::Request::Get { id: id.clone(), until: Until::Contents, timeout };
@@ -193,7 +207,8 @@ impl Client {
     /// Copies the object into the front of `out` while it arrives, and returns its length.
     ///
     /// # Errors
-    /// As for [`Client::get`], and [`Error::BufferTooSmall`]. After an error the contents of `out` mean nothing.
+    /// The errors of [`Client::get`], and [`Error::BufferTooSmall`]. After an error the contents of
+    /// `out` are undefined.
     pub async fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_into(&call.connection, id.clone(), out, timeout));
@@ -210,7 +225,8 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
-    /// Waits until the object starts to be there, and returns a reader that runs behind the bytes that arrive.
+    /// Waits until the first bytes of the object arrive. Returns a reader that follows the arriving
+    /// bytes.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -220,14 +236,17 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
     }
 
-    /// Removes every copy of each object in the cluster, and returns how many of the ids named one. Views that exist
-    /// stay readable. More ids than the store takes in one request are sent in parts.
+    /// Removes every copy of each object in the cluster. Returns the number of ids that named an
+    /// object. Existing views stay readable. Ids beyond the limit of one request are sent in
+    /// several requests.
     ///
-    /// A directory shard that has just started learns only then from the stores what they have. For its first seconds (3 s by
-    /// default) it keeps the delete of an id that it does not know waiting until it does, or until they are over.
+    /// A restarted directory shard learns its objects from the stores during its first seconds (3 s
+    /// by default). It holds back a delete of an unknown id until it learns of the object or this
+    /// time is over.
     ///
     /// # Errors
-    /// `Timeout` if not all copies are known to be gone in time; those that the directory knows of still go.
+    /// `Timeout` if the deletion is not confirmed in time. Copies that the directory knows are
+    /// still removed.
     pub async fn delete<I>(&self, ids: I, timeout: Duration) -> Result<usize>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -235,7 +254,7 @@ impl Client {
         let ids = checked(ids, usize::MAX)?;
         let call = self.begin(timeout).await?;
         let connection = &call.connection;
-        // Before the lock: the parent of a forked child may have held it.
+        // Checked before the lock, because the parent of a forked child may have held it.
         connection.check_usable()?;
         ids.iter().for_each(|id| connection.recent_puts().forget(id));
         let first = ids.first().cloned();
@@ -244,10 +263,12 @@ impl Client {
         call.run(wait, Repeat::IfUnsent, delete).await
     }
 
-    /// Waits until `count` of the objects are available somewhere in the cluster. Returns the indices of those that
-    /// are, ascending: fewer than `count` if the timeout passed first, which is no error. With a timeout of zero, those
-    /// that are available now: the directory is asked once, and has 5 s to answer. More ids than the store takes in one
-    /// request are waited for in parts, one after the other.
+    /// Waits until `count` of the objects are available somewhere in the cluster. Returns the
+    /// indices of the available ones, ascending. They are fewer than `count` if the timeout passes
+    /// first, which is no error.
+    ///
+    /// With a timeout of zero, queries the directory once, which has 5 s to answer. Ids beyond the
+    /// limit of one request are waited for in several requests, one after another.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.
@@ -266,10 +287,11 @@ impl Client {
         call.run(Wait::for_objects("wait", &ids), Repeat::Harmless, wait).await
     }
 
-    /// Whether a get of the object would need no producer any more: all its bytes are somewhere in the cluster.
+    /// Returns `true` if all bytes of the object are somewhere in the cluster, so that a get needs
+    /// no producer.
     ///
     /// # Errors
-    /// Only those that every call has: see [`Client`].
+    /// Only the errors of every call: see [`Client`].
     pub async fn contains(&self, id: impl AsRef<[u8]>) -> Result<bool> {
         match self.locate(id, Duration::ZERO).await {
             Ok(locations) => Ok(locations.is_available()),
@@ -278,8 +300,8 @@ impl Client {
         }
     }
 
-    /// Waits until the object has a location, and returns all that it has. With a timeout of zero, returns what is
-    /// known now, even if that is nothing.
+    /// Waits until the object has a location, and returns all its locations. With a timeout of
+    /// zero, returns the locations that are known now, even if there are none.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
@@ -295,22 +317,25 @@ impl Client {
         call.run(Wait::for_object("locate", &id), Repeat::Harmless, locate).await
     }
 
-    /// Follows where the object is: the state now, and after every change. Waits only for a lost connection to be made again.
+    /// Watches the locations of the object. The watch returns the present state, and then each
+    /// change. This call waits only if it has to reconnect.
     ///
-    /// A watch ends with the connection that it was begun over.
+    /// A watch ends when its connection is lost.
     ///
     /// # Errors
-    /// Only those that every call has: see [`Client`]. Those of the store come with [`LocationWatch::next`].
+    /// Only the errors of every call: see [`Client`]. Errors of the store are returned by
+    /// [`LocationWatch::next`].
     pub async fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         let (id, call) = (ObjectId::new(id)?, self.begin(REPORT_TIMEOUT).await?);
         LocationWatch::open(&call.connection, id)
     }
 
-    /// Lists at most `limit` objects of the cluster whose id starts with `prefix` and is greater than `after`, in the
-    /// order of their ids. A page holds at most 10,000.
+    /// Lists at most `limit` objects of the cluster whose id starts with `prefix` and is greater
+    /// than `after`, in the order of their ids. A page holds at most 10,000.
     ///
     /// # Errors
-    /// `InvalidId` if `prefix` or `after` is longer than an id. `Unavailable` if a shard cannot be asked.
+    /// `InvalidId` if `prefix` or `after` is longer than an id. `Unavailable` if a shard does not
+    /// answer.
     pub async fn list(
         &self,
         prefix: impl AsRef<[u8]>,
@@ -335,10 +360,11 @@ impl Client {
         }
     }
 
-    /// All that the directory knows of one object: its locations, and who was told to pull from whom, and why.
+    /// Describes one object: its locations, the senders that were assigned to receivers, and the
+    /// reasons.
     ///
     /// # Errors
-    /// `Unavailable` if the shard cannot be asked.
+    /// `Unavailable` if the shard does not answer.
     pub async fn describe(&self, id: impl AsRef<[u8]>) -> Result<Description> {
         let id = ObjectId::new(id)?;
         let call = self.begin(REPORT_TIMEOUT).await?;
@@ -351,7 +377,7 @@ impl Client {
     /// The counters of this node's store, and of the shards that it is connected to.
     ///
     /// # Errors
-    /// Only those that every call has: see [`Client`].
+    /// Only the errors of every call: see [`Client`].
     pub async fn status(&self) -> Result<NodeStatus> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         match call.report("status", None, Inspection::Status).await? {
@@ -360,10 +386,11 @@ impl Client {
         }
     }
 
-    /// The nodes of the cluster and how their stores are, as the first shard of the directory says that answers.
+    /// The nodes of the cluster and the loads of their stores, from the first shard of the
+    /// directory that answers.
     ///
     /// # Errors
-    /// `Unavailable` if no shard answers, and those that every call has: see [`Client`].
+    /// `Unavailable` if no shard answers, and the errors of every call: see [`Client`].
     #[doc(hidden)]
     pub async fn directory_status(&self) -> Result<hoplite_proto::v1::StatusReply> {
         let call = self.begin(REPORT_TIMEOUT).await?;
@@ -373,12 +400,13 @@ impl Client {
         }
     }
 
-    /// Measures the links between `nodes`, or between all nodes of the cluster if there are none. Calls `report_progress` some times a
-    /// second while it goes on. Dropping the future ends the probe.
+    /// Measures the links between `nodes`, or between all nodes of the cluster if `nodes` is empty.
+    /// Calls `report_progress` a few times a second. Dropping the future ends the probe.
     ///
     /// # Errors
-    /// `InvalidRequest` if a node is not connected, if there are fewer than two, or if they do not reach each other. `LimitExceeded` if
-    /// there are more than 10,000, or 500 all of whose pairs are to send trains, or this store coordinates another probe.
+    /// `InvalidRequest` if a node is not connected, if there are fewer than two nodes, or if they
+    /// cannot reach each other. `LimitExceeded` if there are more than 10,000 nodes, more than 500
+    /// with trains between all pairs, or if this store already coordinates a probe.
     /// `PermissionDenied` for a client that may only read.
     pub async fn probe(
         &self,
@@ -411,7 +439,7 @@ impl Client {
     }
 }
 
-/// Checks ids, and that there are no more than the store takes in one request.
+/// Checks ids, and that their number is within the limit of one request.
 pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
     let ids: Vec<ObjectId> = ids
         .into_iter()

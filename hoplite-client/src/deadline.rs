@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// A timeout that has begun.
+/// A running timeout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,
@@ -19,7 +19,7 @@ impl Deadline {
         self.timeout
     }
 
-    /// The time that is left; zero if the deadline has passed.
+    /// The remaining time; zero if the deadline has passed.
     pub(crate) fn left(&self) -> Duration {
         self.timeout.saturating_sub(self.started.elapsed())
     }

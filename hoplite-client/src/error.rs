@@ -12,36 +12,39 @@ use hoplite_proto::socket_place::{DAEMON_USER_VARIABLE, Distrust};
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Everything that can go wrong, at the store or on the way to it.
+/// The errors of the store and of the connection to it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An operation on objects failed. This crate refused it before it sent anything, or the store answered the error.
+    /// An operation on objects failed. Either this crate refused it before sending, or the store
+    /// returned the error.
     #[error(transparent)]
     Object(#[from] hoplite_core::Error),
-    /// No connection to the store could be made.
+    /// No connection to the store was made.
     #[error("cannot connect to the store at {}: {kind}", path.display())]
     Connect {
         /// The socket that was tried.
         path: PathBuf,
-        /// Why the connection was not made.
+        /// The reason for which no connection was made.
         #[source]
         kind: ConnectFailure,
     },
-    /// The connection broke while the call was in flight, or what was used belongs to a connection that broke before.
+    /// The connection broke during the call, or the call used something of a connection that broke
+    /// earlier.
     ///
-    /// Views stay readable. The next call of the client connects again, unless the options say otherwise.
+    /// Views stay readable. The client's next call reconnects, unless the options forbid it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
         /// The store's socket.
         path: PathBuf,
-        /// Why the connection broke.
+        /// The reason for which the connection broke.
         #[source]
         reason: Loss,
-        /// The state in which the call was left.
+        /// The state of the call.
         call: LostCall,
     },
-    /// This process was forked from the one that connected. The child must make a connection of its own.
+    /// This process was forked from the one that connected. The child must open a connection of its
+    /// own.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
     ForkedChild {
         /// The process that connected.
@@ -49,38 +52,39 @@ pub enum Error {
         /// The process that called.
         current: u32,
     },
-    /// The caller's buffer is too small for the object, or for the objects that were to follow each other in it.
+    /// The caller's buffer is too small for the object, or for the sequence of objects.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// The size of the object; if there are several, of those up to the first that does not fit.
+        /// The size of the object; for several objects, the total size up to the first one that
+        /// does not fit.
         needed_bytes: u64,
         /// The size of the buffer.
         given_bytes: u64,
     },
-    /// The bytes written do not make the object that was announced.
+    /// The number of written bytes differs from the announced size.
     #[error("{written_bytes} bytes were written to an object of {size_bytes} bytes")]
     SizeMismatch {
         /// The announced size.
         size_bytes: u64,
-        /// The number of bytes that were written, or were to be written.
+        /// The number of bytes that were written, or would have been written.
         written_bytes: u64,
     },
-    /// Some participants of a collective did not do their part in time.
+    /// Some participants of a collective did not take part in time.
     #[error("{name} waited {waited:?} in vain for {}", Ranks(ranks))]
     RanksMissing {
         /// The name of the collective.
         name: ObjectId,
-        /// The participants that were waited for, ascending: at least one of them, not always all.
+        /// The missing participants, ascending: at least one of them, not always all.
         ranks: Vec<usize>,
         /// The timeout.
         waited: Duration,
     },
 }
 
-/// Most ranks that a message names.
+/// Most ranks in a message.
 const MAX_NAMED_RANKS: usize = 16;
 
-/// Some ranks, for people.
+/// Formats ranks for people.
 struct Ranks<'a>(&'a [usize]);
 
 impl fmt::Display for Ranks<'_> {
@@ -96,39 +100,39 @@ impl fmt::Display for Ranks<'_> {
     }
 }
 
-/// The reason for which no connection could be made.
+/// The reason for which no connection was made.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
-    /// There is nothing at the path.
+    /// The path does not exist.
     #[error("there is no such socket; is hoplite-store running?")]
     NoSuchSocket,
-    /// There is something else at the path.
+    /// The path is not a socket.
     #[error("it is not a socket")]
     NotASocket,
-    /// The socket is left over: no daemon listens on it.
+    /// The socket is a leftover: no daemon listens on it.
     #[error("no daemon listens on this socket; is hoplite-store running?")]
     NotListening,
-    /// This user may not use the socket.
+    /// This user has no access to the socket.
     #[error("permission denied{}", owner.map(|uid| format!("; the socket belongs to user {uid}")).unwrap_or_default())]
     PermissionDenied {
-        /// The user id that owns the socket, if it can be seen.
+        /// The user id of the socket's owner, if visible.
         owner: Option<u32>,
     },
-    /// Another user could replace the socket, or its directory.
+    /// Another user could replace the socket or its directory.
     #[error(transparent)]
     UntrustedPlace(Distrust),
-    /// The process that listens runs as a user whom this process does not trust.
+    /// The listening process runs as a user whom this process does not trust.
     #[error(
-        "user {user} listens there, and neither this user nor root: set {DAEMON_USER_VARIABLE}={user} if that user runs the \
+        "the listening process runs as user {user}, not as this user or root: set {DAEMON_USER_VARIABLE}={user} if that user runs the \
          store, or use another socket"
     )]
     UntrustedDaemon {
-        /// The user id of the process that listens.
+        /// The user id of the listening process.
         user: u32,
     },
-    /// The name of the socket is longer than about 80 bytes, so no address of a Unix socket (107
-    /// bytes) can hold it. Its directory may be of any length.
+    /// The file name of the socket is longer than about 80 bytes, so no address of a Unix socket
+    /// (107 bytes) can hold it. The path of its directory may have any length.
     #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
     /// The daemon did not accept the connection, or did not answer, in time.
@@ -137,16 +141,17 @@ pub enum ConnectFailure {
         /// The timeout.
         waited: Duration,
     },
-    /// The process that listens closed the connection before its greeting: it stops, or is no store.
-    #[error("the process that listens there closed the connection before its greeting: does it stop?")]
+    /// The listening process closed the connection before its hello: it is stopping, or it is not a
+    /// store.
+    #[error("the listening process closed the connection before its hello; is the store stopping?")]
     ClosedEarly,
-    /// The process that listens sent something else than the greeting of a store.
-    #[error("the process that listens there is not a hoplite-store")]
+    /// The listening process sent something other than the hello of a store.
+    #[error("the listening process is not a hoplite-store")]
     NotAStore,
     /// The store refused the connection, or speaks another version.
     #[error(transparent)]
     Refused(hoplite_core::Error),
-    /// The arena that came with the greeting cannot be mapped.
+    /// The arena from the hello cannot be mapped.
     #[error("the store's memory cannot be mapped: {reason}")]
     Arena {
         /// The error of the mapping.
@@ -165,10 +170,10 @@ pub enum ConnectFailure {
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The store closed it: it stopped, or died.
+    /// The store closed the connection: it stopped or died.
     #[error("the store closed it")]
     Closed,
-    /// The store said why it closes the connection, or broke the protocol.
+    /// The store reported its reason for closing the connection, or violated the protocol.
     #[error(transparent)]
     Protocol(hoplite_core::Error),
     /// The operating system reported an error.
@@ -177,20 +182,22 @@ pub enum Loss {
         /// The kind of error.
         kind: io::ErrorKind,
     },
-    /// The tokio runtime in which the connection was made has ended.
-    #[error("the runtime in which it was made has ended")]
+    /// The tokio runtime that created the connection has ended.
+    #[error("the runtime that created it has ended")]
     RuntimeEnded,
 }
 
-/// The state in which a lost connection leaves a call.
+/// The state of a call after its connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostCall {
-    /// The same call can be made again: it was not sent, it only reads, or a second time changes nothing more.
+    /// The call can be repeated: it was not sent, it only reads, or its repetition changes nothing.
     Repeatable,
-    /// The store may have performed the call: a second time may delete a newer object, or find its target taken.
+    /// The store may have performed the call. A repetition may delete a newer object, or find its
+    /// target taken.
     MayHaveHappened,
-    /// The same call fails again: its writer, reader, watch or client belongs to the lost connection.
+    /// A repetition fails again: its writer, reader, watch or client belongs to the lost
+    /// connection.
     Ended,
 }
 
@@ -204,7 +211,7 @@ impl fmt::Display for LostCall {
     }
 }
 
-/// Stable codes of the errors: those of the objects, and those that only a client knows.
+/// Stable codes of the errors: those of objects, and those of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -235,9 +242,9 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
-    /// The same error, as that of a call which a lost connection leaves in the state `call`.
+    /// Returns the same error for a call that a lost connection leaves in the state `call`.
     ///
-    /// For callers that make one call of several, each of which would leave another state.
+    /// This is for callers that combine several calls, each of which would leave another state.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {
@@ -246,7 +253,8 @@ impl Error {
         }
     }
 
-    /// The stable code of this error. A refusal by the store while connecting has the code of its reason.
+    /// The stable code of this error. If a store refused the connection, it is the code of the
+    /// store's reason.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {
@@ -261,9 +269,9 @@ impl Error {
         }
     }
 
-    /// Returns `true` if the same call may succeed when it is made again later, with nothing changed by the caller.
+    /// Returns `true` if the same call may succeed later without any change by the caller.
     ///
-    /// A call that a lost connection has ended is retryable if it is [`LostCall::Repeatable`].
+    /// A call whose connection was lost is retryable if it is [`LostCall::Repeatable`].
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::ConnectionLost { call, .. } => matches!(call, LostCall::Repeatable),
@@ -291,7 +299,8 @@ mod tests {
         let connect = |kind| Error::Connect { path: "/run/store.sock".into(), kind };
         assert_eq!(
             connect(ConnectFailure::PermissionDenied { owner: Some(7) }).to_string(),
-            "cannot connect to the store at /run/store.sock: permission denied; the socket belongs to user 7"
+            "cannot connect to the store at /run/store.sock: permission denied; the socket belongs \
+             to user 7"
         );
         assert_eq!(
             connect(ConnectFailure::PermissionDenied { owner: None }).to_string(),

@@ -1,6 +1,8 @@
-//! The client of a Hoplite store: puts, gets and deletes immutable objects in the memory that the node's workers share.
+//! The client of a Hoplite store: puts, gets and deletes immutable objects in the memory that the
+//! node's workers share.
 //!
-//! Bytes never cross the socket. A put copies once, into the store's memory; a get returns a view of it.
+//! Bytes never cross the socket. A put copies once, into the store's memory; a get returns a view
+//! of it.
 //!
 //! ```no_run
 //! # async fn example() -> hoplite_client::Result<()> {
@@ -17,52 +19,59 @@
 //! ```
 //!
 //! * [`Client`] is asynchronous (tokio); [`blocking::Client`] is the same for threads.
-//! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`] follows locations.
+//! * [`ObjectView`] reads in place, [`ObjectWriter`] and [`ObjectReader`] stream, [`LocationWatch`]
+//!   follows locations.
 //! * [`Client::reduce`], [`gather`](Client::gather), [`allgather`](Client::allgather),
-//!   [`allreduce`](Client::allreduce), [`all_to_all`](Client::all_to_all) and [`barrier`](Client::barrier) are collectives.
+//!   [`allreduce`](Client::allreduce), [`all_to_all`](Client::all_to_all) and
+//!   [`barrier`](Client::barrier) are collectives.
 //! * [`enter_trace`] and [`traced`] make calls in a trace of OpenTelemetry.
-//! * [`Error`] says what went wrong; all errors have a stable [`ErrorCode`].
+//! * [`Error`] describes a failure; all errors have a stable [`ErrorCode`].
 //!
 //! # Collectives
-//! There is no group to form, and no rendezvous: who takes part is known from the calls as they come.
+//! There is no group to form, and no rendezvous: the calls themselves name the participants.
 //!
 //! | collective | what every participant does |
 //! | --- | --- |
-//! | broadcast | one puts, all the others [get](Client::get): receivers that came earlier serve those that come later |
-//! | reduce | each puts its own; one calls [`Client::reduce`] over all of them, or over the first so many |
-//! | gather | each puts its own; one calls [`Client::gather`] |
-//! | allgather | each puts its own and gathers all: [`Client::allgather`] |
-//! | allreduce | each puts its own and calls [`Client::allreduce`] |
-//! | all_to_all | each calls [`Client::all_to_all`] with a part for every one |
+//! | broadcast | one puts, all others [get](Client::get): early receivers send to later ones |
+//! | reduce | each puts its own object; one calls [`Client::reduce`] over all of them, or over the first N |
+//! | gather | each puts its own object; one calls [`Client::gather`] |
+//! | allgather | each puts its own object and gathers all: [`Client::allgather`] |
+//! | allreduce | each puts its own object and calls [`Client::allreduce`] |
+//! | all_to_all | each calls [`Client::all_to_all`] with one part for each participant |
 //! | barrier | each calls [`Client::barrier`] |
 //!
-//! All of them stream: a get of the target of a reduce, or another reduce over it, starts before the reduce is done.
+//! All of them stream: a get of a reduce's target, or another reduce over it, starts before the
+//! reduce is done.
 //!
 //! # Timeouts
-//! A call whose caller names no timeout has [`default_timeout`]: 5 minutes, or what `HOPLITE_TIMEOUT` says. [`FOREVER`] waits for
-//! ever. A call that has waited for 10 s sends one [`Notice`] to the listener of the [`ConnectOptions`], which says what is missing.
+//! A call without a timeout has [`default_timeout`]: 5 minutes, or the value of `HOPLITE_TIMEOUT`.
+//! [`FOREVER`] never expires. A call that has waited for 10 s sends one [`Notice`] with the missing
+//! objects to the listener of the [`ConnectOptions`].
 //!
-//! # When a store is started anew
-//! The next call of a [`Client`] connects again, and checks all that connecting checks. It waits for a store to come back for as
-//! long as connecting may take (5 s); if none has, that call fails with [`Error::Connect`], and later calls try once each.
-//! No call is performed twice: a call in flight fails with [`Error::ConnectionLost`], whose
-//! [`is_retryable`](Error::is_retryable) says if the caller may make it again.
+//! # When a store restarts
+//! The next call of a [`Client`] reconnects, and repeats all checks of connecting. It waits for a
+//! store to come back for the timeout of connecting (5 s). If none has, that call fails with
+//! [`Error::Connect`], and later calls try once each. No call is performed twice: a call in flight
+//! fails with [`Error::ConnectionLost`], whose [`is_retryable`](Error::is_retryable) tells if the
+//! caller may repeat it.
 //!
 //! | in use when the connection breaks | afterwards |
 //! | --- | --- |
-//! | get, wait, locate, list, gather, put, allgather | fails, retryable: to repeat it changes nothing more |
+//! | get, wait, locate, list, gather, put, allgather | fails, retryable: a repetition changes nothing |
 //! | delete, reduce, allreduce, reduce_scatter, all_to_all, barrier | fails, not retryable: the store may have performed it |
-//! | [`ObjectView`] | stays readable; the object itself is gone if only this store had it |
+//! | [`ObjectView`] | stays readable; the object itself is lost if only this store had it |
 //! | [`ObjectWriter`] | its next call fails; the object is aborted: create it again, and write all of it |
-//! | [`ObjectReader`], [`LocationWatch`] | the next call fails, then the watch has ended: open another one |
-//! | a collective of several participants | the others wait for this one until their timeout: begin a new round, of another name |
+//! | [`ObjectReader`], [`LocationWatch`] | the next call fails, and the watch ends: open another one |
+//! | a collective of several participants | the others wait for this one until their timeout: begin a new round with a new name |
 //!
-//! Objects that only the store had are lost: where the directory lives on, a get says `ObjectLost`.
+//! Objects that only the store had are lost. If the directory is still running, a get returns
+//! `ObjectLost`.
 //!
 //! # Processes
-//! A connection belongs to the process that made it. After a `fork`, calls in the child fail with
-//! [`Error::ForkedChild`], and what is dropped there changes nothing for the parent. While the child lives, it keeps the
-//! socket open, so the store does not notice that the parent has ended: programs that fork should connect afterwards.
+//! A connection belongs to the process that opened it. After a `fork`, calls in the child fail with
+//! [`Error::ForkedChild`], and drops in the child have no effect on the parent. The child keeps the
+//! socket open, so the store cannot see the parent's end while the child lives. Programs that fork
+//! should connect afterwards.
 #![forbid(unsafe_code)]
 
 mod client;

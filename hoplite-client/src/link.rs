@@ -1,6 +1,6 @@
-//! The link of a client to its store: the connection in use, and how the next call replaces it after it was lost.
+//! The link of a client to its store: the connection in use, and its replacement after a loss.
 //!
-//! Only a call that has not been sent yet connects again. So no call is ever performed twice from here.
+//! Only a call that has not been sent yet reconnects, so no call is ever performed twice.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +12,13 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Pause before the second attempt to connect again: a store that is started anew takes some tens of milliseconds.
+/// Pause before the second attempt to reconnect. A restarting store takes some tens of
+/// milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause between two attempts. Each pause doubles the one before.
+/// Longest pause between two attempts. Each pause is twice the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection in use, with what its client needs beside it.
+/// A connection in use, with the other parts that its client needs.
 pub(crate) trait Line: Clone {
     fn connection(&self) -> &Arc<Connection>;
 }
@@ -31,11 +32,11 @@ impl Line for Arc<Connection> {
 /// The state that all clones of a client share.
 #[derive(Debug)]
 pub(crate) struct Link<L> {
-    /// The options with which to connect again.
+    /// The options for reconnecting.
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// The latest attempt to connect again, if it failed. While it is here, each call tries once.
+    /// The latest attempt to reconnect, if it failed. While it is set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -47,7 +48,7 @@ struct Failure {
 
 impl<L: Line> Link<L> {
     pub(crate) fn new(mut options: ConnectOptions, line: L) -> Self {
-        // The program may have gone to another directory by then.
+        // The program may have changed its working directory when it reconnects.
         options.socket = line.connection().path().to_owned();
         Self { options, process: std::process::id(), current: Mutex::new(line), failure: Mutex::default() }
     }
@@ -61,12 +62,13 @@ impl<L: Line> Link<L> {
         lock(&self.current).clone()
     }
 
-    /// The connection for a new call; `None` if the caller has to connect again.
+    /// The connection for a new call; `None` if the caller has to reconnect.
     ///
     /// # Errors
     /// [`Error::ForkedChild`].
     pub(crate) fn ready(&self) -> Result<Option<L>> {
-        // Before the lock: a thread of the parent of a forked child may have held it.
+        // Checked before the lock, because a thread of the parent of a forked child may have held
+        // it.
         self.check_process()?;
         let current = self.current();
         let is_ready = self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
@@ -89,11 +91,12 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Connects again and checks all that connecting checks. Blocks, for at most the timeout of the options and the time of
-    /// one attempt.
+    /// Reconnects and repeats all checks of connecting. Blocks for at most the timeout of the
+    /// options plus the time of one attempt.
     ///
     /// # Errors
-    /// That of the last attempt; or of another caller's attempt since `asked_at`, so that a crowd does not try one by one.
+    /// The error of the last attempt, or of another caller's attempt since `asked_at`, so that many
+    /// callers do not try one after another.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -104,10 +107,10 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Does the same as [`greet`](Self::greet) and calls `sleep` between attempts.
+    /// Acts as [`greet`](Self::greet), and calls `sleep` between attempts.
     ///
     /// # Errors
-    /// That of `sleep`.
+    /// The error of `sleep`.
     pub(crate) fn greet_with<E>(
         &self,
         asked_at: Instant,
@@ -137,7 +140,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Refuses a store of another cluster than that of the connection in use: ids and handles mean other objects there.
+    /// Refuses a store of another cluster, because ids and handles name other objects there.
     fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
         let current = self.current();
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
@@ -149,7 +152,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Replaces the connection in use by a new one, and tells the listener.
+    /// Replaces the connection in use, and notifies the listener.
     pub(crate) fn replace(&self, line: L) {
         let connection = Arc::clone(line.connection());
         let before = std::mem::replace(&mut *lock(&self.current), line);
@@ -162,8 +165,8 @@ impl<L: Line> Link<L> {
     }
 }
 
-/// Returns `true` if a store that is about to end or to start may be the reason of the error. A store that ends resets the
-/// connections that it has not accepted, which looks like a process that is no store.
+/// Returns `true` if a stopping or starting store may have caused the error. A stopping store
+/// resets the connections that it has not accepted, which looks like a process that is not a store.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

@@ -13,9 +13,9 @@ use tokio::sync::watch;
 use crate::connection::{Connection, News};
 use crate::error::{Error, Result};
 
-/// The locations of one object, now and at every change.
+/// The locations of one object, now and after each change.
 ///
-/// A slow reader gets only the latest state and misses the outdated ones, so memory is bounded. To drop this ends the
+/// A slow reader gets only the latest state, so memory is bounded. Dropping the watch ends the
 /// subscription and never blocks.
 #[derive(Debug)]
 pub struct LocationWatch {
@@ -31,13 +31,14 @@ impl LocationWatch {
         Ok(Self { connection: Arc::clone(connection), call, news, ended: false })
     }
 
-    /// Waits for the next state that was not returned yet. The first one is the present state. `None` after an error.
+    /// Waits for the next state that was not returned yet. The first one is the present state.
+    /// Returns `None` after an error.
     ///
     /// # Errors
-    /// The error that the store answers instead of locations, or [`Error::ConnectionLost`]. The watch has ended then.
+    /// The error of the store, or [`Error::ConnectionLost`]. Both end the watch.
     ///
     /// # Cancel safety
-    /// Cancelling it loses nothing.
+    /// Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Locations>> {
         if self.ended {
             return None;
@@ -54,13 +55,15 @@ impl LocationWatch {
         Some(next)
     }
 
-    /// As [`next`](Self::next), for at most `timeout`. `Ok(None)` after an error that has ended the watch.
+    /// Acts as [`next`](Self::next) for at most `timeout`. Returns `Ok(None)` after an error has
+    /// ended the watch.
     ///
     /// # Errors
-    /// `Timeout` if no new state came in time; the watch goes on. The others as for [`next`](Self::next).
+    /// `Timeout` if there was no new state in time; the watch continues. The errors of
+    /// [`next`](Self::next).
     ///
     /// # Cancel safety
-    /// Cancelling it loses nothing.
+    /// Cancel safe.
     pub async fn next_within(&mut self, timeout: Duration) -> Result<Option<Locations>> {
         let connection = Arc::clone(&self.connection);
         match connection.within(timeout, pin!(self.next())).await {
@@ -69,7 +72,7 @@ impl LocationWatch {
         }
     }
 
-    /// The same as a [`Stream`].
+    /// Turns the watch into a [`Stream`].
     pub fn into_stream(self) -> impl Stream<Item = Result<Locations>> {
         futures::stream::unfold(self, async |mut watch| watch.next().await.map(|next| (next, watch)))
     }

@@ -1,4 +1,5 @@
-//! Deletes and waits of more ids than the store takes in one request: in parts, one after the other.
+//! Deletes and waits with more ids than one request may have: in several requests, one after
+//! another.
 
 use std::time::Duration;
 
@@ -9,12 +10,14 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
-/// Time between two looks at all parts of a wait for some of many objects. A look asks the directory about every object.
+/// Interval between two queries for all parts of a wait. Each queries the directory for every
+/// object.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Deletes the objects, and returns the number of them that there were.
+/// Deletes the objects. Returns the number of ids that named an object.
 ///
-/// After a part that timed out, the store still hears of the later parts, so that these objects go too.
+/// If a part times out, the store still gets the later parts, so that their objects are deleted
+/// too.
 pub(crate) async fn delete(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
     if ids.len() <= connection.max_ids() {
         return delete_part(connection, ids, timeout).await;
@@ -39,7 +42,8 @@ async fn delete_part(connection: &Connection, ids: Vec<ObjectId>, timeout: Durat
     }
 }
 
-/// Waits until `count` of the objects are available, or the timeout passes. Returns the indices of those that are.
+/// Waits until `count` of the objects are available, or the timeout passes. Returns the indices of
+/// the available ones.
 pub(crate) async fn wait(
     connection: &Connection,
     ids: Vec<ObjectId>,
@@ -61,7 +65,7 @@ pub(crate) async fn wait(
         if ready.len() >= count || left.is_zero() {
             return Ok(ready);
         }
-        // Waits for news of the first part of which something is missing. The other parts are looked at after that.
+        // Waits for changes in the first incomplete part, and queries the other parts afterwards.
         let ready_in = |part: usize| {
             let range = part * maximum..part * maximum + parts[part].len();
             ready.iter().filter(|index| range.contains(*index)).count()
@@ -74,7 +78,8 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for all objects of all parts, and returns the indices of those that are available at the deadline, in order.
+/// Waits for all objects of all parts. Returns the indices of the objects that are available at the
+/// deadline, in order.
 pub(crate) async fn look(
     connection: &Connection,
     parts: &[&[ObjectId]],

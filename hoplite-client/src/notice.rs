@@ -1,4 +1,4 @@
-//! Notices to the user of a client: calls that wait for long, and connections that were made again.
+//! Notices to the user of a client: calls that wait for a long time, and reconnections.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,55 +6,57 @@ use std::time::Duration;
 
 use hoplite_core::{NodeId, ObjectId};
 
-/// The wait after which a call reports that it waits, unless the options say otherwise: longer than a busy cluster takes, short enough for a person at a
-/// terminal.
+/// Default time after which a call reports a long wait: longer than calls take in a busy cluster,
+/// and short enough for a person at a terminal.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
 
-/// Most ids that a notice names.
+/// Most ids in a notice.
 const MAX_NAMED_IDS: usize = 4;
 
 /// A notice to the user of a client. Its text is one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A call has waited for [`LONG_WAIT`], or what the options say, and goes on waiting. Each call reports it once.
+    /// A call has waited for [`LONG_WAIT`], or for the time in the options, and continues to wait.
+    /// Each call reports this once.
     LongWait(LongWait),
-    /// A client has connected again, because its connection was lost.
+    /// A client has reconnected, because its connection was lost.
     Reconnected {
         /// The store's socket.
         path: PathBuf,
-        /// The name of the store's node now.
+        /// The name of the store's node after the reconnection.
         node: NodeId,
-        /// Tells whether the store is the one that it was before.
+        /// `Same` if the store still has its objects.
         store: StoreAfterLoss,
     },
 }
 
-/// A call that waits for long.
+/// A call that has waited for a long time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
     /// The name of the call, such as `get` or `all_to_all`.
     pub operation: &'static str,
-    /// The object that the call is about: the target of a reduce, the name of a barrier, or the first of several.
+    /// The object that the call is about: the target of a reduce, the name of a barrier, or the
+    /// first of several.
     pub id: Option<ObjectId>,
     /// The time for which the call has waited.
     pub waited: Duration,
-    /// The objects that the call needs and that are not complete anywhere in the cluster. `None` if the store could not tell,
-    /// or the call waits for no objects.
+    /// The missing objects: the call needs them, and the cluster has no complete copy. `None` if
+    /// the store could not tell, or the call waits for no objects.
     pub missing: Option<Vec<ObjectId>>,
 }
 
-/// The store that a client finds when it connects again.
+/// The store that a client finds when it reconnects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreAfterLoss {
-    /// The store has kept its objects: only the connection was lost.
+    /// The store has kept its objects; only the connection was lost.
     Same,
-    /// The store was started anew. Objects of which no other node has a copy are lost.
+    /// The store has restarted. Objects without a copy on another node are lost.
     StartedAnew,
 }
 
-/// Receives the notices of a client, in the thread of a call. It must not block for long.
+/// Receives the notices of a client, in the thread of the call. It must not block for long.
 pub type Listener = fn(&Notice);
 
 /// Logs a notice as a warning, with `tracing`.
@@ -71,7 +73,8 @@ impl fmt::Display for Notice {
             }
             Self::Reconnected { path, node, store: StoreAfterLoss::StartedAnew } => write!(
                 f,
-                "reconnected to the store of node {node} at {}, which was started anew: objects that only it had are lost",
+                "reconnected to the store of node {node} at {}, which has restarted: objects that \
+                 only it had are lost",
                 path.display()
             ),
         }
@@ -87,7 +90,8 @@ impl fmt::Display for LongWait {
         write!(f, " has waited {:?} and goes on: ", self.waited)?;
         match (&self.missing, self.operation) {
             (Some(missing), _) if missing.is_empty() => f.write_str(
-                "all objects that it needs exist; it waits for their bytes, or for other participants",
+                "all objects that it needs exist; it waits for their bytes, or for other \
+                 participants",
             ),
             (Some(missing), _) => {
                 f.write_str("missing: ")?;

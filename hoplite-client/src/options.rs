@@ -12,44 +12,46 @@ use hoplite_proto::socket_place::daemon_user_of_environment;
 use crate::notice::{LONG_WAIT, Listener, log_notice};
 use crate::timeout::default_timeout;
 
-/// The time that connecting may take, unless the caller says otherwise. A store answers within a millisecond; one that does
-/// not within seconds is stopped or swamped.
+/// Default time limit of connecting. A store answers within a millisecond; a store that needs
+/// seconds is suspended or overloaded.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How to connect to a store.
+/// Options for connecting to a store.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// The store's socket; by default that of [`default_socket_path`].
+    /// The store's socket; by default [`default_socket_path`].
     pub socket: PathBuf,
-    /// The time to wait for the store to accept and to answer, and for a store that has gone to come back; by default
-    /// [`DEFAULT_CONNECT_TIMEOUT`].
+    /// Time limit for the store to accept and answer, and for a stopped store to come back; by
+    /// default [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
-    /// The name of this program in the store's log; by default that of the executable.
+    /// The name of this program in the store's log; by default the name of the executable.
     pub program: String,
-    /// The user, by name or number, as whom the store may run beside the user of this process and
-    /// root. By default that of `HOPLITE_DAEMON_USER`. `None` stands for the user `hoplite`, as
-    /// whom the packages run a store.
+    /// The user, by name or number, who may run the store besides root and the user of this
+    /// process. By default the value of `HOPLITE_DAEMON_USER`. `None` stands for the user
+    /// `hoplite`, as which the packages run a store.
     ///
-    /// A store of another user is refused, and so is a socket that another user could replace.
+    /// The client refuses a store of any other user, and a socket that another user could replace.
     pub daemon_user: Option<String>,
-    /// What the client does when a put finds no room, once and before the put waits for room. For hosts that may hold
-    /// views which nobody needs any more, such as the interpreter of a language with a garbage collector.
+    /// A hook that runs once when a put finds no room, before the put waits for room. It is for
+    /// hosts that may hold unneeded views, such as the interpreter of a language with a garbage
+    /// collector.
     pub on_full: Option<fn()>,
-    /// What the next call does after the connection was lost; by default it connects again.
+    /// The behaviour of the next call after the connection was lost; by default it reconnects.
     pub after_loss: AfterLoss,
     /// Receives the notices of the client; by default [`log_notice`].
     pub listener: Listener,
-    /// The wait after which a call reports that it waits; by default [`LONG_WAIT`].
+    /// The time after which a call reports a long wait; by default [`LONG_WAIT`].
     pub long_wait: Duration,
 }
 
-/// What the next call of a client does after its connection was lost.
+/// The behaviour of the next call after the connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AfterLoss {
-    /// The call connects again, to whichever store then listens at the socket.
+    /// The call connects to the store that then listens at the socket.
     #[default]
     Reconnect,
-    /// The call fails, and so do all later ones: for programs whose objects must all be of one life of the store.
+    /// The call and all later ones fail. This is for programs whose objects must all come from one
+    /// run of the store.
     Fail,
 }
 
@@ -72,15 +74,15 @@ impl Default for ConnectOptions {
     }
 }
 
-/// How to put an object.
+/// Options of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// Element type, shape and the application's own few bytes; plain bytes by default.
+    /// Element type, shape and a few bytes of the application; plain bytes by default.
     pub metadata: Metadata,
-    /// The time to wait for room, for another writer of the same id, and for the directory, all together; by default
-    /// [`default_timeout`].
+    /// Total time to wait for room, for another writer of the same id, and for the directory; by
+    /// default [`default_timeout`].
     pub timeout: Duration,
-    /// What the store and the directory have done when a put succeeds.
+    /// The confirmation that a put waits for.
     pub confirm: Confirmation,
 }
 
@@ -90,31 +92,34 @@ impl Default for PutOptions {
     }
 }
 
-/// What the store and the directory have done when a put succeeds.
+/// The confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// The store has the object, and tells the directory by itself. If another node has put other bytes under the same id at
-    /// the same moment, the put that the directory heard of first stays, and the store counts the conflict. This is for
-    /// objects below [`crate::Client::confirmed_from_bytes`]; larger ones are as with [`Confirmation::Confirmed`].
+    /// The store has the object, and announces it to the directory afterwards. If another node puts
+    /// other bytes under the same id at that moment, the directory keeps the put that it hears of
+    /// first, and the store counts the conflict. This applies below
+    /// [`crate::Client::confirmed_from_bytes`]; larger objects are [`Confirmation::Confirmed`].
     #[default]
     BySize,
     /// The directory has accepted the object, so a conflicting put has been found and reported.
     Confirmed,
 }
 
-/// How to reduce.
+/// Options of a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceOptions {
-    /// What is done with two elements; by default their sum.
+    /// The operation on two elements; by default their sum.
     pub op: ReduceOp,
-    /// Reduce only the first so many sources to become ready; `None`, which is the default, means all.
+    /// The number of sources to reduce, in the order in which they become ready; `None`, the
+    /// default, means all.
     pub num_objects: Option<usize>,
-    /// In which order the sources are combined; by default as they become ready.
+    /// The order in which sources are combined; by default the order in which they become ready.
     pub order: ReduceOrder,
-    /// The part of each source that is reduced; both ends are at whole elements. `None`, the default, means all of it. With a
-    /// range, the target is as long as the range, and has the type of the sources but not their shape.
+    /// The range of each source to reduce; both ends are at whole elements. `None`, the default,
+    /// means all bytes. With a range, the target has the length of the range and the type of the
+    /// sources, but no shape.
     pub range: Option<ByteRange>,
-    /// The time that the whole may take, with the time until the sources are there; by default [`default_timeout`].
+    /// Total time limit, with the wait for the sources; by default [`default_timeout`].
     pub timeout: Duration,
 }
 
@@ -130,16 +135,15 @@ impl Default for ReduceOptions {
     }
 }
 
-/// How to allreduce. All participants must choose the same, but for the timeout.
+/// Options of an allreduce. All participants must choose the same ones, except for the timeout.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllreduceOptions {
-    /// What is done with two elements; by default their sum.
+    /// The operation on two elements; by default their sum.
     pub op: ReduceOp,
-    /// In which order the sources are combined; by default as they become ready. In any case all participants get the
-    /// same bits.
+    /// The order in which sources are combined; by default the order in which they become ready.
+    /// All participants always get the same bits.
     pub order: ReduceOrder,
-    /// The time that the whole may take, with the time until all participants are there; by default
-    /// [`default_timeout`].
+    /// Total time limit, with the wait for the participants; by default [`default_timeout`].
     pub timeout: Duration,
 }
 

@@ -14,13 +14,14 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// The number of bytes that must arrive before a task that copies a whole object is woken: at 1 GB/s it wakes a thousand times per
-/// second, and not for each block of 4 KiB.
+/// The number of new bytes that wake a task which copies a whole object. At 1 GB/s the task wakes a
+/// thousand times a second, instead of once for each block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
-/// Reads an object from its beginning to its end, running behind the bytes that arrive.
+/// Reads an object from its beginning to its end, as its bytes arrive.
 ///
-/// It holds a reference, as a view does. It can be dropped on any thread; that never blocks.
+/// The reader holds a reference, as a view does. It can be dropped on any thread, and dropping
+/// never blocks.
 #[derive(Debug)]
 pub struct ObjectReader {
     bytes: hoplite_shm::Reader,
@@ -40,7 +41,7 @@ impl ObjectReader {
         }
     }
 
-    /// Reads the copy that the store has referred this client to.
+    /// Creates a reader of the copy in the store's answer.
     pub(crate) fn over(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
@@ -54,8 +55,8 @@ impl ObjectReader {
         })
     }
 
-    /// Copies the ranges that lie between `start_bytes` and `start_bytes` and the length of `out` into `out`, in the order in which
-    /// they become valid.
+    /// Copies the ranges `order`, in this order, into `out`. The byte at `start_bytes` of the
+    /// object goes to the front of `out`.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
@@ -75,7 +76,7 @@ impl ObjectReader {
                 let counted_bytes = self.position_bytes + stride_bytes;
                 if self.bytes.valid_bytes() < counted_bytes
                     && let Err(error) = self.follow(counted_bytes - 1, deadline.left()).await
-                    // The copy may have ended because all bytes were there.
+                    // The copy may have ended because all bytes had arrived.
                     && self.bytes.valid_bytes() < counted_bytes
                 {
                     return Err(error);
@@ -98,7 +99,7 @@ impl ObjectReader {
     pub(crate) async fn completed(&mut self, deadline: Deadline) -> Result<()> {
         while self.bytes.valid_bytes() < self.size_bytes {
             if let Err(error) = self.follow(self.size_bytes - 1, deadline.left()).await
-                // It may have ended because it was complete.
+                // The copy may have ended because it was complete.
                 && self.bytes.valid_bytes() < self.size_bytes
             {
                 return Err(error);
@@ -107,10 +108,10 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// Waits until the copy is complete, and makes a view of it.
+    /// Waits until the copy is complete, and turns it into a view.
     pub(crate) async fn into_view(mut self, deadline: Deadline) -> Result<ObjectView> {
         self.completed(deadline).await?;
-        // From now on the view is complete, whatever becomes of the header.
+        // From now on the view is complete, whatever the header shows.
         self.bytes.confirm(self.size_bytes);
         Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata))
     }
@@ -130,34 +131,38 @@ impl ObjectReader {
         &self.metadata
     }
 
-    /// Which put made the object.
+    /// The id of the put that created the object.
     pub fn put_id(&self) -> PutId {
         self.put
     }
 
-    /// Copies the next bytes into `out` and says how many: as many as are there and fit, at most 4 MiB at once. Waits
-    /// until there is at least one; zero means the end of the object, or an empty `out`.
+    /// Copies the next bytes into `out` and returns their number: as many as are available and fit,
+    /// at most 4 MiB at once. Waits for at least one byte. Zero means the end of the object, or an
+    /// empty `out`.
     ///
     /// # Errors
-    /// `Timeout` if nothing more arrived in time. `ObjectLost` or `Deleted` if the rest will never arrive: the bytes that were
-    /// read are right, but not all. `Superseded` if the object is the target of a reduce that had to begin anew: the bytes
-    /// that were read are wrong, and the object can be read again from its beginning. [`Error::ConnectionLost`],
+    /// `Timeout` if no more bytes arrived in time. `ObjectLost` or `Deleted` if the rest will never
+    /// arrive: the bytes that were read are right, but incomplete. `Superseded` if the object is
+    /// the target of a reduce that had to restart: the bytes that were read are wrong, and the
+    /// object can be read again from its beginning. [`Error::ConnectionLost`],
     /// [`Error::ForkedChild`].
     ///
     /// # Cancel safety
-    /// If it is cancelled while it waits, it has read nothing.
+    /// Cancel safe: a cancelled read has read nothing.
     pub async fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
         self.read_at_least(out, 1, timeout).await
     }
 
-    /// As [`read`](Self::read), but waits for `least_bytes`, or for as many as fit into `out` or into one piece of 4 MiB, or for
-    /// the last byte. Fewer wake-ups cost hardly any time: the last bytes are copied in microseconds. Zero counts as one.
+    /// Acts as [`read`](Self::read), but waits for `least_bytes`, for the capacity of `out`, for
+    /// one piece of 4 MiB, or for the last byte. This saves wake-ups and costs hardly any time,
+    /// because copying the last bytes takes microseconds. Zero counts as one.
     ///
     /// # Errors
-    /// Those of [`read`](Self::read). `Timeout` comes even if fewer bytes are there; `read` returns those.
+    /// The errors of [`read`](Self::read). `Timeout` is returned even if fewer bytes are available;
+    /// `read` returns those.
     ///
     /// # Cancel safety
-    /// The same as of `read`.
+    /// The cancel safety of `read`.
     pub async fn read_at_least(
         &mut self,
         out: &mut [u8],
@@ -184,7 +189,7 @@ impl ObjectReader {
         Ok(length)
     }
 
-    /// Copies all that is left into `out`, which has room for it.
+    /// Copies all remaining bytes into `out`, which has room for them.
     async fn read_to_end(&mut self, mut out: &mut [u8], deadline: Deadline) -> Result<()> {
         while !out.is_empty() {
             let length = self.read_at_least(out, STRIDE_BYTES, deadline.left()).await?;
@@ -199,8 +204,8 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// Copies the whole object into `out`, which has its length. Starts from the beginning again if the object is made anew
-    /// meanwhile.
+    /// Copies the whole object into `out`, which has the object's length. Starts again if the
+    /// object is superseded in the meantime.
     pub(crate) async fn read_whole(mut self, out: &mut [u8], deadline: Deadline) -> Result<()> {
         loop {
             let error = match self.read_to_end(out, deadline).await {
@@ -216,12 +221,12 @@ impl ObjectReader {
         }
     }
 
-    /// Waits until the store calls more bytes than `beyond_bytes` valid.
+    /// Waits until the store declares more than `beyond_bytes` bytes valid.
     async fn follow(&mut self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
         let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
-        // Whatever was sent: a reader ends with its connection.
+        // A reader ends with its connection, whatever was sent.
         let answer = connection.call(request, Operation::Get, timeout).await;
         match answer.map_err(|error| error.leaving(LostCall::Ended))? {
             Response::Node(node::Response::Progress { valid_bytes }) if valid_bytes > beyond_bytes => {
@@ -233,12 +238,12 @@ impl ObjectReader {
     }
 }
 
-/// A position in memory that is as long as an object that is mapped.
+/// Converts a position within a mapped object to an index.
 pub(crate) fn to_index(bytes: u64) -> usize {
-    usize::try_from(bytes).expect("what is mapped can be counted")
+    usize::try_from(bytes).expect("mapped lengths fit in usize")
 }
 
-/// Copies an object into `out` while it arrives, and says how long it is.
+/// Copies an object into `out` as it arrives, and returns its length.
 pub(crate) async fn get_into(
     connection: &Arc<Connection>,
     id: ObjectId,
@@ -264,7 +269,7 @@ pub(crate) async fn get_vec(
 ) -> Result<Vec<u8>> {
     let deadline = Deadline::after(timeout);
     let reader = ObjectReader::open(connection, id, timeout).await?;
-    // It fits: all of it is in the arena, which is mapped.
+    // The size fits, because the whole object lies in the mapped arena.
     let mut bytes = vec![0; usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX)];
     reader.read_whole(&mut bytes, deadline).await?;
     Ok(bytes)

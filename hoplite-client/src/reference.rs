@@ -6,7 +6,7 @@ use hoplite_core::node::CopyId;
 
 use crate::connection::{Connection, Role};
 
-/// One reference, given back when it is dropped, from any thread and without blocking.
+/// One reference. Dropping it gives it back, on any thread and without blocking.
 #[derive(Debug)]
 pub(crate) struct Reference {
     connection: Arc<Connection>,
@@ -34,12 +34,12 @@ impl Reference {
         self.copy
     }
 
-    /// The copy is being sealed: from now on this is the reference of a reader.
+    /// Turns this into the reference of a reader, because the copy is being sealed.
     pub(crate) fn becomes_reader(&mut self) {
         self.role = Role::Reader;
     }
 
-    /// Another call gives the reference back.
+    /// Records that another request gives the reference back.
     pub(crate) fn given_back(&mut self) {
         self.owed = Owed::No;
     }

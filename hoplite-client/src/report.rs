@@ -1,4 +1,4 @@
-//! What daemons report of objects and of themselves, for people and tools.
+//! Reports of daemons about objects and about themselves, for people and tools.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use hoplite_proto::directory::decode_locations;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// One object, as the best informed of its shards and the store of this node know it.
+/// One object, as described by the best informed of its shards and by the store of this node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The address of the shard.
@@ -24,8 +24,8 @@ pub struct Description {
     pub grants: Vec<Grant>,
     /// The number of nodes that wait for a location.
     pub waiting_receivers: u32,
-    /// The reduce or the collective that makes the object, or made it. `None` if this store neither coordinates it nor is a member, or has
-    /// forgotten it.
+    /// The reduce or collective that creates the object, or created it. `None` if this store
+    /// neither coordinates it nor is a member, or has forgotten it.
     pub reduce: Option<ReduceRecord>,
 }
 
@@ -57,22 +57,23 @@ pub struct ReduceRecord {
     pub hops: u64,
     /// The schedule, and the reason for it.
     pub plan: String,
-    /// The rate of one stream between two nodes, as the plan assumed it; zero if another store made the plan.
+    /// The bandwidth of one stream between two nodes, as assumed by the plan; zero if another store
+    /// made the plan.
     pub bytes_per_second: u64,
-    /// The latency between two nodes, as the plan assumed it.
+    /// The latency between two nodes, as assumed by the plan.
     pub latency: Duration,
     /// The time from the call to the last byte, or until now.
     pub elapsed: Duration,
     /// The number of failures that were repaired.
     pub mendings: u32,
-    /// The number of times that the target was begun anew.
+    /// The number of times that the target was restarted.
     pub restarts: u32,
     /// `true` while it runs.
     pub is_running: bool,
     /// The progress of this store, if it is a member.
     pub position: Option<MemberPosition>,
-    /// The progress of all members while they run, in the order of the schedule. A member that cannot be asked has no bytes, and its stage
-    /// says so.
+    /// The progress of all members while they run, in the order of the schedule. A member that does
+    /// not answer has no bytes, and its stage names the problem.
     pub positions: Vec<MemberPosition>,
 }
 
@@ -87,7 +88,7 @@ pub struct MemberPosition {
     pub stage: String,
     /// The number of final bytes that it has.
     pub final_bytes: u64,
-    /// The number of bytes that it is to have.
+    /// The number of bytes that it will have.
     pub size_bytes: u64,
     /// The node, if it is one of [all](ReduceRecord::positions).
     pub node: String,
@@ -100,19 +101,19 @@ pub struct NodeStatus {
     pub node: String,
     /// The name of its cluster.
     pub cluster: String,
-    /// The version of the store.
+    /// The version of the store's program.
     pub version: String,
-    /// The address at which other stores reach it.
+    /// The address for other stores.
     pub data_address: String,
     /// The time since the store started.
     pub uptime: Duration,
     /// The size of the arena.
     pub capacity_bytes: u64,
-    /// Bytes of the arena that are free.
+    /// Free bytes of the arena.
     pub free_bytes: u64,
     /// Bytes of copies that stay until they are deleted.
     pub pinned_bytes: u64,
-    /// Bytes of copies that go when the store needs room.
+    /// Bytes of copies that are evicted when the store needs room.
     pub evictable_bytes: u64,
     /// Bytes that are reserved for targets of reduces that have not begun to grow.
     pub reserved_bytes: u64,
@@ -122,37 +123,37 @@ pub struct NodeStatus {
     pub copies: u64,
     /// Connected clients.
     pub clients: u64,
-    /// Transfers from other stores that run now.
+    /// Running transfers from other stores.
     pub pulls: u64,
-    /// Transfers to other stores that run now.
+    /// Running transfers to other stores.
     pub serves: u64,
-    /// Reduces that this store coordinates now.
+    /// Running reduces that this store coordinates.
     pub reduces: u64,
-    /// Hops of reduces that this store performs now, for itself or others.
+    /// Running hops of reduces that this store performs, for itself or for other stores.
     pub hops: u64,
-    /// Hops that are performed now for the reduces that it coordinates, here or elsewhere.
+    /// Running hops, here or elsewhere, of the reduces that this store coordinates.
     pub directed_hops: u64,
-    /// Combinations of several inputs that run now.
+    /// Running combinations of several inputs.
     pub combinations: u64,
-    /// Bytes of objects that were sent to other stores, ever.
+    /// Bytes of objects that were sent to other stores since the start.
     pub sent_bytes: u64,
-    /// Bytes of objects that were received from other stores, ever.
+    /// Bytes of objects that were received from other stores since the start.
     pub received_bytes: u64,
-    /// Copies that were evicted, ever.
+    /// Copies that were evicted since the start.
     pub evictions: u64,
-    /// Frames that arrived damaged and were sent again, ever.
+    /// Damaged frames that were sent again, since the start.
     pub corrupt_frames: u64,
-    /// Puts that returned before another put of their id, with other bytes, won; ever.
+    /// Puts that returned before a conflicting put of the same id won, since the start.
     pub put_conflicts: u64,
     /// The shards of the directory, in the order of the configuration.
     pub shards: Vec<ShardStatus>,
     /// The links to other stores, estimated from transfers, the slowest first.
     pub links: Vec<PeerLink>,
-    /// The troubles of the store now.
+    /// The present problems of the store.
     pub troubles: Troubles,
 }
 
-/// The troubles of a store at one moment.
+/// The problems of a store at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
     /// The number of calls and transfers that wait for room.
@@ -179,7 +180,7 @@ pub struct PeerFault {
 }
 
 impl Troubles {
-    /// Returns one line for each trouble, for people.
+    /// Returns one line for each problem, for people.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.waiting_for_room > 0 {
@@ -199,7 +200,7 @@ impl Troubles {
         }));
         match self.long_waits.saturating_sub(self.waits.len() as u64) {
             0 => {}
-            more => lines.push(format!("{more} more calls have waited for long")),
+            more => lines.push(format!("{more} more calls have waited for a long time")),
         }
         lines
     }
@@ -228,7 +229,8 @@ pub struct PeerLink {
     pub node: String,
     /// Its estimated latency and rate.
     pub link: Link,
-    /// `true` if its rate is much lower, or its latency much higher, than that of most links of this store.
+    /// `true` if its bandwidth is much lower, or its latency much higher, than on most links of
+    /// this store.
     pub is_slow: bool,
 }
 
@@ -246,21 +248,24 @@ pub struct PlaceKeys {
 pub struct ShardStatus {
     /// The address at which it listens.
     pub address: String,
-    /// `true` if the store has a session with it. The numbers below are zero if the shard cannot be asked.
+    /// `true` if the store has a session with it. The numbers below are zero if the shard does not
+    /// answer.
     pub connected: bool,
-    /// Objects that it knows.
+    /// The number of objects in the shard.
     pub objects: u64,
     /// Bytes of inline objects that it keeps.
     pub inline_bytes: u64,
-    /// Nodes that it knows.
+    /// The number of nodes in the shard.
     pub nodes: u32,
     /// Queries that wait for a location.
     pub waiting_queries: u64,
-    /// The label keys with which connected nodes name their places. If nodes use different keys, neighbours may share no group.
+    /// The label keys with which connected nodes name their places. If nodes use different keys,
+    /// neighbours may be in different groups.
     pub place_keys: Vec<PlaceKeys>,
-    /// The version of measured places that it uses; zero if there are none.
+    /// The version of the measured places in use; zero if there are none.
     pub places_version: u64,
-    /// The measured rate of an uplink, in thousandths of that of a host's link; zero if it was not measured, or applies to no node.
+    /// The measured bandwidth of an uplink, in thousandths of a host's link; zero if it was not
+    /// measured, or applies to no node.
     pub uplink_permille: u32,
 }
 
@@ -271,16 +276,17 @@ pub struct ProbeReport {
     pub matrix: Matrix,
     /// The nodes that are not in the matrix, each with the reason.
     pub lost: Vec<(String, String)>,
-    /// Pairs of nodes that did not reach each other, by their indices. Each gets the worst round trip of its two nodes.
+    /// Pairs of nodes that could not reach each other, by their indices. Each gets the worst
+    /// round-trip time of its two nodes.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of pairs that were not measured, because there are more than 2,000 nodes. They have the link of other pairs of the same two
-    /// groups.
+    /// The number of unmeasured pairs, which exist above 2,000 nodes. They get the link of other
+    /// pairs of the same two groups.
     pub estimated: u64,
     /// The number of pairs that were measured over TCP, because no datagram came back.
     pub by_tcp: u32,
     /// Round trips of all pairs together.
     pub echoes: u64,
-    /// The number of round trips without a reply in time, beside these.
+    /// The number of round trips without a reply in time, not counted in `echoes`.
     pub lost_echoes: u64,
     /// Bytes that were sent to measure bandwidth.
     pub train_bytes: u64,
@@ -290,27 +296,28 @@ pub struct ProbeReport {
     pub applied: Option<AppliedPlaces>,
 }
 
-/// The places and rates that the directory took from a probe: groups of nodes, and what their uplinks carry.
+/// The places that the directory took from a probe: groups of nodes, and the bandwidth of their
+/// uplinks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// The version; the highest one counts.
+    /// The version; the highest one is in use.
     pub version: u64,
     /// The number of innermost groups.
     pub groups: u32,
-    /// The rate of an uplink, in thousandths of that of a host's link; `None` without groups.
+    /// The bandwidth of an uplink, in thousandths of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
-    /// The number of shards of the directory that have taken it.
+    /// The number of directory shards that use these places.
     pub shards: u32,
     /// The number of all shards.
     pub all_shards: u32,
-    /// The number of nodes in measured groups. Without any, the rates of uplinks are not used.
+    /// The number of nodes in measured groups. If it is zero, the uplink bandwidths are not used.
     pub nodes: u32,
     /// The number of measured nodes that stay in the groups of their labels.
     pub labelled_nodes: u32,
 }
 
 impl ProbeReport {
-    /// Checks what a store answered; `None` if it is no matrix.
+    /// Decodes and checks a store's answer; `None` if it is not a matrix.
     pub(crate) fn decode(probed: v1::Probed) -> Option<Self> {
         let count = probed.nodes.len();
         if probed.alpha_ns.len() != probed.ps_per_byte.len() {
@@ -323,7 +330,7 @@ impl ProbeReport {
             if links.len() != pairs {
                 return None;
             }
-            // The function is called for one link after the other.
+            // The function is called for one link after another.
             Matrix::from_links(probed.nodes, |_, _| Ok(links.next().unwrap_or_default()))
         } else {
             let blocks = Blocks::new(&probed.blocks).ok()?;
@@ -357,7 +364,7 @@ impl ProbeReport {
 }
 
 impl Description {
-    /// Checks what a store answered about `id`.
+    /// Decodes and checks a store's answer about `id`.
     pub(crate) fn decode(id: &ObjectId, description: v1::response::Description) -> Result<Self> {
         let object = description.object.unwrap_or_default();
         let locations = v1::Locations {

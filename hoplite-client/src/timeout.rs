@@ -1,4 +1,4 @@
-//! The one default of all timeouts, for Rust, the command line and Python.
+//! The common default of all timeouts, for Rust, the command line and Python.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -13,26 +13,27 @@ use crate::error::Result;
 /// The environment variable that sets [`default_timeout`].
 pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 
-/// The timeout of a call whose caller names none, unless the environment sets another one.
+/// The timeout of calls without one, unless the environment sets another.
 ///
-/// A get may wait for a step of training or for a node that boots, which takes minutes. A job that hangs should end with an
-/// error while its owner still watches; five minutes are half of NCCL's default.
+/// A get may wait for a step of training or for a booting node, which takes minutes. A job that
+/// hangs should fail while its owner still watches; five minutes are half of NCCL's default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// [`DEFAULT_TIMEOUT`] as people write it.
+/// [`DEFAULT_TIMEOUT`] in human notation.
 pub const DEFAULT_TIMEOUT_TEXT: &str = "5min";
 
-/// The timeout of a call that waits for ever. Stores shorten every timeout to this one, 30 days.
+/// The timeout of a call that never expires. Stores cut every timeout to this one, 30 days.
 pub const FOREVER: Duration = MAX_TIMEOUT;
 
-/// The text is no timeout.
+/// The text is not a timeout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is no timeout: 500ms, 30s, 5min, a number of seconds, or never")]
+#[error("{text:?} is not a timeout: write 500ms, 30s, 5min, a number of seconds, or never")]
 pub struct NotATimeout {
     text: String,
 }
 
-/// Parses a duration with units such as `1min 30s`, a number of seconds, or `never` (also `None`), which is [`FOREVER`].
+/// Parses a duration with units such as `1min 30s`, a number of seconds, or `never` (also `None`),
+/// which is [`FOREVER`].
 ///
 /// # Errors
 /// [`NotATimeout`], which quotes the text.
@@ -51,18 +52,19 @@ pub fn parse_timeout(text: &str) -> Result<Duration, NotATimeout> {
     }
 }
 
-/// The timeout of a call whose caller names none: `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
+/// The timeout of calls without one: `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
 ///
-/// The environment is read once per process. An empty variable counts as unset. If the variable is no timeout, connecting
-/// fails with an error that quotes it, and this returns [`DEFAULT_TIMEOUT`].
+/// The environment is read once per process. An empty variable counts as unset. If the variable is
+/// invalid, connecting fails with an error that quotes it, and this function returns
+/// [`DEFAULT_TIMEOUT`].
 pub fn default_timeout() -> Duration {
     checked_default().unwrap_or(DEFAULT_TIMEOUT)
 }
 
-/// The timeout of a call whose caller names none.
+/// The timeout of calls without one.
 ///
 /// # Errors
-/// `InvalidRequest` if the variable is no timeout.
+/// `InvalidRequest` if the variable is invalid.
 pub(crate) fn checked_default() -> Result<Duration> {
     static DEFAULT: OnceLock<Result<Duration, String>> = OnceLock::new();
     let default = DEFAULT.get_or_init(|| from_variable(std::env::var_os(TIMEOUT_VARIABLE).as_deref()));
@@ -74,7 +76,7 @@ fn from_variable(value: Option<&OsStr>) -> Result<Duration, String> {
         None => Ok(DEFAULT_TIMEOUT),
         Some(value) if value.is_empty() => Ok(DEFAULT_TIMEOUT),
         Some(value) => parse_timeout(&value.to_string_lossy())
-            .map_err(|error| format!("the environment variable {TIMEOUT_VARIABLE} is wrong: {error}")),
+            .map_err(|error| format!("the environment variable {TIMEOUT_VARIABLE} is invalid: {error}")),
     }
 }
 
@@ -95,7 +97,7 @@ mod tests {
         }
         for text in ["", " ", "soon", "-1", "nan", "inf", "5 parsecs", "1e300"] {
             let message = parse_timeout(text).unwrap_err().to_string();
-            assert!(message.starts_with(&format!("{:?} is no timeout", text.trim())), "{message}");
+            assert!(message.starts_with(&format!("{:?} is not a timeout", text.trim())), "{message}");
         }
     }
 

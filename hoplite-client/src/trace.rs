@@ -1,7 +1,8 @@
-//! In which trace calls are made: the store is told, and so are all who work for the call.
+//! The trace of a call. The store gets the trace with the call, and passes it on to all daemons
+//! that work for the call.
 //!
-//! Nothing is recorded here. The caller names a span of its own, as W3C Trace Context has it; the daemons export theirs if they are
-//! told where to.
+//! This crate records nothing. The caller names its own span in the format of W3C Trace Context,
+//! and the daemons export their spans if they are configured to.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -14,19 +15,19 @@ thread_local! {
     static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
 }
 
-/// What is in the variable `TRACEPARENT`: the trace in which this process was started.
+/// The trace of this process, from the variable `TRACEPARENT`.
 fn inherited() -> Option<TraceContext> {
     static INHERITED: OnceLock<Option<TraceContext>> = OnceLock::new();
     *INHERITED.get_or_init(|| std::env::var("TRACEPARENT").ok()?.parse().ok())
 }
 
-/// In which trace a call is made now.
+/// The trace for a call that begins now.
 pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.get().or_else(inherited)
 }
 
-/// Makes the calls of this thread in a trace, until what is returned is dropped; `None`: in that of the process, if it was
-/// started in one, as the variable `TRACEPARENT` says.
+/// Makes the calls of this thread in `trace` until the result is dropped. `None` means the trace of
+/// the process, from the variable `TRACEPARENT`, if it is set.
 ///
 /// ```
 /// # fn example(client: &hoplite_client::blocking::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -46,7 +47,7 @@ pub fn enter_trace(trace: Option<TraceContext>) -> EnteredTrace {
 #[derive(Debug)]
 pub struct EnteredTrace {
     previous: Option<TraceContext>,
-    /// It belongs to its thread.
+    /// Belongs to its thread.
     not_send: std::marker::PhantomData<*const ()>,
 }
 
@@ -56,10 +57,10 @@ impl Drop for EnteredTrace {
     }
 }
 
-/// Makes the calls of `future` in a trace, on whichever threads it runs.
+/// Makes the calls of `future` in a trace, on every thread that runs it.
 ///
 /// # Cancel safety
-/// That of `future`.
+/// The cancel safety of `future`.
 pub async fn traced<F: Future>(trace: TraceContext, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

@@ -11,23 +11,24 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Size of the largest object that is copied out of the store. A store bounds the references of a client, and a reference costs
-/// about as much memory as the bytes of a small object.
+/// Size of the largest object that is copied out of the store. A store limits the references of a
+/// client, and a reference costs about as much memory as the bytes of a small object.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
-/// Where a copy begins in memory: at a multiple of a cache line, as objects in the store do.
+/// The alignment of a copy in memory: a cache line, as for objects in the store.
 const ALIGNMENT: usize = 64;
 
-/// The bytes of a complete object, read-only, where the store keeps them.
+/// The bytes of a complete object, read-only, in the store's memory.
 ///
-/// Nothing is copied, except objects of at most 4 KiB: a view of such an object is private memory and holds no reference.
-/// Otherwise the store does not reuse the memory while the view exists, even if the object is deleted meanwhile.
-/// A view of more than 4 KiB keeps its connection open. Every view stays readable when the connection is lost, and may be
-/// used and dropped on any thread, inside or outside of a runtime. Dropping it never blocks.
+/// Nothing is copied, except objects of at most 4 KiB: a view of such an object is private memory
+/// and holds no reference. Otherwise the store does not reuse the memory while the view exists,
+/// even after the object is deleted. A view of more than 4 KiB keeps its connection open. Every
+/// view stays readable when the connection is lost. It may be used and dropped on any thread,
+/// inside or outside of a runtime, and dropping never blocks.
 pub struct ObjectView {
     contents: Contents,
     put: PutId,
     metadata: Metadata,
-    /// Which of them: all, or of a part of what stores have exchanged.
+    /// The range of the view: all bytes, or one part of the result of an exchange.
     range: Range<usize>,
 }
 
@@ -35,7 +36,7 @@ pub struct ObjectView {
 #[derive(Clone)]
 enum Contents {
     Stored {
-        // Dropped before the reference: nothing may point into the memory after the reference is given back.
+        // Dropped before the reference: no pointer into the memory may outlive the reference.
         bytes: hoplite_shm::Reader,
         reference: Arc<Reference>,
     },
@@ -46,7 +47,7 @@ enum Contents {
 }
 
 impl Contents {
-    /// Copies a few bytes.
+    /// Copies a few bytes into private memory.
     fn copied(bytes: &[u8]) -> Self {
         let mut memory: Arc<[u8]> = std::iter::repeat_n(0, bytes.len() + ALIGNMENT - 1).collect();
         let start = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT - 1);
@@ -58,17 +59,17 @@ impl Contents {
 }
 
 impl ObjectView {
-    /// Makes a view of a complete copy, and takes over the reference that came with it.
+    /// Creates a view of a complete copy. Takes over the reference of the answer.
     pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let mut bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
-        // The store answers so only if all bytes are there. The header, to which every client can
-        // write, need not show it.
+        // The store answers this way only if all bytes are there. The header need not show it,
+        // because every client can write to the header.
         bytes.confirm(view.size_bytes);
         Ok(Self::over(bytes, reference, view.put, view.metadata))
     }
 
-    /// A view of a copy that is complete.
+    /// Creates a view of a complete copy.
     pub(crate) fn over(
         bytes: hoplite_shm::Reader,
         reference: Reference,
@@ -85,13 +86,14 @@ impl ObjectView {
         Self { contents, put, metadata, range }
     }
 
-    /// Makes a view of the bytes in a store's answer. Copies them.
+    /// Creates a view of the bytes in a store's answer. Copies them.
     pub(crate) fn copied(view: node::ObjectView, bytes: &[u8]) -> Self {
         let contents = Contents::copied(bytes);
         Self { contents, put: view.put, metadata: view.metadata, range: 0..bytes.len() }
     }
 
-    /// A view of a part, as an object with this metadata; `None` if there is none.
+    /// Creates a view of a part, as an object with this metadata; `None` if the range is out of
+    /// bounds.
     pub(crate) fn part(&self, range: Range<usize>, metadata: Metadata) -> Option<Self> {
         self.get(range.clone())?;
         Some(Self { contents: self.contents.clone(), put: self.put, metadata, range })
@@ -107,7 +109,7 @@ impl ObjectView {
         &self.metadata
     }
 
-    /// Which put made the object: another one if the id was deleted and put again.
+    /// The id of the put that created the object. It changes if the id is deleted and put again.
     pub fn put_id(&self) -> PutId {
         self.put
     }
@@ -119,7 +121,7 @@ impl Deref for ObjectView {
     fn deref(&self) -> &[u8] {
         let all = match &self.contents {
             Contents::Stored { bytes, .. } => {
-                bytes.as_slice().expect("a view is made of copies that the store has called complete")
+                bytes.as_slice().expect("views are made only of complete copies")
             }
             Contents::Copied { memory, start } => &memory[*start..],
         };

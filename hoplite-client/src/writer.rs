@@ -16,18 +16,19 @@ use crate::options::{Confirmation, PutOptions};
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
-/// The number of bytes that are copied or compared before other tasks get a turn. Large enough that a copy in pieces runs at the speed
-/// of one large `memcpy`; 0.4 ms at 10 GB/s.
+/// The number of bytes that are copied or compared before other tasks get a turn. It is large
+/// enough that copying in pieces is as fast as one large `memcpy`: 0.4 ms at 10 GB/s.
 pub(crate) const PIECE_BYTES: usize = 4 << 20;
 
 /// An object that is being written.
 ///
-/// Receivers on this node and on others may read its head while its tail is still missing. Once [`ObjectWriter::seal`] has
-/// succeeded, the object stays; if the writer is dropped before, the object is aborted everywhere. It can be dropped on any
-/// thread; that never blocks.
+/// Receivers on any node may read its head while its tail is still missing. After
+/// [`ObjectWriter::seal`] has succeeded, the object stays. If the writer is dropped earlier, the
+/// object is aborted everywhere. The writer can be dropped on any thread, and dropping never
+/// blocks.
 ///
-/// If the id names an object of this size and metadata already, the writer compares the bytes with that object instead: to put
-/// the same object twice is no error.
+/// If the id already names an object of this size and metadata, the writer compares the bytes with
+/// that object instead. So repeating a put of the same object is no error.
 #[derive(Debug)]
 pub struct ObjectWriter {
     id: ObjectId,
@@ -39,15 +40,15 @@ pub struct ObjectWriter {
 
 #[derive(Debug)]
 enum Target {
-    /// Room in the arena, and the reference that keeps it. They are dropped in this order: nothing may point into the memory
-    /// after the reference is given back.
+    /// Room in the arena, and the reference that keeps it. They are dropped in this order: no
+    /// pointer into the memory may outlive the reference.
     New(hoplite_shm::Writer, Reference),
-    /// The object that has the id already.
+    /// The object that already has the id.
     Existing(ObjectView),
 }
 
 impl ObjectWriter {
-    /// Asks the store for room.
+    /// Requests room from the store.
     pub(crate) async fn create(
         connection: &Arc<Connection>,
         id: ObjectId,
@@ -66,7 +67,7 @@ impl ObjectWriter {
                 let reference = Reference::new(Arc::clone(connection), view.copy, Role::Writer);
                 connection.map_writable()?;
                 if view.size_bytes != size_bytes {
-                    return Err(connection.malformed("room of another size than was asked for"));
+                    return Err(connection.malformed("room of another size than requested"));
                 }
                 let room = connection.arena().writer(&view).map_err(|error| connection.misplaced(&error))?;
                 Target::New(room, reference)
@@ -95,15 +96,16 @@ impl ObjectWriter {
         self.written_bytes
     }
 
-    /// Appends `bytes`. Others can read them at once, a block of 4 KiB at a time; the last block of the object when it is
-    /// sealed.
+    /// Appends `bytes`. Others can read them immediately, in blocks of 4 KiB; the last block of the
+    /// object becomes readable when it is sealed.
     ///
-    /// Blocks only for the time of the copy. In a runtime, write large objects in pieces of a few MiB, and yield in
-    /// between.
+    /// Blocks only for the time of the copy. In a runtime, write large objects in pieces of a few
+    /// MiB, and yield in between.
     ///
     /// # Errors
-    /// [`Error::SizeMismatch`] if the object has no room for all of them; nothing is written then.
-    /// `AlreadyExists` if the id names another object. [`Error::ConnectionLost`], [`Error::ForkedChild`].
+    /// [`Error::SizeMismatch`] if the object has no room for all bytes; nothing is written then.
+    /// `AlreadyExists` if the id names another object. [`Error::ConnectionLost`],
+    /// [`Error::ForkedChild`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let written_bytes = self.written_bytes.saturating_add(bytes.len() as u64);
         if written_bytes > self.size_bytes {
@@ -115,7 +117,7 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// As [`ObjectWriter::write`], but lets other tasks run in between.
+    /// Acts as [`ObjectWriter::write`], and yields to other tasks between pieces.
     pub(crate) async fn write_yielding(&mut self, bytes: &[u8]) -> Result<()> {
         let mut pieces = bytes.chunks(PIECE_BYTES).peekable();
         while let Some(piece) = pieces.next() {
@@ -142,7 +144,7 @@ impl ObjectWriter {
                 rung?;
             }
             Target::Existing(view) => {
-                // Both fit: the sizes were compared, and what is written is within them.
+                // Both ranges fit: the sizes are equal, and the written bytes are within them.
                 let start = usize::try_from(self.written_bytes).unwrap_or(usize::MAX);
                 let equal = view.get(start..).and_then(|rest| rest.get(..piece.len())) == Some(piece);
                 if !equal {
@@ -154,19 +156,19 @@ impl ObjectWriter {
         Ok(())
     }
 
-    /// Declares the object complete, and waits for the directory if it is large or [`Confirmation::Confirmed`] was
-    /// asked for, up to the timeout of the options, counted from now.
+    /// Declares the object complete. Waits for the directory if the object is large or the options
+    /// ask for [`Confirmation::Confirmed`], up to the timeout of the options from now on.
     ///
     /// # Errors
-    /// [`Error::SizeMismatch`] if bytes are missing; the object is aborted then. `AlreadyExists` if another node has
-    /// put another object under the id, `Timeout` if the directory does not answer. [`Error::ConnectionLost`],
-    /// [`Error::ForkedChild`].
+    /// [`Error::SizeMismatch`] if bytes are missing; the object is aborted then. `AlreadyExists` if
+    /// another node has put another object under the id. `Timeout` if the directory does not
+    /// answer. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     ///
     /// # Cancel safety
-    /// If it is cancelled, the object may or may not be sealed.
+    /// A cancelled call may or may not have sealed the object.
     pub async fn seal(self) -> Result<()> {
         let timeout = self.options.timeout;
-        // Whatever was sent: a writer ends with its connection.
+        // A writer ends with its connection, whatever was sent.
         self.seal_within(timeout).await.map_err(|error| error.leaving(LostCall::Ended))
     }
 
@@ -180,7 +182,8 @@ impl ObjectWriter {
         let connection = Arc::clone(reference.connection());
         let copy = reference.copy();
         if options.confirm == Confirmation::BySize && size_bytes < connection.confirmed_from_bytes() {
-            // One system call for both: this is what a small put costs after its one round trip.
+            // One system call for both requests: this is the cost of a small put after its one
+            // round trip.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
             reference.given_back();
             connection.tell(&requests.map(Request::Node), Operation::Put, timeout).await?;
@@ -201,7 +204,8 @@ impl ObjectWriter {
     }
 }
 
-/// Makes a call that may have to wait for room. If there is none, the program first gives back what it does not need.
+/// Makes a call that may have to wait for room. If there is none, the program first gives back
+/// unneeded views.
 async fn once_more_if_full(
     connection: &Arc<Connection>,
     timeout: Duration,
@@ -213,7 +217,7 @@ async fn once_more_if_full(
             Err(Error::Object(hoplite_core::Error::StoreFull { .. })) => {
                 connection.give_back_unneeded().await;
             }
-            // Another put of the id is under way: the next call waits for it.
+            // Another put of the id is under way, and the next call waits for it.
             Err(Error::Object(hoplite_core::Error::Timeout { .. })) => {}
             answer => return answer,
         }
@@ -221,7 +225,7 @@ async fn once_more_if_full(
     connection.call_node(request(deadline.left()), Operation::Put, deadline.left()).await
 }
 
-/// Puts `bytes` by one request.
+/// Puts `bytes` in one request.
 async fn put_whole(
     connection: &Arc<Connection>,
     id: ObjectId,
@@ -260,7 +264,7 @@ async fn put_whole(
     Ok(())
 }
 
-/// Puts `bytes` at once: by one request if they are few, else by a writer whose whole life shares one deadline.
+/// Puts `bytes`: a few bytes in one request, more with a writer. One deadline applies to all steps.
 pub(crate) async fn put(
     connection: &Arc<Connection>,
     id: ObjectId,

@@ -1,11 +1,13 @@
-//! How a daemon tells the program that started it where it is reached, and when it is ready.
+//! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! A daemon that is started with `--print-addresses` writes two lines to its standard output: its [`Addresses`], as JSON,
-//! once it listens there; and [`READY`], once it has all that it needs: a store, a session with each shard of its
-//! directory, and its memory, unless that is to be touched when it is used.
+//! A daemon that is started with `--print-addresses` writes two lines to its standard output. It
+//! writes its [`Addresses`] as JSON once it listens there. It writes [`READY`] once it has
+//! everything that it needs: for a store, a session with each shard, and touched memory unless
+//! prefaulting is off.
 //!
-//! A service manager hears of the first of these as the end of the start: workers can connect from then on, and their calls
-//! wait for the rest. Where its directory is unreachable, the start of a machine must not hang.
+//! A service manager takes the first line as the end of the start. Workers can connect from then
+//! on, and their calls wait for the rest. An unreachable directory must not block the boot of a
+//! machine.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -18,7 +20,7 @@ use crate::service_manager::notify;
 /// The second line.
 pub const READY: &str = "ready";
 
-/// Where a daemon is reached. What it does not have is absent.
+/// The addresses of a daemon. `None` for each service that it does not have.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Addresses {
@@ -30,40 +32,40 @@ pub struct Addresses {
     pub data: Option<SocketAddr>,
     /// The shard of the directory that runs in this process.
     pub directory: Option<SocketAddr>,
-    /// Where metrics are served.
+    /// The address of the metrics.
     pub metrics: Option<SocketAddr>,
-    /// Where the dashboard is.
+    /// The address of the dashboard.
     pub dashboard: Option<SocketAddr>,
 }
 
-/// Tells the program that started this daemon how far it is.
+/// Reports the progress of the start to the program that started this daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcer {
     pub(crate) audience: Audience,
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-/// Where the announcement goes, beside the service manager.
+/// The destination of the announcement, in addition to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// To standard output.
+    /// Standard output.
     Stdout,
-    /// Nowhere: nobody has asked for it.
+    /// None: the announcement was not requested.
     None,
 }
 
 impl Announcer {
-    /// The daemon can be reached from now on.
+    /// Announces the addresses. The daemon accepts connections from now on.
     pub fn listening(self, addresses: Addresses) {
         notify("READY=1\nSTATUS=waiting for the directory and for memory");
         match serde_json::to_string(&Addresses { metrics: self.metrics, ..addresses }) {
             Ok(line) => self.say(&line),
-            // A path that is not UTF-8.
+            // A path may be invalid UTF-8.
             Err(error) => tracing::warn!(%error, "cannot print the addresses"),
         }
     }
 
-    /// The daemon has all that it needs.
+    /// Announces that the daemon has everything that it needs.
     pub fn ready(self) {
         notify("STATUS=ready");
         self.say(READY);
@@ -76,10 +78,10 @@ impl Announcer {
             out.flush()
         };
         match self.audience {
-            // The reader may have closed it after it has read enough.
+            // The reader may close the pipe after it has read enough.
             Audience::Stdout => {
                 if let Err(error) = say() {
-                    tracing::debug!(%error, line, "nobody reads the announcement");
+                    tracing::debug!(%error, line, "cannot print the announcement");
                 }
             }
             Audience::None => {}

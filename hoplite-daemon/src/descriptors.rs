@@ -1,15 +1,16 @@
-//! How many files and connections this process may have open.
+//! The limit on open files and connections of this process.
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the number of descriptors that this process may have open as far as the system allows (the hard limit).
+/// Raises the limit on file descriptors to the system's hard limit.
 ///
-/// Shells and service managers start programs with a soft limit of 1024, for the sake of programs that use `select`.
+/// Shells and service managers start programs with a soft limit of 1024, for the sake of programs
+/// that use `select`.
 pub fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
-        // A system that does not allow that leaves the limit as it is.
+        // If the system refuses, the limit stays the same.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }

@@ -1,4 +1,4 @@
-//! A thread of its own for tasks that hand small messages to each other.
+//! A separate thread for tasks that exchange small messages.
 
 use std::future::Future;
 use std::os::fd::OwnedFd;
@@ -13,8 +13,9 @@ use tokio_util::task::TaskTracker;
 
 /// A thread with a runtime of its own.
 ///
-/// On a runtime of several threads a task that wakes others wakes further threads for them, which costs more than a small message
-/// does. Here it does not; so nothing that takes long belongs here.
+/// On a runtime with several threads, a task that wakes another task also wakes another thread,
+/// which costs more than a small message. Here all tasks share one thread, so long computations do
+/// not belong here.
 #[derive(Debug, Clone)]
 pub struct EventLoop {
     runtime: Handle,
@@ -25,7 +26,7 @@ impl EventLoop {
     /// Starts the thread `name`. It ends once `stop` is cancelled and its tasks have ended.
     ///
     /// # Errors
-    /// What the operating system says.
+    /// The error of the operating system.
     pub fn start(name: &str, stop: CancellationToken) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let event_loop = Self { runtime: runtime.handle().clone(), tasks: TaskTracker::new() };
@@ -40,7 +41,7 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// Runs `task` on the thread. After its end, a task is dropped unstarted.
+    /// Runs `task` on the thread. After the thread's end, the task is dropped unstarted.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -48,21 +49,22 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
-    /// Where the tasks run. What is spawned there past [`spawn`](Self::spawn) is dropped when the thread ends.
+    /// The runtime of the tasks. A task that is spawned on it directly is dropped when the thread
+    /// ends.
     pub const fn handle(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Returns when its tasks have ended after `stop`.
+    /// Waits until all tasks have ended after `stop`.
     pub async fn ended(&self) {
         self.tasks.wait().await;
     }
 }
 
-/// Has the event loop of this task hear of `fd`, and only what it is interested in.
+/// Registers `fd` with the event loop of this task, for `interest` only.
 ///
 /// # Errors
-/// What the operating system says.
+/// The error of the operating system.
 pub fn register(fd: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,

@@ -1,23 +1,24 @@
-//! Returns memory to the system after a peak, which the allocator of the C library does only for the end of its heap.
+//! Returns memory to the system after a peak. The allocator of the C library returns only the end
+//! of its heap.
 
 use std::fs;
 use std::time::Duration;
 
 use hoplite_shm::{give_back_free_pages, kept_bytes};
 
-/// How often the memory is looked at.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// A daemon with less private memory is left alone.
+/// Private memory below which a daemon keeps all.
 const SMALL_BYTES: u64 = 32 << 20;
-/// So much may be kept, and a quarter of what is resident: it is used again soon.
+/// Free memory that the daemon may always keep, in addition to a quarter of the resident memory.
 const KEPT_BYTES: u64 = 16 << 20;
 
-/// Free memory that pays the effort to return it.
+/// Least free memory that is worth the effort to return it.
 const WORTHWHILE_BYTES: u64 = 8 << 20;
 
-/// Looks at the memory of this process for ever, and returns what is free.
+/// Checks the memory of this process periodically, and returns free pages to the system.
 pub(crate) async fn return_memory() {
-    // Free pieces that are smaller than a page cannot be returned; so much was left last time.
+    // The free memory that remained last time. Free pieces smaller than a page cannot be returned.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -28,7 +29,8 @@ pub(crate) async fn return_memory() {
     }
 }
 
-/// Returns free memory to the system if much more than `left_bytes` is kept. Answers how much is kept afterwards.
+/// Returns free memory to the system if much more than `left_bytes` is free. Returns the number of
+/// free bytes that remain.
 fn look(left_bytes: u64) -> u64 {
     let before = private_bytes();
     if before < SMALL_BYTES {
@@ -44,7 +46,7 @@ fn look(left_bytes: u64) -> u64 {
     kept_bytes(after)
 }
 
-/// The memory of this process that is resident and its own.
+/// The resident private memory of this process.
 fn private_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let mut pages = pages.split_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());
@@ -62,7 +64,7 @@ mod tests {
         let fill = || (0..40_000).map(|_| vec![7_u8; 4000]).collect::<Vec<_>>();
         let mut pieces = fill();
         assert!(kept_bytes(private_bytes()) < 64 << 20);
-        // One of sixteen stays: the heap has no free end.
+        // One piece in sixteen stays, so the heap has no free end.
         let mut number = 0;
         pieces.retain(|_| {
             number += 1;

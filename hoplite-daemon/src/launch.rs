@@ -1,14 +1,14 @@
-//! How programs start daemons on this machine: where the programs are, and what the daemons are told.
+//! Commands that start daemons on this machine.
 //!
-//! A daemon that was started so says on its standard output where it is reached, as [`Addresses`](crate::Addresses), and
-//! that it is [ready](crate::READY).
+//! A daemon that is started this way prints its [`Addresses`](crate::Addresses) and
+//! [`READY`](crate::READY) on its standard output.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What daemons that are started so are told by the environment: what to log, and what their cluster shares.
+/// The variables that such daemons inherit: the log filter and the secrets of the cluster.
 const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_LOG",
     "HOPLITE_INSECURE",
@@ -24,7 +24,7 @@ const KEPT_VARIABLES: [&str; 7] = [
 pub struct Store<'a> {
     /// The name of its node.
     pub node: &'a str,
-    /// Where its socket is to be.
+    /// The path of its socket.
     pub socket: &'a Path,
     /// The size of its memory, as `--memory` takes it.
     pub memory: &'a str,
@@ -33,7 +33,7 @@ pub struct Store<'a> {
 }
 
 impl Store<'_> {
-    /// The command that starts it.
+    /// Returns the command that starts the store.
     pub fn command(&self) -> Command {
         let mut command = daemon("hoplite-store");
         command
@@ -45,21 +45,21 @@ impl Store<'_> {
     }
 }
 
-/// The command that starts a shard of the directory which listens on `address`.
+/// Returns the command that starts a shard on `address`.
 pub fn shard(address: &str) -> Command {
     let mut command = daemon("hoplite-directory");
     command.args(["--listen", address]);
     command
 }
 
-/// Lets the daemon end with this process, however that ends, and not by the signals of its terminal. To be started by a
-/// thread that lives as long as this process.
+/// Makes the daemon end with this process, and moves it out of the terminal's process group. The
+/// calling thread must live as long as this process.
 pub fn bind_to_this_process(command: &mut Command) {
     command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
 }
 
-/// Where a program of Hoplite is: beside this one; in the directory above, if this one is a test; or wherever the shell
-/// would find it.
+/// Finds a program of Hoplite: beside the current one, in the directory above for tests, or in the
+/// shell's path.
 pub fn program(name: &str) -> PathBuf {
     let current = std::env::current_exe().unwrap_or_default();
     let places = current.ancestors().skip(1).take(2).map(|directory| directory.join(name));
@@ -73,7 +73,8 @@ fn daemon(name: &str) -> Command {
             && !KEPT_VARIABLES.iter().any(|kept| variable == *kept)
     };
     for (variable, _) in std::env::vars_os().filter(|(variable, _)| is_for_others(variable)) {
-        // What is set for the daemons of this machine, such as a file for the arena, is not meant for this one.
+        // Settings for the daemons of this machine, such as an arena file, do not apply to this
+        // daemon.
         command.env_remove(variable);
     }
     command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).arg("--print-addresses");

@@ -1,15 +1,18 @@
-//! What the daemons of Hoplite share: everything about a process of the operating system, and nothing about objects.
+//! The parts that all daemons of Hoplite share: everything about the process, and nothing about
+//! objects.
 //!
-//! * [`run`](run()): the life of a daemon's process, from its arguments to its exit code; start here.
-//! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and [`TimeSpan`].
-//! * [`Security`]: the settings about who may reach the daemon.
-//! * [`http`]: how a daemon serves HTTP; [`metrics`]: what it tells Prometheus there.
-//! * [`Tracer`]: what it tells collectors of OpenTelemetry.
-//! * [`MemoryLimits`], [`raise_descriptor_limit`]: what the system lets the process have; [`Acceptor`]: takes connections as
-//!   far as that allows; [`Repeated`]: keeps the log short.
+//! * [`run`](run()): the life of a daemon's process, from its arguments to its exit code; start
+//!   here.
+//! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and
+//!   [`TimeSpan`].
+//! * [`Security`]: the settings of access to the daemon.
+//! * [`http`]: an HTTP server; [`metrics`]: the metrics for Prometheus.
+//! * [`Tracer`]: spans for collectors of OpenTelemetry.
+//! * [`MemoryLimits`], [`raise_descriptor_limit`]: the limits of the system; [`Acceptor`]: accepts
+//!   connections within them; [`Repeated`]: keeps the log short.
 //! * [`EventLoop`]: a thread for small messages.
-//! * [`Announcer`]: how a daemon tells the program that started it where it is reached, and when it is ready.
-//! * [`launch`]: the other side of that, for programs that start daemons.
+//! * [`Announcer`]: reports a daemon's addresses and readiness to the program that started it.
+//! * [`launch`]: the counterpart of [`Announcer`], for programs that start daemons.
 #![forbid(unsafe_code)]
 
 mod run;

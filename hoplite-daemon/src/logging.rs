@@ -1,4 +1,4 @@
-//! What a daemon logs.
+//! The log of a daemon.
 
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,28 +7,28 @@ use anyhow::Context;
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
-/// What is set about the log.
+/// The settings of the log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogSettings {
-    /// What to log on standard error, as for RUST_LOG: debug, or info,hoplite_store=debug
+    /// Filter of the log on standard error, as for RUST_LOG: debug, or info,hoplite_store=debug
     #[arg(long, env = "HOPLITE_LOG", value_name = "FILTER", default_value = "info")]
     pub(crate) log: String,
-    /// How to write the log: for people, or an object of JSON a line
+    /// Format of the log: text for people, or one JSON object per line
     #[arg(long, env = "HOPLITE_LOG_FORMAT", value_name = "FORMAT", default_value = "text")]
     pub(crate) log_format: LogFormat,
 }
 
-/// How the log is written.
+/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
-/// How many lines standard error has not taken.
+/// The number of lines that could not be written to standard error.
 static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
-/// Standard error. What it does not take is lost: a disk that is full must not end what the daemon does.
+/// Standard error. Lines that cannot be written are dropped: a full disk must not stop the daemon.
 struct Log;
 
 impl Write for Log {
@@ -44,14 +44,14 @@ impl Write for Log {
     }
 }
 
-/// How many lines could not be written.
+/// The number of lines that could not be written.
 pub(crate) fn lost_lines() -> u64 {
     LOST_LINES.load(Ordering::Relaxed)
 }
 
 /// Starts to log on standard error.
 pub(crate) fn start(settings: &LogSettings) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&settings.log).context("the log filter is not understood")?;
+    let filter = EnvFilter::try_new(&settings.log).context("the log filter is invalid")?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);
     match settings.log_format {
         LogFormat::Text => log.with_ansi(io::stderr().is_terminal()).init(),

@@ -1,23 +1,25 @@
-//! How much memory this process may use: the machine's, or what its control groups and its own limits allow.
+//! The memory that this process may use: the least of the machine's memory, the limits of control
+//! groups, and the process limits.
 
 use std::fs;
 use std::path::Path;
 
 use hoplite_shm::{address_space_limit_bytes, file_size_limit_bytes};
 
-/// Where the system shows its control groups.
+/// The mount point of control groups.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// How much memory there is for this process, by each rule.
+/// The memory limits of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// The memory of the machine.
     pub machine_bytes: u64,
-    /// The lowest limit of a control group, as containers and batch systems set it.
+    /// The lowest limit of a control group. Containers and batch systems set these limits.
     pub control_group_bytes: Option<u64>,
     /// The limit of the address space of the process (`ulimit -v`).
     pub address_space_bytes: Option<u64>,
-    /// The limit of one file (`ulimit -f`). The shared memory of a store counts as one.
+    /// The limit on the size of a file (`ulimit -f`). The shared memory of a store counts as a
+    /// file.
     pub file_size_bytes: Option<u64>,
 }
 
@@ -35,28 +37,30 @@ impl MemoryLimits {
         }
     }
 
-    /// Returns how much memory the process may use in all.
+    /// Returns the memory that the process may use in all.
     pub fn available_bytes(&self) -> u64 {
         let limits = [self.control_group_bytes, self.address_space_bytes];
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
     }
 
-    /// Returns `percent` of the memory that the process may use, or less if one file cannot have so much.
+    /// Returns `percent` of the memory that the process may use, but at most the limit on the size
+    /// of a file.
     pub fn share_for_arena(&self, percent: u64) -> u64 {
         (self.available_bytes() / 100 * percent).min(self.file_size_bytes.unwrap_or(u64::MAX))
     }
 }
 
-/// The lowest limit of the control groups `groups`, written as in `/proc/self/cgroup`, and of those around them, which
-/// are shown below `root`; `None` if nothing limits them.
+/// The lowest limit of the control groups in `groups`, which has the format of `/proc/self/cgroup`,
+/// and of all groups above them. Reads the limits below `root`. `None` if there is no limit.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// The lowest limit of one line, `NUMBER:CONTROLLERS:PATH`. Version 2 names no controllers, and has one hierarchy.
+/// The lowest limit of one line, `NUMBER:CONTROLLERS:PATH`. In version 2 the controllers are empty,
+/// and there is one hierarchy.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
-    // Above its `memory.high` a group is slowed down until it hardly runs.
+    // Above its `memory.high`, a group is slowed down until it hardly runs.
     let (top, files) = if controllers.is_empty() {
         (root.to_owned(), &["memory.max", "memory.high"][..])
     } else if controllers.split(',').any(|controller| controller == "memory") {
@@ -65,7 +69,8 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
         return None;
     };
     let own = top.join(path.trim_start_matches('/'));
-    // In a container the path may be one of the host, of which only the top is shown: the container's own group.
+    // In a container, the path may be one of the host, of which only the top is visible: the
+    // container's own group.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
         .flat_map(|place| files.iter().map(move |file| place.join(file)))
@@ -119,7 +124,7 @@ mod tests {
         let files =
             [("memory/memory.limit_in_bytes", "9000\n"), ("memory/a/memory.limit_in_bytes", "8000\n")];
         assert_eq!(limited(&files, "3:cpu,cpuacct:/a\n2:memory:/a\n0::/a\n"), Some(8000));
-        // In a container without a namespace of its own.
+        // As in a container without a namespace of its own.
         assert_eq!(limited(&files, "2:memory:/docker/123\n"), Some(9000));
         assert_eq!(limited(&files, "3:cpu:/a\n"), None);
     }

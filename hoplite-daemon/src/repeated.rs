@@ -1,19 +1,19 @@
-//! Logging of what can happen again and again.
+//! Rate limit for log lines about repeated events.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// How often one kind of event is logged.
+/// Least time between two log lines of one kind.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counts events of one kind, of which the log shows at most one a second.
+/// Counts events of one kind, and permits at most one log line a second.
 #[derive(Debug)]
 pub struct Repeated(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     logged: Option<Instant>,
-    /// The events since the last one that was logged.
+    /// The number of events since the last log line.
     unlogged: u64,
 }
 
@@ -24,12 +24,13 @@ impl Default for Repeated {
 }
 
 impl Repeated {
-    /// Returns a counter of events that have not happened yet.
+    /// Creates a counter of zero.
     pub const fn new() -> Self {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
-    /// Counts an event. If it is to be logged, returns how many events there were since the last one that was.
+    /// Counts an event. If it should be logged, returns the number of events since the last log
+    /// line.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }
@@ -45,8 +46,8 @@ impl Repeated {
     }
 }
 
-/// Logs a fault that may happen again and again, as a warning with the number of `times` since the last such warning. At
-/// most one warning a second comes from each place; the others are logged at the debug level.
+/// Logs a warning that may repeat, with the number of `times` since the last one. Each place in the
+/// code logs at most one warning a second, and logs the others at the debug level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

@@ -21,28 +21,30 @@ use crate::traces::{Export, TraceSettings, Tracer};
 
 /// The exit code of a daemon that failed.
 const FAILED: u8 = 1;
-/// The exit code for settings that cannot be followed; the same as clap's.
+/// The exit code for invalid settings; the same as clap's.
 const USAGE: u8 = 2;
 
-/// What a daemon works with, beside its plan.
+/// The environment of a running daemon, in addition to its plan.
 #[derive(Debug)]
 pub struct Process {
-    /// Says how far the start is.
+    /// Reports the progress of the start.
     pub announcer: Announcer,
-    /// What is exported, if anything is.
+    /// The metrics, if they are exported.
     pub metrics: Option<Metrics>,
-    /// What begins spans, if traces are exported.
+    /// The tracer, if traces are exported.
     pub tracer: Option<Tracer>,
-    /// Cancelled when the daemon is to end.
+    /// Cancelled when the daemon has to stop.
     pub shutdown: CancellationToken,
 }
 
-/// Runs the daemon `command` until a signal ends it: reads its settings `S`, from the arguments of this process, the
-/// environment and a file; turns them into a plan with `resolve`; logs to standard error; serves metrics where they are
-/// wanted; exports traces if they are; and awaits `serve`, which is to end when its token is cancelled.
+/// Runs the daemon `command` until a signal ends it.
 ///
-/// Returns 0 after a clean end, 1 if `serve` failed, and 2 if the settings cannot be followed. One line on standard error
-/// says why.
+/// Reads its settings `S` from the arguments of this process, the environment and a file, and turns
+/// them into a plan with `resolve`. Logs to standard error, and serves metrics and exports traces
+/// if the settings ask for them. Then awaits `serve`, which must end when its token is cancelled.
+///
+/// Returns 0 after a clean end, 1 if `serve` failed, and 2 if the settings are invalid. An error is
+/// printed as one line on standard error.
 pub fn run<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
@@ -64,13 +66,13 @@ pub fn run<S: Args, P>(
     }
 }
 
-/// Which daemon this is.
+/// The name and the version of the daemon.
 struct Daemon {
     name: String,
     version: String,
 }
 
-/// What settings say that can be followed.
+/// The result of valid settings.
 struct Start<P> {
     plan: P,
     audience: Audience,
@@ -78,7 +80,7 @@ struct Start<P> {
     traces: TraceSettings,
 }
 
-/// Everything that wrong settings can prevent.
+/// Performs all steps that invalid settings can fail.
 fn start<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
@@ -90,7 +92,7 @@ fn start<S: Args, P>(
     }
     let CommonSettings { log, metrics: MetricsSettings { metrics }, hosts, traces } = common;
     hosts.allow()?;
-    // Before the settings are followed, which may be worth a warning.
+    // Starts the log before the settings are resolved, because that may log warnings.
     logging::start(&log)?;
     let plan = resolve(settings)?;
     let audience = if print_addresses { Audience::Stdout } else { Audience::None };
@@ -104,7 +106,7 @@ fn serve_until_stopped<P>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
-        // Before anything is announced, so that a signal that follows at once is not missed.
+        // Waits for signals before any announcement, so that an immediate signal is not lost.
         let shutdown = stop_on_signals()?;
         tokio::spawn(return_memory());
         let metrics = match start.metrics {
@@ -126,7 +128,7 @@ fn serve_until_stopped<P>(
     })
 }
 
-/// Serves metrics until the runtime ends: also while the daemon starts and stops.
+/// Serves metrics until the runtime ends, so also during start and shutdown.
 async fn serve_metrics(daemon: &Daemon, address: HttpAddress) -> anyhow::Result<Metrics> {
     let HttpAddress(address) = address;
     let cannot = || format!("cannot listen on {address} for metrics");
@@ -139,7 +141,7 @@ async fn serve_metrics(daemon: &Daemon, address: HttpAddress) -> anyhow::Result<
 }
 
 fn failed(name: &str, error: &anyhow::Error, code: u8) -> ExitCode {
-    // If that cannot be written either, the exit code has to do.
+    // If writing fails too, only the exit code remains.
     let _ = writeln!(io::stderr(), "{name}: {error:#}");
     code.into()
 }

@@ -1,4 +1,5 @@
-//! Telling systemd, or whatever else started this process as a service, how far it is: the protocol of `sd_notify(3)`.
+//! Reports the state of this process to systemd or another service manager, with the protocol of
+//! `sd_notify(3)`.
 
 use std::env;
 use std::ffi::OsStr;
@@ -7,25 +8,25 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// Names the socket that is listened on, if there is anybody.
+/// The variable with the service manager's socket, if there is one.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Says `state`, such as `READY=1`, if somebody listens.
+/// Sends `state`, such as `READY=1`, to the service manager, if there is one.
 pub(crate) fn notify(state: &str) {
     let Some(socket) = env::var_os(SOCKET_VARIABLE) else { return };
     if let Err(error) = send(&socket, state) {
-        tracing::warn!(%error, ?socket, state, "cannot tell the service manager");
+        tracing::warn!(%error, ?socket, state, "cannot notify the service manager");
     }
 }
 
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
-        // A name without a file.
+        // An abstract socket, which has no file.
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(socket)?,
     };
     let sender = UnixDatagram::unbound()?;
-    // A listener that is slow must not stop the daemon.
+    // A slow service manager must not block the daemon.
     sender.set_nonblocking(true)?;
     sender.send_to_addr(state.as_bytes(), &address).map(|_| ())
 }

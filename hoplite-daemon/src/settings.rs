@@ -1,8 +1,9 @@
-//! Where settings come from: flags, then `HOPLITE_*` environment variables, then a TOML file, then defaults.
+//! The sources of settings: flags, then `HOPLITE_*` environment variables, then a TOML file, then
+//! defaults.
 //!
-//! A daemon has one struct of settings, which derives `clap::Args` with `long` and `env` on each field. That defines all
-//! layers: the keys of the file are the long flags, its values are parsed as those of the flags are, and take the place
-//! of their defaults.
+//! A daemon has one struct of settings, which derives `clap::Args` with `long` and `env` on each
+//! field. That defines all sources. The keys of the file are the long flags. Its values are parsed
+//! like those of the flags, and replace the defaults.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -17,16 +18,17 @@ use crate::logging::LogSettings;
 use crate::metrics::MetricsSettings;
 use crate::traces::TraceSettings;
 
-/// What is asked of the process; not to be set in a file.
+/// Arguments of the process, which a file cannot set.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ProcessArguments {
     /// A TOML file with settings. Unknown keys are errors.
     #[arg(long, env = "HOPLITE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print the addresses on standard output, as a line of JSON, once they are listened on; and the line `ready` once all that the daemon needs is there
+    /// Print the addresses on standard output, as a line of JSON, once the daemon listens there;
+    /// and the line `ready` once it has everything that it needs
     #[arg(long)]
     pub(crate) print_addresses: bool,
-    /// End when the process with this number, which must be the parent, ends.
+    /// Exit when the process with this number ends; it must be the parent.
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) exit_with_parent: Option<u32>,
     /// Print the rows of the table in docs/configuration.md
@@ -34,7 +36,7 @@ pub(crate) struct ProcessArguments {
     print_reference: bool,
 }
 
-/// What every daemon can be told, beside its own settings.
+/// The settings of every daemon, in addition to its own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CommonSettings {
     #[command(flatten)]
@@ -47,7 +49,7 @@ pub(crate) struct CommonSettings {
     pub(crate) traces: TraceSettings,
 }
 
-/// The reason for which settings were not understood.
+/// The reason for which settings are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
@@ -59,19 +61,19 @@ pub enum SettingsError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file is not TOML, or has a key or a value that is not known; the text names it.
+    /// The file is not TOML, or has an unknown key or an invalid value, which the message names.
     #[error("{}, line {line}: {message}", path.display())]
     Parse {
         /// The path of the file.
         path: PathBuf,
-        /// Where, counted from 1.
+        /// The line, counted from 1.
         line: usize,
-        /// What is wrong.
+        /// The description of the error.
         message: String,
     },
 }
 
-/// Reads all settings. Ends this process if the arguments are wrong, or ask for help.
+/// Reads all settings. Exits if the arguments are wrong or ask for help.
 pub(crate) fn read<S: Args>(
     command: Command,
     arguments: Vec<OsString>,
@@ -83,15 +85,15 @@ pub(crate) fn read<S: Args>(
     let matches = layered(command, &settings, arguments)?.unwrap_or_else(|error| error.exit());
     let process: ProcessArguments = parsed(&matches);
     if process.print_reference {
-        // A reader who has gone misses nothing.
+        // A closed pipe is no error here.
         let _ = write!(io::stdout(), "{}", reference(&settings));
         std::process::exit(0);
     }
     Ok((process, parsed(&matches), parsed(&matches)))
 }
 
-/// Has the arguments of `command` and of its subcommands take no notice of environment variables that are empty: an empty
-/// variable counts as unset.
+/// Makes `command` and its subcommands ignore empty environment variables: an empty variable counts
+/// as unset.
 pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |argument: &clap::Arg| {
         argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty())
@@ -105,7 +107,7 @@ pub fn without_empty_variables(command: Command) -> Command {
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, without_empty_variables))
 }
 
-/// One row of a table in Markdown for each setting: its flag, its variable, and what it is.
+/// One row of a Markdown table for each setting: its flag, its variable and its description.
 fn reference(settings: &Command) -> String {
     let mut rows = String::new();
     for argument in settings.get_arguments() {
@@ -126,8 +128,8 @@ fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> T {
     T::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// What `arguments` and the environment say; where they say nothing, what the file says that they name. The file may set
-/// what `settings` has.
+/// Parses `arguments` and the environment. Settings that both omit come from the file that the
+/// arguments name. The file may contain the keys of `settings`.
 fn layered(
     command: Command,
     settings: &Command,
@@ -145,7 +147,8 @@ fn layered(
     Ok(command.try_get_matches_from(arguments))
 }
 
-/// The arguments of `settings` that the file at `path` sets, and their values as the command line would have them.
+/// The arguments of `settings` that the file at `path` sets, with their values as on the command
+/// line.
 fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, SettingsError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| SettingsError::Read { path: path.to_owned(), source })?;
@@ -155,7 +158,7 @@ fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, S
         SettingsError::Parse { path: path.to_owned(), line, message }
     };
     let table = DeTable::parse(&text).map_err(|error| {
-        // Parts of the message of a syntax error are on lines of their own.
+        // Syntax errors have messages of several lines.
         wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; "))
     })?;
     let mut set = Vec::new();
@@ -183,7 +186,8 @@ fn value_as_text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// Checks that the flag `key` exists and takes `value`; returns its id in `settings`, and the value.
+/// Checks that the flag `key` exists and takes `value`; returns its id in `settings`, and the
+/// value.
 fn check(settings: &Command, key: &str, value: String) -> Result<(String, String), String> {
     let argument = settings.get_arguments().find(|argument| argument.get_long() == Some(key));
     let argument = argument.ok_or_else(|| format!("there is no setting {key:?}"))?;
@@ -247,7 +251,7 @@ mod tests {
 
     #[test]
     fn the_environment_comes_before_the_file() {
-        // `PATH` is set wherever tests run.
+        // `PATH` is set on every machine that runs tests.
         #[derive(Debug, clap::Args)]
         struct Environment {
             #[arg(long, env = "PATH")]

@@ -1,4 +1,4 @@
-//! Being asked to end.
+//! Signals that stop the daemon.
 
 use anyhow::Context;
 use tokio::signal::unix::{SignalKind, signal};
@@ -6,7 +6,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::service_manager::notify;
 
-/// A token that the first SIGTERM or SIGINT cancels. To be called inside a tokio runtime.
+/// Returns a token that the first SIGTERM or SIGINT cancels. Must be called inside a tokio runtime.
 pub(crate) fn stop_on_signals() -> anyhow::Result<CancellationToken> {
     let mut terminate = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
     let mut interrupt = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;

@@ -1,4 +1,4 @@
-//! Numbers of bytes, as people write them.
+//! Byte counts in human notation.
 
 use std::str::FromStr;
 
@@ -6,7 +6,8 @@ use parse_size::Config;
 
 /// A number of bytes, written like `512MiB`, `4GB` or `65536`.
 ///
-/// `K`, `M`, `G` and `T` alone mean the powers of 1024. Case matters only in that there is no bit: `mib` is a `MiB`.
+/// `K`, `M`, `G` and `T` alone are powers of 1024. Case is ignored: `mib` is a `MiB`, and there are
+/// no bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -23,7 +24,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, NotASize> {
         let lower = text.trim().to_ascii_lowercase();
-        // A unit that ends with `b` means what it means elsewhere; without it, the powers of 1024.
+        // A unit that ends with `b` has its standard meaning. Without `b`, it is a power of 1024.
         let config =
             if lower.ends_with('b') { Config::new().with_decimal() } else { Config::new().with_binary() };
         let size_bytes = config.parse_size(&lower);

@@ -1,13 +1,13 @@
-//! Lengths of time, as people write them.
+//! Durations in human notation.
 
 use std::str::FromStr;
 use std::time::Duration;
 
-/// A length of time, written like `500ms`, `2s` or `1m 30s`.
+/// A duration, written like `500ms`, `2s` or `1m 30s`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct TimeSpan(pub Duration);
 
-/// The text is not a length of time.
+/// The text is not a duration.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not a duration: write it like 500ms, 2s or 1m 30s")]
 pub struct NotADuration {

@@ -1,8 +1,8 @@
-//! What a daemon tells of single operations: spans, exported over OTLP to a collector of OpenTelemetry.
+//! The traces of a daemon: spans, exported over OTLP to a collector of OpenTelemetry.
 //!
-//! Off unless `--otlp-endpoint`, or the standard environment variable, says where to. Without that, no span is
-//! made. Spans that have ended wait in a bounded queue for a thread that exports them; what does not fit is dropped, so that a
-//! collector which is slow or away keeps nobody waiting.
+//! Tracing is off, and no spans exist, unless `--otlp-endpoint` or the standard environment
+//! variable names a collector. Ended spans wait in a bounded queue for a thread that exports them.
+//! When the queue is full, further spans are dropped, so that a slow collector blocks nothing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,42 +24,42 @@ use tonic::transport::Uri;
 
 pub use opentelemetry::trace::SpanKind;
 
-/// Most spans of a daemon that are open at once; further ones are not recorded. As many as all calls that some clients may have
-/// open, and a few megabytes.
+/// Most open spans of a daemon; further ones are not recorded. The limit equals the open calls of
+/// some clients, and takes a few megabytes.
 const MAX_OPEN_SPANS: usize = 16_384;
-/// The time that the end of a daemon waits for the collector to take the last spans.
+/// Time limit for the export of the last spans when the daemon ends.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time that the collector may take to accept a connection, for a batch of spans, and for a ping: spans that come meanwhile wait, or
-/// are dropped.
+/// Time limit of a connection attempt, of a batch of spans, and of a ping. Spans that end in the
+/// meantime wait, or are dropped.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The variables of OpenTelemetry that name an endpoint, the one for traces first.
 const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// Those that say how to speak to it.
+/// The variables of OpenTelemetry that name the protocol.
 const STANDARD_PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
-/// That which switches traces off, whatever the others say.
+/// The variable that switches traces off, whatever the others contain.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
-/// What is set about traces.
+/// The settings of traces.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TraceSettings {
-    /// Export traces over OTLP (gRPC) to the collector at http://HOST:PORT; OTEL_EXPORTER_OTLP_ENDPOINT says the same [default: not at all]
+    /// Export traces over OTLP (gRPC) to the collector at http://HOST:PORT;
+    /// OTEL_EXPORTER_OTLP_ENDPOINT is the fallback [default: no traces]
     #[arg(long, env = "HOPLITE_OTLP_ENDPOINT", value_name = "URL")]
     pub(crate) otlp_endpoint: Option<Endpoint>,
-    /// Which part of the calls that come without a trace begin one, from 0 to 1; for others, their callers have decided
+    /// Share of the calls without a trace that begin one, from 0 to 1; a call inside a trace
+    /// follows its caller's decision
     #[arg(long, env = "HOPLITE_OTLP_SAMPLE_RATIO", value_name = "RATIO", default_value = "1")]
     pub(crate) otlp_sample_ratio: Ratio,
 }
 
-/// Where a collector listens.
+/// The address of a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint(String);
 
-/// A text is not the address of a collector.
+/// The text is not the address of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "not the address of a collector that speaks OTLP over gRPC without TLS, which looks like http://HOST:PORT"
-)]
+#[error("not the address of an OTLP collector (gRPC without TLS), such as http://HOST:PORT")]
 pub(crate) struct NotAnEndpoint;
 
 impl FromStr for Endpoint {
@@ -67,7 +67,7 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, NotAnEndpoint> {
         let uri: Uri = text.parse().map_err(|_| NotAnEndpoint)?;
-        // Its text is logged: a password in it would be, too.
+        // The address is logged, so it must not contain a password.
         let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
         let is_plain =
             uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none() && is_bare;
@@ -79,7 +79,7 @@ impl FromStr for Endpoint {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ratio(f64);
 
-/// A text is no such number.
+/// The text is not a number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a number from 0 to 1")]
 pub(crate) struct NotARatio;
@@ -92,7 +92,7 @@ impl FromStr for Ratio {
     }
 }
 
-/// Begins the spans of a daemon. Clones are the same.
+/// Begins the spans of a daemon. Clones share the limit on open spans.
 #[derive(Clone)]
 pub struct Tracer {
     tracer: SdkTracer,
@@ -106,8 +106,8 @@ impl fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Begins a span, as a child of `parent` or as the first one of a trace; `None` if the trace is not recorded, or too many
-    /// spans are open.
+    /// Begins a span, as a child of `parent` or as the root of a trace. `None` if the trace is not
+    /// recorded, or too many spans are open.
     pub fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
         if self.open.load(Ordering::Relaxed) >= MAX_OPEN_SPANS {
             return None;
@@ -135,7 +135,7 @@ impl Tracer {
     }
 }
 
-/// Something that takes time, until this is dropped.
+/// A running operation. Dropping it ends the span.
 #[derive(Debug)]
 pub struct Span {
     span: opentelemetry_sdk::trace::Span,
@@ -144,17 +144,17 @@ pub struct Span {
 }
 
 impl Span {
-    /// What its children name as their parent.
+    /// The context that child spans name as their parent.
     pub const fn context(&self) -> TraceContext {
         self.context
     }
 
-    /// Says something about it.
+    /// Sets an attribute.
     pub fn set(&mut self, key: &'static str, value: impl Into<Value>) {
         opentelemetry::trace::Span::set_attribute(&mut self.span, KeyValue::new(key, value));
     }
 
-    /// Says why it failed.
+    /// Marks the span as failed, with the reason.
     pub fn fail(&mut self, why: String) {
         opentelemetry::trace::Span::set_status(&mut self.span, Status::error(why));
     }
@@ -166,12 +166,13 @@ impl Drop for Span {
     }
 }
 
-/// Exports spans until it ends.
+/// Exports spans until [`end`](Self::end).
 #[derive(Debug)]
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Begins to export what `daemon` does; `None` if that is not wanted. To be called in the runtime of the daemon.
+    /// Starts the export for `daemon`; `None` if the settings do not ask for it. Must be called in
+    /// the runtime of the daemon.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,
@@ -180,7 +181,7 @@ impl Export {
         let TraceSettings { otlp_endpoint, otlp_sample_ratio: Ratio(ratio) } = settings;
         let Some(Endpoint(endpoint)) = otlp_endpoint.or_else(standard_endpoint) else { return Ok(None) };
         if first_set(&[DISABLED]).is_some_and(|disabled| disabled.eq_ignore_ascii_case("true")) {
-            tracing::info!("traces are not exported: {DISABLED} says so");
+            tracing::info!("traces are off because of {DISABLED}");
             return Ok(None);
         }
         let channel = tonic::transport::Endpoint::from_shared(endpoint.clone())
@@ -193,7 +194,7 @@ impl Export {
         let exporter = opentelemetry_otlp::SpanExporter::builder().with_tonic().with_channel(channel);
         let exporter = exporter.with_timeout(EXPORT_TIMEOUT).build()?;
         let exporter = Reporting { exporter, endpoint: endpoint.clone(), is_failing: AtomicBool::new(false) };
-        // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES come before what is said here.
+        // OTEL_SERVICE_NAME and OTEL_RESOURCE_ATTRIBUTES override these values.
         let named = first_set(&["OTEL_SERVICE_NAME"]);
         let resource = Resource::builder_empty()
             .with_service_name(daemon.to_owned())
@@ -211,7 +212,7 @@ impl Export {
         Ok(Some((Self(provider), tracer)))
     }
 
-    /// Exports what is left, if the collector takes it soon.
+    /// Exports the remaining spans, with a short time limit.
     pub(crate) async fn end(self) {
         let Self(provider) = self;
         let last = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT));
@@ -221,24 +222,25 @@ impl Export {
     }
 }
 
-/// The endpoint that the variables of OpenTelemetry name. They may be meant for other programs: what cannot be followed is no error.
+/// The endpoint in the variables of OpenTelemetry. They may be meant for other programs, so an
+/// unusable value is no error.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);
     if let Some(protocol) = protocol.filter(|protocol| protocol != "grpc") {
-        tracing::warn!(protocol, "traces are not exported: only gRPC is spoken to collectors");
+        tracing::warn!(protocol, "traces are not exported: the collector must accept gRPC");
         return None;
     }
-    // What it names may have a password in it.
+    // The endpoint may contain a password, so it is not logged.
     endpoint.parse().inspect_err(|error| tracing::warn!(%error, "traces are not exported")).ok()
 }
 
-/// The first of these variables of the environment that is set to something.
+/// Returns the first of these environment variables that is not empty.
 fn first_set(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Exports, and logs when that begins to fail and when it works again.
+/// Exports spans. Logs the first failure after a success, and the first success after a failure.
 #[derive(Debug)]
 struct Reporting {
     exporter: opentelemetry_otlp::SpanExporter,

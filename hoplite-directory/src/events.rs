@@ -1,4 +1,4 @@
-//! What has happened lately, for those who look: a bounded number of events, the oldest of which are forgotten.
+//! Recent events for the dashboard. Their number is bounded, and the oldest are dropped.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -7,14 +7,15 @@ use std::time::Duration;
 use hoplite_core::id::NodeId;
 use tokio::time::Instant;
 
-/// Most events that are remembered about stores: what a person looks back on.
+/// Most recorded events about stores: enough history for one person.
 const MAX_EVENTS: usize = 512;
-/// Most that are remembered about strangers, who can make as many as they like; apart, so that they push no other out.
+/// Most recorded events about strangers. They have a limit of their own, because a stranger can
+/// cause any number of events.
 const MAX_OF_STRANGERS: usize = 64;
 /// Longest text of an event, in bytes.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// What kind of thing has happened.
+/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
     /// A store has connected.
@@ -23,30 +24,30 @@ pub(crate) enum EventKind {
     Disconnected,
     /// A store was refused.
     Refused,
-    /// A transfer has failed, and is tried again.
+    /// A transfer has failed and is repeated.
     TransferFailed,
-    /// A store has a trouble: it is full, a peer refuses it, or calls wait for long.
+    /// A store has a problem: it is full, a peer refuses it, or calls wait for a long time.
     Trouble,
-    /// Somebody was refused who is not known to be a store.
+    /// A peer that is not a known store was refused.
     Stranger,
 }
 
-/// One of them.
+/// An event.
 #[derive(Debug, Clone)]
 pub(crate) struct PastEvent {
-    /// Counts all events.
+    /// The number of this event in the order of all events.
     pub(crate) number: u64,
-    /// When, since the start of the shard.
+    /// Time since the start of the shard.
     pub(crate) at: Duration,
-    /// What kind.
+    /// The kind of the event.
     pub(crate) kind: EventKind,
-    /// The store that it is about.
+    /// The store of the event, if there is one.
     pub(crate) node: Option<NodeId>,
-    /// What there is to say about it.
+    /// The description for people.
     pub(crate) text: String,
 }
 
-/// The latest events. Clones are the same.
+/// The latest events. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Events(Arc<Shared>);
 
@@ -64,17 +65,17 @@ struct Past {
 }
 
 impl Events {
-    /// None yet.
+    /// Creates an empty list.
     pub(crate) fn new() -> Self {
         Self(Arc::new(Shared { started: Instant::now(), past: Mutex::default() }))
     }
 
-    /// Something has happened to a store.
+    /// Adds an event about a store.
     pub(crate) fn push(&self, kind: EventKind, node: &NodeId, text: impl Into<String>) {
         self.add(kind, Some(node.clone()), text.into());
     }
 
-    /// A stranger was refused.
+    /// Adds an event about a stranger.
     pub(crate) fn push_stranger(&self, text: String) {
         self.add(EventKind::Stranger, None, text);
     }
@@ -106,7 +107,7 @@ impl Events {
     }
 
     fn lock(&self) -> MutexGuard<'_, Past> {
-        // Every change leaves it whole, so a panic elsewhere does no harm.
+        // Every change leaves the list consistent, so a panic elsewhere does no harm.
         self.0.past.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What a shard tells Prometheus. The table of it is in `docs/metrics.md`.
+//! The metrics of a shard. `docs/metrics.md` lists them.
 
 use std::time::Duration;
 
@@ -22,15 +22,15 @@ const GRANT_REASONS: [GrantReason; 11] = [
 /// The reason for which a session has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SessionEnd {
-    /// The store has ended it, or the connection broke.
+    /// The store has closed it, or the connection broke.
     Gone,
     /// Another session of the store took its place.
     Replaced,
-    /// The store did not read what it was told.
+    /// The store did not read its messages.
     Deaf,
 }
 
-/// What the task that owns the shard counts.
+/// Counters of the task that owns the shard.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardMetrics {
     received: IntCounterVec,
@@ -60,13 +60,14 @@ impl ShardMetrics {
             ),
             grants: metrics.counters(
                 "hoplite_directory_grants_total",
-                "Senders that were named to receivers, by why they were chosen.",
+                "Senders that were assigned to receivers, by the reason for the choice.",
                 "reason",
                 &reasons.each_ref().map(String::as_str),
             ),
             turn_seconds: metrics.seconds(
                 "hoplite_directory_turn_seconds",
-                "How long the shard took for what one store said at once; its sum is the time in which it did not rest.",
+                "Time that the shard took for one batch of messages of a store; the sum is its busy \
+                 time.",
             ),
             opened: metrics
                 .counter("hoplite_directory_sessions_opened_total", "Sessions of stores that were opened."),
@@ -76,7 +77,7 @@ impl ShardMetrics {
             ),
             ended: metrics.counters(
                 "hoplite_directory_sessions_ended_total",
-                "Sessions of stores that have ended, by why.",
+                "Ended sessions of stores, by reason.",
                 "reason",
                 &[SessionEnd::Gone, SessionEnd::Replaced, SessionEnd::Deaf]
                     .map(label_of)

@@ -1,4 +1,5 @@
-//! The task that owns the shard: commands come in, the shard decides, its effects go to the outboxes of the sessions.
+//! The task that owns the shard. It receives commands, the shard decides, and the effects go to the
+//! outboxes of the sessions.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,11 +25,11 @@ use crate::said::Said;
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
-/// Most commands that wait; a session has at most one of them, so this only limits what is done between two looks at
-/// the clock.
+/// Most queued commands. Each session queues at most one, so the limit bounds only the work between
+/// two readings of the clock.
 const MAX_QUEUED_COMMANDS: usize = 256;
 
-/// One session; never used twice.
+/// The number of a session. Never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SessionId(u64);
 
@@ -42,16 +43,16 @@ enum Command {
     Inspect(Inspection),
 }
 
-/// What became of measured places.
+/// The outcome of sending measured places to the shard.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Taken {
-    /// `true` if they are the ones that count.
+    /// `true` if the shard uses these places.
     pub(crate) counts: bool,
-    /// The number of nodes that are where was measured.
+    /// The number of nodes with a measured place.
     pub(crate) nodes: usize,
 }
 
-/// How others talk to the task that owns the shard.
+/// Sends commands to the task that owns the shard.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardHandle {
     commands: mpsc::Sender<Command>,
@@ -59,34 +60,34 @@ pub(crate) struct ShardHandle {
 }
 
 impl ShardHandle {
-    /// Announces the store `info`, to which the shard speaks through `send_queue`.
+    /// Opens a session for the store `info`. The shard sends its messages to `send_queue`.
     ///
     /// # Errors
-    /// Why the shard refuses it, or [`Error::ShuttingDown`].
+    /// The reason for which the shard refuses the store, or [`Error::ShuttingDown`].
     pub(crate) async fn open(&self, info: NodeInfo, send_queue: Arc<SendQueue>) -> Result<SessionId> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Open { info, send_queue, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)?
     }
 
-    /// Passes on what a store said. Of no effect if the session has ended meanwhile.
+    /// Passes on the messages of a store. Has no effect if the session has ended in the meantime.
     pub(crate) async fn say(&self, session: SessionId, messages: Vec<Said>) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
 
-    /// Ends a session. Of no effect if it has ended already.
+    /// Ends a session. Has no effect if the session has ended already.
     pub(crate) async fn close(&self, session: SessionId) -> Result<()> {
         self.send(Command::Close { session }).await
     }
 
-    /// Has the shard take measured places, unless it has newer ones.
+    /// Sends measured places to the shard. The shard keeps its own if they are newer.
     pub(crate) async fn place(&self, places: MeasuredPlaces) -> Result<Taken> {
         let (reply, answer) = oneshot::channel();
         self.send(Command::Place { places, reply }).await?;
         answer.await.map_err(|_| Error::ShuttingDown)
     }
 
-    /// Looks at the shard between two events.
+    /// Reads the shard between two events.
     pub(crate) async fn inspect<T: Send + 'static>(
         &self,
         look: impl FnOnce(&Shard) -> T + Send + 'static,
@@ -100,12 +101,12 @@ impl ShardHandle {
         answer.await.map_err(|_| Error::ShuttingDown)
     }
 
-    /// For how long the shard has been running.
+    /// The time since the shard started.
     pub(crate) fn uptime(&self) -> Duration {
         self.started.elapsed()
     }
 
-    /// How many commands wait.
+    /// The number of queued commands.
     pub(crate) fn queue_length(&self) -> usize {
         self.commands.max_capacity() - self.commands.capacity()
     }
@@ -115,7 +116,7 @@ impl ShardHandle {
     }
 }
 
-/// The shard, and the sessions with its stores.
+/// The shard, and the sessions of its stores.
 #[derive(Debug)]
 pub(crate) struct ShardOwner {
     shard: Shard,
@@ -138,7 +139,7 @@ struct Session {
 }
 
 impl ShardOwner {
-    /// A shard that knows nothing yet and counts in `metrics` what it does, and how to talk to it.
+    /// Creates an empty shard that counts its work in `metrics`, and a handle to it.
     pub(crate) fn new(
         config: ShardConfig,
         metrics: Option<ShardMetrics>,
@@ -160,7 +161,7 @@ impl ShardOwner {
         (owner, ShardHandle { commands: sender, started })
     }
 
-    /// Has `tracer` begin a span for what stores say in a trace.
+    /// Begins a span with `tracer` for each message in a trace.
     pub(crate) fn traced(self, tracer: Option<Tracer>) -> Self {
         Self { traces: tracer.map(Traces::new), ..self }
     }
@@ -204,7 +205,8 @@ impl ShardOwner {
             Command::Messages { session, messages } => {
                 let began = Instant::now();
                 for (message, trace) in messages {
-                    // Looked up for each: an earlier one may have ended the session.
+                    // Looked up for each message, because an earlier one may have ended the
+                    // session.
                     let Some(node) = self.sessions.get(&session).map(|session| session.node.clone()) else {
                         break;
                     };
@@ -223,7 +225,7 @@ impl ShardOwner {
                 self.apply(Event::Places(places.clone()));
                 let counts = places == *self.shard.measured_places();
                 let taken = Taken { counts, nodes: self.shard.measured_nodes() };
-                tracing::info!(version, measured, ?taken, "was told where nodes are");
+                tracing::info!(version, measured, ?taken, "received measured places of nodes");
                 // The caller may have gone.
                 let _ = reply.send(taken);
             }
@@ -256,17 +258,17 @@ impl ShardOwner {
         Ok(session)
     }
 
-    /// Ends the session of a node, as the shard has decided, since another one takes its place.
+    /// Ends the session of a node that the shard has replaced by a newer session.
     fn end_replaced(&mut self, node: &NodeId) {
         if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
             if let Some(traces) = &mut self.traces {
                 traces.gone(node);
             }
-            tracing::info!(node = %older.node, "a newer session of the store takes the place of this one");
+            tracing::info!(node = %older.node, "a newer session of the store replaces this one");
             self.events.push(
                 EventKind::Disconnected,
                 &older.node,
-                "a newer session of the store took its place",
+                "a newer session of the store has replaced it",
             );
             self.count(|metrics| metrics.ended(SessionEnd::Replaced));
             older
@@ -275,7 +277,7 @@ impl ShardOwner {
         }
     }
 
-    /// Ends a session, and tells the shard.
+    /// Ends a session and reports it to the shard.
     fn close(&mut self, session: SessionId, end: SessionEnd) {
         let Some(Session { node, incarnation, send_queue }) = self.sessions.remove(&session) else { return };
         send_queue.close();
@@ -285,7 +287,7 @@ impl ShardOwner {
         }
         tracing::info!(%node, "the session of a store has ended");
         let why = match end {
-            SessionEnd::Deaf => "it did not read what it was told",
+            SessionEnd::Deaf => "it did not read its messages",
             SessionEnd::Gone | SessionEnd::Replaced => "",
         };
         self.events.push(EventKind::Disconnected, &node, why);
@@ -312,13 +314,14 @@ impl ShardOwner {
                     %id, receiver = %record.receiver, sender = %record.sender, reason = ?record.reason, "granted"
                 ),
                 Effect::PlaceKeysDiffer { counts } => tracing::warn!(
-                    "stores say by different keys where they are, so that those of one rack may share no group: {counts}"
+                    "stores describe their places by different label keys, so stores of one rack \
+                     may be in different groups: {counts}"
                 ),
             }
         }
         for session in deaf {
             if let Some(session) = self.sessions.get(&session) {
-                tracing::warn!(node = %session.node, "the store does not listen: its session is ended");
+                tracing::warn!(node = %session.node, "the store does not read its messages: its session ends");
                 session
                     .send_queue
                     .fail(Error::limit_exceeded("unread messages of a session", MAX_QUEUED_ANSWERS as u64));
@@ -327,7 +330,7 @@ impl ShardOwner {
         }
     }
 
-    /// Notes a transfer that has failed.
+    /// Adds a failed transfer to the events.
     fn note_failure(&self, node: &NodeId, message: &ToShard) {
         let ToShard::ReturnSlot { outcome, .. } = message else { return };
         if !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay) {

@@ -1,4 +1,4 @@
-//! What can be set, and what it defaults to.
+//! The settings of a shard and their defaults.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -9,10 +9,10 @@ use hoplite_daemon::{NotLoopback, Security, TimeSpan};
 use hoplite_directory::{DEFAULT_CLUSTER, DirectoryConfig};
 use hoplite_net::SecurityError;
 
-/// Where a shard listens unless it is told otherwise.
+/// The default address of a shard.
 const DEFAULT_LISTEN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 7401);
 
-/// The settings; what is unset has its default.
+/// The settings. Unset fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct Settings {
     /// Address and port to listen on; port 0 for any [default: 127.0.0.1:7401]
@@ -21,15 +21,17 @@ pub(crate) struct Settings {
     /// Name of the cluster; stores of other clusters are refused [default: hoplite]
     #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
-    /// Serve the dashboard, a page for browsers: on a port of loopback, or of the address named; the token is the login [default: not at all]
+    /// Serve the dashboard for browsers: on a port of loopback, or on the address named. Users log
+    /// in with the token [default: no dashboard]
     #[arg(long, env = "HOPLITE_DASHBOARD", value_name = "[ADDR:]PORT")]
     dashboard: Option<HttpAddress>,
     #[command(flatten)]
     security: Security,
-    /// How long a store may be away before its copies count as lost [default: 1s]
+    /// Time that a store may be away before its copies count as lost [default: 1s]
     #[arg(long, env = "HOPLITE_NODE_GRACE", value_name = "DURATION")]
     node_grace: Option<TimeSpan>,
-    /// How long a deleted object is remembered, so that a late announcement does not bring it back [default: 30s]
+    /// Time for which a deleted object is remembered, so that a late announcement does not bring it
+    /// back [default: 30s]
     #[arg(long, env = "HOPLITE_TOMBSTONE_TTL", value_name = "DURATION")]
     tombstone_ttl: Option<TimeSpan>,
     /// Most objects that the shard knows at once [default: 1048576]
@@ -37,18 +39,18 @@ pub(crate) struct Settings {
     max_objects: Option<usize>,
 }
 
-/// What the daemon does: the settings with everything filled in.
+/// The configuration of the daemon: the settings with all defaults filled in.
 #[derive(Debug)]
 pub(crate) struct DaemonConfig {
-    /// Where it listens.
+    /// The address to listen on.
     pub(crate) listen: SocketAddr,
-    /// Where the dashboard is.
+    /// The address of the dashboard, if there is one.
     pub(crate) dashboard: Option<SocketAddr>,
-    /// What the shard is told.
+    /// The configuration of the shard.
     pub(crate) directory: DirectoryConfig,
 }
 
-/// The reason for which settings cannot be followed.
+/// The reason for which settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error("the cluster's name cannot be used")]
@@ -62,7 +64,7 @@ pub(crate) enum SettingsError {
 }
 
 impl Settings {
-    /// Fills in the defaults and checks what is left.
+    /// Fills in the defaults and checks the result.
     pub(crate) fn resolve(self) -> Result<DaemonConfig, SettingsError> {
         let listen = self.listen.unwrap_or(DEFAULT_LISTEN);
         self.security.check(listen)?;

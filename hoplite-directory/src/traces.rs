@@ -1,4 +1,4 @@
-//! Which spans a shard tells: one for each message in a trace, until it is answered.
+//! The spans of a shard: one for each message in a trace, until the shard answers it.
 
 use std::collections::BTreeMap;
 
@@ -8,11 +8,12 @@ use hoplite_core::shard::{RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// To be shown each message of a store before the shard is, and each answer after it.
+/// Begins and ends spans. The owner passes each message of a store before the shard handles it, and
+/// each answer afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
-    /// The questions that wait for their answers.
+    /// The requests that wait for their answers.
     open: BTreeMap<(NodeId, RequestId), Span>,
 }
 
@@ -21,7 +22,8 @@ impl Traces {
         Self { tracer, open: BTreeMap::new() }
     }
 
-    /// A store has said something. The span of what is not answered is to be dropped once that is done.
+    /// Handles a message of a store. Returns the span of a message without an answer; the caller
+    /// drops it once the shard has handled the message.
     pub(crate) fn received(
         &mut self,
         node: &NodeId,
@@ -31,7 +33,7 @@ impl Traces {
         if let ToShard::Cancel { request } | ToShard::Unsubscribe { request } = message {
             self.open.remove(&(node.clone(), *request));
         }
-        // A shard begins no trace by itself.
+        // A shard begins no traces.
         let mut span = self.tracer.begin(message.kind(), SpanKind::Server, Some(trace?))?;
         span.set("hoplite.caller", node.to_string());
         let (id, request) = subject(message);
@@ -47,7 +49,7 @@ impl Traces {
         }
     }
 
-    /// The shard says something to a store.
+    /// Handles a message to a store.
     pub(crate) fn answers(&mut self, node: &NodeId, message: &ToStore) {
         if self.open.is_empty() {
             return;
@@ -73,13 +75,13 @@ impl Traces {
         }
     }
 
-    /// The session of a store has ended.
+    /// Ends the spans of a store whose session has ended.
     pub(crate) fn gone(&mut self, node: &NodeId) {
         self.open.retain(|(asker, _), _| asker != node);
     }
 }
 
-/// The object that a message is about, and the number of a question.
+/// The object of a message, and the number of a request.
 fn subject(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
     match message {
         ToShard::Query(query) => (Some(&query.id), Some(query.request)),

@@ -1,4 +1,4 @@
-//! Makes certificates, for those who have no authority of their own.
+//! Creates certificates for clusters without an authority of their own.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -8,10 +8,11 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The name of each authority that is made here. That of the issuer in a certificate must be the same.
+/// The name of each authority that is created here. The issuer name in its certificates must be the
+/// same.
 const NAME: &str = "Hoplite CA";
 
-/// An authority: its certificate and its key, in the form of PEM.
+/// An authority: its certificate and its key, as PEM.
 #[derive(Clone)]
 pub struct Authority {
     /// The certificate.
@@ -20,25 +21,26 @@ pub struct Authority {
     pub key: String,
 }
 
-/// What an authority has made.
+/// A certificate that an authority has issued.
 #[derive(Clone)]
 pub struct Issued {
-    /// The certificate, in the form of PEM.
+    /// The certificate, as PEM.
     pub cert: String,
-    /// Its key, in the form of PEM.
+    /// The key of the certificate, as PEM.
     pub key: String,
 }
 
-/// Why no certificate was made: a name cannot be in one, or the key of the authority is none.
+/// No certificate was created: a name is invalid in a certificate, or the authority's key is
+/// invalid.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate can be made")]
 pub struct NotIssued(#[from] rcgen::Error);
 
 impl Authority {
-    /// A new authority.
+    /// Creates a new authority.
     ///
     /// # Errors
-    /// [`NotIssued`] if there are no random numbers.
+    /// [`NotIssued`] if the operating system has no random numbers.
     pub fn new(validity: Range<SystemTime>) -> Result<Self, NotIssued> {
         let key = KeyPair::generate()?;
         let mut params = authority();
@@ -46,9 +48,9 @@ impl Authority {
         Ok(Self { cert: params.self_signed(&key)?.pem(), key: key.serialize_pem() })
     }
 
-    /// Makes a certificate for a daemon that is reached under `names`, which are host names and addresses. Both sides of
-    /// a connection can use it. The certificate of this authority is not looked at, so it must be one that
-    /// [`new`](Self::new) has made.
+    /// Issues a certificate for a daemon that is reached under `names`, which are host names and
+    /// addresses. The daemon can use it as server and as client. Only the authority's key is read,
+    /// so its certificate must come from [`new`](Self::new).
     ///
     /// # Errors
     /// [`NotIssued`].

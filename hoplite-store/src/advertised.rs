@@ -1,7 +1,9 @@
-//! Where other stores reach this one: an address, or a name that is looked up again whenever a session begins.
+//! The address at which other stores reach this store. A configured host name is resolved again
+//! before each session with a shard begins.
 //!
-//! A host that gets another address loses its sessions, and tells the shards the new one with the next. While the name cannot be
-//! looked up, it tells the one that it found last.
+//! A host whose address changes loses its sessions. The store then reports the new address to each
+//! shard when it opens the next session. While the name cannot be resolved, the store reports the
+//! last known address.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,27 +15,27 @@ use hoplite_net::{Tls, TlsError};
 use tokio::net::lookup_host;
 use tokio::time::timeout;
 
-/// The time that a name server may take.
+/// Time limit of one lookup.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Demands that other stores accept the certificate of this one at `address`. They demand one for
-/// its IP address, or for the name of all daemons.
+/// Checks that other stores will accept this store's certificate when they connect to `address`.
+/// They accept a certificate for that IP address, or for the name that all daemons share.
 pub(crate) fn check_certificate(tls: &Tls, address: SocketAddr) -> Result<(), TlsError> {
     tls.check_reached_at(&address.ip().to_canonical().to_string())
 }
 
-/// What the shards are told. Clones know the same.
+/// The address that the store reports to the shards. Clones share the last result of the lookup.
 #[derive(Debug, Clone)]
 pub(crate) struct Advertised {
-    /// `HOST:PORT`, unless it is where the data plane listens.
+    /// `HOST:PORT`; `None` if the store reports the address on which its data plane listens.
     name: Option<String>,
     listened: SocketAddr,
-    /// What it was when it was looked up last.
+    /// The result of the last successful lookup.
     address: Arc<Mutex<SocketAddr>>,
 }
 
 impl Advertised {
-    /// That of a store which listens at `listened`; `name` says which address to tell, if it is another.
+    /// Resolves `name`, or uses `listened`, the address of the data plane, if there is no name.
     ///
     /// # Errors
     /// `name` is not of the form `HOST:PORT`, or cannot be looked up.
@@ -45,32 +47,32 @@ impl Advertised {
         Ok(Self { name, listened, address: Arc::new(Mutex::new(address)) })
     }
 
-    /// The address that was found last.
+    /// The result of the last successful lookup.
     pub(crate) fn address(&self) -> SocketAddr {
         *self.address.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The address now; that which was found last while there is no other to be had.
+    /// Resolves the name again. Returns the last known address if the lookup fails.
     pub(crate) async fn now(&self) -> SocketAddr {
         let last = self.address();
         let Some(name) = &self.name else { return last };
         match look_up(name, self.listened).await {
             Ok(address) => {
                 if address != last {
-                    tracing::info!(name, %address, before = %last, "this store has another address");
+                    tracing::info!(name, %address, before = %last, "the address of this store has changed");
                 }
                 *self.address.lock().unwrap_or_else(PoisonError::into_inner) = address;
                 address
             }
             Err(error) => {
-                warn_repeated!(name, %error, address = %last, "cannot look up this store's name; it is taken to be where it was");
+                warn_repeated!(name, %error, address = %last, "cannot look up this store's name; its last known address stays in use");
                 last
             }
         }
     }
 }
 
-/// One of the addresses of `name`, of the kind of `like` if there is one.
+/// Resolves `name`. Prefers an address of the same family (IPv4 or IPv6) as `like`.
 async fn look_up(name: &str, like: SocketAddr) -> io::Result<SocketAddr> {
     let found = timeout(LOOKUP_TIMEOUT, lookup_host(name)).await.map_err(|_| io::ErrorKind::TimedOut)??;
     let found: Vec<_> = found.collect();
@@ -107,7 +109,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_is_of_the_kind_that_the_store_listens_at() {
-        // While its name had none of this kind, it was found at another.
+        // Earlier, the name had only an address of the other family.
         let found = found_before("localhost:7", "127.0.0.1:7", "[2001:db8::1]:7");
         assert_eq!(found.now().await.to_string(), "127.0.0.1:7");
         assert_eq!(found.address().to_string(), "127.0.0.1:7");

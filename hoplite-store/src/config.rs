@@ -1,4 +1,4 @@
-//! What a store is told at its start.
+//! Configuration with which a store starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -10,85 +10,91 @@ use hoplite_daemon::Tracer;
 use hoplite_net::Credentials;
 use hoplite_shm::Backing;
 
-/// Where the directory is.
+/// Location of the directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Directory {
-    /// In this process: one shard.
+    /// One shard, in this process.
     Embedded {
-        /// The address to listen on, so that other stores can join; `None` if none is to.
+        /// The address to listen on, so that other stores can join; `None` if no other store can
+        /// join.
         listen: Option<SocketAddr>,
-        /// Where its dashboard is, if it has one.
+        /// The address of the shard's dashboard, if it has one.
         dashboard: Option<SocketAddr>,
     },
-    /// Elsewhere: the addresses of all shards, `HOST:PORT`, the same for every store of the cluster.
+    /// Shards in other processes: their addresses as `HOST:PORT`, the same list at every store of
+    /// the cluster.
     Shards(Vec<String>),
 }
 
 /// The configuration of a store.
 #[derive(Debug, Clone)]
 pub struct StoreConfig {
-    /// Its name, unique in the cluster.
+    /// The name of the store's node, unique in the cluster.
     pub node: NodeId,
     /// The name of the cluster.
     pub cluster: ClusterId,
-    /// Where the data plane listens; port 0 for any. `None` for a store without peers, which has no data plane.
+    /// The address of the data plane; port 0 for any free port. `None` for a store without peers,
+    /// which has no data plane.
     pub listen: Option<SocketAddr>,
-    /// What other daemons must prove, and are proven.
+    /// The keys and certificates with which daemons authenticate each other.
     pub credentials: Credentials,
-    /// Where other stores reach the data plane, `HOST:PORT`, if that differs from where it listens. A name is looked up again
-    /// whenever a session with a shard begins.
+    /// The address of the data plane for other stores, `HOST:PORT`, if it differs from `listen`. A
+    /// name is resolved again before each session with a shard.
     pub advertise: Option<String>,
-    /// Where the directory is.
+    /// The location of the directory.
     pub directory: Directory,
     /// The Unix socket for workers.
     pub socket: PathBuf,
     /// The permissions of the socket.
     pub socket_mode: u32,
-    /// The user who owns the socket; by default that of the process.
+    /// The user who owns the socket; by default the user of the process.
     pub socket_owner: Option<u32>,
-    /// The group of the socket; by default that of the process.
+    /// The group of the socket; by default the group of the process.
     pub socket_group: Option<u32>,
-    /// Which users may be its clients.
+    /// The users who may connect as clients.
     pub clients: ClientRules,
     /// The size of the arena.
     pub memory_bytes: u64,
-    /// What the arena is made of.
+    /// The kind of memory that backs the arena.
     pub backing: Backing,
-    /// Whether the arena's pages are touched at the start.
+    /// The time at which the arena's pages are first touched.
     pub prefault: Prefault,
-    /// What the links to other stores do, as far as it is set and not to be measured.
+    /// Bandwidth and latency of links to other stores. Unset values are measured.
     pub links: LinkSettings,
-    /// How the allreduces that this store coordinates exchange data.
+    /// The schedule of allreduces that this store coordinates.
     pub allreduce_schedule: SchedulePreference,
     /// Labels for the operator's use, shown by the directory.
     pub labels: Vec<(String, String)>,
     /// The limits.
     pub limits: Limits,
-    /// What begins spans, if traces are exported.
+    /// The tracer that begins spans, if traces are exported.
     pub tracer: Option<Tracer>,
 }
 
-/// Which users of this machine may be clients of a store, beside root and the store's own user, who may do anything.
+/// The users of this machine who may connect as clients. Root and the store's own user may always
+/// do everything.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientRules {
-    /// The users. With `groups`, `None` means that the permissions of the socket decide alone.
+    /// The permitted users. If `users` and `groups` are both `None`, the permissions of the socket
+    /// alone decide.
     pub users: Option<Vec<u32>>,
-    /// The groups whose members may.
+    /// The groups whose members are permitted.
     pub groups: Option<Vec<u32>>,
-    /// The users who may read only, whatever else is said of them.
+    /// The users who may only read. This list overrides the other two.
     pub readers: Vec<u32>,
 }
 
-/// What is known of the links between stores, for the planning of reduces. What is unset is measured.
+/// Bandwidth and latency of the links between stores, for the planning of reduces. Unset values are
+/// measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LinkSettings {
-    /// What one stream between two nodes gets.
+    /// The bandwidth of one stream between two nodes.
     pub bytes_per_second: Option<u64>,
-    /// The time that a byte takes from one node to another.
+    /// The one-way latency between two nodes.
     pub latency: Option<Duration>,
 }
 
-/// When the arena's pages are first touched.
+/// The time at which the arena's pages are first touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prefault {
     /// In the background, at the start.

@@ -1,6 +1,8 @@
-//! The local copies as those see them who move bytes: their memory, how much of it is valid, and waits for more.
+//! The local copies for the tasks that move bytes: the memory of each copy, the number of its valid
+//! bytes, and waits for more.
 //!
-//! When a copy begins and ends is decided in `hoplite_core::node`; nothing here outlives that decision on its own.
+//! `hoplite_core::node` decides when a copy begins and ends. No entry here outlives that decision
+//! on its own.
 
 use std::fmt;
 use std::pin::pin;
@@ -21,8 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::data::Exchange;
 
-/// How often a wait for a worker looks at the header. The worker rings when it has made progress,
-/// unless another one has taken back the request for that.
+/// Interval at which a waiting task reads the progress in the shared header. Normally the worker
+/// rings when it has made progress, but another worker may have cleared the request to ring.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One local copy, from `CopyOpened` to `CopyClosed`.
@@ -32,19 +34,19 @@ pub(crate) struct LiveCopy {
     buffer: Buffer,
     producer: Producer,
     progressed: Notify,
-    /// The number of leading bytes that this store knows to be valid. All workers can write to the
-    /// header, so it counts only for the copy that a worker fills, and there only if it shows more
-    /// than this.
+    /// The number of leading bytes that this store knows to be valid. For a copy that a worker
+    /// fills, a larger number in the shared header counts too. For other copies the header never
+    /// counts, because every worker can write to it.
     known_bytes: AtomicU64,
-    /// `true` once the node has called the copy complete.
+    /// `true` once the node has declared the copy complete.
     completed: AtomicBool,
-    /// Set before the memory can be given to another copy. A writer to the header that has no right of its own to the copy
-    /// holds the lock meanwhile.
+    /// Set before the memory can be given to another copy. A task that writes to the header without
+    /// owning the copy holds this lock while it writes.
     failure: Mutex<Option<Error>>,
     failed: CancellationToken,
-    /// What fills it, if that is a session.
+    /// The session that fills the copy, if there is one.
     exchange: OnceLock<Arc<Exchange>>,
-    /// The latest sign of life of the object's producer, if another node has sent it.
+    /// The latest sign of life of the object's producer, if a sender has forwarded one.
     heard: watch::Sender<Sign>,
 }
 
@@ -80,14 +82,14 @@ impl LiveCopy {
         &self.buffer
     }
 
-    /// What fills the copy, if that is a session.
+    /// The session that fills the copy, if there is one.
     pub(crate) fn exchange(&self) -> Option<&Arc<Exchange>> {
         self.exchange.get()
     }
 
-    /// A session fills the copy, from now on.
+    /// Records that the session `exchange` fills the copy.
     pub(crate) fn set_exchange(&self, exchange: Arc<Exchange>) {
-        // A copy is filled once.
+        // A copy gets at most one session.
         let _ = self.exchange.set(exchange);
     }
 
@@ -96,8 +98,9 @@ impl LiveCopy {
         self.buffer.size_bytes()
     }
 
-    /// How many leading bytes may be read or passed on now. Before the node calls the copy complete that is never all of
-    /// what a worker writes, whatever it says, nor of what a reduce makes: a node that has all bytes has a complete object.
+    /// The number of leading bytes that may be read or forwarded now. Copies that a worker or a
+    /// reduce fills keep back their end until the node declares them complete: a node that holds
+    /// all bytes holds a complete object.
     pub(crate) fn valid_bytes(&self) -> u64 {
         self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), self.size_bytes())
     }
@@ -107,8 +110,8 @@ impl LiveCopy {
         self.known_bytes.load(Ordering::Acquire)
     }
 
-    /// The number of leading bytes that are valid. `header` is asked only if a worker fills the
-    /// copy, and cannot take back what it has shown before.
+    /// The number of leading bytes that are valid. Reads the number from `header` only if a worker
+    /// fills the copy. The number never shrinks, even if the worker writes a smaller one.
     fn shown_bytes(&self, header: impl FnOnce(&Buffer) -> u64) -> u64 {
         if self.producer != Producer::Worker || self.is_completed() {
             return self.known_bytes();
@@ -117,7 +120,8 @@ impl LiveCopy {
         self.known_bytes.fetch_max(shown_bytes, Ordering::AcqRel).max(shown_bytes)
     }
 
-    /// How much of what is before `end_bytes` may be passed on if `valid_bytes` are valid.
+    /// The number of bytes before `end_bytes` that may be forwarded if the first `valid_bytes` are
+    /// valid.
     fn forwardable(&self, valid_bytes: u64, end_bytes: u64) -> u64 {
         node::forwardable(self.producer, self.is_completed(), valid_bytes, self.size_bytes(), end_bytes)
     }
@@ -126,9 +130,10 @@ impl LiveCopy {
         self.completed.load(Ordering::Acquire)
     }
 
-    /// Declares the first `valid_bytes` valid, and wakes those who wait for them.
+    /// Declares the first `valid_bytes` valid, and wakes all tasks that wait for them.
     pub(crate) fn advance(&self, valid_bytes: u64) {
-        // Workers read the header too, so what a reduce keeps back is kept back there.
+        // Workers read the header too, so the header omits the end of a reduce that is not
+        // complete.
         let is_reduce = self.producer == Producer::Reduce;
         let forwardable = self.forwardable(valid_bytes, self.size_bytes());
         self.known_bytes.fetch_max(valid_bytes, Ordering::AcqRel);
@@ -144,7 +149,7 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// Ends every wait with `error`, in this process and in the others. The first error stays.
+    /// Ends every wait with `error`, in this process and in all clients. The first error stays.
     pub(crate) fn fail(&self, error: Error) {
         {
             let mut failure = self.lock_failure();
@@ -158,13 +163,13 @@ impl LiveCopy {
         self.progressed.notify_waiters();
     }
 
-    /// A worker has said that it advanced the progress in the shared header.
+    /// Wakes the waiting tasks after a worker has advanced the progress in the shared header.
     pub(crate) fn ring(&self) {
         self.progressed.notify_waiters();
     }
 
-    /// Waits until more than `offset_bytes` are valid, or all are; answers how many. All bytes of an object without any are
-    /// valid once it is complete.
+    /// Waits until more than `offset_bytes` are valid, or all are, and returns the number of valid
+    /// bytes. All bytes of an empty object are valid once it is complete.
     ///
     /// # Errors
     /// The error with which the copy failed.
@@ -175,18 +180,20 @@ impl LiveCopy {
         self.beyond_within(offset_bytes, self.size_bytes()).await
     }
 
-    /// As [`beyond`](Self::beyond), as if the object ended at `end_bytes`. The end of a part, too, is kept back until the copy
-    /// is complete: a node that has all of a part takes it for a part of a complete object.
+    /// Acts as [`beyond`](Self::beyond) for an object that ends at `end_bytes`. The end of this
+    /// part, too, is kept back until the copy is complete: a node that holds a whole part counts as
+    /// a source of a complete object.
     ///
     /// # Errors
-    /// As there.
+    /// The error with which the copy failed.
     ///
     /// # Cancel safety
     /// Cancel safe.
     pub(crate) async fn beyond_within(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         loop {
             let mut progressed = pin!(self.progressed.notified());
-            // From here on no notification is missed, so what is read below is not stale when we sleep.
+            // From here on `notified` catches every notification, so the number read below cannot
+            // be stale during the wait.
             progressed.as_mut().enable();
             let valid_bytes = self.valid_or_wanted(offset_bytes, end_bytes)?;
             if !self.is_old_news(valid_bytes, offset_bytes, end_bytes) {
@@ -200,7 +207,8 @@ impl LiveCopy {
         }
     }
 
-    /// Returns the number of bytes that are valid; if that is old news, the worker that writes the copy will ring when there are more.
+    /// Returns the number of valid bytes. If a caller at `offset_bytes` gains nothing from it,
+    /// requests a ring from the worker that writes the copy.
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {
@@ -208,7 +216,8 @@ impl LiveCopy {
         }
         let valid_bytes = self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
         if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
-            // What the worker has published before it could see that we wait is in the answer.
+            // The result includes all progress that the worker published before it could see the
+            // request to ring.
             return Ok(self.forwardable(self.shown_bytes(|buffer| buffer.want_doorbell()), end_bytes));
         }
         Ok(valid_bytes)
@@ -218,7 +227,8 @@ impl LiveCopy {
         !node::is_news(self.is_completed(), valid_bytes, offset_bytes, end_bytes)
     }
 
-    /// All bytes of a small, complete copy; `None` if it has failed, because they may be another's by now.
+    /// All bytes of a small, complete copy. `None` if the copy has failed, because its memory may
+    /// already hold another object.
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         let mut bytes = vec![0; usize::try_from(self.size_bytes()).ok()?];
         self.buffer.read(0, &mut bytes);
@@ -234,22 +244,22 @@ impl LiveCopy {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The sender of the copy has passed on a new sign of its producer.
+    /// Records a new sign of life of the producer, which the copy's sender has forwarded.
     pub(crate) fn heard(&self, sign: Sign) {
         self.heard.send_replace(sign);
     }
 
-    /// The signs that the sender of the copy passes on.
+    /// The producer's signs of life that the copy's sender forwards.
     pub(crate) fn signs(&self) -> watch::Receiver<Sign> {
         self.heard.subscribe()
     }
 
-    /// What is said of the copy's producer to those who pull the copy.
+    /// The sign of life that this store sends to the stores that pull the copy.
     pub(crate) fn sign(&self, now: Time) -> Sign {
         Sign::of(self.producer, *self.heard.borrow(), now)
     }
 
-    /// Waits until the copy fails, for ever if it does not.
+    /// Waits until the copy fails.
     ///
     /// # Cancel safety
     /// Cancel safe.

@@ -1,4 +1,4 @@
-//! The shard of the directory that runs in the store's process, if one is to.
+//! The directory shard that runs in the store's process, if one is configured.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -16,22 +16,22 @@ use crate::error::StoreError;
 /// The name of a directory that listens on no port.
 const IN_PROCESS: &str = "in-process:0";
 
-/// Where the shards are, and what of the directory runs in this process.
+/// The addresses of the shards, and the shard that runs in this process.
 pub(crate) struct EmbeddedDirectory {
     /// The addresses of all shards.
     pub(crate) shards: Vec<String>,
-    /// How to reach them.
+    /// The way to connect to the shards.
     pub(crate) route: Route,
-    /// Where the one in here listens.
+    /// The address on which the embedded shard listens.
     pub(crate) address: Option<SocketAddr>,
-    /// Where its dashboard is.
+    /// The address of the embedded shard's dashboard.
     pub(crate) dashboard: Option<SocketAddr>,
     pub(crate) failure: DirectoryFailure,
 }
 
 pub(crate) type DirectoryFailure = oneshot::Receiver<hoplite_directory::DirectoryError>;
 
-/// Starts the embedded directory, if there is to be one, and tells where the shards are.
+/// Starts the embedded directory if it is configured, and returns the addresses of all shards.
 pub(crate) async fn start_directory(
     config: &StoreConfig,
     metrics: Option<Metrics>,
@@ -84,7 +84,8 @@ pub(crate) async fn start_directory(
     Ok(EmbeddedDirectory { shards, route, address, dashboard: dashboard_address, failure })
 }
 
-/// Where the store reaches its own directory: at an address that certificates can be for, though it listens on all.
+/// The address at which the store connects to its own directory. Replaces the unspecified address
+/// by loopback, because no certificate can name the unspecified address.
 fn own(mut address: SocketAddr) -> SocketAddr {
     if address.ip().is_unspecified() {
         let is_v4 = address.is_ipv4();

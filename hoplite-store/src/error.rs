@@ -1,4 +1,4 @@
-//! Why a store cannot run.
+//! Errors that stop a store.
 
 use std::io;
 use std::net::SocketAddr;
@@ -51,9 +51,9 @@ pub enum StoreError {
     /// No shard is configured.
     #[error("at least one directory shard is needed")]
     NoShards,
-    /// The data plane listens on all addresses, so that the one which others should use is unknown; or the one to
-    /// advertise has no port.
-    #[error("{address} is no address that others can reach: say which one, with its port, to advertise")]
+    /// The address that other stores would use is unknown. Either the data plane listens on all
+    /// addresses, or the advertised address has no port.
+    #[error("other stores cannot reach {address}: set the address to advertise, with its port")]
     AdvertiseNeeded {
         /// The address that is not enough.
         address: SocketAddr,
@@ -91,7 +91,7 @@ pub enum StoreError {
     /// The thread that serves the workers cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
-    /// No random numbers are to be had.
-    #[error("no random numbers")]
+    /// The operating system has no random numbers.
+    #[error("the operating system has no random numbers")]
     Random(#[source] io::Error),
 }

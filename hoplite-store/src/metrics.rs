@@ -1,7 +1,8 @@
-//! What a store tells Prometheus. The table of it is in `docs/metrics.md`.
+//! The metrics of a store. `docs/metrics.md` lists them.
 //!
-//! An [`Observer`] is shown every event and effect of the node, and needs no help of theirs: it remembers when a call, a
-//! write or a pull began, and counts it when it ends. What only has a present value is looked up by [`look`].
+//! An [`Observer`] sees every event and effect of the node, so the node needs no code for metrics.
+//! The observer remembers when a call, a write or a pull began, and counts it when it ends.
+//! [`look`] reads the values that have no history.
 
 mod levels;
 
@@ -23,7 +24,7 @@ use hoplite_daemon::metrics::{
 
 pub(crate) use levels::look;
 
-/// What clients ask for. A put is a request for room, and the seal.
+/// The operations of clients. A put is two requests: one for room, and the seal.
 const OPERATIONS: [&str; 11] = [
     "put",
     "get",
@@ -37,13 +38,14 @@ const OPERATIONS: [&str; 11] = [
     "allgather",
     "all-to-all",
 ];
-/// Those of which the bytes are counted.
+/// The operations whose bytes are counted.
 const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
     [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
-/// Most stores that are told apart by the label `peer`, so that the number of series does not grow with the cluster.
+/// Most stores that get a value of their own in the label `peer`, so that the number of series
+/// stays bounded.
 const MAX_PEERS: usize = 32;
-/// The label of all further ones; no node can have this name.
+/// The label value of all further stores. No node can have this name.
 const OTHER_PEERS: &str = "(others)";
 const PULL_OUTCOMES: [PullOutcome; 7] = [
     PullOutcome::Complete,
@@ -68,10 +70,12 @@ const GRANT_REASONS: [GrantReason; 11] = [
     GrantReason::SlowButOnly,
 ];
 const HOP_FAILURES: [&str; 3] = ["unreachable", "input", "refused"];
-/// Why a session was not opened, beside what errors are called.
+/// The label value for a failed handshake of TLS. Other failed sessions are labelled with the code
+/// of their error.
 pub(crate) const TLS: &str = "tls";
 
-/// Counts what passes the engine. To be shown each event before the node is, and each effect after it.
+/// Counts events and effects. The engine passes each event before the node handles it, and each
+/// effect afterwards.
 pub(crate) struct Observer {
     seconds: HistogramVec,
     bytes: IntCounterVec,
@@ -93,18 +97,18 @@ pub(crate) struct Observer {
     open_calls: IntGauge,
     active_serves: IntGauge,
 
-    /// The time at which the present event came.
+    /// The arrival time of the present event.
     now: Instant,
-    /// How many came before it.
+    /// The number of earlier events.
     events: u64,
     calls: BTreeMap<(ClientId, CallId), Call>,
-    /// The copies that clients write.
+    /// The copies that clients are writing.
     writes: BTreeMap<CopyId, Write>,
     pulls: BTreeMap<PullId, Pull>,
-    /// Those whom objects were pulled from first.
+    /// The first stores from which this store has pulled.
     peers: BTreeSet<NodeId>,
     exchanges: BTreeMap<CombineId, Exchange>,
-    /// From which byte on.
+    /// The first byte of each running combination.
     combinations: BTreeMap<CombineId, u64>,
     accepted_serves: BTreeSet<ServeId>,
 }
@@ -113,9 +117,9 @@ struct Call {
     operation: &'static str,
     began: Instant,
     event: u64,
-    /// What it seals.
+    /// The copy that this call seals.
     copy: Option<CopyId>,
-    /// The size of what it puts by itself.
+    /// The size of a put that carries its bytes in the request.
     put_bytes: Option<u64>,
 }
 
@@ -126,12 +130,12 @@ struct Write {
 
 struct Pull {
     began: Instant,
-    /// What counts its bytes.
+    /// The counter of the pulled bytes.
     bytes: IntCounter,
     offset_bytes: u64,
 }
 
-/// This store's part of a collective.
+/// This store's part in a collective.
 struct Exchange {
     collective: String,
     began: Instant,
@@ -154,82 +158,86 @@ impl Observer {
         Self {
             seconds: metrics.seconds_by(
                 "hoplite_store_operation_seconds",
-                "How long operations of clients took that succeeded; a put, from its request for room to its seal.",
+                "Duration of successful operations of clients; of a put, from its request for room \
+                 to its seal.",
                 "operation",
                 &OPERATIONS,
             ),
             bytes: metrics.counters(
                 "hoplite_store_operation_bytes_total",
-                "Sizes of the objects that clients have put, and got.",
+                "Bytes of objects that clients have put and got.",
                 "operation",
                 &WITH_BYTES,
             ),
             failures: metrics.counters_by_two(
                 "hoplite_store_operation_failures_total",
-                "Operations of clients that failed.",
+                "Failed operations of clients, by error.",
                 ["operation", "error"],
                 &timeouts,
             ),
             room_waits: metrics.seconds(
                 "hoplite_store_room_wait_seconds",
-                "How long puts waited that found no room, or an unfinished put of their id, and then succeeded.",
+                "Waiting time of successful puts that first found no room, or an unfinished put of \
+                 the same id.",
             ),
             pull_seconds: metrics.seconds_by(
                 "hoplite_store_pull_seconds",
-                "How long transfers from other stores took. Those that failed are tried again.",
+                "Duration of transfers from other stores, by outcome. Failed transfers are \
+                 repeated.",
                 "outcome",
                 &outcomes.each_ref().map(String::as_str),
             ),
             pulled_bytes: metrics.counters(
                 "hoplite_store_pulled_bytes_total",
-                "Bytes of objects that were pulled from other stores, by store; those from all but 32 of them together.",
+                "Bytes of objects pulled from other stores, by store; stores beyond the first 32 \
+                 share one series.",
                 "peer",
                 &[OTHER_PEERS],
             ),
             exchange_seconds: metrics.seconds_by(
                 "hoplite_store_exchange_seconds",
-                "How long this store exchanged bytes with the other members of collectives, if that succeeded.",
+                "Duration of successful exchanges with the other members of a collective.",
                 "collective",
                 &collectives,
             ),
             exchange_bytes: metrics.counters(
                 "hoplite_store_exchange_bytes_total",
-                "Sizes of what such exchanges have made.",
+                "Sizes of the results of successful exchanges.",
                 "collective",
                 &collectives,
             ),
             exchange_failures: metrics.counters(
                 "hoplite_store_exchange_failures_total",
-                "Exchanges that ended too early; the collective goes on without, or fails.",
+                "Failed exchanges; the collective continues without this store, or fails.",
                 "collective",
                 &collectives,
             ),
             grants: metrics.counters(
                 "hoplite_store_grants_total",
-                "Senders that the directory named to this store, by why it chose them.",
+                "Senders that the directory assigned to this store, by the reason for the choice.",
                 "reason",
                 &reasons.each_ref().map(String::as_str),
             ),
             serves: metrics.counters(
                 "hoplite_store_serves_total",
-                "Transfers that other stores asked for.",
+                "Transfers that other stores requested.",
                 "result",
                 &["accepted", "refused"],
             ),
             combined_bytes: metrics.counter(
                 "hoplite_store_combined_bytes_total",
-                "Bytes that this store has computed for reduces, its own and those of others.",
+                "Bytes that this store has computed for its own reduces and for other stores.",
             ),
             hop_failures: metrics.counters(
                 "hoplite_store_hop_failures_total",
-                "Hops of this store's reduces that failed; the reduce is mended.",
+                "Failed hops of this store's reduces; the reduce is repaired.",
                 "reason",
                 &HOP_FAILURES,
             ),
             session_failures: metrics.counters(
                 "hoplite_store_session_failures_total",
-                "Tries to open a session with a shard that failed, by the error; tls if this store did not accept the \
-                 certificate of the shard. The shard counts those that it did not accept.",
+                "Failed attempts to open a session with a shard, by error; tls if this store \
+                 rejected the shard's certificate. The shard counts its own rejections.",
                 "error",
                 &["unavailable", TLS],
             ),
@@ -247,9 +255,8 @@ impl Observer {
                 "kind",
                 &ToStore::KINDS,
             ),
-            open_calls: metrics
-                .gauge("hoplite_store_open_calls", "Operations of clients that are not answered yet."),
-            active_serves: metrics.gauge("hoplite_store_active_serves", "Transfers to other stores now."),
+            open_calls: metrics.gauge("hoplite_store_open_calls", "Open operations of clients."),
+            active_serves: metrics.gauge("hoplite_store_active_serves", "Running transfers to other stores."),
             now: Instant::now(),
             events: 0,
             calls: BTreeMap::new(),
@@ -336,7 +343,7 @@ impl Observer {
             Request::Collective(Collective::ReduceScatter, _) => (OPERATIONS[8], None),
             Request::Collective(Collective::Allgather, _) => (OPERATIONS[9], None),
             Request::Collective(Collective::AllToAll, _) => (OPERATIONS[10], None),
-            // Not answered any more.
+            // Cancelled calls get no answer.
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.calls.remove(&(key.0, *call));
                 return self.count_calls();
@@ -411,7 +418,7 @@ impl Observer {
         }
     }
 
-    /// A client has written all of a copy.
+    /// Counts a put whose client has written all bytes.
     fn sealed(&mut self, copy: CopyId) {
         if let Some(Write { began, size_bytes }) = self.writes.remove(&copy) {
             self.put_ended(began, size_bytes);
@@ -423,7 +430,7 @@ impl Observer {
         self.seconds.with_label_values(&["put"]).observe(self.since(began));
     }
 
-    /// What counts the bytes from a store.
+    /// Returns the counter for bytes from `sender`.
     fn pulled_from(&mut self, sender: &NodeId) -> IntCounter {
         if self.peers.len() < MAX_PEERS {
             self.peers.insert(sender.clone());

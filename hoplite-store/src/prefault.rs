@@ -1,4 +1,5 @@
-//! Touches the arena's pages in the background: the first touch of a page costs far more than writing to it again.
+//! Touches the arena's pages in the background, because the first touch of a page costs far more
+//! than later writes.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,10 +9,12 @@ use std::time::Instant;
 use hoplite_shm::Arena;
 use tokio_util::sync::CancellationToken;
 
-/// Touches all pages on a thread of its own, until done or `stop`; counts the bytes in `done_bytes`.
+/// Touches all pages on a separate thread until done or `stop`. Counts the touched bytes in
+/// `done_bytes`.
 ///
 /// # Errors
-/// Memory that was promised is missing. A put or get that touched it would end its process (SIGBUS).
+/// Promised memory is missing. A put or get that touched that memory would kill its process
+/// (SIGBUS).
 pub(crate) async fn prefault(
     arena: Arc<Arena>,
     done_bytes: Arc<AtomicU64>,
@@ -29,7 +32,9 @@ pub(crate) async fn prefault(
     match touched {
         Ok(Ok(())) => tracing::info!(seconds, "the arena's pages are touched"),
         Ok(Err(error @ hoplite_shm::Error::NotEnoughMemory { .. })) => return Err(error),
-        Ok(Err(error)) => tracing::warn!(%error, "cannot touch the arena's pages ahead; puts will do it"),
+        Ok(Err(error)) => {
+            tracing::warn!(%error, "cannot touch the arena's pages in advance; puts will touch them")
+        }
         Err(error) => tracing::warn!(%error, "the task that touches the arena's pages ended"),
     }
     Ok(())

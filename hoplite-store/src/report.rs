@@ -1,4 +1,4 @@
-//! Tells a shard how this store is, while somebody looks at the cluster there.
+//! Reports the store's load to a shard while the shard's dashboard is in use.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -18,25 +18,25 @@ use tonic::Status;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// Most reports that wait to be sent: a shard that does not read gets no more.
+/// Most reports in the queue. A shard that does not read gets no more.
 const MAX_QUEUED: usize = 2;
 
-/// Tells shards how this store is.
+/// Sends load reports to shards.
 pub(crate) struct LoadReports {
     /// The store.
     pub(crate) engine: Arc<Engine>,
-    /// Its name.
+    /// The name of the store's node.
     pub(crate) node: NodeId,
     /// The shards, by number, in the order of their names.
     pub(crate) order: Arc<[usize]>,
 }
 
 impl LoadReports {
-    /// Reports to the shard at `link` whenever the shard asks, even if the shard refuses reports. Returns the error of the
-    /// connection of gRPC once that is lost.
+    /// Sends a report to the shard at `link` whenever the shard requests one, even if the shard
+    /// refuses reports. Returns the error of the gRPC connection once that is lost.
     pub(crate) async fn run(&self, link: &ShardLink) -> Error {
         if let Err(status) = self.tell(link).await {
-            tracing::debug!(shard = link.address, %status, "the shard is not told how this store is");
+            tracing::debug!(shard = link.address, %status, "cannot send load reports to the shard");
             let error = from_status(&status);
             if matches!(error, Error::Unavailable { .. }) {
                 return error;
@@ -48,7 +48,7 @@ impl LoadReports {
     async fn tell(&self, link: &ShardLink) -> Result<(), Status> {
         let (reports, mut queued) = mpsc::channel(MAX_QUEUED);
         let name = LoadReport { node: self.node.to_string(), ..LoadReport::default() };
-        // There is room for the first one.
+        // An empty queue always has room.
         let _ = reports.try_send(name);
         let outbound = stream::poll_fn(move |cx| queued.poll_recv(cx));
         let mut orders = link.client().watch(outbound).await?.into_inner();
@@ -71,7 +71,7 @@ impl LoadReports {
                     if let Some(load) = reporter.measured(now(), self.engine.load(&self.order))
                         && reports.try_send(encode_load(load)).is_err()
                     {
-                        // The shard does not read.
+                        // The shard does not read its reports.
                         reporter.was_not_told();
                     }
                 }

@@ -1,4 +1,4 @@
-//! What can be set, and what it defaults to.
+//! The settings of a store and their defaults.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -19,66 +19,75 @@ use hoplite_shm::Backing;
 use hoplite_store::{ClientRules, Directory, LinkSettings, Prefault, StoreConfig};
 
 const LOOPBACK: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
-/// Owner and group may use the store.
+/// Owner and group have access.
 const DEFAULT_SOCKET_MODE: u32 = 0o660;
-/// The arena's part of the memory unless it is set: what Ray's object store takes, so that both fit beside each other.
+/// The default share of memory for the arena: the same as Ray's object store, so that both fit side
+/// by side.
 const DEFAULT_MEMORY_PERCENT: u64 = 30;
 
-/// The settings; what is unset has its default.
+/// The settings. Unset fields have defaults.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub(crate) struct Settings {
-    /// Where other stores reach this one; port 0 for any [default: nowhere for a store without peers, else 127.0.0.1:0]
+    /// Address for other stores to reach this one; port 0 for any [default: none for a store
+    /// without peers, else 127.0.0.1:0]
     #[arg(long, env = "HOPLITE_LISTEN", value_name = "ADDR:PORT")]
     listen: Option<SocketAddr>,
-    /// What to tell other stores, if it is not the address listened on; a name is looked up again when sessions begin anew
+    /// Address to report to other stores, if it differs from --listen; a name is looked up again
+    /// before each session with a shard
     #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
-    /// All shards of the directory, spelled alike at every store; without it, one runs inside this store
+    /// All shards of the directory, spelled alike at every store; without it, one runs inside this
+    /// store
     #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
     directory: Option<Vec<String>>,
-    /// Where the directory inside this store listens, so that other stores can join [default: 127.0.0.1:0 with --listen or
-    /// --advertise, else nowhere]
+    /// Address of the directory inside this store, so that other stores can join [default:
+    /// 127.0.0.1:0 with --listen or --advertise, else none]
     #[arg(long, env = "HOPLITE_DIRECTORY_LISTEN", value_name = "ADDR:PORT")]
     directory_listen: Option<SocketAddr>,
-    /// Serve the dashboard of the directory inside this store, a page for browsers: on a port of loopback, or of the address named; the token is the login [default: not at all]
+    /// Serve the dashboard of the directory inside this store for browsers: on a port of loopback,
+    /// or on the address named. Users log in with the token [default: no dashboard]
     #[arg(long, env = "HOPLITE_DASHBOARD", value_name = "[ADDR:]PORT")]
     dashboard: Option<HttpAddress>,
-    /// The Unix socket for the workers of this node [default: in $XDG_RUNTIME_DIR/hoplite or /tmp/hoplite-UID]
+    /// Unix socket for the workers of this node [default: in $XDG_RUNTIME_DIR/hoplite or
+    /// /tmp/hoplite-UID]
     #[arg(long, env = "HOPLITE_SOCKET", value_name = "PATH")]
     socket: Option<PathBuf>,
     /// Permissions of the socket, octal [default: 660]
     #[arg(long, env = "HOPLITE_SOCKET_MODE", value_name = "MODE")]
     socket_mode: Option<String>,
-    /// Owner of the socket, by name or number [default: that of the process]
+    /// Owner of the socket, by name or number [default: the user of the process]
     #[arg(long, env = "HOPLITE_SOCKET_OWNER", value_name = "USER")]
     socket_owner: Option<User>,
-    /// Group of the socket, by name or number [default: that of the process]
+    /// Group of the socket, by name or number [default: the group of the process]
     #[arg(long, env = "HOPLITE_SOCKET_GROUP", value_name = "GROUP")]
     socket_group: Option<Group>,
-    /// Only these users, by name or number, and members of --allow-groups, may be clients [default: whom the socket lets in]
+    /// Allow only these users, by name or number, and members of --allow-groups as clients
+    /// [default: all users with access to the socket]
     #[arg(long, env = "HOPLITE_ALLOW_USERS", value_name = "USER,...", value_delimiter = ',')]
     allow_users: Option<Vec<User>>,
-    /// Only members of these groups, by name or number, and --allow-users, may be clients [default: whom the socket lets in]
+    /// Allow only members of these groups, by name or number, and --allow-users as clients
+    /// [default: all users with access to the socket]
     #[arg(long, env = "HOPLITE_ALLOW_GROUPS", value_name = "GROUP,...", value_delimiter = ',')]
     allow_groups: Option<Vec<Group>>,
-    /// These users, by name or number, may be clients but only read
+    /// Allow these users, by name or number, to read only
     #[arg(long, env = "HOPLITE_READ_ONLY_USERS", value_name = "USER,...", value_delimiter = ',')]
     read_only_users: Option<Vec<User>>,
     /// Size of the shared memory, such as 64GiB [default: 30% of what this process may use]
     #[arg(long, env = "HOPLITE_MEMORY", value_name = "SIZE")]
     memory: Option<Size>,
-    /// Make the shared memory of huge pages: of the machine's default size, or of the size named, such as 1GiB. They must have been
-    /// reserved (vm.nr_hugepages) [default: pages of the usual size]
+    /// Use huge pages for the shared memory: of the machine's default size, or of the size named,
+    /// such as 1GiB. They must be reserved (vm.nr_hugepages) [default: pages of the usual size]
     #[arg(
         long, env = "HOPLITE_HUGE_PAGES", value_name = "SIZE",
         num_args = 0..=1, require_equals = true, default_missing_value = "default"
     )]
     huge_pages: Option<HugePages>,
-    /// Deprecated, use --huge-pages: no file is made. Below a hugetlbfs, the shared memory is made of huge pages of the size that it has;
-    /// below a tmpfs, of pages of the usual size
+    /// Deprecated, use --huge-pages: no file is made. Below a hugetlbfs, the shared memory uses
+    /// huge pages of its page size; below a tmpfs, pages of the usual size
     #[arg(long, env = "HOPLITE_ARENA_FILE", value_name = "PATH", hide = true)]
     arena_file: Option<PathBuf>,
-    /// Do not touch the shared memory at the start: less memory is in use, first puts are slower
+    /// Leave the shared memory untouched at the start: less memory is in use, and first puts are
+    /// slower
     #[arg(
         long, env = "HOPLITE_NO_PREFAULT", value_name = "BOOL",
         num_args = 0..=1, require_equals = true, default_missing_value = "true"
@@ -90,8 +99,8 @@ pub(crate) struct Settings {
     /// Name of the cluster; daemons of other clusters are refused [default: hoplite]
     #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
-    /// Where this node is, outermost first by the keys zone, pod, rack and host, as in zone=a,rack=7: stores take objects from close
-    /// ones. The directory shows labels with other keys too
+    /// Place of this node, outermost first by the keys zone, pod, rack and host, as in
+    /// zone=a,rack=7: stores prefer close senders. The dashboard shows labels with other keys too
     #[arg(long, env = "HOPLITE_LABELS", value_name = "KEY=VALUE,...", value_delimiter = ',')]
     labels: Option<Vec<String>>,
     #[command(flatten)]
@@ -99,11 +108,12 @@ pub(crate) struct Settings {
     /// Largest object [default: 1TiB, and never more than the shared memory]
     #[arg(long, env = "HOPLITE_MAX_OBJECT", value_name = "SIZE")]
     max_object: Option<Size>,
-    /// Smaller objects are kept in the directory too, and answered by it [default: 8KiB; at most 1MiB]
+    /// Keep smaller objects in the directory too, which answers gets of them [default: 8KiB; at
+    /// most 1MiB]
     #[arg(long, env = "HOPLITE_INLINE_BELOW", value_name = "SIZE")]
     inline_below: Option<Size>,
-    /// Smaller objects are put without waiting for the directory, unless their callers want that; it hears of them when they are
-    /// complete [default: 64KiB; at most 1MiB]
+    /// Put smaller objects without waiting for the directory, unless the caller asks for that; the
+    /// store announces them when they are complete [default: 64KiB; at most 1MiB]
     #[arg(long, env = "HOPLITE_CONFIRM_FROM", value_name = "SIZE")]
     confirm_from: Option<Size>,
     /// Most copies in this store [default: 1048576]
@@ -121,22 +131,25 @@ pub(crate) struct Settings {
     /// Most ids that the open deletes and waits of one client name together [default: 65536]
     #[arg(long, env = "HOPLITE_MAX_IDS", value_name = "COUNT")]
     max_ids: Option<usize>,
-    /// How long a store may be away before its copies count as lost; for the directory inside this store [default: 1s]
+    /// Time that a store may be away before its copies count as lost; for the directory inside this
+    /// store [default: 1s]
     #[arg(long, env = "HOPLITE_NODE_GRACE", value_name = "DURATION")]
     node_grace: Option<TimeSpan>,
-    /// What one stream to another store gets, a second, for the planning of reduces [default: measured]
+    /// Bandwidth of one stream to another store, in bytes per second, for the planning of reduces
+    /// [default: measured]
     #[arg(long, env = "HOPLITE_LINK_BANDWIDTH", value_name = "SIZE")]
     link_bandwidth: Option<Size>,
-    /// How long a byte takes to another store, for the planning of reduces [default: measured]
+    /// One-way latency to another store, for the planning of reduces [default: measured]
     #[arg(long, env = "HOPLITE_LINK_LATENCY", value_name = "DURATION")]
     link_latency: Option<TimeSpan>,
-    /// How the stores of an allreduce exchange data that this one coordinates: auto is what is expected to be fastest. The others are
-    /// for comparison: ring, halving-doubling, hdrm, hierarchical; the last two only where the labels tell of groups that fit [default: auto]
+    /// Schedule of the allreduces that this store coordinates: auto picks the one with the shortest
+    /// expected time. The others are for comparison: ring, halving-doubling, hdrm, hierarchical;
+    /// hdrm and hierarchical need labels with fitting groups [default: auto]
     #[arg(long, env = "HOPLITE_ALLREDUCE_SCHEDULE", value_name = "NAME")]
     allreduce_schedule: Option<AllreduceSchedule>,
 }
 
-/// The names of what allreduces can be told to use.
+/// The schedules for allreduces.
 #[derive(Debug, Clone, Copy, Default, PartialEq, clap::ValueEnum)]
 enum AllreduceSchedule {
     #[default]
@@ -172,7 +185,7 @@ impl FromStr for HugePages {
 
     fn from_str(text: &str) -> Result<Self, NotASize> {
         match text {
-            // As a variable or in a file, a flag without a value is `true`.
+            // In a variable or a file, a flag without a value is `true`.
             "default" | "true" => Ok(Self::OfDefaultSize),
             "false" => Ok(Self::None),
             size => size.parse().map(Self::Of),
@@ -180,7 +193,7 @@ impl FromStr for HugePages {
     }
 }
 
-/// The reason for which settings cannot be followed.
+/// The reason for which settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error(transparent)]
@@ -191,39 +204,39 @@ pub(crate) enum SettingsError {
     Security(#[from] SecurityError),
     #[error("--huge-pages and --arena-file, which it replaces, exclude each other")]
     TwoBackings,
-    #[error("--arena-file, which --huge-pages replaces, cannot be followed")]
+    #[error("--arena-file cannot be used; use --huge-pages instead")]
     ArenaFile(#[source] hoplite_shm::Error),
     #[error("{text:?} is not a file mode in octal digits")]
     SocketMode { text: String },
     #[error(
-        "{text:?} is not a label of the form KEY=VALUE, with a key of 1 to {MAX_LABEL_KEY_BYTES} bytes and a value of up to {MAX_LABEL_VALUE_BYTES}"
+        "{text:?} is not a label of the form KEY=VALUE, with a key of 1 to {MAX_LABEL_KEY_BYTES} \
+         bytes and a value of up to {MAX_LABEL_VALUE_BYTES}"
     )]
     Label { text: String },
-    #[error("a node has one label {key:?}, and not several")]
+    #[error("the label {key:?} is set more than once")]
     LabelTwice { key: String },
     #[error("the labels {} and {} contradict each other", .labels[0], .labels[1])]
     LabelsContradict { labels: [String; 2] },
     #[error("a node has up to {MAX_LABELS} labels")]
     TooManyLabels,
     #[error(
-        "--directory and --directory-listen exclude each other: the directory is elsewhere or in this store"
+        "--directory and --directory-listen exclude each other: the directory is elsewhere or in \
+         this store"
     )]
     TwoDirectories,
-    #[error(
-        "--dashboard is served by the directory: by one inside this store, or else by hoplite-directory itself"
-    )]
+    #[error("--dashboard needs a directory inside this store; otherwise set it at hoplite-directory itself")]
     NoDashboard,
-    #[error("what is small can be set to 1MiB at most, not to {size_bytes} bytes")]
+    #[error("--inline-below and --confirm-from are 1MiB at most, not {size_bytes} bytes")]
     SmallTooLarge { size_bytes: u64 },
     #[error("{name} must be at least 1")]
     Zero { name: &'static str },
 }
 
 impl Settings {
-    /// Fills in the defaults and checks what is left.
+    /// Fills in the defaults and checks the result.
     pub(crate) fn resolve(self) -> Result<StoreConfig, SettingsError> {
         let limits = self.limits()?;
-        // Without peers it needs no port.
+        // A store without peers needs no port.
         let is_alone = self.listen.is_none()
             && self.advertise.is_none()
             && self.directory.is_none()
@@ -324,7 +337,7 @@ fn numbers(users: Vec<User>) -> Vec<u32> {
     users.into_iter().map(|user| user.0).collect()
 }
 
-/// The labels as pairs, by key.
+/// Splits labels into pairs, sorted by key.
 fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     if texts.len() > MAX_LABELS {
         return Err(SettingsError::TooManyLabels);
@@ -348,7 +361,8 @@ fn labels(texts: Vec<String>) -> Result<Vec<(String, String)>, SettingsError> {
     }
 }
 
-/// The host's name and this process's number: two stores on one host differ, and so do two runs of one.
+/// The host name and the process id. They differ for two stores on one host, and for two runs of
+/// one store.
 fn default_node_id() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let allowed = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.') { c } else { '_' };

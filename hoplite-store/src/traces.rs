@@ -1,10 +1,11 @@
-//! Which spans a store tells: one for each operation of a client, and one for each thing that is done for it by a shard, another
-//! store or this one.
+//! The spans of a store: one for each operation of a client, and one for each step that a shard,
+//! another store or this store performs for it.
 //!
-//! As the observer of metrics, [`Traces`] is shown every event and effect of the node, and needs no help of theirs. An effect
-//! belongs to the trace of a call that is open for its object, or, if there is none, of the event that has caused it: an event also
-//! makes the node do what was due for others. Questions to shards, pulls, combinations and hops have numbers, by which what
-//! comes of them later belongs to the same trace.
+//! Like the observer of metrics, [`Traces`] sees every event and effect of the node. An effect
+//! belongs to the trace of an open call for its object. Without such a call, it belongs to the
+//! trace of the event that caused it, because an event also triggers work that is due for other
+//! calls. Requests to shards, pulls, combinations and hops have numbers, which assign their later
+//! events to the same trace.
 
 mod collective;
 
@@ -21,20 +22,22 @@ use hoplite_core::shard::{PullOutcome, RequestId, ToShard, ToStore};
 use hoplite_daemon::metrics::label_of;
 use hoplite_daemon::{Span, SpanKind, Tracer};
 
-/// Most sources of a reduce that lead to it: what is done for further ones belongs to the event that has caused it.
+/// Most sources of a reduce that are linked to its trace. Work for further sources belongs to the
+/// trace of the event that caused it.
 const MAX_SOURCES: usize = 256;
 
-/// Begins and ends spans. To be shown each event before the node is, and each effect after it.
+/// Begins and ends spans. The engine passes each event before the node handles it, and each effect
+/// afterwards.
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
     node: String,
-    /// What has caused the present event.
+    /// The span that caused the present event.
     cause: Option<TraceContext>,
     calls: BTreeMap<(ClientId, CallId), Span>,
-    /// Puts whose bytes their clients write.
+    /// Puts whose clients still write bytes.
     writes: BTreeMap<CopyId, Span>,
-    /// The open calls for each object, and their spans, if they are recorded.
+    /// The open calls for each object, and their spans if these are recorded.
     callers: BTreeMap<ObjectId, BTreeMap<(ClientId, CallId), Option<TraceContext>>>,
     /// The objects of each open call.
     objects: BTreeMap<(ClientId, CallId), Vec<ObjectId>>,
@@ -43,28 +46,29 @@ pub(crate) struct Traces {
     combines: BTreeMap<CombineId, Work>,
     hops: BTreeMap<HopId, Work>,
     hostings: BTreeMap<HostingId, Span>,
-    /// The open calls that coordinate sessions.
+    /// The open calls that coordinate collectives.
     coordinating: BTreeSet<(ClientId, CallId)>,
-    /// The members of sessions that this store coordinates.
+    /// The members of the collectives that this store coordinates.
     enlistments: BTreeMap<EnlistmentId, Work>,
-    /// The sessions in which this store is a member, with the puts of their targets, and their spans, if they are recorded.
+    /// The collectives in which this store is a member: the put of the target, and the span if it
+    /// is recorded.
     memberships: BTreeMap<MembershipId, (PutId, Option<Span>)>,
     serves: BTreeMap<ServeId, Span>,
 }
 
-/// Something that is done for the span `parent`.
+/// A step that is done for the span `parent`.
 #[derive(Debug)]
 struct Work {
     span: Span,
     parent: TraceContext,
 }
 
-/// A question to a shard.
+/// A request to a shard.
 #[derive(Debug)]
 struct Ask {
     work: Work,
     shard: usize,
-    /// `true` if it is answered again and again.
+    /// `true` if the shard answers several times.
     is_subscription: bool,
 }
 
@@ -90,7 +94,7 @@ impl Traces {
         }
     }
 
-    /// Something has happened, because of the span `given`, if whoever asks for it has named one.
+    /// Handles an event. `given` is the caller's span, if the caller has named one.
     pub(crate) fn event(&mut self, event: &Event, given: Option<TraceContext>) {
         self.cause = match event {
             Event::Request { client, call, request } => self.request((*client, *call), request, given),
@@ -102,7 +106,7 @@ impl Traces {
                 open.into_iter().for_each(|key| drop(self.calls.remove(&key)));
                 None
             }
-            // What was asked there is asked elsewhere, or again.
+            // The node repeats its requests, or sends them to another shard.
             Event::ShardDown { shard } => {
                 self.asks.retain(|_, ask| ask.shard != *shard);
                 None
@@ -151,7 +155,7 @@ impl Traces {
         };
     }
 
-    /// The node does something; the answer is what it is done for.
+    /// Handles an effect. Returns the span for which the node performs it.
     pub(crate) fn effect(&mut self, effect: &Effect) -> Option<TraceContext> {
         match effect {
             Effect::Reply { client, call, response } => {
@@ -233,7 +237,7 @@ impl Traces {
             _ => None,
         };
         if let Some(id) = id {
-            // A client may give two calls one number.
+            // A client may use one number for two calls.
             self.forget(key);
             let ids: Vec<ObjectId> =
                 [id].into_iter().chain(sources.iter().take(MAX_SOURCES)).cloned().collect();
@@ -251,7 +255,7 @@ impl Traces {
         context
     }
 
-    /// A call is not open any more.
+    /// Forgets a call that is no longer open.
     fn forget(&mut self, key: (ClientId, CallId)) {
         self.coordinating.remove(&key);
         for id in self.objects.remove(&key).into_iter().flatten() {
@@ -264,13 +268,13 @@ impl Traces {
         }
     }
 
-    /// For whom something is done about these objects.
+    /// The span of an open call for one of these objects, or else of the present event.
     fn parent<'a>(&self, ids: impl IntoIterator<Item = &'a ObjectId>) -> Option<TraceContext> {
         let callers = ids.into_iter().find_map(|id| self.callers.get(id));
         callers.map_or(self.cause, |callers| callers.values().flatten().next().copied())
     }
 
-    /// What a request begins, and what it ends.
+    /// Begins and ends the spans of a request.
     fn asked(
         &mut self,
         key: (ClientId, CallId),
@@ -286,7 +290,7 @@ impl Traces {
             Request::Locate { id, .. } => self.call("locate", id, given),
             Request::Delete { .. } => self.begin("delete", SpanKind::Server, given),
             Request::Wait { .. } => self.begin("wait", SpanKind::Server, given),
-            // The rest of a put.
+            // The second half of a put.
             Request::Seal { copy, .. } => self.writes.remove(copy),
             Request::Cancel { call } | Request::Unsubscribe { call } => {
                 self.forget((key.0, *call));
@@ -309,7 +313,8 @@ impl Traces {
         self.begin_for(name, SpanKind::Server, given, id)
     }
 
-    /// Something is said to a shard; what is a question is entered, or was before and is repeated.
+    /// Handles a message to a shard. Begins a span for a new request, and keeps the span of a
+    /// repeated one.
     fn tells(&mut self, shard: usize, message: &ToShard) -> Option<TraceContext> {
         let (id, request) = match message {
             ToShard::Query(query) => (&query.id, query.request),
@@ -331,7 +336,7 @@ impl Traces {
         Some(context)
     }
 
-    /// A shard has said something; the answer is what it had been asked for.
+    /// Handles a message from a shard. Returns the span for which the request was made.
     fn answered(&mut self, message: &ToStore) -> Option<TraceContext> {
         let (request, failure) = match message {
             ToStore::Granted(grant) => (grant.request, None),
@@ -375,7 +380,7 @@ impl Traces {
 }
 
 impl Work {
-    /// Says how it went; the answer is what it was for.
+    /// Ends the span with an outcome. Returns the span's parent.
     fn end(mut self, outcome: String, is_success: bool) -> TraceContext {
         if !is_success {
             self.span.fail(outcome.clone());
@@ -385,7 +390,7 @@ impl Work {
     }
 }
 
-/// Enters what is done now; answers what its children name as their parent.
+/// Records running work. Returns the context for its child spans.
 fn enter<K: Ord>(works: &mut BTreeMap<K, Work>, key: K, work: Work) -> TraceContext {
     let context = work.span.context();
     works.insert(key, work);

@@ -1,4 +1,4 @@
-//! Strategies for the types that travel, for the property tests of this crate.
+//! Strategies for wire types, for the property tests of this crate.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -95,7 +95,7 @@ pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     })
 }
 
-/// What somebody says, as it may be shown.
+/// A text of a peer in the form in which it may be shown.
 fn text(pattern: &'static str) -> impl Strategy<Value = String> {
     pattern.prop_map(|text| escape(&text))
 }
@@ -146,7 +146,7 @@ fn missing() -> impl Strategy<Value = Missing> {
     prop_oneof![of_objects, of_stores]
 }
 
-/// Every error but a version mismatch: decoding swaps its two versions.
+/// Every error except a version mismatch, whose two versions are swapped by decoding.
 pub(crate) fn error() -> impl Strategy<Value = Error> {
     let operation = select(vec![
         Operation::Put,
@@ -377,7 +377,7 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
     prop_oneof![
         (id(), put(), verdict()).prop_map(|(id, put, verdict)| ToStore::Published { id, put, verdict }),
         grant().prop_map(ToStore::Granted),
-        // Larger inline objects than these are in the tests of the limit.
+        // Larger inline objects are covered by the tests of the limit.
         inline.prop_filter("small", |message| match message {
             ToStore::Inline { bytes, .. } => bytes.len() <= 1 << 20,
             _ => true,
@@ -581,7 +581,8 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
             let output = ObjectId::of_hop(put);
             let item = dtype.size_bytes();
             for input in &mut inputs {
-                // Up to here each number counts elements, and the size counts only those behind the range.
+                // Up to here each number counts elements, and the size counts only the elements
+                // after the range.
                 input.size_bytes = (input.base_bytes + elements + input.size_bytes) * item;
                 input.base_bytes *= item;
             }
@@ -646,7 +647,7 @@ fn kind() -> impl Strategy<Value = Collective> {
     ])
 }
 
-/// Everything with which a member ends.
+/// Every report with which a member ends.
 pub(crate) fn member_report(members: usize) -> impl Strategy<Value = Report> {
     let failure = hop_failure(members).prop_map(|failure| match failure {
         HopFailure::Unreachable => Failure::Refused(Error::ShuttingDown),

@@ -1,4 +1,4 @@
-//! Limits on what a peer may say, and the checks of the fields that many messages share.
+//! Limits on messages of peers, and the checks of fields that many messages share.
 //!
 //! A field of only one message is checked where that message is converted.
 
@@ -10,13 +10,13 @@ use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::shard::UNREACHABLE;
 
-/// Longest time that a request may wait; longer times are cut to it. It is longer than anybody means, and so short that
-/// arithmetic on times does not overflow.
+/// Longest time that a request may wait; longer times are cut to it. It is longer than any real
+/// timeout, and short enough that arithmetic on times cannot overflow.
 pub const MAX_TIMEOUT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 /// Most bytes of an inline object on the wire. Shards apply their own, usually lower, limit.
 pub const MAX_INLINE_BYTES: usize = 1 << 20;
-/// Most bytes of an object that a client puts by one request, through the socket. More of them cost the same through the socket
-/// as a second request that tells the store that they are in the arena.
+/// Most bytes of an object that a client puts in one request through the socket. Above this size,
+/// sending the bytes costs as much as a second request that seals the bytes in the arena.
 pub const MAX_PUT_BYTES: usize = 8 << 10;
 /// Most nodes that a query may ask to avoid.
 pub const MAX_AVOIDED_NODES: usize = 64;
@@ -28,11 +28,13 @@ pub const MAX_LABEL_KEY_BYTES: usize = 63;
 pub const MAX_LABEL_VALUE_BYTES: usize = 255;
 /// Most messages in one frame of a session.
 pub const MAX_MESSAGES_PER_BATCH: usize = 4096;
-/// Most bytes of one frame that a store sends in a session: a batch is closed at 1 MiB, and its last message may be an inline object.
+/// Most bytes of one frame that a store sends in a session: a batch is closed at 1 MiB, and its
+/// last message may be an inline object.
 pub const MAX_BATCH_BYTES: usize = 4 << 20;
-/// Most bytes that a shard sends at once: a page of a listing, whose last object may be on every node, or all locations of an object.
+/// Most bytes that a shard sends at once: all locations of an object, or a page of a listing whose
+/// last object may be on every node.
 pub const MAX_SHARD_FRAME_BYTES: usize = 64 << 20;
-/// Most locations of one object in one message: one for each node of the largest cluster that is simulated.
+/// Most locations of one object in one message: one for each node of the largest simulated cluster.
 pub const MAX_LOCATIONS: usize = 10_000;
 /// Most objects in one page of a listing.
 pub const MAX_LISTED_OBJECTS: usize = 10_000;
@@ -47,7 +49,7 @@ pub(crate) fn encode_id(id: &ObjectId) -> Bytes {
 }
 
 pub(crate) fn encode_timeout(timeout: Duration) -> u64 {
-    // Rounded up, so that a timeout that is not zero does not become zero.
+    // Rounded up, so that a small timeout does not become zero.
     let millis = timeout.as_nanos().div_ceil(1_000_000);
     u64::try_from(millis).unwrap_or(u64::MAX)
 }
@@ -56,28 +58,28 @@ pub(crate) fn decode_timeout(timeout_ms: u64) -> Duration {
     Duration::from_millis(timeout_ms).min(MAX_TIMEOUT)
 }
 
-/// The text of the address of a store; empty if the store is [`UNREACHABLE`].
+/// The text of a store's address; empty if the store is [`UNREACHABLE`].
 pub fn encode_address(address: SocketAddr) -> String {
     if address == UNREACHABLE { String::new() } else { address.to_string() }
 }
 
-/// Checks the address of a store, which is empty if the store has no data plane.
+/// Checks a store's address, which is empty if the store has no data plane.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is neither empty nor an address.
+/// [`Error::Malformed`] if the text is neither empty nor an address.
 pub fn decode_store_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     if text.is_empty() { Ok(UNREACHABLE) } else { decode_address(text, plane) }
 }
 
-/// Checks an address at which a peer says that a node can be reached.
+/// Checks the address of a node in a peer's message.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is none.
+/// [`Error::Malformed`] if the text is not an address with a port.
 pub fn decode_address(text: &str, plane: Plane) -> Result<SocketAddr> {
     let address = if text.len() > MAX_ADDRESS_BYTES { None } else { text.parse::<SocketAddr>().ok() };
     match address {
         Some(address) if address.port() != 0 => Ok(address),
-        _ => Err(Error::malformed(plane, "an address that nobody can be reached at")),
+        _ => Err(Error::malformed(plane, "an address that cannot be reached")),
     }
 }
 
@@ -89,7 +91,7 @@ pub(crate) fn decode_optional_node(text: &str) -> Result<Option<NodeId>> {
     if text.is_empty() { Ok(None) } else { Ok(Some(NodeId::new(text)?)) }
 }
 
-/// Refuses more than `maximum` things.
+/// Returns an error if `length` exceeds `maximum`.
 pub(crate) fn check_count(what: &'static str, length: usize, maximum: usize) -> Result<()> {
     if length > maximum { Err(Error::limit_exceeded(what, maximum as u64)) } else { Ok(()) }
 }

@@ -1,4 +1,4 @@
-//! What the dashboard's page asks a shard for, by HTTP. The answers are JSON.
+//! The requests of the dashboard's page to a shard, over HTTP. The answers are JSON.
 
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
 use hoplite_core::shard::ObjectSearch;
@@ -7,43 +7,44 @@ use self::query::{from_hex, number, value};
 
 pub mod query;
 
-/// Most nodes of one answer: about 400 KiB of JSON. As many are grouped by their labels.
+/// Most nodes in one answer: about 400 KiB of JSON. As many are grouped by their labels.
 pub const MAX_NODES: usize = 1000;
-/// Longest name of a label that nodes can be grouped by, in bytes.
+/// Longest label key by which nodes can be grouped, in bytes.
 pub const MAX_KEY_BYTES: usize = 255;
-/// Most objects of one answer.
+/// Most objects in one answer.
 pub const MAX_OBJECTS: usize = 200;
-/// What can be asked.
+/// A request of the page.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Question {
-    /// How the shard is, and the cluster as a whole.
+    /// The state of the shard, and of the cluster as a whole.
     Overview,
     /// Nodes, by name.
     Nodes {
-        /// Those whose names come after this one.
+        /// Only nodes whose names are greater.
         after: String,
-        /// At most so many.
+        /// Most nodes in the answer.
         limit: usize,
     },
     /// Objects, by id.
     Objects(ObjectSearch),
     /// One object.
     Object(ObjectId),
-    /// What is on its way.
+    /// Running transfers.
     Transfers,
-    /// Reduces that are under way.
+    /// Running reduces.
     Reduces,
-    /// Links between nodes, or groups of nodes with the same value of a label; of no label if it is empty.
+    /// Links between nodes, or between groups of nodes with the same value of a label. An empty key
+    /// means nodes.
     Links {
         /// The key of the label.
         group: String,
     },
-    /// What has happened.
+    /// Recent events.
     Events,
 }
 
 impl Question {
-    /// What a path and a query ask for; `None` if they make no sense.
+    /// Parses a path and a query; `None` if they are invalid.
     pub fn parse(path: &str, query: &[u8]) -> Option<Self> {
         let limit = |most: usize| {
             let wanted = number(query, "limit", 100)?;

@@ -1,4 +1,4 @@
-//! The data plane: what stores ask of each other, and how hops of a reduce end.
+//! The data plane: requests between stores, and the outcomes of hops of a reduce.
 
 pub mod frame;
 pub mod probe;
@@ -25,18 +25,18 @@ use crate::reduce::{decode_op, encode_op};
 use crate::v1::end::Outcome;
 use crate::{error, v1};
 
-/// Asks for a range of the bytes of a copy, as they become valid.
+/// A request for a range of the bytes of a copy, as they become valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pull {
     /// The object to send.
     pub id: ObjectId,
-    /// Which put.
+    /// The put of the object.
     pub put: PutId,
     /// The size of the whole object.
     pub size_bytes: u64,
-    /// Which of its bytes.
+    /// The requested range of bytes.
     pub range: Range<u64>,
-    /// `true` if it is the output of a hop, which may not have begun yet.
+    /// `true` if the object is the output of a hop, which may not have begun yet.
     pub awaits_hop: bool,
 }
 
@@ -53,14 +53,14 @@ pub fn encode_pull(pull: &Pull) -> v1::Pull {
     }
 }
 
-/// Checks a request for bytes: the range lies in the object.
+/// Checks a request for bytes: the range must lie in the object.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The violated rule.
 pub fn decode_pull(pull: v1::Pull) -> Result<Pull> {
     let end_bytes = pull.end_bytes.unwrap_or(pull.size_bytes);
     if pull.offset_bytes > end_bytes || end_bytes > pull.size_bytes {
-        return Err(malformed("a range that is not in the object"));
+        return Err(malformed("a range outside the object"));
     }
     Ok(Pull {
         id: ObjectId::new(&pull.id)?,
@@ -86,11 +86,11 @@ pub fn encode_hop(hop: &Hop) -> v1::Combine {
     }
 }
 
-/// Checks a hop that a coordinator asks for: the operation is defined for the elements, all ranges lie in their objects
-/// and consist of whole elements.
+/// Checks the hop that a coordinator requests. The operation must be defined for the elements. All
+/// ranges must lie in their objects and consist of whole elements.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The violated rule.
 pub fn decode_hop(combine: v1::Combine) -> Result<Hop> {
     check_count("inputs of a hop", combine.inputs.len(), MAX_HOP_INPUTS)?;
     if combine.inputs.is_empty() {
@@ -99,18 +99,18 @@ pub fn decode_hop(combine: v1::Combine) -> Result<Hop> {
     let op = decode_op(combine.op, Plane::Data)?;
     let dtype = decode_dtype(combine.dtype).ok_or(malformed("unknown element type"))?;
     if !op.is_defined_for(dtype) {
-        return Err(malformed("an operation that the element type does not have"));
+        return Err(malformed("an operation that is undefined for the element type"));
     }
     let (size_bytes, offset_bytes) = (combine.size_bytes, combine.offset_bytes);
     check_aligned(dtype, [size_bytes, offset_bytes])?;
     if offset_bytes > size_bytes {
-        return Err(malformed("a hop that begins behind its end"));
+        return Err(malformed("a hop that begins after its end"));
     }
     let put = PutId(combine.put);
     let output = ObjectId::new(&combine.output)?;
     if output != ObjectId::of_hop(put) {
-        // Anything else could be the name of an object.
-        return Err(malformed("the output of a hop under a name that is not private"));
+        // Any other name could belong to an object.
+        return Err(malformed("the output of a hop with a name that is not private"));
     }
     let inputs = combine.inputs.into_iter().map(|input| decode_input(input, size_bytes, dtype));
     Ok(Hop {
@@ -162,7 +162,7 @@ fn check_aligned(dtype: Dtype, positions: [u64; 2]) -> Result<()> {
     }
 }
 
-/// The end of a hop that failed.
+/// Encodes the failure of a hop.
 pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
     let refused = |reason: &Error| v1::End {
         outcome: Outcome::Refused.into(),
@@ -179,15 +179,15 @@ pub fn encode_hop_failure(failure: &HopFailure) -> v1::End {
             ..Default::default()
         },
         HopFailure::Refused(reason) => refused(reason),
-        // Nobody says this of itself.
+        // A host never reports itself unreachable.
         HopFailure::Unreachable => refused(&Error::unavailable("the store")),
     }
 }
 
-/// Returns the reason for which a hop of so many `inputs` ended that was not released.
+/// Decodes the failure of a hop with `inputs` inputs.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is no end of such a hop.
+/// [`Error::Malformed`] if it cannot be the failure of such a hop.
 pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
     match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Refused, Some(reason), _) => Ok(HopFailure::Refused(error::decode(reason, Plane::Data))),
@@ -195,13 +195,13 @@ pub fn decode_hop_failure(end: v1::End, inputs: usize) -> Result<HopFailure> {
             let (index, outcome) = decode_failed_input(&failed, inputs)?;
             Ok(HopFailure::Input { index, outcome })
         }
-        _ => Err(malformed("an end that says nothing of the hop")),
+        _ => Err(malformed("an end without the outcome of the hop")),
     }
 }
 
 fn decode_failed_input(failed: &v1::FailedInput, inputs: usize) -> Result<(usize, PullOutcome)> {
     let index = usize::try_from(failed.index).ok().filter(|index| *index < inputs);
-    let index = index.ok_or(malformed("an input that is not there"))?;
+    let index = index.ok_or(malformed("an input index out of range"))?;
     match decode_pull_outcome(failed.outcome, Plane::Data)? {
         PullOutcome::Complete => Err(malformed("a failure of an input that is complete")),
         outcome => Ok((index, outcome)),

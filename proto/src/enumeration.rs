@@ -1,6 +1,7 @@
 //! Enumerations on the wire: one macro writes both directions, so that they cannot disagree.
 
-/// Defines `$encode` and `$decode` between a core enum and a generated one; other numbers are malformed.
+/// Defines `$encode` and `$decode` between a core enum and a generated one. Other numbers are
+/// malformed.
 macro_rules! enumeration {
     ($vis:vis $encode:ident, $decode:ident: $core:ty, $wire:ty, $what:literal { $($variant:ident),* $(,)? }) => {
         $vis fn $encode(value: $core) -> i32 {

@@ -80,18 +80,20 @@ pub fn encode(error: &Error) -> v1::Error {
             v1::Error { code, text: reason.to_string(), a: encode_plane(*plane), ..Default::default() }
         }
         Error::Unavailable { what } => v1::Error { code, text: what.to_string(), ..Default::default() },
-        // Variants without fields. A new variant with fields travels as its code and its text until it has an arm here.
+        // Variants without fields. A new variant with fields travels as its code and its text until
+        // it gets an arm here.
         _ => v1::Error { code, text: error.to_string(), ..Default::default() },
     }
 }
 
-/// The error that a peer reported.
+/// Decodes the error that a peer reported.
 ///
-/// Never fails: a code that this version does not know, or fields that do not fit the code, become
-/// [`Error::Malformed`] with the peer's text. What in a text would disturb a terminal is [escaped](escape). The two sides of [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] are
-/// swapped, so that "ours" means this side.
+/// Never fails: an unknown code, or fields that do not fit the code, become [`Error::Malformed`]
+/// with the peer's text. Characters that would disturb a terminal are [escaped](escape). The two
+/// sides of [`Error::VersionMismatch`] and [`Error::ClusterMismatch`] are swapped, so that "ours"
+/// means this side.
 pub fn decode(error: v1::Error, plane: Plane) -> Error {
-    // These two are quoted, and escaped, when they are shown.
+    // These two are quoted and escaped when they are displayed.
     let name = || cut(error.text.clone());
     let text = shown(&error.text);
     let object = || ObjectId::new(&error.id).ok();
@@ -161,7 +163,7 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
     })
 }
 
-/// A text of a peer as it may be shown, cut to [`MAX_TEXT_BYTES`].
+/// A text of a peer in displayable form, cut to [`MAX_TEXT_BYTES`].
 pub(crate) fn shown(text: &str) -> String {
     cut(escape(text))
 }
@@ -304,7 +306,7 @@ pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
         Missing::Answer { address } => {
             v1::Missing { kind: MissingKind::Answer.into(), address: address.clone(), ..Default::default() }
         }
-        // A kind that has no form here is not told.
+        // A kind without a form here is left out.
         _ => v1::Missing::default(),
     }
 }
@@ -319,13 +321,13 @@ fn of_nodes<'a>(kind: MissingKind, nodes: impl IntoIterator<Item = &'a NodeId>) 
     v1::Missing { kind: kind.into(), nodes, ..Default::default() }
 }
 
-/// The wire form of a reason: without a cause of its own, so that no message nests for ever.
+/// The wire form of a reason. Its own cause is left out, so that messages cannot nest without end.
 fn encode_reason(reason: &Error) -> Option<Box<v1::Error>> {
     Some(Box::new(v1::Error { missing: None, ..encode(reason) }))
 }
 
-/// The cause that a peer has sent. `None` for a kind that this version does not know, and for one that breaks a limit: the timeout
-/// itself counts all the same.
+/// Decodes the cause of a timeout. `None` for an unknown kind, and for a cause that exceeds a
+/// limit; the timeout itself stays valid.
 pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missing> {
     let kind = MissingKind::try_from(missing.kind).ok()?;
     check_count("named objects of a cause", missing.ids.len(), MAX_NAMED).ok()?;

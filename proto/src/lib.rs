@@ -1,16 +1,22 @@
-//! The protocols of Hoplite: generated types, and their checked conversion to and from the types of `hoplite-core`.
+//! The protocols of Hoplite: generated types, and their checked conversion to and from the types of
+//! `hoplite-core`.
 //!
 //! * [`directory`]: the control plane, sessions between stores and shards.
-//! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages are delimited.
-//! * [`data`]: the data plane, between stores; [`data::frame`] is how its messages and bytes are delimited.
-//! * [`dashboard`]: what the dashboard's page asks for.
-//! * [`error`] and [`metadata`]: what all planes share; [`trouble`]: the troubles of a store; `status`: an error as the status of a gRPC call.
-//! * [`trace`]: to which trace a message belongs.
-//! * [`socket_path`]: where the local socket is by default; [`socket_place`]: who could replace it,
-//!   and how it is reached.
-//! * [`bounds`]: limits on what a peer may say. Every length is checked here, once; the core types carry the proof.
+//! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages
+//!   are delimited.
+//! * [`data`]: the data plane, between stores; [`data::frame`] is how its messages and bytes are
+//!   delimited.
+//! * [`dashboard`]: the requests of the dashboard's page.
+//! * [`error`] and [`metadata`]: types that all planes share; [`trouble`]: the problems of a store;
+//!   `status`: an error as the status of a gRPC call.
+//! * [`trace`]: the trace of a message.
+//! * [`socket_path`]: the default path of the local socket; [`socket_place`]: checks that no other
+//!   user can replace it.
+//! * [`bounds`]: limits on messages of peers. Every length is checked here, once; the core types
+//!   carry the proof.
 //!
-//! The feature `grpc` adds the clients and servers of the gRPC services, and `status`. Clients of a store do without it.
+//! The feature `grpc` adds the clients and servers of the gRPC services, and `status`. Clients of a
+//! store need no gRPC.
 #![forbid(unsafe_code)]
 
 /// The generated types, one for one with the files in `proto/hoplite/v1`.
@@ -23,7 +29,7 @@ pub mod v1 {
 #[cfg(feature = "grpc")]
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 
-/// The version that all three planes carry; peers must have the same one.
+/// The version of all three planes; peers must have the same one.
 pub const PROTOCOL_VERSION: u32 = 7;
 
 pub mod socket_path;

@@ -31,7 +31,7 @@ pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
 
 /// The element type with this number, if there is one.
 pub(crate) fn decode_dtype(number: i32) -> Option<Dtype> {
-    // Fourteen entries: a search through the forward mapping cannot disagree with it.
+    // Fourteen entries: searching the forward mapping keeps both directions consistent.
     Dtype::ALL.iter().copied().find(|dtype| encode_dtype(*dtype) == number)
 }
 
@@ -48,7 +48,7 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
 /// Checks the metadata of an object of `size_bytes` bytes; absent metadata means plain bytes.
 ///
 /// # Errors
-/// [`Error::InvalidMetadata`](hoplite_core::Error::InvalidMetadata), which says what disagrees.
+/// [`Error::InvalidMetadata`](hoplite_core::Error::InvalidMetadata), with the violated rule.
 pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadata> {
     let Some(metadata) = metadata else { return Ok(Metadata::default()) };
     let dtype = decode_dtype(metadata.dtype)
@@ -59,7 +59,7 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
     {
         return Err(MetadataError::TooManyDimensions { dimensions: shape.len() }.into());
     }
-    // A slice of what was received would keep all of that, for as long as the object lives.
+    // Copied, because a slice would keep the whole received buffer as long as the object lives.
     let agreement = metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
     let user = Bytes::copy_from_slice(&metadata.user);
     let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()? };

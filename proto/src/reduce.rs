@@ -1,4 +1,5 @@
-//! Operations of a reduce on the wire: clients ask for them on the local plane, coordinators on the data plane.
+//! Operations of a reduce on the wire: clients request them on the local plane, coordinators on the
+//! data plane.
 
 use hoplite_core::collective::Agreement;
 use hoplite_core::error::{Error, Plane, Result};
@@ -50,7 +51,7 @@ pub(crate) fn decode_kind(number: i32, plane: Plane) -> Result<Collective> {
 }
 
 pub(crate) fn decode_agreement(agreement: Option<v1::Agreement>, plane: Plane) -> Result<Agreement> {
-    let agreement = agreement.ok_or(Error::malformed(plane, "participants that agree about nothing"))?;
+    let agreement = agreement.ok_or(Error::malformed(plane, "a collective without an agreement"))?;
     Ok(Agreement {
         kind: decode_kind(agreement.collective, plane)?,
         op: decode_op(agreement.op, plane)?,
@@ -60,7 +61,7 @@ pub(crate) fn decode_agreement(agreement: Option<v1::Agreement>, plane: Plane) -
     })
 }
 
-/// The operation with this number.
+/// Decodes an operation.
 pub(crate) fn decode_op(number: i32, plane: Plane) -> Result<ReduceOp> {
     let known = ReduceOp::ALL.iter().copied().find(|op| encode_op(*op) == number);
     known.ok_or(Error::malformed(plane, "unknown operation of a reduce"))

@@ -1,7 +1,6 @@
-//! The place of a local socket: the directories that lead to it, who could replace them, and how it
-//! is reached.
+//! The place of a local socket: checks the directories on its path, and opens its address.
 //!
-//! The default path can be in `/tmp`, where any user can make a directory first and listen there.
+//! The default path can be in `/tmp`, where any user can create a directory first and listen there.
 //! [`SocketPlace::find`] therefore walks from the root to the socket and checks each directory.
 //! Clients, stores and the command line share this rule.
 
@@ -18,16 +17,16 @@ use rustix::fs::{FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 use rustix::net::SocketAddrUnix;
 
-/// The name of the variable that names the user as which the store runs.
+/// The variable with the user who runs the store.
 pub const DAEMON_USER_VARIABLE: &str = "HOPLITE_DAEMON_USER";
 
-/// The user as which the packages run a store. Only root can make this account.
+/// The user as which the packages run a store. Only root can create this account.
 pub const DEFAULT_DAEMON_USER: &str = "hoplite";
 
-/// Most symbolic links on the way to a socket; Linux allows as many.
+/// Most symbolic links on the path to a socket: the limit of Linux.
 const MAX_LINKS: u32 = 40;
 
-/// The extended attribute with which a file has more rights than its mode says.
+/// The extended attribute of a file whose access list grants more than its mode shows.
 const ACCESS_LIST: &str = "system.posix_acl_access";
 
 /// The users whose daemons, directories and links this process trusts: its own user, root, and the
@@ -39,23 +38,23 @@ pub struct TrustedUsers {
 }
 
 impl TrustedUsers {
-    /// Returns the user of this process, root, and `daemon_user`, by name or number. Without one,
-    /// this is the user [`DEFAULT_DAEMON_USER`], if the machine has it.
+    /// Trusts the user of this process, root, and `daemon_user`, by name or number. Without
+    /// `daemon_user`, trusts the user [`DEFAULT_DAEMON_USER`], if the machine has it.
     pub fn new(daemon_user: Option<&str>) -> Self {
         let daemon = daemon_user.filter(|user| !user.is_empty()).map(str::to_owned);
         Self { own: rustix::process::geteuid().as_raw(), daemon }
     }
 
-    /// As [`new`](Self::new), with the user that [`DAEMON_USER_VARIABLE`] names.
+    /// Acts as [`new`](Self::new) with the user in [`DAEMON_USER_VARIABLE`].
     pub fn from_environment() -> Self {
         Self::new(daemon_user_of_environment().as_deref())
     }
 
-    /// Returns `true` if `user` is one of them.
+    /// Returns `true` if `user` is trusted.
     ///
     /// # Errors
-    /// [`Distrust::NoSuchUser`] if the answer depends on the user of the daemon and the machine
-    /// does not know that name.
+    /// [`Distrust::NoSuchUser`] if the result depends on the daemon's user and the machine does not
+    /// know that name.
     pub fn includes(&self, user: u32) -> Result<bool, Distrust> {
         if user == self.own || user == 0 {
             return Ok(true);
@@ -71,13 +70,13 @@ impl TrustedUsers {
     }
 }
 
-/// Returns the user that [`DAEMON_USER_VARIABLE`] names; an empty variable counts as unset.
+/// Returns the user in [`DAEMON_USER_VARIABLE`]; an empty variable counts as unset.
 pub fn daemon_user_of_environment() -> Option<String> {
     let user = std::env::var_os(DAEMON_USER_VARIABLE)?;
     Some(user.to_string_lossy().into_owned()).filter(|user| !user.is_empty())
 }
 
-/// The reason for which a place is not trusted. Each message says what to do.
+/// The reason for which a place is not trusted. Each message contains advice.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
@@ -93,7 +92,7 @@ pub enum Distrust {
         /// The user id that owns it.
         owner: u32,
     },
-    /// Other users may write to a directory, and so replace what is in it.
+    /// Other users may write to a directory, and so replace its entries.
     #[error(
         "other users may write to {} (owner {owner}, mode {mode:o}) and could put a socket of their own there: run \
          `chmod go-w` on it, or use a socket in another directory",
@@ -104,7 +103,7 @@ pub enum Distrust {
         path: PathBuf,
         /// The user id that owns it.
         owner: u32,
-        /// Its permissions.
+        /// The mode of the directory.
         mode: u32,
     },
     /// The configured user of the daemon does not exist.
@@ -121,7 +120,7 @@ pub enum PlaceError {
     /// Another user could replace the socket.
     #[error(transparent)]
     Distrusted(#[from] Distrust),
-    /// The operating system refuses the way to the socket.
+    /// The operating system refuses access to the path.
     #[error("{}", std::io::Error::from(*.0))]
     System(Errno),
 }
@@ -146,12 +145,12 @@ impl fmt::Debug for SocketPlace {
 }
 
 impl SocketPlace {
-    /// Walks to the socket at `path`, through symbolic links too. The socket need not exist, its
-    /// directory must.
+    /// Walks to the socket at `path`, and follows symbolic links. The directory must exist; the
+    /// socket need not.
     ///
     /// Each directory on the way must belong to one of `users`. Other users must not be able to
-    /// write to it, unless it is sticky, as `/tmp` is: then a link or a socket in it must belong to
-    /// one of `users`, too.
+    /// write to it, unless it is sticky like `/tmp`. In a sticky directory, links and sockets must
+    /// belong to one of `users` too.
     ///
     /// # Errors
     /// [`PlaceError::Distrusted`] names the first directory that breaks the rule.
@@ -171,9 +170,8 @@ impl SocketPlace {
         }
     }
 
-    /// The address with which the socket is bound or connected to. A path that is too long for an
-    /// address is replaced by one through the open directory; the address is good as long as this
-    /// lives.
+    /// The address for binding or connecting the socket. A path that is too long for an address is
+    /// replaced by a path through the open directory. The address is valid as long as `self` lives.
     ///
     /// # Errors
     /// [`Errno::NAMETOOLONG`] if the name of the socket alone is too long, or `/proc` is missing.
@@ -191,18 +189,18 @@ impl SocketPlace {
     }
 }
 
-/// Checks that no other user can replace `directory` or what is in it, as [`SocketPlace::find`]
-/// does.
+/// Checks that no other user can replace `directory` or its entries, with the rule of
+/// [`SocketPlace::find`].
 ///
 /// # Errors
-/// As there.
+/// The errors of [`SocketPlace::find`].
 pub fn check_directory(directory: &Path, users: &TrustedUsers) -> Result<(), PlaceError> {
     let mut walk = Walk::start(directory, users)?;
     walk.enter_all_but(0)?;
     walk.require_known_owner()
 }
 
-/// What a name in a directory stands for.
+/// The kind of an entry in a directory.
 enum Entry {
     Directory(OwnedFd),
     Link(PathBuf),
@@ -210,17 +208,17 @@ enum Entry {
     Missing,
 }
 
-/// A walk along a path. Each directory is opened from the one before and checked as it is open, so
-/// nobody can exchange it between the check and the next step.
+/// A walk along a path. Each directory is opened from the previous one and checked while it is
+/// open, so that no user can exchange it between the check and the next step.
 struct Walk<'a> {
     users: &'a TrustedUsers,
     directory: OwnedFd,
-    /// Where `directory` is, for people.
+    /// The path of `directory`, for people.
     at: PathBuf,
-    /// The names that are left.
+    /// The remaining names.
     pending: VecDeque<OsString>,
     links: u32,
-    /// `true` if others may write to `directory`, which is sticky.
+    /// `true` if others may write to `directory`, and it is sticky.
     is_shared: bool,
     /// The owner of `directory`, if this user namespace cannot name it.
     unmapped_owner: Option<u32>,
@@ -228,8 +226,8 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn start(path: &Path, users: &'a TrustedUsers) -> Result<Self, PlaceError> {
-        // A relative path begins at the working directory, whose own path nobody else may be able
-        // to change either.
+        // A relative path begins at the working directory. No other user may be able to change the
+        // path of the working directory either.
         let path = std::path::absolute(path)
             .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::INVAL))?;
         let root = open(rustix::fs::CWD, OsStr::new("/"))?;
@@ -246,7 +244,7 @@ impl<'a> Walk<'a> {
         Ok(walk)
     }
 
-    /// Enters the directories of the names that are left, up to the last `rest` names.
+    /// Enters the directories of the remaining names, except for the last `rest` names.
     fn enter_all_but(&mut self, rest: usize) -> Result<(), PlaceError> {
         while self.pending.len() > rest
             && let Some(name) = self.pending.pop_front()
@@ -261,7 +259,7 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// Opens what `name` stands for, without following it.
+    /// Opens the entry `name` without following links.
     fn look(&self, name: &OsStr) -> Result<Entry, PlaceError> {
         let opened = match open(&self.directory, name) {
             Ok(opened) => opened,
@@ -273,7 +271,7 @@ impl<'a> Walk<'a> {
         if kind == FileType::Directory {
             return Ok(Entry::Directory(opened));
         }
-        // In a sticky directory, anybody can make an entry, and only its owner can replace it.
+        // In a sticky directory, any user can create an entry, and only its owner can replace it.
         if self.is_shared && !self.users.includes(found.st_uid)? {
             return Err(Distrust::Owner { path: self.at.join(name), owner: found.st_uid }.into());
         }
@@ -310,7 +308,7 @@ impl<'a> Walk<'a> {
         self.check()
     }
 
-    /// Checks the owner and the mode of the directory that was entered.
+    /// Checks the owner and the mode of the current directory.
     fn check(&mut self) -> Result<(), PlaceError> {
         let found = rustix::fs::fstat(&self.directory)?;
         let owner = found.st_uid;
@@ -330,8 +328,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// The directory of a socket must belong to a user whom this process knows. Above it, root may
-    /// be unmapped.
+    /// Checks that the directory of a socket belongs to a known user. The directories above may
+    /// belong to an unmapped root.
     fn require_known_owner(&self) -> Result<(), PlaceError> {
         match self.unmapped_owner {
             Some(owner) if !self.is_shared => Err(Distrust::Owner { path: self.at.clone(), owner }.into()),
@@ -343,7 +341,7 @@ impl<'a> Walk<'a> {
 fn open(directory: impl AsFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let open = |flags| rustix::fs::openat(directory.as_fd(), name, flags, Mode::empty());
-    // Only a directory that is asked for as one is mounted on demand.
+    // A directory on an automount is mounted only if it is opened as a directory.
     match open(flags | OFlags::DIRECTORY) {
         Err(Errno::NOTDIR | Errno::LOOP) => open(flags),
         opened => opened,
@@ -360,7 +358,7 @@ fn names(path: &Path) -> VecDeque<OsString> {
     path.components().filter_map(name).collect()
 }
 
-/// Returns `true` if a user other than the owner, or root, may make and replace entries.
+/// Returns `true` if users other than the owner and root may create and replace entries.
 fn others_may_write(found: &Stat, path: &Path) -> bool {
     let mode = Mode::from_raw_mode(found.st_mode);
     let group_writes = mode.contains(Mode::WGRP);
@@ -368,23 +366,23 @@ fn others_may_write(found: &Stat, path: &Path) -> bool {
         || group_writes && !(is_private_group(found.st_uid, found.st_gid) && has_no_access_list(path))
 }
 
-/// Returns `true` if the group is the one that many systems make for each user: of the user's name,
-/// with no other member.
+/// Returns `true` if the group is a private group, as many systems create for each user: it has the
+/// user's name and no other member.
 fn is_private_group(user: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(Some(group)) = Group::from_gid(Gid::from_raw(group)) else { return false };
     user.gid == group.gid && user.name == group.name && group.mem.iter().all(|member| *member == user.name)
 }
 
-/// Returns `true` if the mode says all: with an access list, the bits of the group stand for other
-/// users too.
+/// Returns `true` if the mode is complete. With an access list, the group bits apply to other users
+/// too.
 fn has_no_access_list(path: &Path) -> bool {
     let mut none = [0_u8; 0];
     matches!(rustix::fs::getxattr(path, ACCESS_LIST, &mut none[..]), Err(Errno::NODATA | Errno::NOTSUP))
 }
 
-/// Returns `true` if `user` stands for all users that this user namespace has no number for. The
-/// root of the machine is one of them in most containers without privileges.
+/// Returns `true` if `user` stands for all users without a number in this user namespace. In most
+/// containers without privileges, the root of the machine is one of them.
 fn is_unmapped(user: u32) -> bool {
     let overflow = fs::read_to_string("/proc/sys/kernel/overflowuid").ok();
     let maps = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
@@ -399,7 +397,7 @@ mod tests {
 
     use super::*;
 
-    /// A user id that no machine gives to anybody.
+    /// A user id that no machine assigns.
     const STRANGER: u32 = 4_000_001;
 
     fn users() -> TrustedUsers {
@@ -430,13 +428,13 @@ mod tests {
                 matches!(&refused, Distrust::Writable { path, mode: 0o757, .. } if path == open),
                 "{refused}"
             );
-            // Sticky, as /tmp is: only its owner can replace what is in it.
+            // Sticky like /tmp: only its owner can replace its entries.
             set_mode(open, 0o1777);
             SocketPlace::find(&socket, &users()).unwrap();
             check_directory(&inner, &users()).unwrap();
             set_mode(open, 0o755);
         }
-        // By a link, the same directories are passed.
+        // A path through a link passes the same directories.
         let link = place.path().join("link.sock");
         symlink(&socket, &link).unwrap();
         SocketPlace::find(&link, &users()).unwrap();
@@ -481,12 +479,12 @@ mod tests {
         assert!(is_owner(&refused, &path("theirs")), "{refused}");
         assert!(refused.to_string().contains("belongs to user 4000001"), "{refused}");
         assert!(refused.to_string().contains("HOPLITE_DAEMON_USER=4000001"), "{refused}");
-        // The user who runs the store may own it.
+        // The user who runs the store may own the directory.
         let configured = TrustedUsers::new(Some("4000001"));
         SocketPlace::find(&path("theirs/store.sock"), &configured).unwrap();
         assert!(!configured.includes(STRANGER + 1).unwrap());
 
-        // Where everybody may make entries, the entry must be of a trusted user.
+        // If all users may create entries, the entry must belong to a trusted user.
         set_mode(place.path(), 0o1777);
         symlink(path("ours"), path("link")).unwrap();
         std::os::unix::fs::lchown(path("link"), Some(STRANGER), None).unwrap();

@@ -10,7 +10,8 @@ use tonic::{Code, Status};
 use crate::error::{cut, decode, encode, shown};
 use crate::v1;
 
-/// The status that ends a gRPC call with `error`; its details carry the error itself, for [`from_status`].
+/// Converts `error` to the status of a gRPC call. The details of the status carry the error itself,
+/// for [`from_status`].
 pub fn to_status(error: &Error) -> Status {
     let code = match error {
         Error::InvalidId { .. }
@@ -47,7 +48,8 @@ pub fn to_status(error: &Error) -> Status {
     Status::with_details(code, message, details.encode_to_vec().into())
 }
 
-/// The error behind the status of a gRPC call: the one in its details, or else what the code says about the transport.
+/// Returns the error behind the status of a gRPC call: the error in its details, or else an error
+/// for the status code.
 pub fn from_status(status: &Status) -> Error {
     let details = RpcStatus::decode(status.details()).unwrap_or_default().details;
     let typed = details.into_iter().find(|detail| detail.type_url == DETAIL_TYPE);
@@ -59,7 +61,7 @@ pub fn from_status(status: &Status) -> Error {
         Code::InvalidArgument | Code::Unimplemented | Code::OutOfRange | Code::Internal | Code::DataLoss => {
             Error::Malformed { plane: Plane::Control, reason: Cow::Owned(text) }
         }
-        // Without details, the status is from tonic or HTTP/2 and is about a connection that does not work.
+        // A status without details comes from tonic or HTTP/2 and means a broken connection.
         _ => Error::Unavailable { what: Cow::Owned(format!("the directory ({text})")) },
     }
 }

@@ -77,7 +77,7 @@ except hoplite.InvalidRequest as error:
 """
     done = run(code, node.sockets[0], timeout="soon")
     assert "HOPLITE_TIMEOUT" in done.stdout
-    assert '"soon" is no timeout' in done.stdout
+    assert '"soon" is not a timeout' in done.stdout
     code = "import hoplite._native; print(hoplite._native.default_timeout())"
     for timeout, default in {"": "300.0", "7": "7.0", "1min 30s": "90.0", "never": "None"}.items():
         assert run(code, timeout=timeout).stdout.strip() == default

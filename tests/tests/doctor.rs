@@ -1,4 +1,5 @@
-//! What `hoplite doctor` says of a real directory: with the right credentials, with wrong ones, and with none.
+//! What `hoplite doctor` says of a real directory: with the right credentials, with wrong ones, and
+//! with none.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -102,6 +103,6 @@ fn the_doctor_tells_a_directory_that_is_down_from_a_port_that_is_silent() {
     let address = silent.local_addr().unwrap().to_string();
     for flags in [&[][..], &tls] {
         assert_says(doctor(&address, flags), "bad", "but does not answer in time");
-        assert_says(doctor("127.0.0.1:1", flags), "bad", "is not reached: Connection refused");
+        assert_says(doctor("127.0.0.1:1", flags), "bad", "cannot be reached: Connection refused");
     }
 }

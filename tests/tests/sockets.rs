@@ -216,7 +216,7 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     assert!(writer.get("after", PATIENCE).unwrap()[..] == large[..]);
     await_that("a socket again", || Client::connect(&socket).is_ok());
     assert!(Client::connect(&socket).unwrap().get("after", PATIENCE).unwrap()[..] == large[..]);
-    cluster.store(0).await_log("the socket's file was removed, and is made again");
+    cluster.store(0).await_log("the socket's file was removed; created it again");
     // Whoever starts another store there finds this one.
     let (code, text) = run_to_end(&mut cluster.store_command(0));
     assert_eq!(code, 1, "{text}");

@@ -1,5 +1,5 @@
-//! One default of timeouts, through both clients in Rust and the command line. `python/tests/test_timeouts.py` has the same for
-//! Python.
+//! One default of timeouts, through both clients in Rust and the command line.
+//! `python/tests/test_timeouts.py` has the same for Python.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -57,7 +57,7 @@ fn a_wrong_variable_is_an_error_that_names_it() {
     {
         assert_eq!(output.status.code(), Some(1));
         let said = text(&output.stderr);
-        assert!(said.contains("HOPLITE_TIMEOUT") && said.contains("\"soon\" is no timeout"), "{said}");
+        assert!(said.contains("HOPLITE_TIMEOUT") && said.contains("\"soon\" is not a timeout"), "{said}");
     }
     // An empty one counts as unset.
     assert_eq!(text(&worker(&socket, "", "put x 1").stdout), "done\n");

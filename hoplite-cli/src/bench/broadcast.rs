@@ -13,9 +13,9 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Receivers that do not arrive together arrive one after the other, this part of a single transfer apart.
+/// The pause between two staggered receivers, as a part of the time of a single transfer.
 const STAGGER: f64 = 0.5;
-/// The time that the receivers may take to get ready before they start at the same moment.
+/// Time for the receivers to get ready before they start at the same moment.
 const START_DELAY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, clap::Args)]
@@ -23,7 +23,7 @@ pub(crate) struct Arguments {
     /// The size of the object
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     pub(super) size: u64,
-    /// How many receivers; several numbers for several measurements
+    /// Number of receivers; several numbers for several measurements
     #[arg(
         long,
         value_name = "N,...",
@@ -32,13 +32,13 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u32).range(1..=255)
     )]
     receivers: Vec<u32>,
-    /// How often each broadcast is made
+    /// Number of broadcasts
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
 }
 
 impl Arguments {
-    /// The origin and as many receivers as are needed at most.
+    /// Returns the number of nodes: the origin and the largest number of receivers.
     pub(super) fn nodes(&self) -> u32 {
         1 + self.receivers.iter().copied().max().unwrap_or(1)
     }
@@ -47,11 +47,11 @@ impl Arguments {
 /// One broadcast.
 #[derive(Debug)]
 struct Round {
-    /// From the first arrival until the last receiver has all bytes.
+    /// The time from the first arrival until the last receiver has all bytes.
     total: Duration,
-    /// How long each receiver took from its own arrival, in the order of arrival.
+    /// The time of each receiver since its own arrival, in the order of arrival.
     receivers: Vec<Duration>,
-    /// How often the origin sent the object.
+    /// The bytes that the origin sent, in objects.
     origin_sent_objects: f64,
 }
 
@@ -69,7 +69,7 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     report
         .note("The object is complete at its origin before the first receiver arrives; receivers get views.");
     report.note(format!(
-        "Staggered receivers arrive {:.1} ms apart, half of what one receiver alone takes.",
+        "Staggered receivers arrive {:.1} ms apart, half the time of a single receiver.",
         interval.as_secs_f64() * 1e3
     ));
     report.note("All nodes share the processors of this machine. GB/S counts the bytes of all receivers.");
@@ -102,7 +102,8 @@ fn summary(name: String, rounds: &[Round], bytes: u64) -> Measurement {
     })
 }
 
-/// Repeats a broadcast from the first of `clients` to the next `receivers`, once more than it is counted.
+/// Repeats a broadcast from the first of `clients` to the next `receivers`. The first repetition is
+/// not counted.
 fn rounds(
     clients: &[Client],
     receivers: usize,
@@ -159,7 +160,7 @@ fn broadcast(
     })
 }
 
-/// Gets the object at the time `at`; says when it began and when it had all of it.
+/// Gets the object at the time `at`. Returns the times of the call and of the last byte.
 fn receive(client: &Client, id: &str, at: Instant, size_bytes: usize) -> anyhow::Result<(Instant, Instant)> {
     thread::sleep(at.saturating_duration_since(Instant::now()));
     let started = Instant::now();

@@ -1,7 +1,8 @@
-//! `hoplite bench directory`: how many gets one shard serves over gRPC, beside the same messages without any network.
+//! `hoplite bench directory`: the number of gets that one shard serves over gRPC, beside the same
+//! messages in process.
 //!
-//! The stores are made up: each is a session that says what a store says. What they ask for is granted, and they say at once that
-//! they have it, and then that they have evicted it.
+//! The stores are simulated: each is a session that sends the messages of a store. After each
+//! grant, a store immediately reports the complete copy, and then its eviction.
 
 use std::time::{Duration, Instant};
 
@@ -30,43 +31,44 @@ use super::processor;
 use super::report::{Figure, Report};
 use crate::cluster::Cluster;
 
-/// The time that anything may take that is waited for.
+/// Time limit of every wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Fewer than a shard lets share one connection.
+/// Sessions per connection: fewer than a shard accepts.
 const SESSIONS_PER_CONNECTION: usize = 100;
-/// Frames that wait to be sent in one session: each is an answer to one that came.
+/// Frames that wait to be sent in one session: each answers one that has arrived.
 const MAX_QUEUED_FRAMES: usize = 64;
-/// The query, the copy, and its eviction.
+/// The messages of one get: the query, the copy, and its eviction.
 const MESSAGES_PER_GET: f64 = 3.0;
-/// The target, in messages to one shard on one core in a second.
+/// The target, in messages per second to one shard on one core.
 const TARGET_OPERATIONS: f64 = 100_000.0;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The number of objects that are asked for in turn
+    /// Number of objects that are requested in turn
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     objects: u32,
-    /// The number of stores that have these objects; each has a copy of one more, which is then asked for by itself
+    /// Number of stores that have these objects; each also has a copy of one hot object, which is
+    /// measured separately
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     copies: u32,
-    /// The number of stores that ask, each for one object at a time
+    /// Number of stores that get, each one object at a time
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=1000))]
     receivers: u32,
-    /// The number of gets that are timed, of the many objects and of the one
+    /// Number of timed gets, of the many objects and of the hot object
     #[arg(long, value_name = "N", default_value_t = 50_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     gets: u32,
 }
 
-/// What is asked for.
+/// The objects that stores get.
 #[derive(Debug, Clone, Copy)]
 enum Wanted {
-    /// All of so many objects, in turn.
+    /// This number of objects, in turn.
     Each(u64),
-    /// The one that all holders have.
+    /// The object of which every holder has a copy.
     Hot,
 }
 
-/// How fast gets were served.
+/// The speed of the gets.
 #[derive(Debug, Clone, Copy)]
 struct Speed {
     gets: u32,
@@ -86,7 +88,8 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
 
     let mut report = Report::new("directory");
     report.note(format!(
-        "One shard, {gets} gets by {receivers} stores, each with one under way; the stores share the machine with it."
+        "One shard, {gets} gets by {receivers} stores, each with one in flight; the stores share \
+         the machine with the shard."
     ));
     report.note("A get is three messages to the shard: the query, the copy, and its eviction.");
     let names = [format!("{objects} objects"), format!("one object of {copies} copies")];
@@ -154,7 +157,7 @@ async fn over_grpc(
     Ok(speeds)
 }
 
-/// The same messages, given to a shard in this process.
+/// Applies the same messages to a shard in this process.
 fn in_process(arguments: &Arguments, wanted: Wanted) -> anyhow::Result<Speed> {
     let config = ShardConfig { limits: Limits::default(), warm_up: Duration::ZERO };
     let mut shard = Shard::new(config, Time::ZERO);
@@ -189,7 +192,7 @@ fn in_process(arguments: &Arguments, wanted: Wanted) -> anyhow::Result<Speed> {
     Ok(Speed { gets: arguments.gets, elapsed, cost: elapsed })
 }
 
-/// The numbers of the gets of one of `receivers`.
+/// The numbers of the gets of one of the `receivers`.
 fn turns(receiver: usize, receivers: usize, gets: u32) -> impl Iterator<Item = u64> {
     (receiver as u64..u64::from(gets)).step_by(receivers)
 }
@@ -201,14 +204,14 @@ fn stores(kind: &str, count: u32) -> anyhow::Result<Vec<NodeInfo>> {
             incarnation: Incarnation(1),
             data_address: "127.0.0.1:1".parse()?,
             labels: Vec::new(),
-            // A list of one shard agrees with any other.
+            // A list of one shard agrees with any other list.
             shards: ShardList::new(["shard"]),
         })
     };
     (0..count).map(store).collect()
 }
 
-/// What the holder of this number has.
+/// The copies of holder `holder`.
 fn held_by(holder: usize, arguments: &Arguments) -> anyhow::Result<Vec<Publish>> {
     let own = (holder as u64..arguments.objects.into()).step_by(arguments.copies as usize);
     let hot = copy_of(hot()?, if holder == 0 { Retention::Pinned } else { Retention::Evictable });
@@ -247,7 +250,7 @@ fn query(turn: u64, wanted: Wanted) -> anyhow::Result<Query> {
     Ok(Query { request: RequestId(turn), id, timeout: TIMEOUT, resume: None, avoid: Vec::new() })
 }
 
-/// What a store says that has got an object, and evicts it.
+/// The messages of a store that has got an object and evicts it.
 fn taken_and_evicted(grant: Grant) -> [ToShard; 2] {
     let Grant { id, put, size_bytes, metadata, grant, .. } = grant;
     let copy = Publish {
@@ -261,7 +264,7 @@ fn taken_and_evicted(grant: Grant) -> [ToShard; 2] {
     [ToShard::Publish(copy), ToShard::Unpublish { id, put, reason: UnpublishReason::Evicted }]
 }
 
-/// Opens sessions, over as many connections as they need.
+/// Opens sessions, over as many connections as necessary.
 struct Sessions {
     endpoint: Endpoint,
     credentials: Credentials,
@@ -273,7 +276,7 @@ impl Sessions {
     fn to(cluster: &Cluster) -> anyhow::Result<Self> {
         let address = cluster.shards.first().context("a cluster without a directory")?;
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true);
-        // As the daemons of the cluster have been told.
+        // The same credentials as the daemons of the cluster.
         let credentials = Security::from_environment().credentials()?;
         Ok(Self { endpoint, credentials, channels: Vec::new(), opened: 0 })
     }
@@ -288,7 +291,7 @@ impl Sessions {
     }
 }
 
-/// A store that was made up.
+/// A simulated store.
 struct Session {
     outbound: mpsc::Sender<StoreMessages>,
     inbound: Streaming<ShardMessages>,
@@ -297,7 +300,7 @@ struct Session {
 impl Session {
     async fn open(service: Channel, store: &NodeInfo) -> anyhow::Result<Self> {
         let (outbound, mut frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        // As the daemons of the cluster have been told.
+        // The same cluster name as the daemons of the cluster.
         let cluster = std::env::var("HOPLITE_CLUSTER").unwrap_or_else(|_| "hoplite".to_owned());
         let cluster = ClusterId::new(&cluster)?;
         let hello = StoreMessages { hello: Some(encode_hello(store, &cluster)), messages: Vec::new() };
@@ -339,7 +342,7 @@ impl Session {
         Ok(())
     }
 
-    /// Gets and evicts, one object after the other.
+    /// Gets and evicts one object after another.
     async fn get(&mut self, turns: impl Iterator<Item = u64>, wanted: Wanted) -> anyhow::Result<()> {
         let mut ended = Vec::new();
         for turn in turns {

@@ -1,4 +1,4 @@
-//! The bare loops beside which the measurements stand: what the machine does with nothing of Hoplite in the way.
+//! The floors of the measurements: the speed of the machine in bare loops without Hoplite.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
@@ -10,9 +10,9 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 
-/// About what a request of a client has, and its answer.
+/// About the size of a client's request, and of its answer.
 const MESSAGE_BYTES: usize = 64;
-/// What one `read` or `write` of the TCP stream asks for.
+/// The size of one `read` or `write` of the TCP stream.
 const PIECE_BYTES: usize = 1 << 20;
 
 /// A thread that sends back what it receives, over a blocking Unix socket.
@@ -49,7 +49,7 @@ pub(super) struct WarmMemory {
 
 impl WarmMemory {
     pub(super) fn new(size_bytes: u64) -> anyhow::Result<Self> {
-        // Rounded up to pages, which an arena is made of.
+        // Rounded up to whole pages.
         let length_bytes = (size_bytes + HEADER_BYTES).next_multiple_of(1 << 12);
         let arena: Arc<Arena> = Arena::create(Backing::Pages, length_bytes)?;
         arena.prefault(|_| std::ops::ControlFlow::Continue(()))?;
@@ -79,11 +79,12 @@ impl TcpPipe {
         let sender = TcpStream::connect(listener.local_addr()?)?;
         sender.set_nodelay(true)?;
         let (receiver, _) = listener.accept()?;
-        // Not zeros, which would be memory that is not there yet.
+        // Not zeros, because untouched zero pages are not allocated yet.
         Ok(Self { sender, receiver, destination: vec![1; size_bytes] })
     }
 
-    /// Moves `source` from memory to memory: one thread writes, one reads. `source` is as long as the destination.
+    /// Moves `source` from memory to memory: one thread writes, one reads. `source` has the length
+    /// of the destination.
     pub(super) fn transfer(&mut self, source: &[u8]) -> anyhow::Result<Duration> {
         let Self { sender, receiver, destination } = self;
         let started = Instant::now();

@@ -13,18 +13,18 @@ use crate::output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The size of each of the two arrays: large, so that they are in memory and not in a cache
+    /// Size of each of the two arrays: larger than the caches
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     size: u64,
-    /// Which element types [default: all]
+    /// Element types [default: all]
     #[arg(long = "dtype", value_name = "DTYPE,...", value_delimiter = ',', value_parser = |text: &str| text.parse::<Dtype>())]
     dtypes: Vec<Dtype>,
-    /// How often each kernel runs
+    /// Number of runs of each kernel
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
 }
 
-/// One kernel, and how long it took each time.
+/// One kernel, and the times of its runs.
 struct Kernel {
     op: ReduceOp,
     dtype: Dtype,
@@ -38,7 +38,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
         "the size must be a whole number of elements"
     );
     let mut kernels: Vec<_> = dtypes.iter().flat_map(|dtype| kernels_of(*dtype)).collect();
-    // Not zeros, which would be memory that is not there yet.
+    // Not zeros, because untouched zero pages are not allocated yet.
     let mut acc = vec![1; usize::try_from(arguments.size)?];
     let mut input = acc.clone();
     let (mut copies, mut loops) = (Vec::new(), Vec::new());
@@ -61,8 +61,7 @@ pub(super) fn measure(arguments: &Arguments) -> anyhow::Result<Report> {
     let size = output::size(arguments.size);
     let mut report = Report::new("kernels");
     report.note(format!("One core combines two arrays of {size} into one of them."));
-    report
-        .note("GB/S counts the bytes that are read and written: three for each of an array, two for memcpy.");
+    report.note("GB/S counts bytes read and written: three per byte of an array, two for memcpy.");
     let floor = Measurement::new("exclusive or, a plain loop", &loops).moving(3 * arguments.size);
     for Kernel { op, dtype, samples } in &kernels {
         let kernel = Measurement::new(format!("{op} of {dtype}"), samples).moving(3 * arguments.size);
@@ -84,14 +83,15 @@ fn timed(work: impl FnOnce()) -> Duration {
     started.elapsed()
 }
 
-/// As little as can be done with the same bytes.
+/// The cheapest operation on the same bytes.
 fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     for (acc, input) in acc.iter_mut().zip(input) {
         *acc ^= input;
     }
 }
 
-/// A number whose sums and products stay clear of subnormal ones, which some processors are slow at.
+/// The number one, whose sums and products avoid subnormal numbers. Some processors are slow with
+/// these.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

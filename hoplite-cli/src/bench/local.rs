@@ -14,28 +14,28 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The small measurements alternate in so many rounds, the first of which is not counted.
+/// Number of alternating rounds of the small measurements. The first round is not counted.
 const ROUNDS: u32 = 11;
-/// The time that nobody makes a call before a cold one.
+/// Idle time before a cold call.
 const IDLE: Duration = Duration::from_millis(20);
-/// A view is taken so many times.
+/// Number of views that are taken.
 const VIEWS: u32 = 1000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The size of the large object
+    /// Size of the large object
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     pub(super) size: u64,
-    /// The size of the small objects
+    /// Size of the small objects
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
     small_size: u64,
-    /// How many small objects
+    /// Number of small objects
     #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(10..=10_000_000))]
     samples: u32,
-    /// How many small objects are put and got after 20 ms without a call; 0 for none
+    /// Number of small objects that are put and got after 20 ms without a call; 0 for none
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(..=100_000))]
     cold_samples: u32,
-    /// How often the large object is put
+    /// Number of puts of the large object
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
 }
@@ -100,7 +100,7 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
     Ok(())
 }
 
-/// Latencies of calls before each of which nothing happened for a while: bare socket, put and get take turns.
+/// Latencies of calls after an idle time: bare socket, put and get take turns.
 fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let mut echo = UnixEcho::start()?;
@@ -131,7 +131,7 @@ fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::
 
 /// Bandwidth: memcpy and put alternate; the views are of the last object.
 fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
-    // Not zeros, which would be one page that is mapped many times.
+    // Not zeros, because zero pages would be one page that is mapped many times.
     let source = vec![7; usize::try_from(arguments.size)?];
     let mut memory = WarmMemory::new(arguments.size)?;
     let (mut copies, mut puts, mut views) = (Vec::new(), Vec::new(), Vec::new());
@@ -159,7 +159,7 @@ fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
     let size = output::size(arguments.size);
     let floor =
         Measurement::new(format!("{size} memcpy into warm shared memory"), &copies).moving(arguments.size);
-    report.note(format!("{size}: every put waits for the directory; a get is a view of it, without a copy."));
+    report.note(format!("{size}: every put waits for the directory; a get returns a view, without a copy."));
     report.add(Measurement::new(format!("{size} put"), &puts).moving(arguments.size).beside(&floor));
     report.add(floor);
     report.add(Measurement::new(format!("{size} get"), &views));

@@ -1,17 +1,20 @@
-//! `hoplite bench`: measurements, each beside what the machine itself can do, in the same run.
+//! `hoplite bench`: measurements, each beside the speed of the machine itself in the same run.
 //!
-//! * [`local`]: one node: latency of small objects beside a bare Unix socket, bandwidth of large ones beside memcpy.
+//! * [`local`]: one node: latency of small objects beside a bare Unix socket, bandwidth of large
+//!   ones beside memcpy.
 //! * [`p2p`]: two nodes: beside one raw TCP stream, and beside one gRPC call.
 //! * [`broadcast`]: one object to several nodes.
-//! * [`reduce`]: objects of several nodes into one, beside one raw TCP stream, and beside getting and adding all.
-//! * [`kernels`]: the arithmetic of that, beside the bandwidth of memory.
-//! * [`shard`]: what one shard of the directory does on one core, and what it remembers.
-//! * [`directory`]: how many gets one shard serves over gRPC.
-//! * [`floor`]: the bare loops that the measurements stand beside.
+//! * [`reduce`]: objects of several nodes into one, beside one raw TCP stream, and beside getting
+//!   and adding all.
+//! * [`kernels`]: the arithmetic of a reduce, beside the bandwidth of memory.
+//! * [`shard`]: the speed of one shard of the directory on one core, and its memory per object.
+//! * [`directory`]: the number of gets that one shard serves over gRPC.
+//! * [`floor`]: the bare loops that the measurements are compared with.
 //! * [`report`]: medians, tables and JSON.
 //!
-//! Every measurement but those of the kernels and of the shard starts a cluster of its own, with the memory of all arenas
-//! faulted in. What is compared alternates, so that a disturbance of the machine hits both.
+//! Every measurement except `kernels` and `shard` starts a cluster of its own, with the memory of
+//! all arenas faulted in. Compared measurements alternate, so that a disturbance of the machine
+//! affects both.
 
 mod broadcast;
 mod directory;
@@ -42,7 +45,7 @@ const EXAMPLES: &str = "Examples:
 Every measurement but those of the kernels and of the shard runs a cluster of its own on this machine, in memory that is \
 faulted in, and discards its first, cold round. GB means 10^9 bytes.";
 
-/// Room in each store beside the object that is measured.
+/// Room in each store besides the measured object.
 const SPARE_BYTES: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
@@ -61,21 +64,23 @@ enum Benchmark {
     Local(local::Arguments),
     /// From one node to another, beside one raw TCP stream and one gRPC call
     P2p(p2p::Arguments),
-    /// One object to several nodes that arrive together, or one after the other
+    /// One object to several nodes that arrive together, or one after another
     Broadcast(broadcast::Arguments),
-    /// An array on each of several nodes into their sum, on one or all of them, beside one raw TCP stream and other ways
+    /// An array on each of several nodes into their sum, on one or all of them, beside one raw TCP
+    /// stream and other ways
     Reduce(reduce::Arguments),
     /// The arithmetic of a reduce, on one core, beside the bandwidth of memory
     Kernels(kernels::Arguments),
-    /// What one shard of the directory does on one core, and the memory that it takes per object
+    /// Speed of one shard of the directory on one core, and its memory per object
     Shard(shard::Arguments),
-    /// The number of gets that one shard of the directory serves over gRPC, beside the same without any network
+    /// Number of gets that one shard of the directory serves over gRPC, beside the same messages in
+    /// process
     Directory(directory::Arguments),
 }
 
 pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     if cfg!(debug_assertions) {
-        let _ = writeln!(io::stderr(), "hoplite: this is a debug build: its measurements say little");
+        let _ = writeln!(io::stderr(), "hoplite: this is a debug build: its measurements mean little");
     }
     let report = match arguments.benchmark {
         Benchmark::Local(arguments) => {
@@ -109,11 +114,11 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The number of nodes that are needed, and how much memory.
+/// The number of nodes, and their memory.
 #[derive(Debug, Clone, Copy)]
 struct Room {
     nodes: u32,
-    /// The arena of every node but the first.
+    /// The arena of every node except the first.
     each_bytes: u64,
     /// The arena of the first.
     first_bytes: u64,
@@ -127,7 +132,7 @@ impl Room {
     }
 }
 
-/// Runs `body` on a thread of its own, beside a fresh cluster.
+/// Runs `body` on a thread of its own, with a new cluster.
 async fn in_cluster(
     room: Room,
     body: impl FnOnce(&Cluster) -> anyhow::Result<Report> + Send + 'static,
@@ -143,7 +148,7 @@ async fn in_cluster(
     };
     with_cluster(options, async |cluster| {
         let cluster = cluster.clone();
-        // Signals and the end of daemons are still heard meanwhile.
+        // Signals and the end of daemons are still noticed during the measurement.
         tokio::task::spawn_blocking(move || body(&cluster)).await?
     })
     .await

@@ -19,21 +19,21 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The small measurements alternate in so many rounds, the first of which is not counted.
+/// Number of alternating rounds of the small measurements. The first round is not counted.
 const ROUNDS: u32 = 11;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The size of the large object
+    /// Size of the large object
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = parse_size)]
     pub(super) size: u64,
-    /// The size of the small objects
+    /// Size of the small objects
     #[arg(long, value_name = "SIZE", default_value = "1KiB", value_parser = parse_size)]
     small_size: u64,
-    /// How many small objects
+    /// Number of small objects
     #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
     samples: u32,
-    /// How often the large object is moved
+    /// Number of transfers of the large object
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
 }
@@ -88,7 +88,8 @@ fn small(
     let size = output::size(arguments.small_size);
     let floor = Measurement::new("gRPC unary call", &calls);
     report.note(format!(
-        "{size}: each get is the first on its node; the gRPC call is the directory's Status, over one connection."
+        "{size}: each get is the first on its node; the gRPC call is the directory's Status, over \
+         one connection."
     ));
     report.add(Measurement::new(format!("{size} get from another node"), &gets).beside(&floor));
     report.add(floor);
@@ -133,7 +134,8 @@ fn large(
     }
     let size = output::size(arguments.size);
     report.note(format!(
-        "{size}: CPU S of the get is that of both stores, checksums included; of the stream, of both its threads."
+        "{size}: CPU S covers both stores for the get, with checksums, and both threads for the \
+         stream."
     ));
     let floor = Measurement::new(format!("{size} over one raw TCP stream"), &streams)
         .moving(arguments.size)
@@ -159,7 +161,7 @@ impl GrpcCaller {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let address = cluster.shards.first().map_or("", String::as_str);
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
-        // As the daemons of the cluster have been told.
+        // The same credentials as the daemons of the cluster.
         let credentials = Security::from_environment().credentials()?;
         let channel =
             runtime.block_on(async { credentials.channel(&endpoint, Caller::default(), Route::Network) });

@@ -1,12 +1,12 @@
-//! How much processor time processes have used.
+//! The processor time of processes.
 
 use std::fs;
 use std::time::Duration;
 
 use anyhow::Context;
 
-/// The processor time of several processes, all threads of each, in user and in kernel mode. Counted by the kernel in
-/// steps of 10 ms, usually.
+/// The processor time of several processes, with all their threads, in user and kernel mode. The
+/// kernel usually counts it in steps of 10 ms.
 pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {
@@ -18,7 +18,8 @@ pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     Ok(total)
 }
 
-/// `utime` plus `stime`, the 14th and 15th field; the second one is a name in parentheses that may contain anything.
+/// `utime` plus `stime`, the 14th and 15th field; the second one is a name in parentheses that may
+/// contain anything.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

@@ -19,10 +19,10 @@ use round::{Round, Sample, Taken};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The size of each array
+    /// Size of each array
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     size: u64,
-    /// The number of nodes that have one each; several numbers for several measurements
+    /// Number of nodes with one array each; several numbers for several measurements
     #[arg(
         long,
         value_name = "N,...",
@@ -31,14 +31,15 @@ pub(crate) struct Arguments {
         value_parser = clap::value_parser!(u32).range(2..=64)
     )]
     nodes: Vec<u32>,
-    /// How often each is measured
+    /// Number of repetitions of each measurement
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
 }
 
 impl Arguments {
-    /// Returns the number of nodes that are needed at most, and how much memory: on each the own array, what it combines for others, the
-    /// target, and copies of parts of them; on the first one also all the others' arrays.
+    /// Returns the largest number of nodes, and their memory. Each node holds its own array,
+    /// intermediate results for others, the target, and copies of parts of them. The first node
+    /// also holds all other arrays.
     pub(super) fn room(&self) -> Room {
         let nodes = self.nodes.iter().copied().max().unwrap_or(2);
         let each_bytes = 5 * self.size + SPARE_BYTES;
@@ -54,12 +55,13 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     let mut pipe = TcpPipe::open(arrays.of(0).len())?;
     let size = output::size(arguments.size);
     let mut report = Report::new("reduce");
-    report.note(format!("Every node has an array of {size} of f32; the first one has their sum at the end."));
+    report.note(format!("Every node has an array of {size} of f32; the first one gets their sum."));
     report.note(
-        "Get all and add: views of all, at once, then the same arithmetic on one core of the first node.",
+        "Get all and add: the first node gets views of all arrays at once, then adds them on one \
+         core.",
     );
-    report.note("Reduce and broadcast: all nodes get the sum, while it is made, or when it is complete.");
-    report.note("Allreduce and get copy into buffers of the callers'. GB/S counts one array.");
+    report.note("Reduce and broadcast: all nodes get the sum while it grows, or after it is complete.");
+    report.note("Allreduce and get copy into the callers' buffers. GB/S counts one array.");
     report.note("All nodes share the processors of this machine.");
     for &nodes in &arguments.nodes {
         let participants = clients.get(..usize::try_from(nodes)?).context("more participants than nodes")?;
@@ -74,7 +76,7 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     Ok(report)
 }
 
-/// What was measured with so many nodes.
+/// Adds the measurements with this number of nodes to the report.
 fn summarise(report: &mut Report, nodes: u32, size_bytes: u64, samples: &[Sample]) {
     let what = |what: &str| format!("{what}, {nodes} x {}", output::size(size_bytes));
     let timed = |name: String, time: fn(&Sample) -> Duration| {

@@ -1,4 +1,4 @@
-//! What was measured, as a table and as JSON.
+//! The results of a benchmark, as a table and as JSON.
 
 use std::io::{self, Write};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use crate::output::{Alignment, Table};
 
-/// From how many samples on a 99th percentile says more than the maximum.
+/// Least number of samples for which a 99th percentile means more than the maximum.
 const SAMPLES_FOR_P99: usize = 100;
 
 /// The outcome of one benchmark.
@@ -22,7 +22,8 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// A number that is no time, and what it should be: at least, or at most, as its name suggests.
+/// A number that is not a time, with its target. The name tells if the target is a minimum or a
+/// maximum.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
     pub(super) name: String,
@@ -30,7 +31,7 @@ pub(super) struct Figure {
     pub(super) target: Option<f64>,
 }
 
-/// One line of it: how long something took, and at what price.
+/// One line of the table: times, and their cost.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Measurement {
     name: String,
@@ -40,7 +41,7 @@ pub(super) struct Measurement {
     p99_s: Option<f64>,
     minimum_s: f64,
     maximum_s: f64,
-    /// The number of bytes that were moved, and how fast in the median.
+    /// The number of bytes that each sample moved.
     bytes: Option<u64>,
     gb_per_s: Option<f64>,
     /// Processor time of all processes that took part; the median.
@@ -52,21 +53,21 @@ pub(super) struct Measurement {
     traffic: Option<Traffic>,
 }
 
-/// The same beside its floor: 1.1 means that it takes a tenth longer.
+/// The comparison with the floor: 1.1 means a tenth longer.
 #[derive(Debug, Clone, Serialize)]
 struct Comparison {
     floor: String,
     times: f64,
 }
 
-/// What is special to a broadcast.
+/// The values of a broadcast.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
-    /// How long each receiver took, from its arrival; medians, in the order of arrival.
+    /// The times of the receivers since their own arrival; medians, in the order of arrival.
     pub(super) receivers_s: Vec<f64>,
-    /// How long the last one took after its arrival; the median.
+    /// The time of the last receiver since its arrival; the median.
     pub(super) last_s: f64,
-    /// How many times the origin sent the object; the median.
+    /// The bytes that the origin sent, in objects; the median.
     pub(super) origin_sent_objects: f64,
 }
 
@@ -89,7 +90,7 @@ impl Report {
         }
     }
 
-    /// Adds a sentence on how it was measured.
+    /// Adds a sentence about the measurement.
     pub(super) fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
     }
@@ -194,7 +195,7 @@ impl Report {
 }
 
 impl Measurement {
-    /// Sums up `samples`, of which there is at least one.
+    /// Summarises `samples`, which must not be empty.
     pub(super) fn new(name: impl Into<String>, samples: &[Duration]) -> Self {
         let seconds = sorted(samples);
         let p99 = (seconds.len() >= SAMPLES_FOR_P99).then(|| quantile(&seconds, 0.99));
@@ -214,20 +215,20 @@ impl Measurement {
         }
     }
 
-    /// Each sample moved so many bytes.
+    /// Adds the number of bytes that each sample moved.
     pub(super) fn moving(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self.gb_per_s = (self.median_s > 0.0).then(|| bytes as f64 / self.median_s / 1e9);
         self
     }
 
-    /// Each sample cost so much processor time.
+    /// Adds the processor time of each sample.
     pub(super) fn costing(mut self, samples: &[Duration]) -> Self {
         self.cpu_s = Some(median_s(samples));
         self
     }
 
-    /// Compares it with what the machine can do.
+    /// Compares this measurement with its floor.
     pub(super) fn beside(mut self, floor: &Self) -> Self {
         if floor.median_s > 0.0 {
             self.beside =
@@ -278,14 +279,15 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// The smallest of the sorted `numbers` that at least the share `quantile` of them does not exceed; zero if there is none.
+/// The smallest of the sorted `numbers` for which at least the share `quantile` of the numbers is
+/// less or equal; zero if there are none.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);
     rank.and_then(|rank| numbers.get(rank)).copied().unwrap_or_default()
 }
 
-/// A time with three digits or so and its unit.
+/// Formats a time with about three digits and its unit.
 fn seconds(seconds: f64) -> String {
     match seconds {
         _ if seconds < 1e-3 => format!("{:.1} us", seconds * 1e6),

@@ -1,4 +1,5 @@
-//! `hoplite bench shard`: what one shard of the directory does on one core, and what it remembers, without any network.
+//! `hoplite bench shard`: the speed of one shard of the directory on one core, and its memory,
+//! without any network.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -16,36 +17,36 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use super::report::{Figure, Measurement, Report};
 
-/// Messages that are made before the clock starts, and then timed together.
+/// Number of messages that are created before the clock starts, and then timed together.
 const BATCH: u64 = 10_000;
-/// The time that a query would wait; none has to.
+/// The timeout of queries. None has to wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// The target, in messages of gets to one shard on one core in a second.
+/// The target, in messages of gets per second to one shard on one core.
 const TARGET_OPERATIONS: f64 = 100_000.0;
 /// The target: a million objects in less than 1 GiB.
 const TARGET_BYTES: f64 = (1_u64 << 30) as f64 / 1e6;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The number of objects that the shard knows
+    /// Number of objects in the shard
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = clap::value_parser!(u64).range(BATCH..=1_000_000))]
     objects: u64,
-    /// The number of stores that are connected
+    /// Number of connected stores
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(2..=60_000))]
     nodes: u32,
-    /// How many batches of each kind of operation are timed
+    /// Number of timed batches of each operation
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=100))]
     repetitions: u32,
-    /// In how many racks the stores are, in turn; without it they have no labels
+    /// Number of racks over which the stores are spread; without it, stores have no labels
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     racks: u32,
 }
 
-/// A shard with its stores, and how long it took so far.
+/// A shard with its stores, and its effects so far.
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// The number of messages that there were: the time of the shard goes on by a microsecond with each.
+    /// The number of messages so far. Each advances the time of the shard by a microsecond.
     said: u64,
     effects: Vec<Effect>,
 }
@@ -128,10 +129,11 @@ impl Bench {
         Ok(bench)
     }
 
-    /// The node that has the copy of this number of an object.
+    /// The node with copy number `copy` of an object.
     fn holder(&self, object: u64, copy: u64) -> NodeId {
         let count = self.nodes.len() as u64;
-        // Scattered, so that neighbours in the map are at different nodes; the copies of one object are at different ones.
+        // Scattered, so that neighbours in the map are at different nodes. The copies of one object
+        // are at different nodes too.
         let place = (scattered(object) % count + copy) % count;
         self.nodes[usize::try_from(place).unwrap_or_default()].clone()
     }
@@ -151,7 +153,7 @@ impl Bench {
         started.elapsed().div_f64(count as f64)
     }
 
-    /// Publishes one copy of each object; how long each message of a batch took.
+    /// Publishes one copy of each object. Returns the time per message of each batch.
     fn publish_all(&mut self, objects: u64, copy: u64) -> anyhow::Result<Vec<Duration>> {
         let mut samples = Vec::new();
         for first in (0..objects).step_by(usize::try_from(BATCH)?) {
@@ -167,7 +169,7 @@ impl Bench {
         Ok(samples)
     }
 
-    /// Gets of as many objects, each at the node that has no copy yet; how long each message took.
+    /// Gets a batch of objects, each at a node without a copy. Returns the time per message.
     fn get_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut gets = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
@@ -195,7 +197,7 @@ impl Bench {
         })
     }
 
-    /// Evicts what [`Self::get_batch`] got.
+    /// Evicts the copies of [`Self::get_batch`].
     fn evict_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let evict = |object: u64| {
             let (id, put) = (object_id(object)?, PutId(object));
@@ -207,7 +209,7 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
-    /// Subscribes to as many objects, and unsubscribes.
+    /// Subscribes to a batch of objects, and unsubscribes.
     fn follow_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut events = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
@@ -219,7 +221,8 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
-    /// Every store gets one more object, one after the other; how long each message of one took.
+    /// Lets every store get one more object, one after another. Returns the time per message of
+    /// each get.
     fn get_everywhere(&mut self) -> anyhow::Result<Vec<Duration>> {
         let object = u64::MAX;
         let message = ToShard::Publish(publication(object, Retention::Pinned)?);
@@ -234,7 +237,7 @@ impl Bench {
     }
 }
 
-/// The messages of a get, as far as they are known before it.
+/// The messages of a get that are known in advance.
 struct Get {
     receiver: NodeId,
     query: ToShard,
@@ -267,7 +270,7 @@ fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
     })
 }
 
-/// Ids as Ray has them, 28 bytes, in no order.
+/// Creates ids like those of Ray: 28 bytes, in no order.
 fn object_id(object: u64) -> anyhow::Result<ObjectId> {
     Ok(ObjectId::new(format!("{:028x}", scattered(object)))?)
 }
@@ -276,7 +279,7 @@ const fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The memory of this process that is there.
+/// The resident memory of this process.
 fn resident_bytes() -> anyhow::Result<u64> {
     let statm = fs::read_to_string("/proc/self/statm").context("cannot read this process's memory")?;
     let pages = statm.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());

@@ -1,6 +1,6 @@
-//! A store that goes on when the command that started it has ended: its files, and which process it is.
+//! A store that keeps running after the command that started it: its files, and its process.
 //!
-//! They are beside its socket: `store.pid` and `store.log` beside `store.sock`.
+//! The files are beside its socket: `store.pid` and `store.log` beside `store.sock`.
 
 use std::fs::{self, File};
 use std::io;
@@ -18,27 +18,27 @@ use super::own_directory;
 
 /// The name of the process, as the kernel shows it.
 const PROGRAM: &str = "hoplite-store";
-/// The time that a killed process may take to be gone.
+/// Time limit for the end of a killed process.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The place of a store in the background.
+/// The files of a background store.
 #[derive(Debug)]
 pub(crate) struct Background {
     socket: PathBuf,
 }
 
 impl Background {
-    /// That of the store with this socket.
+    /// The files of the store with this socket.
     pub(crate) const fn of(socket: PathBuf) -> Self {
         Self { socket }
     }
 
-    /// Its socket.
+    /// The socket of the store.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Where it logs.
+    /// The log of the store.
     pub(crate) fn log(&self) -> PathBuf {
         self.socket.with_extension("log")
     }
@@ -52,8 +52,8 @@ impl Background {
         directory.unwrap_or(Path::new("."))
     }
 
-    /// Makes the directory, if need be, for this user alone; a log that is there is kept under another name. Until what is
-    /// returned is dropped, nobody else starts a store here.
+    /// Creates the directory if necessary, for this user only. Renames an existing log. Until the
+    /// result is dropped, no other process starts a store here.
     pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
         own_directory::make(self.directory())?;
         let path = self.pid_file();
@@ -70,30 +70,30 @@ impl Background {
         Ok(Preparation { _lock: pid_file })
     }
 
-    /// Keeps the log of the store before this one, under another name.
+    /// Keeps the log of the previous store under another name.
     pub(crate) fn keep_log(&self) {
-        // Fails if there is none.
+        // Fails if there is no log.
         let _ = fs::rename(self.log(), self.socket.with_extension("log.old"));
     }
 
-    /// Notes which process it is.
+    /// Records the process of the store.
     pub(crate) fn record(&self, pid: u32) -> anyhow::Result<()> {
         let path = self.pid_file();
         fs::write(&path, format!("{pid}\n")).with_context(|| format!("cannot write {}", path.display()))
     }
 
-    /// Notes that there is none.
+    /// Removes the record of the process.
     pub(crate) fn forget(&self) {
         let _ = fs::remove_file(self.pid_file());
     }
 
-    /// The process, if it runs; a number that another program has got meanwhile is not it.
+    /// The process, if it runs. A process of another program with the same number does not count.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
         if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         {
             return Ok(None);
         }
-        // Another user could name any process of this one.
+        // A directory of another user could name any process of this user.
         own_directory::check(self.directory())?;
         let path = self.pid_file();
         let text = match fs::read_to_string(&path) {
@@ -101,7 +101,7 @@ impl Background {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error).with_context(|| format!("cannot read {}", path.display())),
         };
-        // Not a negative number, which would be a group of processes.
+        // A negative number would name a group of processes.
         Ok(text.trim().parse::<u32>().ok().and_then(Running::find))
     }
 }
@@ -116,25 +116,25 @@ pub(crate) struct Preparation {
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,
-    /// Names the process as long as this is open, also when its number is used again.
+    /// Refers to the process while this is open, even after its number is reused.
     process: OwnedFd,
 }
 
 impl Running {
     fn find(pid: u32) -> Option<Self> {
         let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // Looked up after it was opened: it is of this process, or of none.
+        // Read after the process was opened, so the name belongs to this process or to none.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }
 
-    /// Asks it to end; whether it did within `patience`.
+    /// Asks the store to end. Returns `true` if it ended within `patience`.
     pub(crate) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         self.signal(Signal::TERM)?;
         Ok(self.ends_within(patience)?)
     }
 
-    /// Ends it at once.
+    /// Kills the store.
     pub(crate) fn kill(&self) -> anyhow::Result<()> {
         self.signal(Signal::KILL)?;
         ensure!(self.ends_within(KILL_TIMEOUT)?, "process {} cannot be killed", self.pid);

@@ -16,12 +16,12 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// How many lines of the log of a daemon that has died are told: enough for an error and what led to it.
+/// Number of log lines in the error about a dead daemon: enough for an error and its circumstances.
 const LAST_LINES: usize = 3;
-/// The time that a daemon may take to end in order, before it is killed.
+/// Time for an orderly end of a daemon before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A process that was started, and that is killed when this is dropped before it has ended.
+/// A started process. Dropping it kills the process if it still runs.
 #[derive(Debug)]
 pub(crate) struct Daemon {
     name: String,
@@ -31,7 +31,7 @@ pub(crate) struct Daemon {
 }
 
 impl Daemon {
-    /// Starts `command`, which is to print its addresses, and writes what it logs into a new file `log`.
+    /// Starts `command`, which must print its addresses. Its log goes to the new file `log`.
     pub(crate) fn spawn(
         name: &str,
         mut command: std::process::Command,
@@ -55,16 +55,16 @@ impl Daemon {
         self.child.id().with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Where it listens, as it says once it does; an error if it ends without a word.
+    /// Waits for the addresses that the daemon prints. Returns an error if the daemon ends first.
     pub(crate) async fn addresses(&mut self) -> anyhow::Result<Addresses> {
         let line = self.next_line().await?;
-        serde_json::from_str(&line).with_context(|| format!("{} does not say where it is", self.name))
+        serde_json::from_str(&line).with_context(|| format!("{} does not print its addresses", self.name))
     }
 
-    /// Waits until it says that it has all that it needs; an error if it ends before.
+    /// Waits until the daemon prints that it is ready. Returns an error if it ends first.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let line = self.next_line().await?;
-        ensure!(line == READY, "{} says {line:?} instead of being ready", self.name);
+        ensure!(line == READY, "{} prints {line:?} instead of being ready", self.name);
         Ok(())
     }
 
@@ -79,32 +79,33 @@ impl Daemon {
         Err(self.has_ended(status))
     }
 
-    /// Waits until it has ended.
+    /// Waits until the daemon has ended.
     ///
     /// # Cancel safety
-    /// Cancelling it changes nothing.
+    /// Cancel safe.
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,
-            // Somebody else has waited for it, so it has ended; nobody knows how.
+            // Another waiter has taken the exit status, so the daemon has ended with an unknown
+            // status.
             Err(_) => ExitStatus::from_raw(0),
         }
     }
 
-    /// Says that it has ended, with its last words.
+    /// The error about the end of the daemon, with its last log lines.
     pub(crate) fn has_ended(&self, status: ExitStatus) -> anyhow::Error {
         anyhow::anyhow!("{} ended with {status}: {}", self.name, last_words(&self.log))
     }
 
-    /// Leaves it alone from now on: it goes on when this process has ended.
+    /// Leaves the daemon running after this process has ended.
     pub(crate) fn leave(self) {
-        // Dropping it would kill it.
+        // Dropping the child would kill it.
         std::mem::forget(self.child);
     }
 
-    /// Asks it to end, and kills it if it does not.
+    /// Asks the daemon to end, and kills it if it does not.
     pub(crate) async fn stop(&mut self) {
-        // `None` if it has ended and was waited for: then the number may be that of another process.
+        // `None` if it has ended and was waited for. The number may then belong to another process.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return };
         let _ = kill_process(pid, Signal::TERM);
@@ -114,19 +115,19 @@ impl Daemon {
     }
 }
 
-/// The last lines of a log, in one.
+/// The last lines of a log, joined to one line.
 pub(crate) fn last_words(log: &Path) -> String {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);
     let lines = || log.lines().rev().map(str::trim).filter(|line| !line.is_empty());
-    // What it complains about, if it does.
+    // Warnings and errors, if there are any.
     let is_complaint = |line: &&str| line.contains(" WARN ") || line.contains(" ERROR ");
     let mut last: Vec<_> = lines().filter(is_complaint).take(LAST_LINES).collect();
     if last.is_empty() {
         last = lines().take(LAST_LINES).collect();
     }
     last.reverse();
-    if last.is_empty() { "it said nothing".to_owned() } else { last.join("; ") }
+    if last.is_empty() { "it logged nothing".to_owned() } else { last.join("; ") }
 }
 
 #[cfg(test)]
@@ -137,7 +138,7 @@ mod tests {
     fn the_last_words_are_the_last_lines() {
         let directory = tempfile::tempdir().unwrap();
         let log = directory.path().join("log");
-        assert_eq!(last_words(&log), "it said nothing");
+        assert_eq!(last_words(&log), "it logged nothing");
         fs::write(&log, "started\nport in use\n\n").unwrap();
         assert_eq!(last_words(&log), "started; port in use");
         fs::write(&log, "1\n2\n3\n4\n").unwrap();

@@ -1,11 +1,11 @@
-//! Real daemons on this machine: a cluster for as long as somebody needs it, or one store in the background.
+//! Real daemons on this machine: a temporary cluster, or one store in the background.
 //!
-//! * [`with_cluster`]: starts one, does something with it, and takes it down in any case.
+//! * [`with_cluster`]: starts a cluster, runs a function on it, and always stops it.
 //! * [`daemon`]: one process.
-//! * [`background`]: a store that goes on when the command that started it has ended.
-//! * [`workplace`]: the directory with the sockets and the logs; [`own_directory`]: who may own
-//!   such a directory.
-//! * [`signals`]: being asked to end.
+//! * [`background`]: a store that keeps running after the command that started it.
+//! * [`workplace`]: the directory with the sockets and the logs; [`own_directory`]: the rules for
+//!   its owner and permissions.
+//! * [`signals`]: signals that stop this process.
 
 mod background;
 mod daemon;
@@ -27,60 +27,60 @@ pub(crate) use daemon::{Daemon, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
-/// The time that a cluster may take to come up. Sixteen stores on two busy cores take a few seconds.
+/// Time limit for the start of a cluster. Sixteen stores on two busy cores take a few seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The memory of a store unless said otherwise: little, since all of them are on one machine.
+/// The default memory of a store: small, because all stores share one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
-/// What cluster to start.
+/// The options of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
-    /// How many stores.
+    /// The number of stores.
     pub(crate) nodes: u32,
-    /// How many directory shards.
+    /// The number of directory shards.
     pub(crate) shards: u32,
-    /// Where the sockets and logs go; `None` for a temporary directory.
+    /// The directory for sockets and logs; `None` for a temporary one.
     pub(crate) directory: Option<PathBuf>,
-    /// The arena of each store.
+    /// The size of each store's arena.
     pub(crate) memory_bytes: u64,
-    /// The arena of the first store, if it is to be another.
+    /// The size of the first store's arena, if it differs.
     pub(crate) first_memory_bytes: Option<u64>,
     /// The labels of the stores.
     pub(crate) labels: Vec<LabelInTurn>,
-    /// Whether the arenas' pages are all there when the cluster is.
+    /// The time at which the arenas' pages are first touched.
     pub(crate) pages: Pages,
 }
 
-/// A label, and the values that the stores have, one after the other and again from the first.
+/// A label and its values. The stores take the values in turn.
 #[derive(Debug, Clone)]
 pub(crate) struct LabelInTurn {
     pub(crate) key: String,
-    /// At least one.
+    /// At least one value.
     pub(crate) values: Vec<String>,
 }
 
-/// When the pages of the arenas are first touched.
+/// The time at which the arenas' pages are first touched.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Pages {
     /// Before the cluster counts as started: for measurements.
     AllAtStart,
-    /// When they are used: a cluster for development takes no memory that it does not need.
+    /// On first use: a cluster for development takes only the memory that it needs.
     OnUse,
 }
 
-/// A cluster that runs.
+/// A running cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     pub(crate) directory: PathBuf,
     pub(crate) nodes: Vec<NodeProcess>,
     /// The addresses of the directory's shards.
     pub(crate) shards: Vec<String>,
-    /// Their processes.
+    /// The process ids of the shards.
     pub(crate) shard_pids: Vec<u32>,
 }
 
-/// One store of it.
+/// One store of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeProcess {
     pub(crate) name: String,
@@ -88,12 +88,13 @@ pub(crate) struct NodeProcess {
     pub(crate) pid: u32,
 }
 
-/// Starts a cluster, runs `body`, and takes the cluster down, whatever happens.
+/// Starts a cluster, runs `body`, and always stops the cluster.
 ///
 /// Must be called from the main thread: the daemons end with the thread that started them.
 ///
 /// # Errors
-/// What keeps the cluster from starting; [`Interrupted`]; the end of a daemon; or the error of `body`.
+/// The reason for which the cluster did not start; [`Interrupted`]; the end of a daemon; or the
+/// error of `body`.
 pub(crate) async fn with_cluster<T>(
     options: ClusterOptions,
     body: impl AsyncFnOnce(&Cluster) -> anyhow::Result<T>,
@@ -110,7 +111,7 @@ pub(crate) async fn with_cluster<T>(
         } => outcome,
         () = signals.received() => Err(Interrupted.into()),
     };
-    // A second signal ends the taking down at once; dropping the daemons kills them.
+    // A second signal ends the shutdown immediately; dropping the daemons kills them.
     tokio::select! {
         () = daemons.stop() => {}
         () = signals.received() => {}
@@ -121,12 +122,12 @@ pub(crate) async fn with_cluster<T>(
     outcome
 }
 
-/// All processes of a cluster. Dropping it kills what still runs.
+/// All processes of a cluster. Dropping this kills the running ones.
 #[derive(Debug)]
 struct Daemons {
     stores: Vec<Daemon>,
     shards: Vec<Daemon>,
-    // Dropped last: its files are in use until then.
+    // Dropped last, because its files are in use until then.
     workplace: Workplace,
 }
 
@@ -138,7 +139,7 @@ impl Daemons {
         Ok(Self { stores: Vec::new(), shards: Vec::new(), workplace })
     }
 
-    /// Returns when every store is ready.
+    /// Waits until every store is ready.
     async fn start(&mut self, options: &ClusterOptions) -> anyhow::Result<Cluster> {
         match timeout(START_TIMEOUT, self.start_all(options)).await {
             Ok(result) => result,
@@ -177,7 +178,7 @@ impl Daemons {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
 
-    /// Waits until all stores are ready, which they are only as long as all shards live.
+    /// Waits until all stores are ready. This can only happen while all shards live.
     async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
         let Self { stores, shards, .. } = self;
         let ready = stores.iter_mut().map(async |store| {
@@ -212,24 +213,24 @@ impl Daemons {
     }
 
     fn spawn(&self, name: &str, mut command: Command) -> anyhow::Result<Daemon> {
-        // Ctrl-C is for this process, which then ends the daemons in order.
+        // Ctrl-C is only for this process, which then stops the daemons in order.
         launch::bind_to_this_process(&mut command);
         Daemon::spawn(name, command, self.workplace.log(name))
     }
 
-    /// Waits until any of them ends.
+    /// Waits until any daemon ends.
     async fn first_end(&mut self) -> anyhow::Error {
         first_end(self.stores.iter_mut().chain(&mut self.shards)).await
     }
 
-    /// Ends all of them: the stores first, so that they can say goodbye to the directory.
+    /// Stops all daemons: the stores first, so that they can leave the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;
     }
 }
 
-/// Waits until any of `daemons`, of which there is one at least, ends; how it did.
+/// Waits until any of `daemons` ends, and returns the error about it. `daemons` must not be empty.
 async fn first_end(daemons: impl IntoIterator<Item = &mut Daemon>) -> anyhow::Error {
     let ends = daemons.into_iter().map(|daemon| {
         Box::pin(async {
@@ -254,14 +255,14 @@ mod tests {
 
     use super::*;
 
-    /// A program that says and does what `script` does; what is meant for a daemon it does not hear.
+    /// A program that runs `script` and ignores the arguments of a daemon.
     fn program(script: &str) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script]).stdout(std::process::Stdio::piped());
         command
     }
 
-    /// What becomes of a cluster whose daemons are such programs.
+    /// The result of starting a cluster with such programs as daemons.
     async fn start_of(shard: &str, stores: [&str; 2]) -> anyhow::Result<Vec<Addresses>> {
         let options = ClusterOptions {
             nodes: 2,

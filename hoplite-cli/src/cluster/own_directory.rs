@@ -1,5 +1,4 @@
-//! A directory for sockets, logs and numbers of processes, which this user owns and nobody else can
-//! replace.
+//! A directory for sockets, logs and process ids that this user owns and no other user can replace.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
@@ -9,14 +8,14 @@ use anyhow::{Context, bail, ensure};
 use hoplite_proto::socket_place::{TrustedUsers, check_directory};
 use rustix::process::geteuid;
 
-/// Tells whether a directory was there before.
+/// The state of the directory before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Existence {
     Before,
     Made,
 }
 
-/// Makes the directory for this user alone unless it is there, and checks it as [`check`] does.
+/// Creates the directory for this user only unless it exists, and checks it with [`check`].
 pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     let existence = match fs::symlink_metadata(directory) {
         Ok(_) => Existence::Before,
@@ -30,8 +29,8 @@ pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     Ok(existence)
 }
 
-/// Checks that `directory` is no symbolic link, that this user owns it, and that no other user can
-/// replace it. In a directory of somebody else, each file could be a link to anything.
+/// Checks that `directory` is a real directory, that this user owns it, and that no other user can
+/// replace it. In another user's directory, each file could be a link to anything.
 pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(directory).with_context(|| cannot_use(directory))?;
     if found.is_symlink() {
@@ -44,7 +43,8 @@ pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
         directory.display(),
         found.uid()
     );
-    // Also a sticky one: others cannot remove files there, but they can put their own first.
+    // A sticky directory is refused too: others cannot remove files there, but they can create
+    // their own first.
     ensure!(
         found.mode() & 0o022 == 0,
         "other users may write to {} (mode {:o}): chmod 700 it, or use another directory",

@@ -1,12 +1,12 @@
-//! Being asked to end: Ctrl-C, `kill`, or the end of the terminal.
+//! Signals that stop this process: Ctrl-C, `kill`, or the end of the terminal.
 
 use anyhow::Context;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Does `work`, unless a signal asks this process to end first; `work` is dropped then.
+/// Does `work` unless a signal stops this process first. `work` is dropped then.
 ///
 /// # Errors
-/// Those of `work`, and [`Interrupted`].
+/// The errors of `work`, and [`Interrupted`].
 pub(crate) async fn unless_interrupted<T>(
     work: impl Future<Output = anyhow::Result<T>>,
 ) -> anyhow::Result<T> {
@@ -17,12 +17,12 @@ pub(crate) async fn unless_interrupted<T>(
     }
 }
 
-/// A signal asked this process to end.
+/// A signal stopped this process.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;
 
-/// The signals that ask this process to end. While this exists, they do nothing else.
+/// The signals that stop this process. While this value exists, they have no default effect.
 #[derive(Debug)]
 pub(crate) struct Signals {
     interrupt: Signal,
@@ -40,10 +40,10 @@ impl Signals {
         })
     }
 
-    /// Waits for the next one.
+    /// Waits for the next signal.
     ///
     /// # Cancel safety
-    /// Cancelling it loses no signal.
+    /// Cancel safe: no signal is lost.
     pub(crate) async fn received(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}

@@ -1,4 +1,5 @@
-//! The directory of a local cluster: sockets and logs. What was made there is removed at the end.
+//! The directory of a local cluster: sockets and logs. The files that the cluster created are
+//! removed at the end.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -9,10 +10,10 @@ use tempfile::TempDir;
 
 use super::own_directory::{self, Existence};
 
-/// The name of the directory for logs, inside that of the cluster.
+/// The name of the directory for logs, inside the cluster's directory.
 const LOGS: &str = "logs";
 
-/// Where a cluster keeps its files. Dropping it removes them.
+/// The directory of a cluster. Dropping this removes the cluster's files.
 #[derive(Debug)]
 pub(super) struct Workplace {
     root: Root,
@@ -27,8 +28,8 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// The directory of the logs, locked: the files of another cluster are not to be touched. The directory above it
-        /// is locked by each store for a moment, when it makes its socket.
+        /// The locked directory of the logs, so that no other cluster uses it. The directory above
+        /// cannot be locked: each store locks it briefly to create its socket.
         _lock: File,
     },
 }
@@ -40,7 +41,7 @@ enum Logs {
 }
 
 impl Workplace {
-    /// Makes the directory, if need be, for the files of the daemons `names`.
+    /// Creates the directory if necessary, for the files of the daemons `names`.
     pub(super) fn create(directory: Option<&Path>, names: Vec<String>) -> anyhow::Result<Self> {
         let root = match directory {
             None => {
@@ -55,7 +56,7 @@ impl Workplace {
                 let lock = File::open(logs).with_context(create)?;
                 flock(&lock, FlockOperation::NonBlockingLockExclusive)
                     .with_context(|| format!("another cluster uses the directory {}", path.display()))?;
-                // The daemons are told absolute paths, and so are people.
+                // Daemons and people get absolute paths.
                 Root::Given { path: fs::canonicalize(path).with_context(create)?, existence, _lock: lock }
             }
         };
@@ -83,7 +84,7 @@ impl Workplace {
         self.path().join(LOGS)
     }
 
-    /// Leaves the logs where they are, if the directory was given: something failed.
+    /// Keeps the logs after a failure, if the directory was given.
     pub(super) fn keep_logs(&mut self) {
         self.logs = Logs::Keep;
     }
@@ -91,16 +92,16 @@ impl Workplace {
 
 impl Drop for Workplace {
     fn drop(&mut self) {
-        // A temporary directory removes itself, with all that is in it.
+        // A temporary directory removes itself with its contents.
         let Root::Given { path, existence, .. } = &self.root else { return };
         for name in &self.names {
-            // Daemons that ended in order have done it themselves.
+            // Daemons that ended in order have removed their sockets already.
             let _ = fs::remove_file(self.socket(name));
             if self.logs == Logs::Remove {
                 let _ = fs::remove_file(self.log(name));
             }
         }
-        // These fail where there is something else inside, which is to stay.
+        // These calls fail if the directory contains other files, which stay.
         let _ = fs::remove_dir(self.logs_path());
         if *existence == Existence::Made {
             let _ = fs::remove_dir(path);

@@ -1,4 +1,4 @@
-//! What the demo shares: a file of the user's, or one made of files that every machine has.
+//! The file of the demo: a given file, or one that is assembled from files of the machine.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,11 +8,12 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Where files are taken from, in this order: real programs and libraries, neither empty nor repetitive.
+/// Directories that provide files, in this order. Their programs and libraries are neither empty
+/// nor repetitive.
 const SOURCES: [&str; 4] = ["/usr/lib", "/usr/bin", "/usr/share", "/usr/local"];
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A file, and what it should be like after its journey.
+/// A file, with its size and digest for the comparison.
 #[derive(Debug)]
 pub(super) struct Input {
     pub(super) path: PathBuf,
@@ -26,7 +27,7 @@ pub(super) struct Input {
 pub(super) struct Digest(u128);
 
 impl Input {
-    /// Takes the file at `path`.
+    /// Reads the size and the digest of the file at `path`.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let read = || format!("cannot read {}", path.display());
         let size_bytes = fs::metadata(path).with_context(read)?.len();
@@ -34,7 +35,8 @@ impl Input {
         Ok(Self { path: path.to_owned(), description: path.display().to_string(), size_bytes, digest })
     }
 
-    /// Makes a file of `size_bytes`, or less if the machine has too little, of the machine's programs and libraries.
+    /// Assembles a file of `size_bytes` from the machine's programs and libraries. The file is
+    /// smaller if the machine has fewer.
     pub(super) fn collect(path: &Path, size_bytes: u64) -> anyhow::Result<Self> {
         let write = || format!("cannot write {}", path.display());
         let mut file = File::create(path).with_context(write)?;
@@ -44,7 +46,7 @@ impl Input {
             if collected >= size_bytes {
                 break;
             }
-            // Files that only root may read, for example, are left out.
+            // Unreadable files are skipped, for example those of root.
             let Ok(source) = File::open(source) else { continue };
             let copied = io::copy(&mut source.take(size_bytes - collected), &mut file).with_context(write)?;
             collected += copied;
@@ -58,7 +60,7 @@ impl Input {
     }
 }
 
-/// All regular files below `roots`, one directory after the other, in the order of their names.
+/// All regular files below `roots`, directory by directory, in the order of their names.
 fn files_below(roots: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     let mut waiting: Vec<PathBuf> = roots.iter().rev().cloned().collect();
     std::iter::from_fn(move || {
@@ -79,7 +81,7 @@ fn files_below(roots: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
 }
 
 impl Digest {
-    /// Reads a whole file.
+    /// Hashes a whole file.
     pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
         let read = || format!("cannot read {}", path.display());
         let mut file = File::open(path).with_context(read)?;

@@ -1,5 +1,5 @@
-//! `hoplite demo`: a real file reaches all nodes of a local cluster, and is compared there; then arrays of all nodes become
-//! one.
+//! `hoplite demo`: shares a real file with all nodes of a local cluster and compares the copies.
+//! Then it sums the arrays of all nodes.
 
 mod input;
 mod reduction;
@@ -25,9 +25,9 @@ use input::{Digest, Input};
 
 /// The object's id.
 const ID: &str = "demo/input";
-/// Room in each store beside the object: for its array, what it combines for others, and the sum.
+/// Room in each store besides the object: for its array, intermediate results, and the sum.
 const SPARE_BYTES: u64 = 4 * reduction::ARRAY_BYTES;
-/// How often the bars move.
+/// Interval between two updates of the progress bars.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 const EXAMPLES: &str = "Examples:
@@ -41,13 +41,13 @@ compares the sum.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// How many stores
+    /// Number of stores
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(2..=64))]
     nodes: u32,
-    /// The file to share [default: programs and libraries of this machine, one after the other]
+    /// File to share [default: programs and libraries of this machine, joined]
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// How large the file should be if none is given
+    /// Size of the assembled file if no file is given
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = parse_size)]
     size: u64,
 }
@@ -104,7 +104,7 @@ async fn share(cluster: &Cluster, input: &Input, place: &Path) -> anyhow::Result
     let client = Client::connect(&origin.socket).await?;
     let sent_bytes = client.status().await?.sent_bytes.saturating_sub(sent_before);
     say(&format!(
-        "{} sent {}, {:.2} times the object; the receivers had the rest from each other:",
+        "{} sent {}, {:.2} times the object; the receivers got the rest from each other:",
         origin.name,
         size(sent_bytes),
         sent_bytes as f64 / input.size_bytes.max(1) as f64
@@ -140,16 +140,16 @@ async fn get_everywhere(
             outputs
         }
         _ = join_all(watches.iter().map(Watch::run)) => {
-            anyhow::bail!("the stores cannot be asked how far they are")
+            anyhow::bail!("the stores do not report their progress")
         }
     }
 }
 
-/// A bar that moves as a store receives.
+/// A progress bar for the bytes that a store receives.
 struct Watch {
     client: Client,
     bar: ProgressBar,
-    /// What the store had received before.
+    /// The bytes that the store had received before.
     before_bytes: u64,
 }
 
@@ -160,7 +160,7 @@ impl Watch {
         Ok(Self { client, bar, before_bytes })
     }
 
-    /// Ends only if the store cannot be asked.
+    /// Updates the bar. Ends only if the store does not answer.
     async fn run(&self) -> anyhow::Result<()> {
         loop {
             let received_bytes = self.client.status().await?.received_bytes;
@@ -170,7 +170,7 @@ impl Watch {
     }
 }
 
-/// This program, at another node.
+/// This program as a command at another node.
 struct AtNode(Command);
 
 fn command(node: &NodeProcess, arguments: &[&str]) -> anyhow::Result<AtNode> {
@@ -186,7 +186,7 @@ impl AtNode {
         self
     }
 
-    /// Waits for it to end well; its words are the error if it does not.
+    /// Waits for the command. A failure becomes an error with its output.
     async fn status_ok(mut self, what: &str) -> anyhow::Result<()> {
         let output = self.0.output().await.with_context(|| format!("cannot start a {what}"))?;
         ensure!(output.status.success(), "{what} failed: {}", String::from_utf8_lossy(&output.stderr).trim());

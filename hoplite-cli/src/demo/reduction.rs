@@ -1,4 +1,4 @@
-//! The second half of the demo: every node has an array, one of them gets their sum.
+//! The second half of the demo: every node has an array, and one node gets their sum.
 
 use std::iter;
 use std::time::{Duration, Instant};
@@ -14,12 +14,14 @@ use crate::output::size;
 pub(super) const ARRAY_BYTES: u64 = 16 << 20;
 /// The id of the sum.
 const SUM: &str = "demo/sum";
-/// Far longer than it takes.
+/// Far longer than the reduce takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Elements are integers below this, so that their sums are exact in any order, and any other result is wrong.
+/// Elements are integers below this, so their sums are exact in any order, and any other result is
+/// wrong.
 const ELEMENTS_BELOW: u64 = 1000;
 
-/// Puts an array on each node of `cluster`, reduces them on the first, and compares.
+/// Puts an array on each node of `cluster`, reduces the arrays on the first node, and compares the
+/// sum.
 pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {
     let mut clients = Vec::new();
     for node in &cluster.nodes {

@@ -1,4 +1,4 @@
-//! What the store of this node and the directory say.
+//! The answers of this node's store and of the directory.
 
 use hoplite_client::{Client, Description, Locations, NodeStatus, ObjectId};
 use hoplite_core::session::ANSWER_TIMEOUT;
@@ -8,13 +8,13 @@ use tokio::time::timeout;
 
 use crate::arguments::StoreArguments;
 
-/// Objects in one page.
+/// Number of objects in one page.
 const PAGE_OBJECTS: usize = 200;
 
-/// What to ask, beside how the nodes are.
+/// The query for an update, in addition to the state of the nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Question {
-    /// Nothing.
+    /// No further query.
     Nodes,
     /// The objects whose ids begin with `prefix` and are greater than `after`.
     Objects { prefix: Vec<u8>, after: Vec<u8> },
@@ -22,28 +22,28 @@ pub(super) enum Question {
     Object(ObjectId),
 }
 
-/// How the cluster is.
+/// The state of the cluster.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    /// This node's store.
+    /// The status of this node's store.
     pub(super) store: NodeStatus,
-    /// The first shard that answers; or why none does.
+    /// The status from the first shard that answers, or the reason for which none does.
     pub(super) directory: Result<StatusReply, String>,
-    /// What was asked beside that.
+    /// The answer to the further query.
     pub(super) more: More,
 }
 
-/// The rest of an answer.
+/// The answer to the further query.
 #[derive(Debug, Default)]
 pub(super) enum More {
     #[default]
     Nothing,
-    /// Objects, and where to go on.
+    /// Objects, and the key at which the next page starts.
     Objects(Vec<Locations>, Option<ObjectId>),
     Object(Box<Description>),
 }
 
-/// The store to ask.
+/// The connection to this node's store.
 pub(super) struct Cluster {
     store: StoreArguments,
     client: Client,
@@ -54,7 +54,7 @@ impl Cluster {
         Ok(Self { store: store.clone(), client: store.connect_to_watch().await? })
     }
 
-    /// Answers questions until nobody asks any more.
+    /// Answers queries until the sender is dropped.
     pub(super) async fn serve(
         mut self,
         mut questions: mpsc::Receiver<Question>,
@@ -63,7 +63,7 @@ impl Cluster {
         while let Some(question) = questions.recv().await {
             let answer = match timeout(2 * ANSWER_TIMEOUT, self.ask(question)).await {
                 Ok(answer) => answer.map_err(|error| format!("{error:#}")),
-                Err(_) => Err("the store takes too long".to_owned()),
+                Err(_) => Err("the store does not answer in time".to_owned()),
             };
             if answer.is_err()
                 && let Ok(again) = self.store.connect_to_watch().await

@@ -1,8 +1,8 @@
-//! `hoplite top`: the cluster in a terminal, again and again.
+//! `hoplite top`: the cluster in a terminal, with periodic updates.
 //!
-//! * `cluster`: asks the store of this node, and the directory.
-//! * `screen`: what is shown of that, and what the keys do.
-//! * `traffic`: what goes on between nodes.
+//! * `cluster`: queries the store of this node and the directory.
+//! * `screen`: the views and the keys.
+//! * `traffic`: the transfers, reduces and links between nodes.
 
 mod cluster;
 mod screen;
@@ -24,9 +24,9 @@ use self::cluster::Cluster;
 use self::screen::Screen;
 use crate::arguments::{StoreArguments, parse_duration};
 
-/// Asking more often than this would only disturb the store.
+/// Shortest interval of updates. Faster ones would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(250);
-/// The time that the thread that reads keys waits for one before it looks whether it is still needed.
+/// Time that the keyboard thread waits for a key before it checks if it is still needed.
 const KEY_TIMEOUT: Duration = Duration::from_millis(100);
 /// Most keys that wait while the screen is drawn.
 const MAX_KEYS: usize = 64;
@@ -47,7 +47,7 @@ HOPLITE_TOKEN_FILE or HOPLITE_TLS_CERT, HOPLITE_TLS_KEY and HOPLITE_TLS_CA; with
 #[derive(Debug, clap::Args)]
 #[command(after_help = KEYS)]
 pub(crate) struct Arguments {
-    /// How often to ask
+    /// Interval of updates
     #[arg(long, value_name = "INTERVAL", default_value = "2s", value_parser = parse_duration)]
     interval: Duration,
 }
@@ -61,7 +61,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let cluster = Cluster::connect(store).await?;
     let mut signals = Signals::new().context("cannot wait for signals")?;
     let has_colours = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
-    // Puts the terminal back also when this panics.
+    // Restores the terminal even after a panic.
     let mut terminal = ratatui::try_init().context("cannot take over the terminal")?;
     let interval = arguments.interval.max(SHORTEST_INTERVAL);
     let ended = show(&mut terminal, Screen::new(has_colours), cluster, interval, &mut signals).await;
@@ -96,18 +96,18 @@ async fn show(
             }
             _ = ticks.tick() => ControlFlow::Continue(screen.due()),
             () = signals.next() => ControlFlow::Break(()),
-            ended = &mut asking => return ended.context("what asks the cluster has ended"),
+            ended = &mut asking => return ended.context("the task that queries the cluster has ended"),
         };
         match outcome {
             ControlFlow::Break(()) => return Ok(()),
-            // The one before is not answered yet: then that is asked again at the next tick.
+            // If the previous query is still open, the next tick repeats this one.
             ControlFlow::Continue(Some(question)) => drop(questions.try_send(question)),
             ControlFlow::Continue(None) => {}
         }
     }
 }
 
-/// What the terminal says, from a thread that ends soon after the receiver.
+/// The events of the terminal, from a thread that ends soon after the receiver is dropped.
 fn keys() -> io::Result<mpsc::Receiver<Event>> {
     let (sender, receiver) = mpsc::channel(MAX_KEYS);
     thread::Builder::new().name("keys".to_owned()).spawn(move || {

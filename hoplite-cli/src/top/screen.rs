@@ -1,4 +1,4 @@
-//! What is shown, and what the keys do. Draws (`draw`) from what was answered last; asks nothing itself.
+//! The views and the keys. `draw` draws the latest answer; this module sends no queries itself.
 
 mod draw;
 
@@ -11,7 +11,7 @@ use ratatui::widgets::TableState;
 use super::cluster::{More, Question, Snapshot};
 use super::traffic;
 
-/// Longest text to search for: that of an id.
+/// Longest search text: the length of an id.
 const MAX_PREFIX_CHARS: usize = 255;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum View {
@@ -32,7 +32,7 @@ const VIEWS: [(View, &str); 6] = [
     (View::Directory, "Directory"),
 ];
 
-/// What nodes are sorted by.
+/// The key by which nodes are sorted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Order {
     Name,
@@ -57,15 +57,15 @@ pub(super) struct Screen {
     is_paused: bool,
     is_typing: bool,
     prefix: String,
-    /// Where the pages of objects begin, up to the one that is shown.
+    /// The first keys of the pages of objects, up to the shown page.
     pages: Vec<Vec<u8>>,
-    /// The object that is looked at, and where it was chosen.
+    /// The selected object, and the view in which it was selected.
     object: Option<ObjectId>,
     chosen_in: View,
     latest: Option<Snapshot>,
     trouble: Option<String>,
     rows: TableState,
-    /// How many rows are there, and fit.
+    /// The number of rows, and of rows that fit.
     count: usize,
     height: usize,
 }
@@ -90,7 +90,7 @@ impl Screen {
         }
     }
 
-    /// What to ask now that it is time to.
+    /// The query for the next update.
     pub(super) fn due(&self) -> Option<Question> {
         (!self.is_paused).then(|| self.question())
     }
@@ -106,11 +106,11 @@ impl Screen {
         }
     }
 
-    /// Takes an answer.
+    /// Stores an answer.
     pub(super) fn take(&mut self, answer: Result<Snapshot, String>) {
         match answer {
             Ok(mut snapshot) => {
-                // An answer to a question before keeps what is shown.
+                // An answer to an earlier query keeps the shown data.
                 if let (More::Nothing, Some(before)) = (&snapshot.more, self.latest.take()) {
                     snapshot.more = before.more;
                 }
@@ -121,7 +121,7 @@ impl Screen {
         }
     }
 
-    /// Does what a key asks for: a break ends it all, a question is to be asked at once.
+    /// Handles a key. A break ends the program; a query is sent immediately.
     pub(super) fn handle(&mut self, event: &Event) -> ControlFlow<(), Option<Question>> {
         let Event::Key(KeyEvent {
             code, modifiers, kind: KeyEventKind::Press | KeyEventKind::Repeat, ..
@@ -273,7 +273,7 @@ mod tests {
         Event::Key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
-    /// The lines that are shown.
+    /// The lines of the drawn screen.
     fn drawn(screen: &mut Screen, width: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, 12)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();
@@ -297,7 +297,7 @@ mod tests {
         assert!(lines[5].contains(&format!("[{}]", "|".repeat(18))), "{lines:#?}");
         assert!(matches!(screen.handle(&key(KeyCode::Char('s'))), ControlFlow::Continue(None)));
         assert!(drawn(&mut screen, 120)[4].starts_with("b "));
-        // However narrow: it is cut, and nothing else.
+        // A narrow screen cuts lines, and has no other effect.
         for width in [1, 5, 20] {
             drawn(&mut screen, width);
         }

@@ -1,4 +1,5 @@
-//! What goes on between nodes, as their stores tell it: transfers, reduces and links; and the tree that the copies of an object form.
+//! The traffic between nodes, as reported by their stores: transfers, reduces and links; and the
+//! tree of an object's copies.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,10 +11,10 @@ use hoplite_proto::v1::status_reply::Node;
 
 use super::cluster::Snapshot;
 
-/// Most rows of a list: the first ones, and more than anybody reads.
+/// Most rows of a list: the first ones, and more than a person reads.
 const MAX_ROWS: usize = 1000;
 
-/// What is on its way to whom, the fastest first.
+/// Running transfers and their receivers, the fastest first.
 pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Transfer)> {
     let mut all = told(snapshot, |load| &load.transfers);
     all.retain(|(_, transfer)| transfer.id.starts_with(prefix.as_bytes()));
@@ -22,7 +23,7 @@ pub(super) fn transfers<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a No
     all
 }
 
-/// What is reduced, and by whom it is coordinated, the oldest first.
+/// Running reduces and their coordinators, the oldest first.
 pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Reduce)> {
     let mut all = told(snapshot, |load| &load.reduces);
     all.retain(|(_, reduce)| reduce.target.starts_with(prefix.as_bytes()));
@@ -31,7 +32,7 @@ pub(super) fn reduces<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node
     all
 }
 
-/// What the links of nodes carry, those that are slow first, and then those that carry least.
+/// Links of nodes: the slow ones first, and then by bandwidth, ascending.
 pub(super) fn links<'a>(snapshot: &'a Snapshot, prefix: &str) -> Vec<(&'a Node, &'a Link)> {
     let mut all = told(snapshot, |load| &load.links);
     all.retain(|(node, link)| node.node.starts_with(prefix) || link.peer.starts_with(prefix));
@@ -49,12 +50,12 @@ fn told<'a, T>(
     loads.flat_map(|(node, load)| what(load).iter().map(move |one| (node, one))).collect()
 }
 
-/// The id of an object that a peer has named, if it is one.
+/// The id of an object that a peer has sent, if it is valid.
 pub(super) fn id(bytes: &[u8]) -> Option<ObjectId> {
     ObjectId::new(bytes).ok()
 }
 
-/// The copies of an object, each behind the one that it is pulled from, with how many transfers lead to it.
+/// The copies of an object, each after its sender, with its depth in the tree.
 pub(super) fn tree(copies: &[Location]) -> Vec<(usize, &Location)> {
     let names: BTreeSet<_> = copies.iter().map(|copy| &copy.node).collect();
     let mut receivers: BTreeMap<_, Vec<&Location>> = BTreeMap::new();
@@ -71,7 +72,7 @@ pub(super) fn tree(copies: &[Location]) -> Vec<(usize, &Location)> {
         let next = receivers.remove(&copy.node).unwrap_or_default();
         open.extend(next.into_iter().map(|receiver| (depth + 1, receiver)));
     }
-    // Two shards can disagree for a moment: what is in a circle has no beginning.
+    // Two shards can disagree for a moment. Copies in a cycle have no root.
     shown.extend(receivers.into_values().flatten().map(|copy| (0, copy)));
     shown
 }

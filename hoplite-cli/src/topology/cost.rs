@@ -13,10 +13,10 @@ use crate::output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The matrix: JSON, CSV of round trips, or Slurm's topology.conf
+    /// Matrix file: JSON, CSV of round trips, or Slurm's topology.conf
     #[arg(long, value_name = "FILE")]
     matrix: PathBuf,
-    /// A JSON list of nodes' indices by rank, or `identity`
+    /// Order file: a JSON list of nodes' indices by rank, or `identity`
     #[arg(long, value_name = "FILE", default_value = "identity")]
     order: PathBuf,
     /// ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain or hierarchical:AxB

@@ -11,16 +11,16 @@ use crate::output::{self, Alignment, Table};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The number of ranks there are
+    /// Number of ranks
     #[arg(long, value_name = "P")]
     ranks: u64,
-    /// The levels of the network, innermost first: nodes of each, such as 4x16
+    /// Levels of the network, innermost first: nodes of each, such as 4x16
     #[arg(long, value_parser = parse_levels)]
     levels: Levels,
     /// Bytes per second above one element of each level, innermost first
     #[arg(long, required = true, value_delimiter = ',', value_parser = parse_number, value_name = "BYTES,...")]
     bandwidth: Vec<f64>,
-    /// Seconds of a step before its bytes
+    /// Latency of a step, in seconds
     #[arg(long, value_parser = parse_number, value_name = "SECONDS")]
     latency: f64,
     /// Bytes at each rank
@@ -36,7 +36,7 @@ struct Decomposition {
     /// Innermost first.
     stages: Vec<Stage>,
     total_s: f64,
-    /// One ring over all ranks.
+    /// The time of one ring over all ranks.
     ring_s: f64,
 }
 

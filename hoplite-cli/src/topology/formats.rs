@@ -1,20 +1,21 @@
-//! Orders as other programs read them.
+//! Orders in the formats of other programs.
 
 use std::io::{self, Write};
 
 use clap::ValueEnum;
 use hoplite_core::topology::Matrix;
 
-/// How an order is printed.
+/// The output format of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
     /// The order with its cost, that of the matrix's own order, and a lower bound
     Json,
-    /// Names in rank order, with one slot each. Open MPI does not promise to keep their order: use a rankfile there
+    /// Names in rank order, with one slot each. Open MPI may reorder them: use a rankfile there
     Hostfile,
     /// A rankfile of Open MPI 4 (--rankfile) and 5 (--map-by rankfile:file=FILE)
     Rankfile,
-    /// The arguments of torchrun at each node, with static ranks; with others it sorts nodes by name
+    /// Arguments of torchrun at each node, with static ranks; otherwise torchrun sorts nodes by
+    /// name
     Torchrun,
     /// RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT of each node
     Env,
@@ -22,14 +23,14 @@ pub(super) enum Format {
     Csv,
 }
 
-/// torch.distributed's own.
+/// The default port of torch.distributed.
 const MASTER_PORT: u16 = 29_500;
 
 /// Writes an order in any format but JSON.
 ///
 /// # Errors
 ///
-/// `InvalidInput` if a name would be read as something else than a name in this format.
+/// `InvalidInput` if a name has another meaning in this format.
 pub(super) fn write(out: &mut impl Write, format: Format, matrix: &Matrix, order: &[u32]) -> io::Result<()> {
     let names = matrix.nodes();
     let count = order.len();

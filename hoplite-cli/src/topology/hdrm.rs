@@ -11,10 +11,10 @@ use hoplite_topology::files;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// M: at most half as many as there are switches
+    /// M: at most half the number of switches
     #[arg(long, value_name = "M", required_unless_present = "check")]
     hosts_per_switch: Option<u32>,
-    /// N: a power of two, half of them upper
+    /// N: a power of two; half of the switches are upper
     #[arg(long, value_name = "N", required_unless_present = "check")]
     switches: Option<u32>,
     /// Check a mapping, in the form that --json prints, and name its first conflict
@@ -32,14 +32,14 @@ struct Mapping {
     lower: Vec<Vec<u32>>,
 }
 
-/// What the check of a mapping prints as JSON.
+/// The JSON output of a check.
 #[derive(Debug, Serialize)]
 struct Checked {
     ranks: usize,
     conflict: Option<String>,
 }
 
-/// A mapping is of another system.
+/// The mapping belongs to another system.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "the mapping has {upper} upper and {lower} lower switches with up to {hosts} hosts, not {switches} with {hosts_per_switch}"
@@ -73,7 +73,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         }
         return Ok(stdout.flush()?);
     }
-    // Clap demands both without a file to check.
+    // Clap requires both unless there is a file to check.
     let (hosts_per_switch, switches) = system.unwrap_or_default();
     let [upper, lower] = hdrm::mapping(hosts_per_switch, switches)?;
     if arguments.json {

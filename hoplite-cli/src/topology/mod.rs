@@ -1,9 +1,9 @@
-//! `hoplite topology`: what links cost, which order of ranks is cheap, and what collectives take. It works on files and needs no
-//! store, but for `probe`, which asks one to measure the links, and `show` without a matrix.
+//! `hoplite topology`: costs of links, orders of ranks, and times of collectives. Only `probe` and
+//! `show` without a matrix need a store; the other verbs work on files.
 //!
 //! * One module per verb; [`formats`] has the outputs of `order` for other programs.
 //!
-//! The work is done in `hoplite-topology`.
+//! The algorithms are in `hoplite-topology`.
 
 mod cost;
 mod decompose;
@@ -38,19 +38,21 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
-    /// Have the stores of the cluster measure the links between them
+    /// Measure the links between the stores of the cluster
     Probe(probe::Arguments),
-    /// Say what a collective costs in an order of ranks
+    /// Compute the cost of a collective for an order of ranks
     Cost(cost::Arguments),
-    /// Search for the order of ranks in which a collective is cheapest
+    /// Search for the order of ranks with the lowest cost of a collective
     Order(order::Arguments),
-    /// Map the ranks of halving-doubling to a BiGraph, so that no link carries two pairs; or check such a mapping
+    /// Map the ranks of halving-doubling to a BiGraph, so that no link carries two pairs; or check
+    /// such a mapping
     Hdrm(hdrm::Arguments),
     /// Split an allreduce along the levels of a network
     Decompose(decompose::Arguments),
-    /// Say how long an allreduce takes on a fabric
+    /// Compute the time of an allreduce on a fabric
     Simulate(simulate::Arguments),
-    /// Show a matrix, the groups of close nodes, and their order; or the links of the store, as its transfers show them
+    /// Show a matrix, the groups of close nodes, and their order; or the store's links, as measured
+    /// by transfers
     Show(show::Arguments),
 }
 
@@ -66,12 +68,12 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-/// Picoseconds for people.
+/// Formats picoseconds for people.
 fn duration(picoseconds: u128) -> String {
     seconds(picoseconds as f64 * 1e-12)
 }
 
-/// Seconds for people.
+/// Formats seconds for people.
 fn seconds(seconds: f64) -> String {
     match seconds {
         s if s >= 1.0 => format!("{s:.3} s"),
@@ -90,7 +92,7 @@ fn parse_levels(text: &str) -> anyhow::Result<Levels> {
     Ok(Levels(levels.ok_or_else(|| anyhow::anyhow!("levels are numbers, innermost first, such as 4x16"))?))
 }
 
-/// A finite number above zero, or also zero.
+/// Parses a finite number of at least zero.
 fn parse_number(text: &str) -> anyhow::Result<f64> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),

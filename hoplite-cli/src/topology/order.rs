@@ -14,12 +14,12 @@ use super::formats::{self, Format};
 use crate::arguments::{parse_duration, parse_size};
 use crate::output;
 
-/// Moves between two looks at the time: some milliseconds for 1,000 nodes.
+/// Number of moves between two checks of the clock: some milliseconds for 1,000 nodes.
 const MOVES: u32 = 16;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The matrix: JSON, CSV of round trips, or Slurm's topology.conf
+    /// Matrix file: JSON, CSV of round trips, or Slurm's topology.conf
     #[arg(long, value_name = "FILE")]
     matrix: PathBuf,
     /// ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain or hierarchical:AxB
@@ -28,26 +28,27 @@ pub(crate) struct Arguments {
     /// Bytes at each node
     #[arg(long, value_parser = parse_size)]
     size: u64,
-    /// The time to search; less if the best order is proved to be one
+    /// Time limit of the search; the search ends earlier with a proof that the order is optimal
     #[arg(long, value_name = "DURATION", default_value = "5", value_parser = parse_duration)]
     seconds: Duration,
-    /// Another search for another number
+    /// Seed of the search
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Ask z3 at this path for a better order of up to 16 nodes, for as long again, if the search could prove none
+    /// Path of z3, to search for a better order of up to 16 nodes. It gets the same time again if
+    /// the search has no proof
     #[arg(long, value_name = "PROGRAM")]
     z3: Option<PathBuf>,
-    /// What to print
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Json)]
     format: Format,
 }
 
 #[derive(Debug, Serialize)]
 struct Order {
-    /// By rank.
+    /// Indices of the nodes, by rank.
     order: Vec<u32>,
     cost_ps: u128,
-    /// In the order of the matrix.
+    /// The cost of the matrix's own order.
     before_ps: u128,
     lower_bound_ps: u128,
 }
@@ -75,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Asks an external solver for better orders, until it knows of none or the time is over.
+/// Queries an external solver for better orders until it finds none or the time is over.
 fn improve(found: &mut Order, program: &Path, links: Links<'_>, arguments: &Arguments) -> anyhow::Result<()> {
     let start = Instant::now();
     while let Some(left) = arguments.seconds.checked_sub(start.elapsed()) {

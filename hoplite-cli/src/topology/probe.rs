@@ -22,36 +22,38 @@ pub(crate) struct Arguments {
     /// Write the matrix to this file, for the other verbs
     #[arg(long, short, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Only these nodes [default: all that are connected to the directory]
+    /// Measure only these nodes [default: all nodes that are connected to the directory]
     #[arg(long, value_name = "NODE,...", value_delimiter = ',', value_parser = node_parser())]
     nodes: Vec<NodeId>,
-    /// Echoes of each pair: auto stops when their 10th percentile holds still
+    /// Echoes of each pair: auto stops when their 10th percentile is stable
     #[arg(long, value_name = "auto|COUNT", default_value = "auto", value_parser = parse_probes)]
     probes: Probes,
-    /// Send trains of bytes between all pairs, one pair after the other, and not only from each node to the next
+    /// Send trains of bytes between all pairs, one pair after another, instead of only from each
+    /// node to the next
     #[arg(long)]
     bandwidth: bool,
-    /// Also send trains between all pairs of a round at once, six times: finds uplinks that carry less than their hosts together, and
-    /// disturbs whoever uses the network
+    /// Also send trains between all pairs of a round at once, six times. This finds uplinks with
+    /// less bandwidth than their hosts together, and disturbs other users of the network
     #[arg(long)]
     loaded: bool,
-    /// Have the directory and the stores use what is found: the groups, within what labels say, and what uplinks carry. What was
-    /// applied before is replaced, so that nodes lost during the probe are in no group. Takes --loaded for granted
+    /// Use the result in the directory and the stores: the groups, within those of labels, and the
+    /// bandwidth of uplinks. It replaces the previous result, so that nodes lost during the probe
+    /// are in no group. Implies --loaded
     #[arg(long, conflicts_with = "nodes")]
     apply: bool,
-    /// Print the matrix, and what is to be said of it, as JSON
+    /// Print the matrix and the remarks as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A matrix as the other verbs read it, and what is to be said of it.
+/// A matrix in the format of the other verbs, with remarks.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     nodes: &'a [String],
     alpha_ns: Vec<Vec<u32>>,
     ps_per_byte: Vec<Vec<u32>>,
     lost: Vec<Lost<'a>>,
-    /// Pairs of indices.
+    /// Pairs of node indices.
     guessed: &'a [(u32, u32)],
     estimated: u64,
     by_tcp: u32,
@@ -63,7 +65,7 @@ struct Document<'a> {
     applied: Option<Applied>,
 }
 
-/// What the directory and the stores use.
+/// The part that the directory and the stores use.
 #[derive(Debug, Serialize)]
 struct Applied {
     version: u64,
@@ -95,7 +97,8 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         .await;
     bar.finish_and_clear();
     let report = report?;
-    // It has two numbers for each two nodes, so that it is made only where somebody wants it.
+    // The matrix has two numbers for each pair of nodes, so it is built only if a file was
+    // requested.
     if let Some(path) = &arguments.output {
         let text = serde_json::to_string(&Document::of(&report))?;
         fs::write(path, text).with_context(|| path.display().to_string())?;
@@ -142,7 +145,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// What the table does not say.
+/// The remarks below the table.
 fn remarks(report: &ProbeReport) -> Vec<String> {
     let names = report.matrix.nodes();
     let mut lines = vec![format!(
@@ -161,7 +164,8 @@ fn remarks(report: &ProbeReport) -> Vec<String> {
     lines.extend(report.guessed.iter().map(guessed));
     if let (Some(blocks), 1..) = (report.matrix.blocks(), report.estimated) {
         lines.push(format!(
-            "{} pairs are estimates: between each two of {} groups of nodes, three pairs at most stand for all",
+            "{} pairs are estimates: between each two of {} groups of nodes, at most three measured \
+             pairs represent all",
             report.estimated,
             blocks.len()
         ));
@@ -180,7 +184,9 @@ fn applied_line(applied: AppliedPlaces) -> String {
         _ if shards == 0 => "what was applied meanwhile is newer".to_owned(),
         (None, ..) => "no groups, since no links are much slower than others".to_owned(),
         (Some(_), 0, labelled) => {
-            format!("{groups} groups, of no effect, since all {labelled} nodes stay where their labels say")
+            format!(
+                "{groups} groups, of no effect, since all {labelled} nodes stay in the groups of their labels"
+            )
         }
         (Some(permille), _, labelled) => {
             let links = f64::from(permille) / 1000.0;
@@ -188,7 +194,7 @@ fn applied_line(applied: AppliedPlaces) -> String {
             if labelled == 0 {
                 found
             } else {
-                format!("{found}; {labelled} nodes stay where their labels say")
+                format!("{found}; {labelled} nodes stay in the groups of their labels")
             }
         }
     };
@@ -262,7 +268,7 @@ mod tests {
         let report = ProbeReport { matrix, estimated: 1, ..report() };
         let text = remarks(&report).join("\n");
         assert!(text.contains("1 pairs are estimates: between each two of 2 groups"), "{text}");
-        // The file has an entry for each pair all the same.
+        // The file still has an entry for each pair.
         let document = Document::of(&report);
         assert_eq!(document.alpha_ns, [[0, 40, 40], [40, 0, 20], [40, 20, 0]]);
         assert_eq!(document.estimated, 1);
@@ -284,11 +290,13 @@ mod tests {
         };
         assert_eq!(
             line(Some(260), 8, 0),
-            "applied at 1 of 2 shards, version 7: 2 groups, whose uplinks carry 0.26 of a host's link"
+            "applied at 1 of 2 shards, version 7: 2 groups, whose uplinks carry 0.26 of a host's \
+             link"
         );
-        assert!(line(Some(260), 5, 3).ends_with("link; 3 nodes stay where their labels say"));
+        assert!(line(Some(260), 5, 3).ends_with("link; 3 nodes stay in the groups of their labels"));
         assert!(
-            line(Some(260), 0, 8).ends_with("of no effect, since all 8 nodes stay where their labels say")
+            line(Some(260), 0, 8)
+                .ends_with("of no effect, since all 8 nodes stay in the groups of their labels")
         );
         assert!(line(None, 0, 0).contains("no groups"));
         let late = applied_line(AppliedPlaces { shards: 0, nodes: 0, ..applied });

@@ -23,13 +23,15 @@ const PICOSECONDS: u64 = 1_000_000_000_000;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The matrix: JSON, CSV of round trips, or Slurm's topology.conf [default: the links of the store, as its transfers show them]
+    /// Matrix file: JSON, CSV of round trips, or Slurm's topology.conf [default: the store's links,
+    /// as measured by transfers]
     #[arg(long, value_name = "FILE")]
     matrix: Option<PathBuf>,
-    /// The nodes by rank: a JSON list of their indices, or `identity` [default: by groups of close nodes]
+    /// Order file: a JSON list of nodes' indices by rank, or `identity` [default: by groups of
+    /// close nodes]
     #[arg(long, value_name = "FILE", requires = "matrix")]
     order: Option<PathBuf>,
-    /// Bytes of the message whose cost is the distance of two nodes
+    /// Size of the message whose cost is the distance of two nodes
     #[arg(long, value_parser = parse_size, default_value = "0", requires = "matrix")]
     size: u64,
     /// Draw the matrix in rank order, with the tree of groups beside it, as SVG
@@ -47,7 +49,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: &Arguments) -> anyhow
     }
 }
 
-/// A link of the store that is asked.
+/// A link of the queried store.
 #[derive(Debug, Serialize)]
 struct Live {
     node: String,
@@ -56,7 +58,7 @@ struct Live {
     is_slow: bool,
 }
 
-/// Shows what the transfers of a store say of its links.
+/// Shows the links of a store, as measured by transfers.
 async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Result<()> {
     let links = store.connect().await?.status().await?.links;
     let mut stdout = io::stdout().lock();
@@ -106,7 +108,7 @@ fn show_matrix(path: &Path, arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Prints the table, and which pairs are slower than it explains.
+/// Prints the table, and the pairs that are slower than it explains.
 pub(super) fn print(
     out: &mut impl Write,
     links: Links<'_>,
@@ -135,7 +137,8 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// A row for each rank: its node, its groups from the outermost on, and the link to the next rank.
+/// One row for each rank: its node, its groups from the outermost on, and the link to the next
+/// rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

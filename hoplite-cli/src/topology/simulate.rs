@@ -25,32 +25,35 @@ pub(crate) struct Arguments {
     /// bigraph, fat-tree, torus, or a matrix file
     #[arg(long, value_name = "FABRIC|FILE")]
     fabric: PathBuf,
-    /// The number of nodes [default with a file: those of the file]
+    /// Number of nodes [default with a file: those of the file]
     #[arg(long)]
     nodes: Option<u32>,
-    /// How the allreduce is done
+    /// Algorithm of the allreduce
     #[arg(long, value_enum)]
     collective: Collective,
     /// Bytes at each node
     #[arg(long, value_parser = parse_size)]
     size: u64,
-    /// The groups of `hierarchical`, innermost first, such as 8x16 [default: those of the fabric]
+    /// Groups of `hierarchical`, innermost first, such as 8x16 [default: those of the fabric]
     #[arg(long, value_parser = parse_levels)]
     levels: Option<Levels>,
-    /// The nodes by rank: identity, shuffled:SEED, or a file [default: identity; that of HDRM for hdrm]
+    /// Nodes by rank: identity, shuffled:SEED, or a file [default: identity; the order of HDRM for
+    /// hdrm]
     #[arg(long, value_name = "ORDER")]
     order: Option<String>,
-    /// What the uplinks of the groups of a matrix file carry, in links of a node, for each level of groups, outermost first, or one for all
-    /// [default: as the file says, or as the rates in it say if it was measured with --loaded]
+    /// Bandwidth of the uplinks of a matrix file's groups, in links of a node: one number for all
+    /// levels, or one for each level, outermost first [default: from the file, or from its rates if
+    /// it was measured with --loaded]
     #[arg(long, value_delimiter = ',', value_parser = parse_bandwidth, value_name = "LINKS,...")]
     uplinks: Option<Vec<f64>>,
-    /// Which of several ways a flow takes: modulo, ecmp:SEED or ideal
+    /// Choice among several paths of a flow: modulo, ecmp:SEED or ideal
     #[arg(long, value_parser = parse_routing, default_value = "modulo")]
     routing: Routing,
-    /// Seconds of a step before its bytes; a matrix has its own [default: 6.273e-6, as in EFLOPS' figure 16]
+    /// Latency of a step, in seconds; a matrix has its own [default: 6.273e-6, as in EFLOPS' figure
+    /// 16]
     #[arg(long, value_parser = parse_number, value_name = "SECONDS", default_value_t = LATENCY_S, hide_default_value = true)]
     latency: f64,
-    /// Bytes per second of a node's link [default: 9.433e9, as in EFLOPS' figure 16]
+    /// Bandwidth of a node's link, in bytes per second [default: 9.433e9, as in EFLOPS' figure 16]
     #[arg(long, value_parser = parse_bandwidth, value_name = "BYTES", default_value_t = BYTES_PER_SECOND, hide_default_value = true)]
     bandwidth: f64,
     /// Print JSON
@@ -96,7 +99,7 @@ struct Simulation {
     shared: Option<Shared>,
 }
 
-/// What the nodes of a matrix share.
+/// The shared links of a matrix's nodes.
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
@@ -108,19 +111,19 @@ struct Shared {
 struct Steps {
     count: u32,
     bytes: f64,
-    /// Flows on the most loaded link.
+    /// Number of flows on the most loaded link.
     load: f64,
     seconds: f64,
 }
 
-/// There is no number of nodes.
+/// The number of nodes is missing.
 #[derive(Debug, thiserror::Error)]
-#[error("--nodes says how many nodes a {fabric} has")]
+#[error("--nodes is required for a {fabric}")]
 struct NoNodes {
     fabric: String,
 }
 
-/// A network that has links of its own.
+/// The fabric has links of its own.
 #[derive(Debug, thiserror::Error)]
 #[error("--uplinks is for a matrix file; a {fabric} has its own links")]
 struct OwnLinks {
@@ -195,7 +198,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// The network that the arguments name, with so many nodes.
+/// Builds the network that the arguments name, with `nodes` nodes.
 fn network(arguments: &Arguments, nodes: Option<u32>) -> anyhow::Result<Network> {
     let name = arguments.fabric.to_string_lossy();
     let needed = || nodes.ok_or_else(|| NoNodes { fabric: name.to_string() });
@@ -231,7 +234,7 @@ fn simulate(arguments: &Arguments, network: &Network, collective: Collective) ->
     Ok(allreduce(network, &algorithm, &order, bytes, arguments.latency, arguments.bandwidth)?)
 }
 
-/// The groups that are asked for, else those of the fabric: its switches, or its dimensions.
+/// The groups from the arguments, or else those of the fabric: its switches or its dimensions.
 fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
     match (&arguments.levels, network) {
         (Some(Levels(levels)), _) => levels.clone(),
@@ -249,7 +252,7 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
         None => Ok((0..hosts).collect()),
         Some(text) => match text.strip_prefix("shuffled:") {
             Some(seed) => {
-                let seed = seed.parse().with_context(|| format!("the seed of {text} is no number"))?;
+                let seed = seed.parse().with_context(|| format!("the seed of {text} is not a number"))?;
                 let mut order: Vec<u32> = (0..hosts).collect();
                 Random::new(seed).shuffle(&mut order);
                 Ok(order)
@@ -259,7 +262,8 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
     }
 }
 
-/// Draws the times of all collectives that the fabric has, for numbers of nodes that double up to that of the network.
+/// Draws the times of all collectives on the fabric. The number of nodes doubles up to the size of
+/// the network.
 fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result<()> {
     let most = network.hosts();
     let is_measured = matches!(network, Network::Measured(_));
@@ -272,7 +276,7 @@ fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result
             let network = self::network(arguments, Some(nodes))?;
             match simulate(arguments, &network, *collective) {
                 Ok(outcome) => points.push((f64::from(nodes), outcome.seconds)),
-                // Not all collectives exist for all sizes and fabrics.
+                // Some collectives do not exist for all sizes and fabrics.
                 Err(error) if error.is::<SimulationError>() => {}
                 Err(error) => return Err(error),
             }

@@ -26,7 +26,7 @@ most.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The id of the object
+    /// Id of the object
     #[arg(value_parser = id_parser())]
     id: ObjectId,
     /// Print JSON
@@ -49,7 +49,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// All that the directory knows of one object.
+/// The directory's information about one object.
 #[derive(Debug, Serialize)]
 pub(crate) struct Report {
     id: String,
@@ -62,7 +62,7 @@ pub(crate) struct Report {
     reduce: Option<Reduce>,
 }
 
-/// How the object was reduced.
+/// The plan and the progress of a reduce.
 #[derive(Debug, Serialize)]
 struct Reduce {
     op: String,
@@ -76,13 +76,13 @@ struct Reduce {
     mendings: u32,
     restarts: u32,
     is_running: bool,
-    /// How far this store is, if it is one of those that make the object together.
+    /// The progress of this store, if it is a member.
     position: Option<Position>,
-    /// Of all of these, while that goes on.
+    /// The progress of all members while they run.
     positions: Vec<Position>,
 }
 
-/// How far one of the stores is that make an object together.
+/// The progress of one member.
 #[derive(Debug, Serialize)]
 struct Position {
     member: u32,
@@ -90,7 +90,7 @@ struct Position {
     stage: String,
     final_bytes: u64,
     size_bytes: u64,
-    /// The node, of others than this store.
+    /// The name of the node, if it is not this store.
     node: String,
 }
 
@@ -113,7 +113,8 @@ impl Position {
 }
 
 impl Reduce {
-    /// Whether there may be no object: it is not made yet, or not by what was tried here.
+    /// Returns `true` if the object may be missing: it is not complete yet, or the attempt here has
+    /// failed.
     fn lacks_object(&self) -> bool {
         let has_failed = |position: &Position| position.final_bytes < position.size_bytes;
         self.is_running || self.position.as_ref().is_some_and(has_failed)
@@ -159,7 +160,7 @@ impl Reduce {
         }
         writeln!(out)?;
         if self.mendings > 0 {
-            writeln!(out, "mended     {} times, {} times from the beginning", self.mendings, self.restarts)?;
+            writeln!(out, "repaired   {} times, {} times from the beginning", self.mendings, self.restarts)?;
         }
         Ok(())
     }
@@ -173,7 +174,7 @@ pub(crate) struct Object {
     shape: Option<Vec<u64>>,
     #[serde(skip)]
     array_type: String,
-    /// Which collective has made it.
+    /// The collective that created the object.
     collective: Option<String>,
     inline: bool,
     lost: bool,
@@ -188,7 +189,7 @@ struct Location {
     pulling_from: Option<String>,
 }
 
-/// A receiver, and the sender that it was told to fetch from.
+/// A receiver, and the sender that was assigned to it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Grant {
     pub(crate) receiver: String,
@@ -215,7 +216,7 @@ impl Report {
         }
     }
 
-    /// For people.
+    /// Prints the report for people.
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(object) = &self.object {
             writeln!(out, "id         {}", self.id)?;
@@ -240,7 +241,7 @@ impl Report {
         if let Some(reduce) = &self.reduce {
             reduce.print(out)?;
         } else if let Some(collective) = self.object.as_ref().and_then(|object| object.collective.as_ref()) {
-            writeln!(out, "collective {collective}; no store that was asked remembers how it was made")?;
+            writeln!(out, "collective {collective}; no queried store remembers how it was made")?;
         }
         if self.waiting_receivers > 0 {
             writeln!(out, "waiting    {} receivers", self.waiting_receivers)?;
@@ -271,7 +272,7 @@ impl Report {
     }
 }
 
-/// The table of who served whom, with times since the first of `grants`.
+/// Prints the table of transfers, with times since the first of `grants`.
 pub(crate) fn print_grants(out: &mut impl Write, grants: &[Grant]) -> io::Result<()> {
     let mut table = Table::new([
         ("GRANTS", Alignment::Left),
@@ -348,7 +349,7 @@ fn micros(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// A target of which the directory knows nothing, as a member of its session tells of it.
+    /// A target that only a member knows; the directory has no such object yet.
     fn without_object(stage: &str, is_running: bool) -> Report {
         let position = Position {
             member: 1,
@@ -385,7 +386,7 @@ mod tests {
         }
     }
 
-    /// An object of which no store knows how it was made.
+    /// An object whose reduce no store remembers.
     fn with_object() -> Report {
         let object = Object {
             put: String::new(),
@@ -429,7 +430,7 @@ mod tests {
     #[test]
     fn what_nobody_remembers_still_says_which_collective_has_made_it() {
         let forgotten = printed(&with_object());
-        assert!(forgotten.contains("allreduce of 2; no store that was asked remembers how"), "{forgotten}");
+        assert!(forgotten.contains("allreduce of 2; no queried store remembers how"), "{forgotten}");
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(crate) struct Arguments {
     /// Print JSON
     #[arg(long)]
     json: bool,
-    /// Show it again and again until Ctrl-C, by default every 2 seconds
+    /// Show the status repeatedly until Ctrl-C, by default every 2 seconds
     #[arg(
         long, value_name = "INTERVAL", num_args = 0..=1, default_missing_value = "2s", value_parser = parse_duration,
         conflicts_with = "json"
@@ -22,9 +22,9 @@ pub(crate) struct Arguments {
     watch: Option<Duration>,
 }
 
-/// From the upper left corner of an empty screen.
+/// Clears the screen and moves to its upper left corner.
 const CLEAR: &str = "\x1b[2J\x1b[H";
-/// Watching more often than this would only disturb the store.
+/// Shortest interval of updates. Faster ones would only disturb the store.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
@@ -41,7 +41,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Shows the state for ever. A store that is there at first may go away and come back.
+/// Shows the state without end. The store may stop and come back after the first answer.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
     let mut client = store.connect_to_watch().await?;
     loop {
@@ -56,7 +56,8 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
             }
         }
         let mut stdout = io::stdout().lock();
-        // Each in one write, so that the screen does not flicker; one after the other in a file.
+        // Each update is one write, so that the screen does not flicker. In a file, updates follow
+        // each other.
         text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
         stdout.write_all(&text)?;
         stdout.flush()?;
@@ -124,7 +125,7 @@ struct Shard {
     uplink_permille: u32,
 }
 
-/// The number of nodes that say by the same labels where they are.
+/// The number of nodes that describe their places with the same label keys.
 #[derive(Debug, Serialize)]
 pub(super) struct PlaceKeys {
     keys: Vec<String>,
@@ -192,7 +193,7 @@ impl From<ShardStatus> for Shard {
     }
 }
 
-/// What to say if nodes say by different labels where they are.
+/// The warning about nodes that describe their places with different label keys.
 pub(super) fn keys_differ(keys: &[PlaceKeys]) -> Option<String> {
     let of = |keys: &PlaceKeys| {
         let names = if keys.keys.is_empty() { "nothing".to_owned() } else { keys.keys.join("+") };

@@ -11,10 +11,10 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::Loss;
 
-/// The answer of the store to one call.
+/// The store's answer to one call.
 pub(crate) type Answer = Result<Response, hoplite_core::Error>;
 
-/// The latest news of a subscription; `None` before the first.
+/// The latest update of a subscription; `None` before the first.
 pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 
 /// The task that waits for the answers to a call.
@@ -33,22 +33,22 @@ pub(super) enum NotOpened {
     TooMany(hoplite_core::Error),
 }
 
-/// What was done with an answer.
+/// The outcome of delivering an answer.
 #[derive(Debug)]
 pub(super) enum Delivery {
     Delivered,
     /// The call was cancelled. A reference in the answer must be given back.
     Unwanted(Box<Answer>),
-    /// No call of this number was ever made, or this is no answer to it.
+    /// No call has this number, or the answer does not fit the call.
     Unexpected,
 }
 
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// Most calls that may be open: the limit of the store.
+    /// Most open calls: the limit of the store.
     limit: usize,
     state: Mutex<State>,
-    /// Set after `State::lost`, to be read without the lock.
+    /// Set after `State::lost`, so that readers need no lock.
     is_lost: AtomicBool,
 }
 
@@ -84,7 +84,7 @@ impl Calls {
         Ok(call)
     }
 
-    /// Forgets a call. False if it was answered or forgotten before.
+    /// Forgets a call. Returns `false` if it was answered or forgotten already.
     pub(super) fn close(&self, call: CallId) -> bool {
         self.lock().open.remove(&call).is_some()
     }
@@ -114,7 +114,7 @@ impl Calls {
         }
     }
 
-    /// Fails all open calls, and all later ones. The first reason stays.
+    /// Fails all open and all later calls. The first reason stays.
     pub(super) fn lose(&self, loss: Loss) {
         let abandoned = {
             let mut state = self.lock();
@@ -122,7 +122,7 @@ impl Calls {
             self.is_lost.store(true, Ordering::Release);
             std::mem::take(&mut state.open)
         };
-        // Dropping the senders wakes the waiters, who then ask for the reason.
+        // Dropping the senders wakes the waiting tasks, which then read the reason.
         drop(abandoned);
     }
 

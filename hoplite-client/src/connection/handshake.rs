@@ -1,4 +1,5 @@
-//! Connects to a store and exchanges greetings. This blocks, with a deadline: callers run it where blocking is allowed.
+//! Connects to a store and exchanges hellos. The calls block, with a deadline; callers run them on
+//! a thread that may block.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -21,7 +22,7 @@ use crate::deadline::Deadline;
 use crate::error::{ConnectFailure, Error, Result};
 use crate::options::ConnectOptions;
 
-/// Longest program name that is sent, in bytes: it is only for logs.
+/// Longest program name in a hello, in bytes. The name is only for logs.
 const MAX_PROGRAM_BYTES: usize = 255;
 
 /// A store that has accepted this client.
@@ -33,17 +34,17 @@ pub(crate) struct Greeted {
     pub(crate) cluster: ClusterId,
     /// The size of the largest object that the store can ever hold.
     pub(crate) max_object_bytes: u64,
-    /// What to do when a put finds no room.
+    /// Called when a put finds no room.
     pub(crate) on_full: Option<fn()>,
     pub(crate) confirmed_from_bytes: u64,
-    /// Most calls that may wait for their answers.
+    /// Most calls that may be open.
     pub(crate) max_calls: usize,
     /// Most ids in one request.
     pub(crate) max_ids: usize,
     pub(crate) arena: Arena,
 }
 
-/// Connects and greets.
+/// Connects and exchanges hellos.
 pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
     let deadline = Deadline::after(options.timeout);
     exchange(options, &deadline).map_err(|kind| Error::Connect { path: options.socket.clone(), kind })
@@ -69,7 +70,7 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     let cluster = ClusterId::new(&hello.cluster).map_err(|_| ConnectFailure::NotAStore)?;
     let arena = Arena::map(readable, hello.arena_bytes)
         .map_err(|error| ConnectFailure::Arena { reason: Arc::new(error) })?;
-    // A reader gets no descriptor to write with.
+    // A client that may only read gets no descriptor for writing.
     if writable.is_some_and(|writable| !arena.offer_writable(writable)) {
         return Err(ConnectFailure::NotAStore);
     }
@@ -87,14 +88,14 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     })
 }
 
-/// Makes blocking calls on `socket` end in time.
+/// Sets the timeout of `socket` to the remaining time.
 fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailure> {
     let left = deadline.left();
     // The system counts in microseconds and takes zero for no timeout.
     if left < Duration::from_micros(1) {
         return Err(passed(deadline));
     }
-    // Longer than anybody waits, and too short to overflow the system's types.
+    // Longer than any wait, and short enough for the types of the system.
     let left = left.min(Duration::from_secs(1 << 30));
     for direction in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(socket, direction, Some(left)).map_err(system)?;
@@ -106,8 +107,8 @@ fn passed(deadline: &Deadline) -> ConnectFailure {
     ConnectFailure::TimedOut { waited: deadline.timeout() }
 }
 
-/// Connects to the socket at `path` if only `users` could have put it there, and if the process
-/// that listens is one of theirs. Nothing is sent before that is known.
+/// Connects to the socket at `path`. Checks first that only `users` could have created it, and then
+/// that the listening process runs as one of them. Sends nothing before these checks.
 fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
     let place = SocketPlace::find(path, users).map_err(|error| match error {
         PlaceError::Distrusted(distrust) => ConnectFailure::UntrustedPlace(distrust),
@@ -121,7 +122,7 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
         match connect(&socket, &address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // The queue of the listening socket stayed full until the deadline.
+            // The backlog of the listening socket stayed full until the deadline.
             Err(Errno::AGAIN) => return Err(passed(deadline)),
             Err(error) => return Err(explain(path, error)),
         }
@@ -130,7 +131,7 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
     Ok(socket)
 }
 
-/// Checks the user of the process that listens, as the kernel noted it when that process began to
+/// Checks the user of the listening process, as recorded by the kernel when the process began to
 /// listen.
 fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFailure> {
     let failed = |error: io::Error| ConnectFailure::System { kind: error.kind() };
@@ -142,7 +143,7 @@ fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFai
     }
 }
 
-/// Explains with the path why the connection was not made.
+/// Turns the error of the system into a failure that explains the path.
 fn explain(path: &Path, error: Errno) -> ConnectFailure {
     let metadata = std::fs::metadata(path).ok();
     match error {
@@ -175,7 +176,7 @@ fn send_hello(socket: &OwnedFd, hello: &v1::ClientHello, deadline: &Deadline) ->
             Ok(length) => unsent = &unsent[length..],
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(passed(deadline)),
-            // The store may have said why before it closed; read that.
+            // The store may have sent a reason before it closed the connection.
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
             Err(error) => return Err(system(error)),
         }
@@ -191,10 +192,11 @@ fn receive_hello(
     let mut fds = Vec::new();
     let mut chunk = [0; framing::MAX_HELLO_BYTES + framing::LENGTH_BYTES];
     loop {
-        // The length is checked before its bytes arrive: a process that is no store must not keep this one waiting.
+        // The length is checked before its bytes arrive, so that a process that is not a store
+        // cannot keep this one waiting.
         let hello = framing::decode(&mut received, framing::MAX_HELLO_BYTES);
         match hello.map_err(|_| ConnectFailure::NotAStore)? {
-            // A store sends nothing after its greeting before it is asked.
+            // A store sends nothing after its hello until it gets a request.
             Some(_) if !received.is_empty() => return Err(ConnectFailure::NotAStore),
             Some(hello) => return Ok((hello, fds)),
             None => {}

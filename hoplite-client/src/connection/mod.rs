@@ -1,8 +1,10 @@
-//! One connection to a store: calls and their answers, and what must be given back to the store.
+//! One connection to a store: calls, their answers, and references that must be given back to the
+//! store.
 //!
-//! [`Connection`] is what clients, views and writers hold; the socket stays open until the last of them is gone,
-//! because the store takes back all references when it closes. Each caller writes its own requests ([`sender`]). One task
-//! reads ([`receiver`]); for the blocking client, one of the threads that wait reads ([`pump`]).
+//! Clients, views and writers hold a [`Connection`]. The socket stays open until the last of them
+//! is gone, because the store takes back all references when the socket closes. Each caller writes
+//! its own requests ([`sender`]). One task reads the answers ([`receiver`]). For the blocking
+//! client, one of the waiting threads reads them ([`pump`]).
 
 mod calls;
 pub(crate) mod handshake;
@@ -37,19 +39,20 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// How much longer than the store a client waits, in case the store is stopped or overloaded. The store answers timeouts
-/// itself, and knows more about the reason.
+/// Time that a client waits beyond the timeout of a call. The store reports timeouts itself and
+/// knows their reason; this slack is for a suspended or overloaded store.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// The time that a check of the socket holds good, in microseconds: no store is started anew so fast. A check is one system call.
+/// Time for which a check of the socket stays valid, in microseconds. A check is one system call,
+/// and no store restarts so fast.
 const CHECK_INTERVAL_US: u64 = 1000;
 
-/// How a reference is given back.
+/// The request with which a reference is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// With `Release`.
+    /// `Release`.
     Reader,
-    /// With `Abort`: the object was not sealed.
+    /// `Abort`: the object was not sealed.
     Writer,
 }
 
@@ -69,7 +72,7 @@ pub(crate) struct Shared {
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
-    /// What to do when a put finds no room.
+    /// Called when a put finds no room.
     on_full: Option<fn()>,
     confirmed_from_bytes: u64,
     max_ids: usize,
@@ -82,29 +85,31 @@ pub(crate) struct Shared {
     checked_us: AtomicU64,
 }
 
-/// What receives answers, and so watches the deadlines.
+/// The receiver of answers, which also watches the deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceivedBy {
     /// A task of a tokio runtime.
     Task,
-    /// One of the threads that wait: see [`pump`].
+    /// One of the waiting threads: see [`pump`].
     Pump,
 }
 
 impl Connection {
-    /// Starts to receive on the connection that the handshake made. Must be called in a runtime.
+    /// Starts to receive on the connection of the handshake. Must be called in a runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
         Self::start_in(std::process::id(), greeted)
     }
 
-    /// As [`Connection::start`], for the process `process`. In any other process the connection cannot be used.
+    /// Acts as [`Connection::start`] for the process `process`. Other processes cannot use the
+    /// connection.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
         Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default() }))
     }
 
-    /// A connection without a receiving task: the futures that [`Pump::run`] drives receive for themselves.
+    /// Creates a connection without a receiving task. Futures that [`Pump::run`] drives receive
+    /// their own answers.
     pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
         let shared = Shared::new(std::process::id(), greeted, ReceivedBy::Pump);
         let pump = Pump::new(Arc::clone(&shared)).map_err(|error| Error::Connect {
@@ -127,7 +132,7 @@ impl Connection {
         self.shared.max_object_bytes
     }
 
-    /// The store's socket, as an absolute path if it can be had.
+    /// The store's socket, as an absolute path if possible.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.path
     }
@@ -136,16 +141,16 @@ impl Connection {
         self.shared.confirmed_from_bytes
     }
 
-    /// Says whether there is something to do when a put finds no room.
+    /// Returns `true` if the options have a hook for a put without room.
     pub(crate) fn has_on_full(&self) -> bool {
         self.shared.on_full.is_some()
     }
 
-    /// Does what is to be done when a put finds no room.
+    /// Calls the hook for a put without room.
     pub(crate) async fn give_back_unneeded(&self) {
         let Some(give_back) = self.shared.on_full else { return };
         match self.shared.received_by {
-            // It may take long, and other tasks of the runtime go on.
+            // The hook may take long, so other tasks of the runtime continue.
             ReceivedBy::Task => {
                 let _ = tokio::task::spawn_blocking(give_back).await;
             }
@@ -162,7 +167,7 @@ impl Connection {
         self.shared.max_ids
     }
 
-    /// Most calls that the store lets a client have open.
+    /// Most open calls of one client that the store permits.
     pub(crate) fn max_calls(&self) -> usize {
         self.shared.calls.limit()
     }
@@ -171,11 +176,11 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, too, if that was not done.
+    /// Maps the arena for writing, unless it is mapped already.
     ///
     /// # Errors
-    /// `PermissionDenied` if the store gave this client no right to write. [`Error::Connect`] if
-    /// the mapping fails.
+    /// `PermissionDenied` if the store lets this client only read. [`Error::Connect`] if the
+    /// mapping fails.
     pub(crate) fn map_writable(&self) -> Result<()> {
         if self.shared.arena.is_writable() {
             return Ok(());
@@ -191,10 +196,10 @@ impl Connection {
         })
     }
 
-    /// Makes one call and waits for its answer; the store is given `timeout` and some slack to answer.
+    /// Makes one call and waits for the answer. The store has `timeout` plus some slack to answer.
     ///
     /// # Cancel safety
-    /// If it is cancelled, the call is too, and a reference in a late answer is given back.
+    /// Dropping the future cancels the call, and gives back a reference in a late answer.
     pub(crate) async fn call(
         &self,
         request: impl Into<Request>,
@@ -210,7 +215,7 @@ impl Connection {
         }
     }
 
-    /// As [`Connection::call`], for a request to the node's state machine.
+    /// Acts as [`Connection::call`] for a request to the node's state machine.
     pub(crate) async fn call_node(
         &self,
         request: node::Request,
@@ -223,7 +228,7 @@ impl Connection {
         }
     }
 
-    /// Starts a subscription, of which only the latest news is kept.
+    /// Starts a subscription. Only its latest update is kept.
     pub(crate) fn subscribe(&self, request: node::Request) -> Result<(CallId, watch::Receiver<News>)> {
         let (sender, receiver) = watch::channel(None);
         let call = self.shared.open(Waiter::Latest(sender))?;
@@ -238,8 +243,8 @@ impl Connection {
         }
     }
 
-    /// Sends requests that get no answer, in this order, and waits until the operating system has them. If the store is
-    /// stopped and takes nothing, it waits for `timeout` and some slack.
+    /// Sends requests without answers in this order, and waits until the operating system has taken
+    /// them. If a suspended store does not read, waits for `timeout` plus some slack.
     pub(crate) async fn tell(
         &self,
         requests: &[Request],
@@ -258,7 +263,7 @@ impl Connection {
         }
     }
 
-    /// Waits for `future` for at most `limit`; `None` if it takes longer.
+    /// Waits for `future` for at most `limit`. Returns `None` if it takes longer.
     pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
         match self.shared.received_by {
             ReceivedBy::Task => tokio::time::timeout(limit, future).await.ok(),
@@ -266,12 +271,15 @@ impl Connection {
         }
     }
 
-    /// Waits for `work`, which makes several calls, for `timeout` and some slack in all. Each call has a limit of its own, but
-    /// a thread that drives futures without a runtime sees only the limits of the futures that it polls, and a collection of
-    /// futures polls only some of its own. The caller pins `work`: each future that holds another one by value takes twice its size.
+    /// Waits for `work`, which makes several calls, for `timeout` plus some slack in all.
+    ///
+    /// Each call has its own limit, but a thread that drives futures without a runtime sees only
+    /// the limits of the futures that it polls. A collection of futures polls only some of its
+    /// members. The caller pins `work`, because each future that holds another by value doubles in
+    /// size.
     ///
     /// # Cancel safety
-    /// That of `work`.
+    /// The cancel safety of `work`.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,
@@ -283,31 +291,32 @@ impl Connection {
         done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
     }
 
-    /// Rings the doorbell of a copy whose progress somebody waits for. Never blocks.
+    /// Rings the doorbell of a copy whose progress a task waits for. Never blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Gives back a reference. Never blocks and works on any thread. Does nothing in a forked child, whose parent still has
-    /// the reference.
+    /// Gives back a reference. Never blocks, and works on any thread. Does nothing in a forked
+    /// child, because the parent still holds the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
         }
     }
 
-    /// The store answered something that does not fit the request: from now on none of its answers can be trusted.
+    /// Breaks off the connection after an answer that does not fit its request, because no later
+    /// answer can be trusted.
     pub(crate) fn unexpected(&self) -> Error {
         self.malformed("an answer that does not fit its call")
     }
 
-    /// The store named memory where there is no such object.
+    /// Breaks off the connection after the store has named memory without the object.
     pub(crate) fn misplaced(&self, error: &hoplite_shm::Error) -> Error {
         tracing::debug!(%error, "the store named memory that cannot be used");
-        self.malformed("memory without the object that should be there")
+        self.malformed("memory without the named object")
     }
 
-    /// The store sent something impossible.
+    /// Breaks off the connection after an invalid message of the store.
     pub(crate) fn malformed(&self, reason: &'static str) -> Error {
         self.shared.break_off(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
         self.shared.lost()
@@ -322,17 +331,19 @@ impl Connection {
         self.shared.calls.is_lost()
     }
 
-    /// Returns `true` if a new call can be sent: the connection is not lost, and the store has not closed the socket.
+    /// Returns `true` if a new call can be sent: the connection is not lost, and the store has not
+    /// closed the socket.
     ///
-    /// Nobody may have received the end of the socket yet: with a blocking client nobody receives between calls, and the
-    /// thread of a runtime may have been busy. Answers that have arrived before the end are still received.
+    /// The end of the socket may be unread yet: between the calls of a blocking client no thread
+    /// receives, and the thread of a runtime may be busy. Answers that arrived before the end are
+    /// still received.
     pub(crate) fn is_ready(&self) -> bool {
         if self.is_lost() {
             return false;
         }
         let now_us = u64::try_from(self.shared.made_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let checked_us = self.shared.checked_us.load(Ordering::Relaxed);
-        // Tests look each time.
+        // Tests check every time.
         if !cfg!(test) && now_us.saturating_sub(checked_us) < CHECK_INTERVAL_US {
             return true;
         }
@@ -360,7 +371,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // Not in a forked child: that would end the connection of its parent.
+        // A forked child must not shut down the connection of its parent.
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::Closed);
             self.shared.shut_down();
@@ -368,7 +379,7 @@ impl Drop for Connection {
     }
 }
 
-/// A call that was sent. To drop it before its answer cancels it.
+/// A call that was sent. Dropping it before its answer cancels it.
 struct OpenCall<'a> {
     shared: &'a Arc<Shared>,
     call: CallId,
@@ -383,7 +394,7 @@ impl Drop for OpenCall<'_> {
         if self.shared.calls.close(self.call) {
             self.shared.give_back(&[Request::Node(node::Request::Cancel { call: self.call })]);
         }
-        // The receiving task may have delivered the answer just before: then it is here.
+        // The receiving task may have delivered the answer just before.
         self.answer.close();
         if let Ok(answer) = self.answer.try_recv() {
             self.shared.discard(answer);
@@ -422,7 +433,7 @@ impl Shared {
         }
     }
 
-    /// Asks the system if the store has closed its end of the socket.
+    /// Returns `true` if the store has closed its end of the socket.
     fn has_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -443,7 +454,7 @@ impl Shared {
         let sent = self.sender.send(&[request], Priority::Call);
         sent.map(|_| ()).map_err(|failure| {
             self.calls.close(call);
-            // Its last bytes were not sent, so the store has not performed it.
+            // The last bytes of the request were not sent, so the store has not performed it.
             self.send_failed(failure).leaving(LostCall::Repeatable)
         })
     }
@@ -455,7 +466,8 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Tells the store, and ignores a failure: if the connection is broken, the store takes everything back by itself.
+    /// Sends requests that give something back. Ignores a failure: if the connection is broken, the
+    /// store takes everything back itself.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);
@@ -492,16 +504,17 @@ impl Shared {
         }
     }
 
-    /// Hands an answer to the task that waits for it.
+    /// Delivers an answer to the waiting task.
     ///
     /// # Errors
     /// The reason for which the connection must be broken off.
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
-            // This is about no call: the store says why it closes the connection.
+            // Call number 0: the store sends its reason for closing the connection.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
-            // The two sides misunderstand each other, and the answer that could not be read may have carried a reference.
+            // The two sides misunderstand each other, and the unreadable answer may have carried a
+            // reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {
                 return Err(Loss::Protocol(error));
             }
@@ -509,7 +522,7 @@ impl Shared {
                 Delivery::Delivered => {}
                 Delivery::Unwanted(answer) => self.discard(*answer),
                 Delivery::Unexpected => {
-                    let reason = "an answer that nobody asked for";
+                    let reason = "an answer without a call";
                     return Err(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
                 }
             },
@@ -517,8 +530,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Fails all calls. The socket stays open for the views that are left: if it were closed, the store would give their
-    /// memory to others.
+    /// Fails all calls. The socket stays open for the remaining views, because the store would
+    /// reuse their memory after its end.
     fn break_off(&self, reason: Loss) {
         tracing::debug!(path = %self.path.display(), %reason, "connection lost");
         self.calls.lose(reason);
@@ -526,7 +539,7 @@ impl Shared {
 
     /// Closes the socket in both directions, so that the store takes everything back.
     fn shut_down(&self) {
-        // Fails only if the peer has closed it already.
+        // Fails only if the peer has closed the socket already.
         let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 

@@ -1,10 +1,13 @@
-//! Receives answers without a runtime: one of the threads that wait receives for all of them.
+//! Receives answers without a runtime: one of the waiting threads receives for all of them.
 //!
-//! The blocking client uses this. One of the threads that wait leads: it sleeps in `poll` and hands each answer to its call.
-//! The others sleep until their answer is there, or until the leader has its answer and they are to lead. So a call costs a
-//! send, a poll and a receive, and no switch between threads. Where answers come quickly, one after the other, the leader does not
-//! even sleep: [`Pace`]. Through a tokio runtime it took 15 us instead of the 8 us of a
-//! bare round trip: one more system call wakes the main future of a runtime, and another one finds it woken.
+//! The blocking client uses this module. One of the waiting threads leads: it sleeps in `poll` and
+//! delivers each answer to its call. The others sleep until their answer arrives, or until they
+//! take over the lead because the leader has its own answer. So a call costs a send, a poll and a
+//! receive, without a switch between threads. If answers come in quick succession, the leader spins
+//! instead of sleeping: [`Pace`].
+//!
+//! A bare round trip took 8 us, and 15 us through a tokio runtime: one more system call wakes the
+//! runtime's main future, and another one finds it woken.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -27,24 +30,27 @@ use super::receiver::deliver;
 use super::sender::system;
 use crate::error::Loss;
 
-/// The time that a leader that expects a quick answer looks for it, between the turns of others on its core, before it sleeps. To wake a
-/// thread on a core that sleeps takes tens of microseconds, more than the store needs for an answer.
+/// Time for which a leader that expects a quick answer spins before it sleeps. It yields to other
+/// threads on its core. Waking a thread on a sleeping core takes tens of microseconds, which is
+/// longer than the store needs for an answer.
 const LOOK: Duration = Duration::from_micros(50);
-/// The time that a quick answer takes at most from when it is asked for, with the waking of the store and that of the leader.
+/// Longest time of a quick answer, from the request to the answer, with waking the store and the
+/// leader.
 const QUICK: Duration = Duration::from_micros(80);
-/// After so many quick answers in a row, the next one is expected to be quick. Not after one: who puts, and then gets what another
-/// node has yet to put, would look in vain each time.
+/// Number of successive quick answers after which the next one is expected to be quick. More than
+/// one, so that a program which alternates a put with a get of another node's object does not spin
+/// in vain.
 const QUICK_IN_A_ROW: u32 = 2;
 
-/// The number of bytes that are read from the socket at once. Answers are short, apart from listings.
+/// The size of one read from the socket. Answers are short, apart from listings.
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
-    /// The latest time at which the future that this thread polls must be polled again.
+    /// The latest time at which this thread must poll its future again.
     static WAKE_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Drives futures, and receives for one connection meanwhile.
+/// Drives futures, and receives for one connection in the meantime.
 #[derive(Debug)]
 pub(crate) struct Pump {
     shared: Arc<Shared>,
@@ -69,7 +75,7 @@ impl Pump {
         Ok(Self { shared, interrupt, incoming, followers: Mutex::default(), pace: Pace::default() })
     }
 
-    /// Blocks until `future` is done. Any number of threads may do so at once.
+    /// Blocks until `future` is done. Any number of threads may call this at once.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let sleeper = Arc::new(Sleeper::new(Arc::clone(&self.interrupt)));
@@ -84,7 +90,7 @@ impl Pump {
             }
             let wake_at = WAKE_AT.get();
             if self.shared.calls.loss().is_some() {
-                // Nothing more arrives. What this future waits for comes from another thread.
+                // No more messages arrive. The future waits for another thread.
                 sleeper.sleep(wake_at);
             } else if let Some(incoming) = self.try_lead() {
                 self.lead(incoming, &sleeper, asked, wake_at);
@@ -102,7 +108,7 @@ impl Pump {
         }
     }
 
-    /// Receives until this thread's future is woken or its time has come.
+    /// Receives until this thread's future is woken or its time limit passes.
     fn lead(
         &self,
         mut incoming: MutexGuard<'_, Incoming>,
@@ -128,12 +134,12 @@ impl Pump {
         self.pace.took(asked.elapsed());
     }
 
-    /// Sleeps until there is something to receive, or somebody interrupts.
+    /// Sleeps until a message or an interrupt arrives.
     fn sleep(&self, wake_at: Option<Instant>) -> Result<(), Loss> {
         let mut fds =
             [PollFd::new(&*self.shared.socket, PollFlags::IN), PollFd::new(&*self.interrupt, PollFlags::IN)];
         let timeout = wake_at.and_then(|at| {
-            // A time that does not fit the type is as good as no limit.
+            // A time beyond the type counts as no limit.
             Timespec::try_from(at.saturating_duration_since(Instant::now())).ok()
         });
         match poll(&mut fds, timeout.as_ref()) {
@@ -141,13 +147,14 @@ impl Pump {
             Err(error) => return Err(system(error)),
         }
         if !fds[1].revents().is_empty() {
-            // Read only to reset it. It is empty if an earlier interruption was seen late.
+            // This read only resets the descriptor. It is empty if an earlier interrupt was seen
+            // late.
             let _ = rustix::io::read(&*self.interrupt, &mut [0; 8]);
         }
         Ok(())
     }
 
-    /// Hands out what has arrived.
+    /// Delivers the messages that have arrived.
     fn receive(&self, incoming: &mut Incoming) -> Result<(), Loss> {
         match recv(&*self.shared.socket, &mut incoming.chunk[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => Err(Loss::Closed),
@@ -160,10 +167,10 @@ impl Pump {
         }
     }
 
-    /// Sleeps until this thread's future is woken, or it is this thread's turn to lead.
+    /// Sleeps until this thread's future is woken, or this thread has to lead.
     fn follow(&self, sleeper: &Arc<Sleeper>, wake_at: Option<Instant>) {
         self.followers().push_back(Arc::clone(sleeper));
-        // The leader may have gone before it could see this follower.
+        // The leader may have left before it could see this follower.
         let leaderless = self.try_lead().is_some();
         if !leaderless {
             sleeper.sleep(wake_at);
@@ -176,14 +183,14 @@ impl Pump {
     }
 }
 
-/// How quick the last answers were, and so the next one is expected to be.
+/// The pace of the latest answers, from which the next one is predicted.
 #[derive(Debug, Default)]
 struct Pace {
     quick_in_a_row: AtomicU32,
 }
 
 impl Pace {
-    /// Returns the time to look for the next answer before sleeping.
+    /// Returns the time to spin for the next answer before sleeping.
     fn looks_for(&self) -> Duration {
         let is_quick = self.quick_in_a_row.load(Ordering::Relaxed) >= QUICK_IN_A_ROW;
         if is_quick { LOOK } else { Duration::ZERO }
@@ -198,8 +205,8 @@ impl Pace {
     }
 }
 
-/// A thread that is done makes another one lead: as long as there are followers, there is a leader, or one of them has been
-/// told to become one.
+/// Passes the lead to a follower when a thread is done. While there are followers, one thread leads
+/// or has been told to lead.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {
@@ -210,12 +217,12 @@ impl Drop for HandOver<'_> {
     }
 }
 
-/// One thread that waits.
+/// One waiting thread.
 #[derive(Debug)]
 struct Sleeper {
     thread: Thread,
     woken: AtomicBool,
-    /// It looks for answers or sleeps in `poll`, from which `interrupt` wakes it.
+    /// `true` while it spins or sleeps in `poll`, from which `interrupt` wakes it.
     leads: AtomicBool,
     interrupt: Arc<OwnedFd>,
 }
@@ -226,7 +233,7 @@ impl Sleeper {
         Self { thread: thread::current(), woken, leads, interrupt }
     }
 
-    /// May return early, as `park` may.
+    /// Sleeps until it is woken. May return early, as `park` may.
     fn sleep(&self, wake_at: Option<Instant>) {
         if self.woken.load(Ordering::SeqCst) {
             return;
@@ -249,14 +256,14 @@ impl Wake for Sleeper {
             return;
         }
         if self.leads.load(Ordering::SeqCst) {
-            // This fails only if the leader is interrupted already.
+            // This write fails only if the leader is interrupted already.
             let _ = rustix::io::write(&*self.interrupt, &1_u64.to_ne_bytes());
         }
         self.thread.unpark();
     }
 }
 
-/// Waits for `future`, but no longer than `limit`. Works only for futures that [`Pump::run`] drives.
+/// Waits for `future` for at most `limit`. Works only for futures that [`Pump::run`] drives.
 pub(super) async fn within<F: Future + Unpin>(limit: Duration, future: F) -> Option<F::Output> {
     Within { ends: Instant::now().checked_add(limit), future }.await
 }

@@ -1,4 +1,4 @@
-//! Receives answers: one task per connection, in the runtime in which it was made.
+//! Receives answers: one task per connection, in the runtime that created the connection.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +13,10 @@ use tokio::task::coop::consume_budget;
 use super::{Result, Shared};
 use crate::error::{ConnectFailure, Error, Loss};
 
-/// Least room for what is received. Answers are short, apart from listings, for which the buffer grows.
+/// Smallest free part of the receive buffer. Answers are short; for listings the buffer grows.
 const RESERVED_BYTES: usize = 4 << 10;
 
-/// Starts the task. It ends when the connection does, from either side.
+/// Starts the task. It ends with the connection.
 pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     let socket = register(&shared).map_err(|error| Error::Connect {
         path: shared.path.clone(),
@@ -30,8 +30,9 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Registers the socket with the runtime, under a descriptor of its own: the other descriptor still sends after the runtime
-/// has ended. Only for what arrives: whenever the store reads a request there is more room to write, of which nobody need hear.
+/// Registers a duplicate of the socket with the runtime, so that the original descriptor can still
+/// send after the runtime has ended. Registers for readability only: writability changes with each
+/// request that the store reads, and would cause useless wake-ups.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -48,19 +49,19 @@ struct Registration {
 }
 
 impl Registration {
-    /// Delivers answers until the connection breaks; answers the reason.
+    /// Delivers answers until the connection breaks. Returns the reason.
     async fn receive(&mut self) -> Loss {
         let Some(socket) = &self.socket else { return Loss::RuntimeEnded };
         let mut received = BytesMut::new();
         loop {
             received.reserve(RESERVED_BYTES);
-            // Others have their turn even if there is always something to read.
+            // Yields to other tasks even if the socket always has bytes.
             consume_budget().await;
             let read = match socket.readable().await {
                 Ok(mut ready) => {
                     let read = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received));
                     if received.len() < received.capacity() {
-                        // That was all: to ask once more would be a system call for nothing.
+                        // The socket is empty. Another read would be a wasted system call.
                         ready.clear_ready();
                     }
                     read.map_err(drop)
@@ -82,7 +83,7 @@ impl Registration {
     }
 }
 
-/// Delivers the answers that are complete.
+/// Delivers the complete answers.
 pub(super) fn deliver(shared: &Shared, received: &mut BytesMut) -> Result<(), Loss> {
     while let Some(response) =
         framing::decode::<v1::Response>(received, framing::MAX_RESPONSE_BYTES).map_err(Loss::Protocol)?
@@ -93,13 +94,14 @@ pub(super) fn deliver(shared: &Shared, received: &mut BytesMut) -> Result<(), Lo
 }
 
 impl Drop for Registration {
-    /// Runs when the task has ended, or is dropped together with its runtime. The socket then stays open for the views
-    /// that are left.
+    /// Runs when the task ends, or is dropped together with its runtime. The socket stays open for
+    /// the remaining views.
     fn drop(&mut self) {
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::RuntimeEnded);
         } else {
-            // The child shares the epoll instance with its parent: to deregister here would make the parent deaf.
+            // The child shares the epoll instance with its parent. Deregistering here would remove
+            // the parent's registration.
             std::mem::forget(self.socket.take());
         }
     }

@@ -1,4 +1,4 @@
-//! What this connection has put lately.
+//! The recent puts of this connection.
 
 use std::num::NonZeroUsize;
 use std::sync::{Mutex, PoisonError};
@@ -7,15 +7,17 @@ use hoplite_core::ObjectId;
 use hoplite_core::dtype::Dtype;
 use lru::LruCache;
 
-/// The number of puts that are remembered: far more than a program makes before it uses the first one of them in a collective.
+/// Number of remembered puts: far more than a program makes before it uses the first one in a
+/// collective.
 const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// The number of bytes that an object has, and the type of its elements.
+/// The size of an object in bytes, and the type of its elements.
 pub(crate) type Description = (u64, Dtype);
 
-/// The objects that were put last, so that the store need not be asked what they are like.
+/// The types and sizes of recently put objects, which save queries to the store.
 ///
-/// Another client may have deleted one since, and put another one under its id: what is remembered is only likely.
+/// Another client may have deleted an object since, and put another one under its id. So an entry
+/// is only a likely description.
 #[derive(Debug)]
 pub(crate) struct RecentPuts(Mutex<LruCache<ObjectId, Description>>);
 

@@ -1,8 +1,9 @@
-//! Sends requests: directly from the thread that makes them, without ever blocking it.
+//! Sends requests from the calling thread, without ever blocking it.
 //!
-//! Almost always the socket takes a whole request at once. When it does not, because the store is busy or stopped, the rest
-//! waits in a buffer, and a short-lived thread writes it as soon as the socket takes more. It is a thread and not a task,
-//! because views may be dropped outside of any runtime, and the runtime of a blocking client runs only during its calls.
+//! The socket almost always takes a whole request at once. If the store is busy or suspended, the
+//! rest waits in a buffer, and a short-lived thread writes it as soon as the socket has room. A
+//! task could not do this: views may be dropped outside of any runtime, and the blocking client
+//! drives futures only during its calls.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,11 +19,12 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Most bytes that may wait to be sent before new calls are refused. Requests that give something back (Release, Abort,
-/// Cancel) are always taken: there is at most one per reference and per call, and both have limits of their own.
+/// Most unsent bytes before new calls are refused. Requests that give something back (Release,
+/// Abort, Cancel) are always taken: there is at most one per reference and per call, and both have
+/// limits of their own.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// Whether a request may be refused when too many bytes wait to be sent.
+/// The kind of a request, which decides if it may be refused when too many bytes are unsent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     /// A new call.
@@ -49,10 +51,10 @@ pub(super) struct Sender {
 #[derive(Debug, Default)]
 struct Unsent {
     buffer: BytesMut,
-    /// Bytes taken from the buffer so far, in the life of the connection.
+    /// Bytes that were taken from the buffer since the connection began.
     sent_bytes: u64,
     flusher: Flusher,
-    /// Set once, when nothing can be sent any more.
+    /// Set once, when no more bytes can be sent.
     broken: Option<Loss>,
 }
 
@@ -68,8 +70,8 @@ impl Sender {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
-    /// Sends `requests`, or queues the bytes that the socket does not take now. Returns the position to pass to
-    /// [`Sender::sent`]. Never blocks.
+    /// Sends `requests`, and queues the bytes that the socket does not take now. Returns the
+    /// position to pass to [`Sender::sent`]. Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: &[v1::Request],
@@ -91,11 +93,12 @@ impl Sender {
         Ok(end)
     }
 
-    /// Waits until everything up to `position` was handed to the operating system, which delivers it even if this
-    /// process ends right after. Returns at once if that is so already, or if the connection broke.
+    /// Waits until the operating system has taken everything up to `position`. The system delivers
+    /// these bytes even if this process ends right afterwards. Returns immediately if they are sent
+    /// already, or if the connection is broken.
     ///
     /// # Cancel safety
-    /// Cancelling it changes nothing.
+    /// Cancel safe.
     pub(super) async fn sent(&self, position: u64) {
         loop {
             let progressed = self.progressed.notified();
@@ -113,7 +116,7 @@ impl Sender {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Hands as much as possible to the socket, and starts the thread that sends the rest.
+    /// Writes as much as possible to the socket, and starts the thread that sends the rest.
     fn flush(self: &Arc<Self>, unsent: &mut Unsent) -> Result<(), Loss> {
         match write_out(&self.socket, unsent) {
             Ok(()) => {}
@@ -133,13 +136,13 @@ impl Sender {
             .spawn(move || sender.flush_in_background())
         {
             Ok(_) => unsent.flusher = Flusher::Running,
-            // The next request tries again. Until then the bytes are late, but not lost.
-            Err(error) => tracing::warn!(%error, "cannot start the thread that sends what waits"),
+            // The next request tries again. The bytes are late, but not lost.
+            Err(error) => tracing::warn!(%error, "cannot start the thread that sends queued requests"),
         }
         Ok(())
     }
 
-    /// Ends when nothing is left to send, or when the connection breaks or is closed here.
+    /// Sends until the buffer is empty, or until the connection breaks or is closed here.
     fn flush_in_background(self: Arc<Self>) {
         loop {
             let mut fds = [PollFd::new(&*self.socket, PollFlags::OUT)];
@@ -175,7 +178,7 @@ fn write_out(socket: &OwnedFd, unsent: &mut Unsent) -> Result<(), Loss> {
             Err(error) => return Err(system(error)),
         }
     }
-    // Keeps the allocation of an ordinary request and frees that of a flood.
+    // Keeps the buffer of an ordinary request and frees that of a flood.
     if unsent.buffer.capacity() > 1 << 16 {
         unsent.buffer = BytesMut::new();
     }

@@ -1,4 +1,4 @@
-//! The same, blocking.
+//! The round trips of the blocking client.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A store for tests: one node, no directory, no eviction. A second, independent implementation of the local plane.
+//! A store for tests: one node, no directory, no eviction. A second, independent implementation of
+//! the local plane.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -24,7 +25,7 @@ use hoplite_shm::{Arena, Backing, Buffer};
 
 pub(super) const CAPACITY_BYTES: u64 = 64 << 20;
 
-/// How the store greets.
+/// The hello of the store.
 #[derive(Debug, Clone)]
 pub(super) enum Greeting {
     Friendly,
@@ -52,12 +53,12 @@ pub(super) struct State {
     next_offset_bytes: u64,
     waiting: Vec<Waiting>,
     pub(super) requests: Vec<Request>,
-    /// While set, answers are kept back.
+    /// While set, answers are held back.
     held: Option<Vec<(usize, v1::Response)>>,
-    /// While set, nothing that is read is handled, and hardly anything is read.
+    /// While set, no request is handled, and hardly any byte is read.
     pub(super) paused: bool,
     pub(super) ended_clients: usize,
-    /// `true` if deletes, which are done, take longer than anybody waits.
+    /// `true` if deletes take effect but are confirmed later than any timeout.
     pub(super) deletes_are_late: bool,
 }
 
@@ -109,14 +110,14 @@ impl FakeStore {
         self.shared.state.lock().unwrap()
     }
 
-    /// Waits until `condition` holds. No polling: every change wakes it.
+    /// Waits until `condition` holds. Every change of the state wakes it.
     pub(super) fn wait_until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let waited =
             self.shared.changed.wait_timeout_while(self.state(), super::LONG, |state| !condition(state));
         assert!(!waited.unwrap().1.timed_out(), "in vain: {what}");
     }
 
-    /// As [`FakeStore::wait_until`], without blocking the runtime of the test.
+    /// Acts as [`FakeStore::wait_until`] without blocking the runtime of the test.
     pub(super) async fn until(
         &self,
         what: &'static str,
@@ -166,7 +167,8 @@ impl FakeStore {
         }
     }
 
-    /// Puts an object as another client would, up to `valid` bytes; sealed if that is all.
+    /// Puts the first `valid` bytes of an object, as another client would. Seals the object if
+    /// these are all bytes.
     pub(super) fn produce(&self, id: &str, bytes: &[u8], valid: usize) -> CopyId {
         let mut state = self.state();
         let view = state.create(
@@ -188,7 +190,7 @@ impl FakeStore {
         view.copy
     }
 
-    /// More bytes of a produced object.
+    /// Adds bytes to a produced object.
     pub(super) fn produce_more(&self, copy: CopyId, bytes: &[u8], valid: std::ops::Range<usize>) {
         let mut state = self.state();
         let copy = state.copies.get_mut(&copy).unwrap();
@@ -202,7 +204,7 @@ impl FakeStore {
         self.shared.changed.notify_all();
     }
 
-    /// A produced object will not be completed.
+    /// Fails a produced object.
     pub(super) fn lose(&self, copy: CopyId) {
         let mut state = self.state();
         let copy = state.copies.get_mut(&copy).unwrap();
@@ -223,7 +225,8 @@ impl Shared {
             }
         }
         let client = {
-            // Before the client hears that it is connected, so that nobody misses it afterwards.
+            // Locks the state before the client learns that it is connected, so that the client
+            // misses no request.
             let mut state = self.state.lock().unwrap();
             if !self.greet(&mut stream) {
                 return;
@@ -237,7 +240,8 @@ impl Shared {
                 Ok(0) | Err(_) => break,
                 Ok(length) => received.extend_from_slice(&chunk[..length]),
             }
-            // Here, so that it is the same whether this thread was asleep in the read when the store was paused.
+            // Waits here, so that pausing has the same effect whether or not this thread was asleep
+            // in the read.
             let state = self.state.lock().unwrap();
             drop(self.changed.wait_while(state, |state| state.paused).unwrap());
             let limits = Limits::default();
@@ -274,7 +278,7 @@ impl Shared {
                 return false;
             }
             Greeting::Silence => {
-                // Until the client gives up.
+                // Waits until the client gives up.
                 let _ = stream.read(&mut [0; 1]);
                 return false;
             }
@@ -415,7 +419,7 @@ impl State {
         copy.buffer.set_complete();
     }
 
-    /// Answers what can be answered by now.
+    /// Answers all waiting requests that can be answered by now.
     fn look_again(&mut self, arena: &Arc<Arena>) {
         let before = self.copies.len();
         for waiting in std::mem::take(&mut self.waiting) {
@@ -434,12 +438,12 @@ impl State {
             };
             self.answer(waiting.client, waiting.call, answer);
             if matches!(waiting.request, Request::Node(node::Request::Subscribe { .. })) {
-                // Answered at every change; here, that is at every request.
+                // A watch is answered at every change; here, at every request.
                 self.waiting.push(waiting);
             }
         }
         if self.copies.len() > before {
-            // Somebody may wait for what was made.
+            // Another request may wait for a new object.
             self.look_again(arena);
         }
     }
@@ -543,7 +547,8 @@ impl State {
         Some(answer)
     }
 
-    /// Adds up `i32`s, in the order in which the sources were created. Answers at once what cannot become right.
+    /// Adds up `i32`s in the order in which the sources were created. Immediately returns an error
+    /// for inputs that can never fit.
     fn try_reduce(&mut self, arena: &Arc<Arena>, reduce: &node::Reduce) -> Option<Result<Response, Error>> {
         let node::Reduce { target, sources, count, range, .. } = reduce;
         assert_eq!(reduce.op, ReduceOp::Sum, "this store can do nothing else");
@@ -589,7 +594,7 @@ impl State {
         Some(Ok(Response::Node(node::Response::Reduced { indices })))
     }
 
-    /// Makes the target that says so.
+    /// Creates the target that tells participants to work without a collective.
     fn do_without_session(
         &mut self,
         arena: &Arc<Arena>,

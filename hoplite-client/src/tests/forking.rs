@@ -1,5 +1,5 @@
-//! A connection in a process that did not make it. To fork for real takes unsafe code; a connection that was made by "the
-//! process before" looks the same.
+//! A connection in a process that did not open it. A real fork needs unsafe code; a connection of
+//! another process number looks the same.
 
 use std::sync::Arc;
 
@@ -36,7 +36,8 @@ async fn a_forked_child_can_neither_use_nor_disturb_the_connection() {
     drop(Reference::new(Arc::clone(&connection), CopyId(1), Role::Writer));
     drop(connection);
 
-    // The fake store would panic on any of that; it serves on, and the connection of "the parent" is still open.
+    // The fake store would panic on any use of the connection. It keeps serving, and the parent's
+    // connection is still open.
     let client = connect(&store).await;
     client.status().await.unwrap();
     assert_eq!(store.state().requests.len(), 1);

@@ -1,4 +1,4 @@
-//! The client against a small store of its own, over a real socket and real shared memory.
+//! Tests of the client against a small fake store, over a real socket and real shared memory.
 
 mod fake_store;
 
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use fake_store::FakeStore;
 
-/// Longer than anything here takes, short enough that a hang fails the run.
+/// Longer than any step takes, and short enough that a hang fails the run.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Bytes that differ from one object to the next and within one.
+/// Bytes that differ between objects and within an object.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     let mut state = u64::from(seed) + 1;
     let mut bytes = Vec::with_capacity(length + 8);

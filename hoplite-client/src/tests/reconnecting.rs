@@ -1,4 +1,4 @@
-//! Clients whose store goes and comes back.
+//! Clients whose store stops and comes back.
 
 use std::future::Future;
 use std::path::Path;
@@ -18,14 +18,14 @@ use crate::{
     Result, StoreAfterLoss, blocking,
 };
 
-/// Short enough for a store that stays away, and longer than one attempt.
+/// Short for a store that stays away, and longer than one attempt.
 const BRIEF: Duration = Duration::from_millis(200);
 
 fn is_put(request: &Request) -> bool {
     matches!(request, Request::Node(NodeRequest::Put { .. }))
 }
 
-/// Has `other` listen where `store` did.
+/// Makes `other` listen at the socket of `store`.
 fn replace(store: &FakeStore, other: &FakeStore) {
     std::fs::rename(other.socket(), store.socket()).unwrap();
     store.close_all();
@@ -171,7 +171,7 @@ async fn a_client_that_shall_not_connect_again_does_not() {
     assert!(!client.is_connected() && !threads.is_connected());
 }
 
-/// Has the store go while a call is in flight, and returns what the call says of its state.
+/// Stops the store while a call is in flight, and returns the state in the call's error.
 async fn lost<T: Future<Output = Result<()>>>(what: &str, begin: impl FnOnce(Client) -> T) -> LostCall {
     let store = FakeStore::start();
     let client = connect(&store).await;

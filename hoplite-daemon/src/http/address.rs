@@ -1,15 +1,15 @@
-//! Where a daemon serves HTTP.
+//! The address at which a daemon serves HTTP.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// An address to listen on; a port alone is one of loopback.
+/// An address to listen on. A port alone means that port on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpAddress(pub SocketAddr);
 
 /// The text is neither a port nor an address with one.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is no place to listen: write a port, such as 9740, or ADDR:PORT")]
+#[error("{text:?} is not an address to listen on: write a port, such as 9740, or ADDR:PORT")]
 pub struct NotAPlace {
     text: String,
 }

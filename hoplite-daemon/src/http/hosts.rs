@@ -1,39 +1,40 @@
 //! The names under which browsers may reach this process.
 //!
-//! A page from elsewhere can have its own name looked up as the address of this machine (DNS
-//! rebinding). Its scripts may then read what servers here answer, since the browser takes them for
-//! servers of that page. The browser still says, in the header `Host`, which name it looked up; so
-//! a server must refuse names that it does not know. With TLS the browser itself does so, since the
-//! certificate is not for that name.
+//! A hostile page can resolve its own name to the address of this machine (DNS rebinding). The
+//! browser then treats local servers as servers of that page, and its scripts can read their
+//! answers. The browser still sends the resolved name in the header `Host`, so a server must refuse
+//! unknown names. With TLS the browser itself refuses, because the certificate does not match the
+//! name.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
 
 use hyper::{Request, Uri, header};
 
-/// Most names, and the longest one.
+/// Most names.
 const MAX_NAMES: usize = 64;
+/// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
-/// The names that the settings of this process allow; empty before they are read.
+/// The names that the settings of this process allow; empty until the settings are read.
 static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
 
 /// The settings about host names.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct HostSettings {
-    /// The host names under which browsers and Prometheus may reach --metrics and --dashboard
-    /// without TLS, beside addresses, localhost and the name of this machine
+    /// Host names under which browsers and Prometheus may reach --metrics and --dashboard without
+    /// TLS, in addition to addresses, localhost and the name of this machine
     #[arg(long, env = "HOPLITE_HTTP_HOSTS", value_name = "NAME,...", value_delimiter = ',')]
     http_hosts: Option<Vec<String>>,
 }
 
-/// The names cannot be host names.
+/// A name is not a host name.
 #[derive(Debug, thiserror::Error)]
 #[error("--http-hosts takes up to {MAX_NAMES} host names, without ports")]
 pub(crate) struct NotHosts;
 
 impl HostSettings {
-    /// Allows the names for the whole process. Of effect once.
+    /// Allows the names for the whole process. Only the first call has an effect.
     ///
     /// # Errors
     /// [`NotHosts`].
@@ -52,8 +53,8 @@ impl HostSettings {
     }
 }
 
-/// Returns `true` if the names under which `request` was made, if it has any, are those of this
-/// server. Browsers always give one.
+/// Returns `true` if every host name in `request` is a name of this server. Browsers always send
+/// one.
 pub(super) fn are_known<B>(request: &Request<B>) -> bool {
     let in_headers = request.headers().get_all(header::HOST).iter();
     let mut in_headers = in_headers.map(|host| host.to_str().ok()?.parse::<Uri>().ok());
@@ -73,7 +74,7 @@ fn is_own(host: &str, own: &str, allowed: &[String]) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok() || is_own || allowed.contains(&host)
 }
 
-/// The one spelling of a name that may be written in several.
+/// Normalises a host name, which may be spelled in several ways.
 fn normal(name: &str) -> String {
     let name = name.trim();
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()

@@ -1,9 +1,10 @@
-//! How a daemon serves HTTP, to those who look at it: one request for each connection, and nothing that a stranger does may
-//! cost much.
+//! An HTTP server for the users of a daemon. Each connection serves one request, and a stranger can
+//! cause little work.
 //!
-//! A connection waits until all of its request is there: in a bounded number of places, of which the oldest is lost to the next
-//! comer, so that those who connect and say little keep nobody out. Then it has a seat, of which there are as many, until
-//! its answer is sent. All of it ends after a few seconds.
+//! A connection waits for its complete request in one of a limited number of places. When all
+//! places are taken, the oldest connection loses its place, so idle connections keep nobody out.
+//! With a complete request, the connection moves to one of as many seats until its answer is sent.
+//! Each connection ends after a few seconds.
 
 mod address;
 mod hosts;
@@ -36,30 +37,33 @@ use crate::accept::Acceptor;
 use crate::metrics::IntCounter;
 use hoplite_net::{HalfOpen, HalfOpenPlace, Protocol, Tls, accept_tls};
 
-/// What is asked for, with its body; `None` if that is longer than [`MAX_BODY_BYTES`] or does not come.
+/// A request with its body; the body is `None` if it is longer than [`MAX_BODY_BYTES`] or does not
+/// arrive.
 pub type HttpRequest = Request<Option<Bytes>>;
-/// The address that a request comes from; each request has it among its extensions.
+/// The address of the client. Each request carries it in its extensions.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpPeer(pub SocketAddr);
 
-/// What is answered.
+/// The response to a request.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
-/// Most connections that wait for their request, and most whose request is answered.
+/// Most connections that wait for their request, and most connections whose request is being
+/// answered.
 pub const MAX_CONNECTIONS: usize = 32;
-/// Longest body of a request: a form with the largest token, each of whose bytes is encoded as three.
+/// Longest body of a request: a form with the longest token, with each byte encoded as three.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
-/// The time that a peer may take to send the headers of its request, and again as long for its body.
+/// Time limit for the headers of a request, and again for its body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// The time that a connection may last: the handshake of TLS, the request and the answer.
+/// Time limit for a connection: the TLS handshake, the request and the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest request line with headers. A browser sends along what it keeps for other programs on the same host.
+/// Longest request line with headers. A browser also sends the cookies of other programs on the
+/// same host.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
-/// What is spoken below HTTP.
+/// The protocol below HTTP.
 #[derive(Debug, Clone)]
 pub enum Scheme {
-    /// Nothing.
+    /// Plain TCP.
     Http,
     /// TLS, with a certificate of the cluster on both sides.
     HttpsForMembers(Tls),
@@ -67,9 +71,9 @@ pub enum Scheme {
     HttpsForAnybody(Tls),
 }
 
-/// Answers requests on `listener`, for ever; with the future, all connections end. Those whose
-/// request never came are counted in `refused`. Without TLS, a request for a host whose name is not
-/// that of this server is refused: see `hosts`.
+/// Answers requests on `listener` without end. Dropping the future ends all connections. Counts
+/// connections without a complete request in `refused`. Without TLS, requests for unknown host
+/// names are refused: see `hosts`.
 pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
 where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,
@@ -102,7 +106,8 @@ where
     }
 }
 
-/// Where a connection is: in the place where it waits for its request, or in a seat.
+/// The place or the seat of a connection: the place while it waits for its request, the seat
+/// afterwards.
 #[derive(Debug, Clone)]
 struct Seating {
     held: Arc<Mutex<(Option<HalfOpenPlace>, Option<OwnedSemaphorePermit>)>>,
@@ -114,7 +119,7 @@ impl Seating {
         Self { held: Arc::new(Mutex::new((Some(place), None))), seats }
     }
 
-    /// Ends when another connection has got the place.
+    /// Completes when another connection has taken the place.
     fn lost(&self) -> impl Future<Output = ()> + use<> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = held.0.as_ref().map(HalfOpenPlace::lost);
@@ -126,12 +131,12 @@ impl Seating {
         }
     }
 
-    /// Returns `true` if the request has not come.
+    /// Returns `true` until the request has arrived.
     fn still_waits(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 
-    /// The request is there.
+    /// Moves to a seat, because the request has arrived.
     async fn sit(&self) {
         // The semaphore is never closed.
         let seat = Arc::clone(&self.seats).acquire_owned().await.ok();
@@ -158,7 +163,7 @@ where
     }
 }
 
-/// The kind and the origin of a connection.
+/// The address and the kind of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     address: SocketAddr,
@@ -200,10 +205,9 @@ async fn converse<A, F>(
     }
 }
 
-/// The answer to a request for a host that this server is not.
+/// The answer to a request with an unknown host name.
 fn misdirected() -> HttpResponse {
-    let says = "this server does not know itself under that name: use its address, as in http://127.0.0.1:PORT/, \
-                or name it with --http-hosts\n";
+    let says = "this server does not have that host name: use its address, as in http://127.0.0.1:PORT/, or allow the name with --http-hosts\n";
     let mut response = HttpResponse::new(Full::new(Bytes::from_static(says.as_bytes())));
     *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
     let text = HeaderValue::from_static("text/plain; charset=utf-8");

@@ -1,10 +1,10 @@
-//! What a daemon tells Prometheus and those who probe it: `/metrics`, `/healthz` and `/readyz` over HTTP.
+//! Metrics and health checks of a daemon: `/metrics`, `/healthz` and `/readyz` over HTTP.
 //!
-//! Off unless `--metrics` says where to listen. What is counted while the daemon works is an [`IntCounter`] or a
-//! [`Histogram`] that the daemon holds; what is looked up when somebody asks is brought up to date by a [`Look`].
+//! They are off unless `--metrics` names an address. Events are counted by an [`IntCounter`] or a
+//! [`Histogram`] that the daemon holds. Present values are updated by a [`Look`] on each scrape.
 //!
-//! * `server`: the HTTP side.
-//! * `process`: what every process exports.
+//! * `server`: the HTTP server.
+//! * `process`: the metrics of every process.
 
 mod process;
 mod register;
@@ -31,24 +31,25 @@ use crate::http::HttpAddress;
 use crate::logging;
 use hoplite_net::Tls;
 
-/// Upper bounds of the buckets of durations, in seconds: a put of a small object takes tens of microseconds, a get may wait
-/// half a minute.
+/// Upper bounds of the buckets of durations, in seconds. A put of a small object takes tens of
+/// microseconds; a get may wait half a minute.
 const SECONDS: [f64; 13] = [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
-/// The time that the daemon may take to look up what is asked for; Prometheus itself waits ten seconds for all.
+/// Time limit for the updates before a scrape. Prometheus itself waits ten seconds for the answer.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// What is set about metrics.
+/// The settings of the metrics.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MetricsSettings {
-    /// Serve /metrics, /healthz and /readyz over HTTP, unauthenticated: on a port of loopback, or of the address named [default: not at all]
+    /// Serve /metrics, /healthz and /readyz over HTTP without authentication: on a port of
+    /// loopback, or on the address named [default: no metrics]
     #[arg(long, env = "HOPLITE_METRICS", value_name = "[ADDR:]PORT")]
     pub(crate) metrics: Option<HttpAddress>,
 }
 
-/// Brings up to date what is not counted as it happens; an error says why the daemon is not ready.
+/// Updates values before a scrape. Returns an error with the reason if the daemon is not ready.
 pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
-/// Everything that a daemon exports, and whether it is ready. Clones are the same.
+/// All metrics of a daemon, and its readiness. Clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Shared>);
 
@@ -60,7 +61,8 @@ struct Shared {
     refused: IntCounterVec,
     lost_log_lines: IntCounter,
     looks: Mutex<Vec<Arc<Look>>>,
-    /// Held while answers are made: counters that follow others are brought up to date by one at a time.
+    /// Held during a scrape, because only one scrape at a time may update the counters that follow
+    /// others.
     answering: tokio::sync::Mutex<()>,
 }
 
@@ -71,17 +73,18 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// The metrics of the daemon `name`, served at `address`: only what every daemon has.
+    /// Creates the metrics that every daemon has, for the daemon `name`, served at `address`.
     pub(crate) fn new(name: &str, version: &str, address: SocketAddr) -> Self {
         let registry = Registry::new();
         let info = Opts::new("hoplite_build_info", "The daemon and its version; always 1.")
             .const_label("daemon", name)
             .const_label("version", version);
         registered(&registry, IntGauge::with_opts(info)).set(1);
-        let ready = Opts::new("hoplite_ready", "Whether the daemon is ready, as /readyz says: 1 or 0.");
+        let ready = Opts::new("hoplite_ready", "1 if the daemon is ready, as /readyz reports, else 0.");
         let refused = Opts::new(
             "hoplite_http_refused_connections_total",
-            "Connections of HTTP that ended before their request was there: their peer was slow or spoke something else, or too many came.",
+            "HTTP connections that ended before their complete request arrived: the peer was slow \
+             or spoke another protocol, or there were too many.",
         );
         let shared = Shared {
             address,
@@ -92,7 +95,7 @@ impl Metrics {
                 &registry,
                 IntCounter::new(
                     "hoplite_lost_log_lines_total",
-                    "Lines of the log that could not be written: its disk is full, for example.",
+                    "Log lines that could not be written, for example because the disk is full.",
                 ),
             ),
             registry,
@@ -102,29 +105,30 @@ impl Metrics {
         Self(Arc::new(shared))
     }
 
-    /// Where they are served.
+    /// The address of the metrics.
     pub fn address(&self) -> SocketAddr {
         self.0.address
     }
 
-    /// What counts the connections of a port that HTTP is spoken on which make no request.
+    /// Returns the counter of connections without a request on the HTTP port `port`.
     pub fn refused_connections(&self, port: &str) -> IntCounter {
         self.0.refused.with_label_values(&[port])
     }
 
-    /// A counter; its name ends with `_total`.
+    /// Creates a counter. Its name ends with `_total`.
     pub fn counter(&self, name: &str, help: &str) -> IntCounter {
         registered(&self.0.registry, IntCounter::new(name, help))
     }
 
-    /// A counter for each value of `label`; those in `values` are there from the start.
+    /// Creates a counter for each value of `label`. The values in `values` exist from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
         let counters = registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
         values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
         counters
     }
 
-    /// A counter for each pair of values of two labels; those in `values` are there from the start.
+    /// Creates a counter for each pair of values of two labels. The pairs in `values` exist from
+    /// the start.
     pub fn counters_by_two(
         &self,
         name: &str,
@@ -137,28 +141,29 @@ impl Metrics {
         counters
     }
 
-    /// A number that goes up and down.
+    /// Creates a gauge of whole numbers.
     pub fn gauge(&self, name: &str, help: &str) -> IntGauge {
         registered(&self.0.registry, IntGauge::new(name, help))
     }
 
-    /// Such a number that need not be whole.
+    /// Creates a gauge of fractional numbers.
     pub fn fractional_gauge(&self, name: &str, help: &str) -> Gauge {
         registered(&self.0.registry, Gauge::new(name, help))
     }
 
-    /// Such a whole number for each value of `label`.
+    /// Creates a gauge of whole numbers for each value of `label`.
     pub fn gauges(&self, name: &str, help: &str, label: &str) -> IntGaugeVec {
         registered(&self.0.registry, IntGaugeVec::new(Opts::new(name, help), &[label]))
     }
 
-    /// A histogram of durations in seconds.
+    /// Creates a histogram of durations in seconds.
     pub fn seconds(&self, name: &str, help: &str) -> Histogram {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         registered(&self.0.registry, Histogram::with_opts(options))
     }
 
-    /// Such a histogram for each value of `label`; those in `values` are there from the start.
+    /// Creates a histogram of durations for each value of `label`. The values in `values` exist
+    /// from the start.
     pub fn seconds_by(&self, name: &str, help: &str, label: &str, values: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));
@@ -166,11 +171,11 @@ impl Metrics {
         histograms
     }
 
-    /// Exports when the certificate of this daemon expires. Follows the files; a metric only of daemons that have one.
+    /// Exports the expiry of this daemon's certificate. Follows changes of the file.
     pub fn certificate(&self, tls: &Tls) {
         let expiry = self.gauge(
             "hoplite_tls_certificate_expiry_timestamp_seconds",
-            "When the certificate that the daemon uses expires, in seconds since 1970; only with TLS.",
+            "Expiry of the daemon's certificate, in seconds since 1970; only with TLS.",
         );
         let tls = tls.clone();
         self.look_when_asked(Box::new(move || {
@@ -180,7 +185,7 @@ impl Metrics {
         }));
     }
 
-    /// Calls `look` whenever somebody asks, until the daemon ends.
+    /// Calls `look` before each scrape until the daemon ends.
     pub fn look_when_asked(&self, look: Look) {
         self.looks().push(Arc::new(look));
     }
@@ -194,7 +199,7 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.0.registry.gather()).expect("every metric has a value")
     }
 
-    /// Whether the daemon is ready; if not, why.
+    /// Returns an error with the reason if the daemon is not ready.
     async fn readiness(&self) -> Result<(), String> {
         let _one_at_a_time = self.0.answering.lock().await;
         self.look().await
@@ -215,12 +220,13 @@ impl Metrics {
     }
 }
 
-/// Lets `counter` follow a count that is kept elsewhere.
+/// Raises `counter` to a count that is kept elsewhere.
 pub fn follow(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
 }
 
-/// The name of a variant without fields as the value of a label: `ObjectLost` is `object-lost`, as in `hoplite stat`.
+/// Formats a variant without fields as a label value: `ObjectLost` becomes `object-lost`, as in
+/// `hoplite stat`.
 pub fn label_of(variant: impl fmt::Debug) -> String {
     let mut label = String::new();
     for letter in format!("{variant:?}").chars() {

@@ -1,4 +1,4 @@
-//! What every process exports, under the names that Prometheus' own clients use.
+//! The metrics of every process, with the names that Prometheus' own clients use.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -21,19 +21,18 @@ impl ProcessMetrics {
     pub(super) fn new(registry: &Registry) -> Self {
         let gauge = |name, help| registered(registry, IntGauge::new(name, help));
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        gauge("process_start_time_seconds", "When the process started, since 1970.")
+        gauge("process_start_time_seconds", "Start time of the process, in seconds since 1970.")
             .set(level(now.as_secs()));
-        let cpu =
-            Counter::new("process_cpu_seconds_total", "Time on processors, of the user and the system.");
+        let cpu = Counter::new("process_cpu_seconds_total", "User and system CPU time.");
         Self {
             cpu_seconds: registered(registry, cpu),
             resident_bytes: gauge("process_resident_memory_bytes", "Memory in use, shared memory included."),
             open_fds: gauge("process_open_fds", "File descriptors in use."),
-            max_fds: gauge("process_max_fds", "File descriptors that may be in use."),
+            max_fds: gauge("process_max_fds", "Limit on open file descriptors."),
         }
     }
 
-    /// Reads them from the kernel; what it does not tell stays as it was.
+    /// Reads the values from the kernel. Unavailable values stay the same.
     pub(super) fn update(&self) {
         if let Some(seconds) = cpu_seconds() {
             self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
@@ -50,10 +49,10 @@ impl ProcessMetrics {
     }
 }
 
-/// The time of user and system, from `/proc/self/stat`.
+/// User and system time, from `/proc/self/stat`.
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the program's name in parentheses, which may contain anything.
+    // The second field is the program's name in parentheses, and may contain any character.
     let (_, after_name) = stat.rsplit_once(')')?;
     let ticks = after_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
     let ticks = ticks.sum::<Result<u64, _>>().ok()?;

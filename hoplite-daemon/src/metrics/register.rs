@@ -1,4 +1,4 @@
-//! Making a metric known, and the values of gauges.
+//! Registration of metrics, and conversion of gauge values.
 
 use prometheus::Registry;
 use prometheus::core::Collector;
@@ -15,7 +15,7 @@ pub(super) fn registered<M: Collector + Clone + 'static>(
     metric
 }
 
-/// A number as the value of a gauge.
+/// Converts a number to a gauge value.
 pub fn level<N: TryInto<i64>>(number: N) -> i64 {
     number.try_into().unwrap_or(i64::MAX)
 }

@@ -1,4 +1,4 @@
-//! Three pages over HTTP for those who look at a daemon, and nothing that changes it. Nobody is authenticated.
+//! Three read-only pages over HTTP, without authentication.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
@@ -12,7 +12,7 @@ use crate::http::{self, Scheme};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Answers on `listener`, for ever.
+/// Answers requests on `listener` without end.
 pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
     let refused = metrics.refused_connections("metrics");
     http::serve(listener, Scheme::Http, Some(refused), move |request| {
@@ -59,7 +59,7 @@ mod tests {
     use super::*;
     use crate::http::MAX_CONNECTIONS;
 
-    /// Longer than anything here takes; a test that reaches it has hung.
+    /// Longer than any answer takes. A test that waits this long has hung.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     async fn started() -> SocketAddr {
@@ -69,7 +69,7 @@ mod tests {
         address
     }
 
-    /// What comes back for `request`, until the server closes the connection.
+    /// The response to `request`, until the server closes the connection.
     async fn answer_to(address: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let mut answer = Vec::new();

@@ -1,4 +1,4 @@
-//! What the page asks for, as JSON. Each answer is bounded; lists come in pages.
+//! The JSON for the page. Each answer is bounded; lists come in pages.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -22,12 +22,12 @@ use super::Sights;
 use super::heat::Heat;
 use crate::events::PastEvent;
 
-/// Most objects that are shown as being on their way.
+/// Most objects in transfer that are shown.
 const MAX_BUSY: usize = 50;
 /// Most reduces that are shown.
 const MAX_REDUCES: usize = 200;
 
-/// The answer to a question.
+/// Answers a request of the page.
 pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String> {
     let shard = &sights.shard;
     Ok(match question {
@@ -78,7 +78,7 @@ fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// How the shard is, and all stores together.
+/// The state of the shard, and the sums over all stores.
 #[derive(Serialize)]
 struct Overview {
     cluster: String,
@@ -95,7 +95,7 @@ struct Overview {
     queue: usize,
     connected: usize,
     away: usize,
-    /// The number of stores that have told how they are; the numbers below are theirs.
+    /// The number of stores with a load report. The sums below cover these stores.
     telling: usize,
     capacity_bytes: u64,
     free_bytes: u64,
@@ -106,7 +106,7 @@ struct Overview {
     pulls: u64,
     reduces: usize,
     shards: Vec<ShardHealth>,
-    /// What goes wrong at stores, as they tell.
+    /// Problems that stores have reported.
     troubles: Vec<Trouble>,
 }
 
@@ -116,13 +116,13 @@ struct Trouble {
     text: String,
 }
 
-/// Most troubles that the page shows.
+/// Most problems that the page shows.
 const MAX_SHOWN_TROUBLES: usize = 64;
 
 #[derive(Serialize)]
 struct ShardHealth {
     name: String,
-    /// How many of those stores have a session with it.
+    /// The number of reporting stores that have a session with this shard.
     sessions: usize,
 }
 
@@ -196,7 +196,7 @@ struct Node {
     load: Option<NodeLoad>,
 }
 
-/// How a node is, if it tells.
+/// The load of a node, if the node reports it.
 #[derive(Serialize)]
 struct NodeLoad {
     capacity_bytes: u64,
@@ -242,15 +242,15 @@ impl Node {
 #[derive(Serialize)]
 struct Objects {
     objects: Vec<Object>,
-    /// Where to go on.
+    /// The key at which the next page starts.
     next: Option<String>,
 }
 
 #[derive(Serialize)]
 struct Object {
-    /// The bytes of the id, in hexadecimal digits.
+    /// The id in hexadecimal digits.
     key: String,
-    /// The id for people.
+    /// The id in readable form.
     id: String,
     size_bytes: u64,
     dtype: &'static str,
@@ -283,7 +283,7 @@ impl From<ObjectOverview> for Object {
     }
 }
 
-/// An object with its copies, who sends to whom, and how fast.
+/// An object with its copies, its transfers and their rates.
 #[derive(Serialize)]
 struct Tree {
     id: String,
@@ -300,9 +300,9 @@ struct Copy {
     away: bool,
     sender: Option<String>,
     reason: Option<String>,
-    /// For how long it has been on its way.
+    /// Time since the copy began, while it is incomplete.
     age_ms: Option<u64>,
-    /// How much is there, and comes a second, if the node tells.
+    /// The number of valid bytes and the bytes per second, if the node reports them.
     valid_bytes: Option<u64>,
     rate: Option<u64>,
 }
@@ -356,7 +356,7 @@ impl Tree {
 
 #[derive(Serialize)]
 struct Reduces {
-    /// The number of stores that have told how they are.
+    /// The number of stores with a load report.
     telling: usize,
     reduces: Vec<Reduce>,
 }
@@ -392,9 +392,9 @@ impl Reduces {
 
 #[derive(Serialize)]
 struct Links {
-    /// The number of stores that have told how they are.
+    /// The number of stores with a load report.
     telling: usize,
-    /// The labels that nodes can be grouped by.
+    /// The label keys by which nodes can be grouped.
     keys: BTreeSet<String>,
     #[serde(flatten)]
     heat: Heat,
@@ -434,7 +434,7 @@ struct EventRow {
     text: String,
 }
 
-/// What has happened, the newest first.
+/// Recent events, newest first.
 fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<LostObject>) -> EventList {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let at_ms = |at: Duration| millis(now.saturating_sub(uptime.saturating_sub(at)));

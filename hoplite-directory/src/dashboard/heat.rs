@@ -1,4 +1,4 @@
-//! The links between stores as a picture: a row for who sends, a column for who receives, and how well it goes.
+//! The links between stores as a table: rows are senders, columns are receivers.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -8,41 +8,41 @@ use hoplite_core::id::NodeId;
 use hoplite_core::load::{Load, MAX_LINKS};
 use serde::Serialize;
 
-/// Most rows and columns: as many as the links that one store tells of.
+/// Most rows and columns: the most links in one store's report.
 pub(super) const MAX_PLACES: usize = MAX_LINKS;
 
-/// The picture. Where there are more places than it has rows, it shows those with the most links that are slow.
+/// The table. If there are more places than rows, it shows the places with the most slow links.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Heat {
-    /// Nodes, or what they are grouped by, by name.
+    /// Nodes or groups of nodes, by name.
     places: Vec<String>,
-    /// How many others are not shown.
+    /// The number of places that are not shown.
     left_out: usize,
     cells: Vec<Cell>,
 }
 
-/// The links from one place to another one.
+/// The links from one place to another.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Cell {
     from: usize,
     to: usize,
     links: u64,
-    /// What the slowest link carries.
+    /// The bandwidth of the slowest link.
     bytes_per_second: u64,
-    /// The longest round trip of a link.
+    /// The longest round-trip time of a link.
     round_trip_ns: u64,
-    /// How many of them are slow.
+    /// The number of slow links.
     slow: u64,
 }
 
 impl Heat {
-    /// What the stores have told of their links; `place_of` says in which row a node is.
+    /// Builds the table from the reports of the stores. `place_of` returns the row of a node.
     pub(super) fn new<'a>(
         loads: &'a [(NodeId, Arc<Load>)],
         place_of: impl Fn(&'a NodeId) -> &'a str,
     ) -> Self {
         let links = || loads.iter().flat_map(|(node, load)| load.links.iter().map(move |link| (node, link)));
-        // How many slow links and how many links each place has.
+        // The number of slow links, and of all links, at each place.
         let mut weights: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for (node, link) in links() {
             for end in BTreeSet::from([place_of(node), place_of(&link.peer)]) {
@@ -52,7 +52,7 @@ impl Heat {
         }
         let all = weights.len();
         let mut chosen: Vec<(&str, (u64, u64))> = weights.into_iter().collect();
-        // The sort is stable, so that those that are alike are in the order of their names.
+        // The sort is stable, so that equal places stay in the order of their names.
         chosen.sort_by_key(|(_, weight)| Reverse(*weight));
         let places: BTreeSet<&str> = chosen.into_iter().take(MAX_PLACES).map(|(place, _)| place).collect();
         let rows: BTreeMap<&str, usize> =

@@ -1,8 +1,8 @@
-//! Who may look: whoever has logged in with the token, if there is one.
+//! Logins at the dashboard. If there is a token, only logged-in users see data.
 //!
-//! Wrong tokens slow down their source. A browser from which somebody has logged in before, with
-//! the token that counts now, keeps a cookie that says so, and is never slowed down: so nobody who
-//! shares an address with its owner can lock that owner out.
+//! Wrong tokens slow down their source. A browser keeps a cookie of its last login, which is valid
+//! as long as the token is the same. A browser with this cookie is never slowed down, so a stranger
+//! behind the same address cannot lock its user out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -18,28 +18,30 @@ use tokio::time::Instant;
 
 use super::throttle::Throttle;
 
-/// Most people who are logged in at once; with more, the one who came first must log in again.
+/// Most logged-in users. Beyond that, the oldest login ends.
 const MAX_SESSIONS: usize = 64;
-/// For how long a login counts: a day's work.
+/// Time after which a login ends: a working day.
 const SESSION_TTL: Duration = Duration::from_secs(12 * 60 * 60);
-/// For how long a browser is known after a login: what browsers keep a cookie at most.
+/// Time for which a browser keeps the cookie of its last login: the most that browsers accept.
 const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
-/// The cookie of a known browser. All shards of a host know it, since they have one token.
+/// The cookie that marks a known browser. All shards on a host accept it, because they share the
+/// token.
 const KNOWN_COOKIE: &str = "hoplite_known";
-/// The text that is signed in it, in front of a random number.
+/// The text that is signed in the cookie, in front of a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
 /// Length of the secret of a login.
 const SECRET_BYTES: usize = 32;
 
-/// Under what a session is found: not the secret itself, so that the time of the search says nothing about it.
+/// The key of a session: a digest of the secret, so that the time of the lookup reveals nothing
+/// about the secret.
 type Fingerprint = [u8; 32];
 
-/// Keeps the logins.
+/// Manages the logins.
 #[derive(Debug)]
 pub(super) struct Door {
     token: Option<Token>,
     cookie: String,
-    /// What follows the value of the cookie.
+    /// The text after the value of the cookie.
     attributes: String,
     sessions: Mutex<BTreeMap<Fingerprint, Instant>>,
     throttle: Mutex<Throttle>,
@@ -48,19 +50,19 @@ pub(super) struct Door {
 /// The outcome of a login.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// It succeeds, and these cookies are to be set.
+    /// Succeeds and sets these cookies.
     In(Vec<String>),
-    /// It fails: the secret is not the token.
+    /// Fails: the secret is not the token.
     Wrong,
-    /// The token was not looked at: there were too many wrong ones, and the next one may come after
-    /// so long.
+    /// Refuses to check the token after too many wrong ones. The next try may come after this time.
     Later(Duration),
 }
 
 impl Door {
-    /// The door of a server on `port`. Without a token, everybody is in who gets here.
+    /// Creates the login for a server on `port`. Without a token, every visitor has access.
     pub(super) fn new(token: Option<Token>, port: u16, is_tls: bool) -> Self {
-        // Cookies are those of a host, not of a port; several shards may run on one, or be forwarded to one.
+        // Cookies belong to a host, not to a port, and several shards may run on one host or be
+        // forwarded to one.
         let mut own = [0; 4];
         let cookie = match SystemRandom::new().fill(&mut own) {
             Ok(()) => format!("hoplite_{:08x}", u32::from_be_bytes(own)),
@@ -71,12 +73,12 @@ impl Door {
         Self { token, cookie, attributes, sessions: Mutex::default(), throttle: Mutex::default() }
     }
 
-    /// Returns `true` if there is anything to log in with.
+    /// Returns `true` if there is a token.
     pub(super) fn is_locked(&self) -> bool {
         self.token.is_some()
     }
 
-    /// Returns `true` if who sends these headers is in.
+    /// Returns `true` if the sender of these headers has access.
     pub(super) fn admits(&self, headers: &HeaderMap) -> bool {
         if self.token.is_none() {
             return true;
@@ -85,11 +87,11 @@ impl Door {
         known.is_some_and(|expires| expires > Instant::now())
     }
 
-    /// Logs in who types `secret` in a browser at `address` that sends these headers.
+    /// Logs in the user who types `secret` into a browser at `address` with these headers.
     pub(super) fn enter(&self, secret: &[u8], headers: &HeaderMap, address: IpAddr) -> Entry {
         let Some(token) = &self.token else { return Entry::Wrong };
-        // Held while the token is compared, so that many at once get no more tries than one after
-        // the other.
+        // Held during the comparison, so that concurrent tries get no more attempts than sequential
+        // ones.
         let mut throttle = self.throttle.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         let wait = throttle.wait(address.into(), now);
@@ -105,7 +107,8 @@ impl Door {
         Entry::In(cookies)
     }
 
-    /// A new session; `None` if the operating system has no random numbers.
+    /// Begins a session and returns its cookie; `None` if the operating system has no random
+    /// numbers.
     fn session_cookie(&self) -> Option<String> {
         let mut secret = [0; SECRET_BYTES];
         SystemRandom::new().fill(&mut secret).ok()?;
@@ -129,7 +132,8 @@ impl Door {
         Some(format!("{KNOWN_COOKIE}={value}{}; Max-Age={}", self.attributes, KNOWN_TTL.as_secs()))
     }
 
-    /// Logs out who sends these headers: the cookie to set, or `None` if nobody was in.
+    /// Logs out the sender of these headers. Returns the cookie to set, or `None` if the sender was
+    /// not logged in.
     pub(super) fn leave(&self, headers: &HeaderMap) -> Option<String> {
         self.sessions().remove(&self.presented(headers)?)?;
         Some(format!("{}={}; Max-Age=0", self.cookie, self.attributes))
@@ -140,12 +144,12 @@ impl Door {
     }
 
     fn sessions(&self) -> MutexGuard<'_, BTreeMap<Fingerprint, Instant>> {
-        // Every change leaves it whole, so a panic elsewhere does no harm.
+        // Every change leaves the map consistent, so a panic elsewhere does no harm.
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Returns `true` if somebody has logged in with `token` from the browser that sends these headers.
+/// Returns `true` if the cookie in these headers proves an earlier login with `token`.
 fn is_known_browser(token: &Token, headers: &HeaderMap) -> bool {
     let value = cookie(headers, KNOWN_COOKIE).and_then(|value| from_hex(value, SECRET_BYTES + TAG_BYTES));
     value.is_some_and(|value| match value.split_at_checked(SECRET_BYTES) {
@@ -154,7 +158,7 @@ fn is_known_browser(token: &Token, headers: &HeaderMap) -> bool {
     })
 }
 
-/// The value of the cookie `name`.
+/// Returns the value of the cookie `name`.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
@@ -177,7 +181,7 @@ mod tests {
         Door::new(Some(Token::new(TOKEN).unwrap()), 7402, false)
     }
 
-    /// The cookies that are set for who logs in.
+    /// Logs in, and returns the cookies that the login sets.
     fn enter(door: &Door) -> [String; 2] {
         match door.enter(TOKEN, &HeaderMap::new(), ADDRESS) {
             Entry::In(cookies) => cookies.try_into().unwrap(),
@@ -185,7 +189,7 @@ mod tests {
         }
     }
 
-    /// The headers of a browser that was told to keep this cookie, and has others.
+    /// Returns headers of a browser with this cookie and some others.
     fn with(cookie: &str) -> HeaderMap {
         let pair = cookie.split(';').next().unwrap();
         HeaderMap::from_iter([(header::COOKIE, format!("a=b; {pair}; c=d").parse().unwrap())])
@@ -239,7 +243,7 @@ mod tests {
                     None
                 }
             });
-        // Not even the token is looked at, but of others it is.
+        // Even the right token is not checked for this source; other sources are not slowed down.
         assert_eq!(door.enter(TOKEN, &nobody, ADDRESS), Entry::Later(wait.unwrap()));
         assert!(matches!(door.enter(TOKEN, &nobody, elsewhere), Entry::In(_)));
         assert!(matches!(door.enter(TOKEN, &with(&known), ADDRESS), Entry::In(_)));

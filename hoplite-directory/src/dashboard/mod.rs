@@ -1,10 +1,10 @@
-//! The dashboard: a page for people, and the JSON that it asks for.
+//! The dashboard: a page for people, and the JSON that the page requests.
 //!
-//! Off unless an address is given. Nothing can be changed here. With a token, only who has logged in with it is told
-//! anything; with TLS and no token, only who has a certificate of the cluster gets as far as a request.
+//! It is off unless an address is given, and it is read-only. With a token, only logged-in users
+//! see data. With TLS and no token, only peers with a certificate of the cluster can send requests.
 //!
-//! * `login`: who is in. `throttle`: how fast tokens may be tried. `api`: what the page asks for.
-//!   `page`: what browsers load.
+//! * `login`: sessions of users. `throttle`: limits on wrong tokens. `api`: the JSON.
+//!   `page`: the files for browsers.
 
 mod api;
 mod heat;
@@ -34,22 +34,23 @@ use crate::owner::ShardHandle;
 use crate::strangers::Strangers;
 use crate::watch::Loads;
 
-/// What the dashboard shows.
+/// The data that the dashboard shows.
 #[derive(Debug, Clone)]
 pub(crate) struct Sights {
     /// The shard.
     pub(crate) shard: ShardHandle,
     /// The cluster.
     pub(crate) cluster: ClusterId,
-    /// What has happened lately.
+    /// Recent events.
     pub(crate) events: Events,
-    /// How the stores are.
+    /// The latest load reports of the stores.
     pub(crate) loads: Loads,
     /// The visitors that were refused.
     pub(crate) strangers: Arc<Strangers>,
 }
 
-/// Serves the dashboard on `listener` until `stop`; counts in `refused` the connections whose request never came.
+/// Serves the dashboard on `listener` until `stop`. Counts connections without a complete request
+/// in `refused`.
 pub(crate) async fn serve(
     listener: TcpListener,
     credentials: Credentials,
@@ -61,7 +62,8 @@ pub(crate) async fn serve(
     let port = listener.local_addr().map_or(0, |address| address.port());
     let scheme = match (tls, &token) {
         (None, _) => Scheme::Http,
-        // A browser proves that its user knows the token; without a token it must be a member as daemons are.
+        // A browser's user proves knowledge of the token. Without a token, the browser needs a
+        // certificate as daemons do.
         (Some(tls), Some(_)) => Scheme::HttpsForAnybody(tls),
         (Some(tls), None) => Scheme::HttpsForMembers(tls),
     };
@@ -85,9 +87,9 @@ impl Dashboard {
         let path = request.uri().path();
         match *request.method() {
             Method::GET | Method::HEAD => {}
-            // A browser says where a form comes from; nobody else's page may fill in one of this.
+            // Browsers name the site of a form. Forms of other sites are refused.
             Method::POST if is_foreign(&request) => {
-                return page::text(StatusCode::FORBIDDEN, "only this page itself may do that");
+                return page::text(StatusCode::FORBIDDEN, "only forms of this page are accepted");
             }
             Method::POST if path == "/login" => return self.login(&request),
             Method::POST if path == "/logout" => {
@@ -134,7 +136,7 @@ impl Dashboard {
             }
             Entry::Later(wait) => {
                 self.note_failure(address, "too many wrong tokens");
-                // A whole number, and not too early.
+                // Rounds up, so that the next try is not too early.
                 page::too_many(wait + Duration::from_millis(999))
             }
         }
@@ -148,7 +150,7 @@ impl Dashboard {
     }
 }
 
-/// Returns `true` if a browser says that the page of somebody else has made this request.
+/// Returns `true` if the browser names another site as the origin of this request.
 fn is_foreign(request: &HttpRequest) -> bool {
     request.headers().get("sec-fetch-site").is_some_and(|site| site == "cross-site")
 }

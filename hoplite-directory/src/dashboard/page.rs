@@ -1,11 +1,11 @@
-//! What browsers load: files that are part of the program, and the headers of all answers.
+//! The files for browsers, which are part of the program, and the headers of all answers.
 
 use std::time::Duration;
 
 use hoplite_daemon::http::header::{self, HeaderValue};
 use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
 
-/// Nothing from other hosts, nothing inline, in no frame, and forms only to here.
+/// Forbids other hosts, inline code and frames; forms go to this server only.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
 form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
@@ -58,7 +58,7 @@ impl Asset {
         ASSETS.iter().find(|asset| asset.path == path)
     }
 
-    /// Returns `true` if it is for those too who are not logged in.
+    /// Returns `true` if visitors may read it before they log in.
     pub(super) fn is_public(&self) -> bool {
         self.audience == Audience::Anybody
     }
@@ -68,12 +68,12 @@ impl Asset {
     }
 }
 
-/// The form to log in, for who typed a wrong token.
+/// The login form after a wrong token.
 pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
 
-/// The form to log in, for who must wait so long before the next token is looked at.
+/// The login form while the source must wait before the next try.
 pub(super) fn too_many(wait: Duration) -> HttpResponse {
     let seconds = wait.as_secs();
     let says = format!("There were too many wrong tokens. Try again in {seconds} seconds.");
@@ -91,17 +91,17 @@ fn login_again(status: StatusCode, why: &str) -> HttpResponse {
     response(status, HTML, form.into())
 }
 
-/// An answer in a few words.
+/// A short answer in plain text.
 pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-/// An answer of the interface.
+/// An answer in JSON.
 pub(super) fn json(text: String) -> HttpResponse {
     response(StatusCode::OK, JSON, text.into())
 }
 
-/// Sends the browser elsewhere on this server, and has it keep `cookies`.
+/// Redirects the browser to `path` on this server, and sets `cookies`.
 pub(super) fn to(path: &'static str, cookies: Vec<String>) -> HttpResponse {
     let mut response = response(StatusCode::SEE_OTHER, TEXT, Bytes::new());
     let headers = response.headers_mut();
@@ -124,7 +124,7 @@ fn response(status: StatusCode, kind: &'static str, body: Bytes) -> HttpResponse
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::X_FRAME_OPTIONS, "DENY"),
         (header::REFERRER_POLICY, "no-referrer"),
-        // Another version of the daemon has other files.
+        // Other versions of the daemon have other files.
         (header::CACHE_CONTROL, "no-store"),
         (header::HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
         (header::HeaderName::from_static("cross-origin-opener-policy"), "same-origin"),

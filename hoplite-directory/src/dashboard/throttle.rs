@@ -1,9 +1,9 @@
-//! Slows down those who try tokens at the login.
+//! Slows down sources that try wrong tokens.
 //!
-//! Each wrong token costs its source some time, and a source may be in debt for a few of them. All
-//! sources together may be in debt for more. A source that has used up its credit, or that of all,
-//! is sent away before its token is looked at. No debt lasts: a source that stops can try again
-//! after a few seconds.
+//! Each wrong token costs its source time. A source can have a few wrong tokens before it must
+//! wait, and all sources together can have more. A source beyond its own limit, or beyond the
+//! common one, is refused before its token is checked. A source that stops can try again after a
+//! few seconds.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,24 +11,24 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Wrong tokens of one source: a person who mistypes does not notice, and a program gets 15 tries a
+/// Limit of one source: a person who mistypes notices nothing, and a program gets 15 tries a
 /// minute.
 const OF_ONE: Rate = Rate { burst: 8, interval: Duration::from_secs(4) };
-/// Wrong tokens of all sources together. Forty sources are needed to use it up.
+/// Limit of all sources together. At least forty sources are needed to reach it.
 const OF_ALL: Rate = Rate { burst: 100, interval: Duration::from_millis(100) };
-/// Most sources that are told apart; the others share one debt.
+/// Most sources that are tracked on their own; the others share one limit.
 const MAX_SOURCES: usize = 1024;
 
 /// A limit on wrong tokens.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
-    /// The number of wrong tokens at once.
+    /// The number of wrong tokens that are free.
     burst: u32,
-    /// Time after which there is credit for one more.
+    /// Time after which one more wrong token is free.
     interval: Duration,
 }
 
-/// The origin of a login: an address, or of IPv6 the network that one customer gets.
+/// The source of a login: an IPv4 address, or the network of one customer in IPv6.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Source(IpAddr);
 
@@ -44,12 +44,12 @@ impl From<IpAddr> for Source {
     }
 }
 
-/// The wrong tokens of late.
+/// Recent wrong tokens.
 #[derive(Debug, Default)]
 pub(super) struct Throttle {
     all: Debt,
     sources: BTreeMap<Source, Debt>,
-    /// The debt of all sources for which there was no room.
+    /// The shared debt of all sources beyond [`MAX_SOURCES`].
     others: Debt,
 }
 
@@ -62,7 +62,7 @@ impl Debt {
         self.0.is_none_or(|paid_at| paid_at <= now)
     }
 
-    /// Returns the time until there is credit for one more; zero if there is.
+    /// Returns the time until one more try is permitted; zero if it is permitted now.
     fn wait(self, now: Instant, rate: Rate) -> Duration {
         let debt = self.0.map_or(Duration::ZERO, |paid_at| paid_at.saturating_duration_since(now));
         (debt + rate.interval).saturating_sub(rate.interval * rate.burst)
@@ -75,7 +75,7 @@ impl Debt {
 }
 
 impl Throttle {
-    /// Returns the time until the next token of `source` is looked at; zero if it is now.
+    /// Returns the time until the next token of `source` is checked; zero if it is checked now.
     pub(super) fn wait(&self, source: Source, now: Instant) -> Duration {
         let own = match self.sources.get(&source) {
             Some(debt) => *debt,
@@ -85,7 +85,7 @@ impl Throttle {
         own.wait(now, OF_ONE).max(self.all.wait(now, OF_ALL))
     }
 
-    /// Takes in that the token of `source` was wrong.
+    /// Records a wrong token of `source`.
     pub(super) fn was_wrong(&mut self, source: Source, now: Instant) {
         self.all.add(now, OF_ALL);
         if !self.sources.contains_key(&source) && self.sources.len() >= MAX_SOURCES {
@@ -108,7 +108,7 @@ mod tests {
         IpAddr::from(number.to_be_bytes()).into()
     }
 
-    /// Counts which of `tries` tokens, one each `pause`, are looked at.
+    /// Counts the checked tokens among `tries` attempts, with one attempt per `pause`.
     fn looked_at(throttle: &mut Throttle, who: impl Fn(u32) -> Source, tries: u32, pause: Duration) -> u32 {
         let begun = Instant::now();
         let mut looked_at = 0;
@@ -132,7 +132,7 @@ mod tests {
         let wait = throttle.wait(source(1), now);
         assert_eq!(wait, OF_ONE.interval);
         assert!(throttle.wait(source(1), now + wait).is_zero());
-        // The owner elsewhere does not notice.
+        // A user elsewhere notices nothing.
         assert!(throttle.wait(source(2), now).is_zero());
     }
 
@@ -145,7 +145,7 @@ mod tests {
         let (mut throttle, now) = (Throttle::default(), Instant::now());
         (0..1000).for_each(|number| throttle.was_wrong(source(number), now));
         assert_eq!(throttle.wait(source(1_000_000), now), OF_ALL.interval);
-        // With all places taken, the others share one debt, and places are given back.
+        // While all entries are taken, further sources share one debt, and paid entries are freed.
         let mut throttle = Throttle::default();
         let now = Instant::now();
         (0..5000).for_each(|number| throttle.was_wrong(source(number), now));

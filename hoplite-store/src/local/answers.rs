@@ -1,4 +1,4 @@
-//! What one client is still to be told.
+//! The queue of answers and work for one client.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,24 +13,26 @@ use crate::copies::LiveCopy;
 /// An answer on its way to a client.
 pub(crate) type Answer = (CallId, Result<Response, Error>);
 
-/// What the client's connection is to do for one of its calls, as the node has decided.
+/// Work for the client's connection on one of its calls, as decided by the node.
 #[derive(Debug)]
 pub(crate) enum CallWork {
-    /// Tell the node when more than `beyond_bytes` of a copy are valid, or it fails.
+    /// Report to the node when more than `beyond_bytes` of a copy are valid, or the copy fails.
     Follow { call: CallId, live: Arc<LiveCopy>, beyond_bytes: u64 },
-    /// Ask these shards, answer, and tell the node so.
+    /// Query these shards, answer the client, and report the end of the call to the node.
     Inspect { call: CallId, inspection: Inspection, shards: Vec<usize> },
     /// The call has ended.
     End { call: CallId },
 }
 
-/// The answers that wait for one client, in order; of the news of one subscription only the latest.
+/// The answers that wait for one client, in order. For each subscription only the latest update is
+/// kept.
 ///
-/// So there is at most one for each open call, however long the client does not read. A client that is stopped must not
-/// be dropped for that: it may hold views, whose memory would be given to others.
+/// So each open call has at most one answer here, however slowly the client reads. The store must
+/// not drop a client that is suspended: the client may hold views, and the store would reuse their
+/// memory.
 #[derive(Debug, Default)]
 pub(crate) struct Answers {
-    /// The name of the client's program and its process, for those who ask what holds room.
+    /// The client program and its process, for reports about the holders of memory.
     client: String,
     waiting: Mutex<Waiting>,
     added: Notify,
@@ -40,14 +42,15 @@ pub(crate) struct Answers {
 struct Waiting {
     last_number: u64,
     answers: BTreeMap<u64, Answer>,
-    /// Which of them are the latest news of a call.
+    /// The number of the latest update of each call.
     news: BTreeMap<CallId, u64>,
-    /// At most two for each call of the client that was handled since the connection looked last.
+    /// At most two entries for each of the client's calls that the node has handled since the
+    /// connection last looked.
     work: VecDeque<CallWork>,
 }
 
 impl Answers {
-    /// Makes an empty queue for the client of this name.
+    /// Creates an empty queue for the client named `client`.
     pub(crate) fn of(client: String) -> Self {
         Self { client, ..Self::default() }
     }
@@ -57,24 +60,24 @@ impl Answers {
         &self.client
     }
 
-    /// Adds an answer. News take the place of older news of the same call.
+    /// Adds an answer. An update replaces the older update of the same call.
     pub(crate) fn add(&self, answer: Answer) {
         self.lock().add(answer);
         self.added.notify_one();
     }
 
-    /// Adds something to do.
+    /// Adds work.
     pub(crate) fn add_work(&self, work: CallWork) {
         self.lock().work.push_back(work);
         self.added.notify_one();
     }
 
-    /// Takes what was to be done first.
+    /// Takes the oldest work.
     pub(super) fn take_work(&self) -> Option<CallWork> {
         self.lock().work.pop_front()
     }
 
-    /// Takes the answer that has waited longest.
+    /// Takes the oldest answer.
     pub(super) fn take(&self) -> Option<Answer> {
         let mut waiting = self.lock();
         let (number, answer) = waiting.answers.pop_first()?;
@@ -89,7 +92,8 @@ impl Answers {
         self.lock().answers.is_empty()
     }
 
-    /// Waits until an answer was added since the last call of this; there may be none any more.
+    /// Waits until an answer or work was added since the last return of this function. The queue
+    /// may be empty again by then.
     ///
     /// # Cancel safety
     /// Cancel safe.

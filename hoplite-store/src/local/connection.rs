@@ -32,52 +32,57 @@ use super::socket::Socket;
 use super::{LocalPeer, LocalPlane, Role, inspect};
 use crate::engine::Engine;
 
-/// While so many bytes of answers wait to be written, no further request is read and no further answer is made.
+/// Limit on unwritten answers, in bytes. Beyond it, the connection neither reads requests nor
+/// writes answers to its buffer.
 const MAX_UNWRITTEN_BYTES: usize = 256 << 10;
 /// Most requests of one client in a row before other clients have their turn.
 const MAX_REQUESTS_PER_TURN: usize = 256;
-/// How much is read at once: at first, and at least. A longer request needs room in the share of its user.
+/// Size of the read buffer at the start. A longer request takes room from the user's share.
 const READ_BYTES: usize = 64 << 10;
+/// Smallest free part of the read buffer before a read.
 const MIN_READ_BYTES: usize = 4 << 10;
-/// The time that a request waits for that room, while other requests of the user arrive.
+/// Time that a long request waits for room in the user's share while the user's other requests
+/// arrive.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time in which the rest of a long request must arrive, since others of the user wait for its room.
+/// Time limit for the rest of a long request, because other requests of the user wait for its room.
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(60);
-/// Room that the answer to an inspection takes in the share of its user: a page of a listing.
+/// Room in the user's share for the answer to an inspection: one page of a listing.
 const INSPECTION_BYTES: usize = 4 << 20;
 
-/// What is done for a call, and what comes of it; `None` if the call ended before.
+/// Work for a call and its result; `None` if the call has ended already.
 type Working = Pin<Box<dyn Future<Output = (CallId, Option<WorkResult>)> + Send>>;
 
 /// The result that a call was waiting for.
 enum WorkResult {
-    /// How much of a copy is valid, or that it has failed.
+    /// The number of valid bytes of a copy, or the error with which the copy failed.
     Progress(Result<u64, Error>),
-    /// What the shards have said, and the room that the answer takes.
+    /// The combined answer of the shards, and the room that the answer takes.
     Inspected(Box<Result<Response, Error>>, Option<OwnedSemaphorePermit>),
 }
 
-/// A connected client. When this is dropped, all that the client held is taken back.
+/// A connected client. Dropping it takes back all that the client held.
 struct Connection {
     plane: Arc<LocalPlane>,
     client: ClientId,
     role: Role,
     answers: Arc<Answers>,
-    /// What the node has asked for, for calls of this client.
+    /// Work that the node has requested for calls of this client.
     works: FuturesUnordered<Working>,
-    /// How to end that.
+    /// Handles that end entries of `works`.
     ends: HashMap<CallId, AbortHandle>,
     outbox: BytesMut,
     /// `true` while the outbox has grown beyond its usual size.
     is_outbox_stretched: bool,
     intake: AnswerIntake,
-    /// The place of this client, with what all clients of its user may take for long requests and answers.
+    /// The client's place in the store, with the share that all clients of its user have for long
+    /// requests and answers.
     seat: Seat,
     /// The room of open calls whose requests are long, or name several ids.
     open_requests: HashMap<CallId, OpenRoom>,
     /// The room of long answers in the outbox.
     unwritten: Vec<OwnedSemaphorePermit>,
-    /// The last field, so that it is dropped last: a client gives its seat back before the engine stops counting it.
+    /// The last field, so that it is dropped last: a client returns its seat before the engine
+    /// stops counting the client.
     _entry: Entry,
 }
 
@@ -100,40 +105,40 @@ enum AnswerIntake {
     Closed,
 }
 
-/// A client that has said who it is.
+/// A client that has completed the handshake.
 struct Greeted {
     program: String,
     role: Role,
     seat: Seat,
-    /// What it sent after its hello.
+    /// The bytes that followed its hello.
     inbox: BytesMut,
 }
 
-/// Serves one client until it leaves, or the daemon does.
+/// Serves one client until it leaves or the daemon stops.
 pub(super) async fn serve(mut stream: UnixStream, plane: Arc<LocalPlane>, shutdown: CancellationToken) {
     let peer = match LocalPeer::of(&stream) {
         Ok(peer) => peer,
-        Err(error) => return tracing::debug!(%error, "a connection whose user is unknown"),
+        Err(error) => return tracing::debug!(%error, "the user of a connection is unknown"),
     };
     let (user, role) = (peer.user, plane.access.role(&peer));
     let place = plane.half_open.enter();
     let greeted = tokio::select! {
         greeted = timeout(HANDSHAKE_TIMEOUT, greet(&mut stream, &plane, user, role)) => greeted,
-        () = place.lost() => return tracing::debug!(user, "too many connections that said nothing"),
+        () = place.lost() => return tracing::debug!(user, "closed an idle connection: too many have sent no hello"),
         () = shutdown.cancelled() => return,
     };
     drop(place);
     let Greeted { program, role, seat, inbox } = match greeted {
         Ok(Ok(greeted)) => greeted,
-        Ok(Err(error)) => return tracing::debug!(%error, user, "a connection was no client"),
-        Err(_) => return tracing::debug!("a connection said nothing"),
+        Ok(Err(error)) => return tracing::debug!(%error, user, "a connection failed the handshake"),
+        Err(_) => return tracing::debug!("a connection sent no hello in time"),
     };
     // The number of a process in another PID namespace, such as that of another pod, is 0.
     let process_id =
         stream.peer_cred().ok().and_then(|credentials| credentials.pid()).filter(|process| *process != 0);
     let socket = match Socket::new(stream) {
         Ok(socket) => socket,
-        Err(error) => return tracing::debug!(%error, user, "a client that cannot be listened to"),
+        Err(error) => return tracing::debug!(%error, user, "cannot watch the socket of a client"),
     };
     let process = process_id.map_or_else(String::new, |process| format!(" (process {process})"));
     let name = if program.is_empty() { "a program" } else { &program };
@@ -216,7 +221,7 @@ async fn greet(
     Ok(Greeted { program, role, seat, inbox })
 }
 
-/// What a reader is told that wants to change something.
+/// The error for a request of a read-only client that would change something.
 const fn no_writer() -> Error {
     Error::permission_denied("this user may only read")
 }
@@ -253,7 +258,8 @@ impl Connection {
         let (answers, share) = (Arc::clone(&self.answers), Arc::clone(&self.seat.share));
         let mut long_request = None;
         loop {
-            // Asked here, since a client that never pauses would keep the select below from looking.
+            // Checked here, because a client that never pauses would keep the select below from
+            // seeing it.
             let stopping = shutdown.is_cancelled();
             let (mut handled, mut is_left) = (0, false);
             loop {
@@ -266,7 +272,7 @@ impl Connection {
                 self.handle(request, before - inbox.len())?;
                 handled += 1;
                 if long_request.take().is_some() {
-                    // Gives back what the long request has stretched.
+                    // Shrinks the buffer that the long request has grown.
                     inbox = usual(&inbox);
                 }
             }
@@ -278,7 +284,8 @@ impl Connection {
                 continue;
             }
             if stopping {
-                // What was answered because of the shutdown has gone out, if the client takes it at once.
+                // The answers to the shutdown have been sent, as far as the client's socket had
+                // room.
                 return Ok(());
             }
             // The decoder has checked the length.
@@ -290,7 +297,8 @@ impl Connection {
             let has_room = self.outbox.len() < MAX_UNWRITTEN_BYTES;
             let may_read = long_request.as_ref().is_none_or(LongRequest::may_be_read);
             tokio::select! {
-                // Requests first: a reader that is ready is the common case, and polling the others costs.
+                // Reads come first: readable is the common case, and polling the other branches
+                // costs time.
                 biased;
                 read = socket.read(&mut inbox), if has_room && may_read => {
                     if read? == 0 {
@@ -310,7 +318,7 @@ impl Connection {
         }
     }
 
-    /// Begins and ends what the node has decided to have done.
+    /// Starts and stops work that the node has requested.
     fn take_work(&mut self) {
         while let Some(work) = self.answers.take_work() {
             match work {
@@ -348,7 +356,7 @@ impl Connection {
         self.works.push(Box::pin(async move { (call, work.await.ok()) }));
     }
 
-    /// Something was found out for a call, which may have ended meanwhile.
+    /// Passes a result of work to the node, unless the call has ended in the meantime.
     fn found(&mut self, call: CallId, finding: WorkResult) -> Result<(), Error> {
         self.take_work();
         if self.ends.remove(&call).is_none() {
@@ -387,7 +395,8 @@ impl Connection {
             return Ok(());
         }
         let response = response.map_err(|error| match error {
-            // Another store that takes part in a reduce or a collective names itself, and nobody here knows what fills it.
+            // Other stores that take part in a reduce or collective name only themselves, so this
+            // store adds the names of its own holders.
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
                 if holders.is_empty() || holders == format!("on {}", self.plane.node) =>
             {
@@ -406,10 +415,10 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes what the socket takes.
+    /// Writes as many bytes as the socket takes.
     ///
-    /// A client that takes no more answers has left, but what it said before still counts: the seal of a put, say. So
-    /// the connection ends only when all of that was read.
+    /// A client that no longer reads answers has left, but its earlier requests still count, for
+    /// example the seal of a put. So the connection ends only after all requests were read.
     fn flush(&mut self, socket: &Socket) {
         while !self.outbox.is_empty() {
             match socket.write(&self.outbox) {
@@ -427,14 +436,14 @@ impl Connection {
         }
     }
 
-    /// Says why the connection is closed, under the number of no call; if the client takes it at once.
+    /// Sends the reason for closing the connection under call number 0, if the socket has room.
     fn say_last(&mut self, socket: &Socket, error: Error) {
         if self.write((CallId(0), Err(error))).is_ok() {
             self.flush(socket);
         }
     }
 
-    /// Hands a request of `length_bytes` to the node, or answers it.
+    /// Passes a request of `length_bytes` to the node, or answers it directly.
     fn handle(&mut self, request: v1::Request, length_bytes: usize) -> Result<(), Error> {
         let trace = trace::decode(&request.trace);
         let (call, request) = decode_request(request, self.plane.limits.max_ids_per_request);
@@ -473,16 +482,16 @@ impl Connection {
     }
 }
 
-/// Returns the error for a request or an answer that has waited too long for room in the share of its user.
+/// The error for a request or an answer that has waited too long for room in the user's share.
 const fn no_room() -> Error {
     Error::limit_exceeded("bytes of a user's requests and answers under way", MAX_ARRIVING_BYTES as u64)
 }
 
 /// A request that is longer than the usual buffer, and the room for it in the share of its user.
 enum LongRequest {
-    /// It is not read further until there is room.
+    /// Waits for room. The rest of the request stays unread until then.
     WaitsForRoom { room: Pin<Box<dyn Future<Output = Option<OwnedSemaphorePermit>> + Send>>, until: Instant },
-    /// It arrives, and holds its room.
+    /// Holds its room while the rest arrives.
     Arrives { _room: Option<OwnedSemaphorePermit>, until: Instant },
 }
 
@@ -497,7 +506,7 @@ impl LongRequest {
     }
 }
 
-/// Waits until the long request has room, or until it has taken too long.
+/// Waits until the long request has room. Fails at the deadline of the request.
 async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
     match request {
         None => std::future::pending().await,
@@ -513,14 +522,15 @@ async fn progress(request: &mut Option<LongRequest>) -> Result<(), Error> {
     }
 }
 
-/// Returns a buffer of usual size with the bytes of `inbox`.
+/// Returns a buffer of the usual size with the bytes of `inbox`.
 fn usual(inbox: &BytesMut) -> BytesMut {
     let mut usual = BytesMut::with_capacity(READ_BYTES.max(inbox.len()));
     usual.extend_from_slice(inbox);
     usual
 }
 
-/// Makes room to read in `inbox`, which grows with what has arrived, up to a message of `length` bytes.
+/// Makes room to read in `inbox`. The buffer grows with the bytes that have arrived, up to one
+/// message of `length` bytes.
 fn make_room(inbox: &mut BytesMut, length: Option<usize>) {
     let rest = length.map_or(0, |length| length.saturating_sub(inbox.len()));
     if inbox.capacity() - inbox.len() < MIN_READ_BYTES {
@@ -544,7 +554,7 @@ mod tests {
         assert!(!half.as_ref().unwrap().may_be_read());
         progress(&mut half).await.unwrap();
         assert!(half.as_ref().unwrap().may_be_read());
-        // Each turn of a connection polls once more, and keeps the place in the queue.
+        // Each turn of a connection polls again and keeps its place in the queue.
         tokio::time::advance(ARRIVAL_TIMEOUT - ROOM_TIMEOUT / 2).await;
         let (mut first, mut second) = (long(1, MAX_ARRIVING_BYTES), long(2, READ_BYTES + 1));
         for _ in 0..3 {

@@ -1,4 +1,5 @@
-//! Answers for people and tools: what the directory and this store know. Nothing in the data path comes here.
+//! Answers for people and tools about the directory and this store. No code of the data path is
+//! here.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -40,14 +41,14 @@ use crate::shard_link::ShardLink;
 /// Room for tag and length in front of each object.
 const OBJECT_OVERHEAD_BYTES: usize = 6;
 
-/// The time that the members of a session have to say how far they are, all of them.
+/// Total time limit for all members of a session to report their progress.
 const POSITION_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time that one of them may take, so that others have their turn.
+/// Time limit for each of these members, so that one slow member does not block the rest.
 const MEMBER_TIMEOUT: Duration = Duration::from_millis(300);
-/// How many of them are asked at once.
+/// Most members that are queried at once.
 const MAX_ASKED_AT_ONCE: usize = 32;
 
-/// Answers an inspection with what these shards say together.
+/// Answers an inspection from the combined answers of these shards.
 pub(super) async fn answer(
     plane: &LocalPlane,
     inspection: Inspection,
@@ -64,7 +65,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Has these nodes, or all that the directory knows to be connected, measure the links between them.
+/// Measures the links between `nodes`, or between all connected nodes if `nodes` is empty.
 async fn probe(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -88,7 +89,7 @@ async fn probe(
     Ok(Response::Probed(Box::new(probed)))
 }
 
-/// Tells all shards in which groups the nodes are, and what uplinks carry.
+/// Sends the measured groups and uplink bandwidths to all shards.
 async fn apply(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -98,11 +99,12 @@ async fn apply(
     let status =
         shards.iter().map(|link| async { ask(link.client().status(v1::StatusRequest::default())).await });
     let known = join_all(status).await.into_iter().flatten().map(|status| status.places_version);
-    // Shards that have restarted may have forgotten theirs, but stores remember it, as this one does.
+    // A restarted shard may have lost its version, but stores keep theirs, so this store's version
+    // counts too.
     let known = known.chain([plane.engine.status().place.version]);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let version = version_above(known, now);
-    // It takes a second for thousands of nodes, in which small requests would wait on this thread.
+    // This takes a second for thousands of nodes, and small requests would wait on this thread.
     let matrix = matrix.clone();
     let label = move |node: &str| labels.get(node).copied().unwrap_or(EVERYWHERE);
     let places = spawn_blocking(move || MeasuredPlaces::of(&matrix, label, version));
@@ -131,7 +133,7 @@ async fn apply(
 #[derive(Default)]
 struct Known {
     addresses: BTreeMap<NodeId, SocketAddr>,
-    /// Where they are, as their labels say.
+    /// The place of each node according to its labels.
     labels: BTreeMap<String, Path>,
 }
 
@@ -185,7 +187,7 @@ async fn ask<T>(answer: impl Future<Output = Result<tonic::Response<T>, tonic::S
     }
 }
 
-/// One page of the cluster's objects.
+/// Returns one page of the cluster's objects.
 async fn list(shards: &[&ShardLink], prefix: Bytes, after: Bytes, limit: usize) -> Result<Response, Error> {
     let request = v1::ListRequest { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) };
     let pages = join_all(shards.iter().map(|link| {
@@ -206,14 +208,15 @@ fn decode_page(page: v1::ListReply) -> Result<Page, Error> {
     Ok(Page { objects, more: page.more })
 }
 
-/// How many bytes of an answer an object takes.
+/// Size of an object in an answer.
 fn size_bytes(object: &Locations) -> usize {
     encode_locations(object).encoded_len() + OBJECT_OVERHEAD_BYTES
 }
 
-/// All that the directory knows of one object, from that of its shards which knows most of it.
+/// Returns the most complete description of one object that the directory has.
 async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> Result<Response, Error> {
-    // Asked first: what is made meanwhile would be neither under way nor in the directory's answer.
+    // Read before the query, because an object that completes during the query would be missing
+    // from both answers.
     let reduce = plane.engine.how_made(id);
     let request = v1::DescribeRequest { id: Bytes::copy_from_slice(id.as_bytes()) };
     let answers = join_all(shards.iter().map(|link| {
@@ -221,7 +224,8 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         async move {
             let object = ask(client.describe(request)).await?;
             let locations = object.locations.clone();
-            let locations = locations.ok_or(Error::malformed(Plane::Control, "nothing of the object"))?;
+            let locations =
+                locations.ok_or(Error::malformed(Plane::Control, "an answer without the object"))?;
             Ok((object, decode_locations(locations, Plane::Control)?))
         }
     }));
@@ -229,7 +233,7 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
         join(answers, with_positions(plane, id, reduce)).await;
     let known = answers.iter().map(|answer| Some(&answer.as_ref().ok()?.1));
     let Some(best) = best_informed(known) else {
-        // Why the first one, which was to say it, could not.
+        // The first error explains why the shards of the object could not answer.
         return Err(answers.into_iter().find_map(Result::err).unwrap_or(Error::unavailable("the directory")));
     };
     let (object, locations) = answers.swap_remove(best)?;
@@ -243,7 +247,7 @@ async fn describe(plane: &LocalPlane, shards: &[&ShardLink], id: &ObjectId) -> R
     })))
 }
 
-/// Asks the other members of a session that goes on how far they are.
+/// Queries the other members of a running session for their progress.
 async fn with_positions(
     plane: &LocalPlane,
     id: &ObjectId,
@@ -267,9 +271,9 @@ async fn with_positions(
         };
         let position = match asked.await {
             Some(Ok(Some(position))) => encode_position(position),
-            Some(Ok(None)) => unknown("has no part in it yet, or any more"),
+            Some(Ok(None)) => unknown("is not a member now"),
             Some(Err(_)) => unknown("does not answer"),
-            None => unknown("was not asked: too many others do not answer"),
+            None => unknown("was not queried: too many other members do not answer"),
         };
         v1::MemberPosition { node: node.as_str().to_owned(), ..position }
     });
@@ -281,21 +285,21 @@ async fn with_positions(
     Some(record)
 }
 
-/// Asks a store when it has a turn. `None` if that does not come in time.
+/// Queries a store once a turn is free. `None` if the time limit passes first.
 async fn in_turn<T>(
     turns: &Semaphore,
     asking: impl Future<Output = Result<T, Error>>,
 ) -> Option<Result<T, Error>> {
     let asked = async {
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = turns.acquire().await;
         timeout(MEMBER_TIMEOUT, asking).await.unwrap_or(Err(Error::unavailable("another store")))
     };
     timeout(POSITION_TIMEOUT, asked).await.ok()
 }
 
-/// What other stores know of how an object is or was made, of which this one knows nothing: those that keep it, or all if there is none
-/// yet.
+/// Queries other stores for the record of a reduce that this store does not know. Queries the
+/// stores that hold a copy, or all stores if no copy exists yet.
 async fn made_elsewhere(
     plane: &LocalPlane,
     shards: &[&ShardLink],
@@ -321,14 +325,14 @@ async fn made_elsewhere(
     };
     let mut positions: Vec<v1::MemberPosition> = known.iter().filter_map(of_member).collect();
     positions.sort_by_key(|position| position.member);
-    // Rank 0's store knows why it is so, and alone what it has taken links for.
+    // Only rank 0's store knows the reasons and the bandwidth estimates.
     let knowledge =
         |record: &v1::ReduceRecord| (record.is_running, record.bytes_per_second > 0, record.elapsed_us);
     let (_, record) = known.into_iter().max_by_key(|(_, record)| knowledge(record))?;
     Some(v1::ReduceRecord { position: None, positions, ..record })
 }
 
-/// What the first shard says about the cluster that answers.
+/// Returns the cluster's status from the first shard that answers.
 async fn cluster(shards: &[&ShardLink]) -> Result<Response, Error> {
     let mut last = Error::unavailable("the directory");
     for link in shards {
@@ -402,7 +406,7 @@ fn encode_link(link: PeerLink) -> v1::PeerLink {
     v1::PeerLink { node: peer.as_str().to_owned(), alpha_ns, ps_per_byte, is_slow }
 }
 
-/// By which keys the connected nodes say where they are.
+/// Counts the label keys by which the connected nodes describe their places.
 fn place_keys(nodes: &[v1::status_reply::Node]) -> Vec<v1::PlaceKeys> {
     let mut counts = KeyCounts::default();
     for node in nodes.iter().filter(|node| node.connected) {

@@ -1,7 +1,8 @@
-//! The listening Unix socket: takes over what a killed daemon left, never what a living one holds, and leaves nothing.
+//! The listening Unix socket. It replaces the socket file of a dead daemon, never of a live one,
+//! and removes its own file at the end.
 //!
 //! A cleaner of `/tmp` may remove the file of the socket while the store runs.
-//! [`LocalListener::restore`] makes it again.
+//! [`LocalListener::restore`] then creates it again.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -22,19 +23,20 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::config::ClientRules;
 
-/// The time that another daemon may take to make its socket beside this one; it takes less than a millisecond.
+/// Time that another daemon may take to create its socket; normally less than a millisecond.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
-/// The permissions of a directory that is made for the socket: it is for this daemon's user only.
+/// The permissions of a directory that is created for the socket: only this daemon's user has
+/// access.
 const PRIVATE: u32 = 0o700;
-/// As many connections as the system allows may wait to be accepted.
+/// The largest backlog that the system allows.
 const LARGEST_BACKLOG: i32 = -1;
 
-/// The reason for which a socket cannot be listened on.
+/// The reason for which the store cannot listen on a socket.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// A daemon answers there.
+    /// Another daemon accepts connections there.
     #[error("another daemon listens on {}", path.display())]
     InUse {
         /// The path of the socket.
@@ -51,11 +53,11 @@ pub enum SocketError {
     Untrusted {
         /// The path of the socket.
         path: PathBuf,
-        /// The directory that is not trusted, and the reason.
+        /// The untrusted directory, and the reason.
         #[source]
         source: Distrust,
     },
-    /// The operating system refuses.
+    /// The operating system reports an error.
     #[error("cannot listen on {}", path.display())]
     Io {
         /// The path of the socket.
@@ -66,39 +68,39 @@ pub enum SocketError {
     },
 }
 
-/// Which users may use the socket.
+/// The users who may use the socket.
 #[derive(Debug, Clone)]
 pub(crate) struct SocketAccess {
-    /// Its permissions.
+    /// The permissions of the socket file.
     pub(crate) mode: u32,
-    /// The user who owns it; by default that of the process.
+    /// The user who owns it; by default the user of the process.
     pub(crate) owner: Option<u32>,
-    /// Its group; by default that of the process.
+    /// The group of the socket file; by default the group of the process.
     pub(crate) group: Option<u32>,
-    /// Which of the users that it lets in may be clients.
+    /// The users, among those whom the permissions admit, who may be clients.
     pub(crate) clients: ClientRules,
 }
 
-/// What a client may do.
+/// The rights of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Anything.
+    /// Reads and writes.
     Writer,
-    /// Nothing that changes anything. It never gets memory that it could write.
+    /// Only reads. A reader never gets writable memory.
     Reader,
 }
 
 /// The process at the other end of a connection, as the kernel knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct LocalPeer {
-    /// Its user.
+    /// The user of the process.
     pub(crate) user: u32,
-    /// Its groups.
+    /// The groups of the process.
     pub(crate) groups: Vec<u32>,
 }
 
 impl LocalPeer {
-    /// Asks the kernel.
+    /// Reads the credentials of the peer from the kernel.
     pub(crate) fn of(stream: &UnixStream) -> io::Result<Self> {
         let credentials = stream.peer_cred()?;
         let mut groups = hoplite_shm::peer_groups(stream.as_fd())?;
@@ -108,10 +110,10 @@ impl LocalPeer {
 }
 
 impl SocketAccess {
-    /// What `peer` may do.
+    /// Returns the rights of `peer`.
     ///
     /// # Errors
-    /// [`Error::PermissionDenied`] if it may not even be a client.
+    /// [`Error::PermissionDenied`] if `peer` must not be a client at all.
     pub(crate) fn role(&self, peer: &LocalPeer) -> Result<Role, Error> {
         let ClientRules { users, groups, readers } = &self.clients;
         let user = peer.user;
@@ -123,16 +125,17 @@ impl SocketAccess {
             || groups.as_ref().is_some_and(|groups| peer.groups.iter().any(|group| groups.contains(group)));
         let is_open = users.is_none() && groups.is_none();
         if !self.admits(user) || !(is_open || is_listed || is_reader) {
-            return Err(Error::permission_denied("the store is not for this user"));
+            return Err(Error::permission_denied("this user may not use the store"));
         }
         Ok(if is_reader { Role::Reader } else { Role::Writer })
     }
 
     /// Returns `true` if a process of `user` that has connected may stay.
     ///
-    /// The system has checked the permissions of the file. Where those let in the group or others they decide alone,
-    /// since of a peer's groups only one is known. A socket for its owner alone is for that user, this daemon's and
-    /// root: any other user connected before the permissions were set, or has got around them.
+    /// The system has checked the permissions of the file. If these admit the group or everybody,
+    /// they alone decide, because only one of a peer's groups is known here. A socket for its owner
+    /// only admits the owner, this daemon's user and root. Any other user connected before the
+    /// permissions were set, or circumvented them.
     fn admits(&self, user: u32) -> bool {
         self.mode & 0o022 != 0
             || user == 0
@@ -141,20 +144,20 @@ impl SocketAccess {
     }
 }
 
-/// A listening socket, unlinked when it is dropped.
+/// A listening socket. Dropping it removes its file.
 #[derive(Debug)]
 pub(crate) struct LocalListener {
     listener: UnixListener,
     path: PathBuf,
     access: SocketAccess,
-    /// The permissions of the directory of the socket.
+    /// The permissions of the socket's directory.
     directory_mode: u32,
     file: FileIdentity,
-    /// The last reason for which the file could not be made again.
+    /// The last logged reason for which the file could not be created again.
     complaint: Option<String>,
 }
 
-/// The device and the number of a file. No other file has them while the socket listens.
+/// The device and inode of a file. No other file has the same pair while the socket listens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,
@@ -168,7 +171,8 @@ impl FileIdentity {
 }
 
 impl LocalListener {
-    /// Binds `path` for those whom `access` names. Missing directories are made, accessible to this daemon's user only.
+    /// Binds `path` for the users in `access`. Creates missing directories, accessible only to this
+    /// daemon's user.
     pub(crate) fn bind(path: &Path, access: &SocketAccess) -> Result<Self, SocketError> {
         Self::bind_within(LOCK_TIMEOUT, path, access, PRIVATE)
     }
@@ -191,7 +195,8 @@ impl LocalListener {
                 PlaceError::System(error) => io_error(error.into()),
             })?;
         let address = place.address().map_err(|error| io_error(error.into()))?;
-        // Held while the old socket is examined and replaced, so that of two daemons that start at once one loses.
+        // Held while the old socket is examined and replaced, so that one of two daemons that start
+        // at once fails.
         let _lock = lock(directory, lock_timeout).map_err(io_error)?;
         remove_leftover(path, &address)?;
         let socket = bind_to(&address).map_err(io_error)?;
@@ -199,7 +204,8 @@ impl LocalListener {
             std::os::unix::fs::chown(path, access.owner, access.group).map_err(io_error)?;
         }
         fs::set_permissions(path, fs::Permissions::from_mode(access.mode)).map_err(io_error)?;
-        // Only now, because whoever has connected stays connected when the permissions change.
+        // Listens only after the permissions are set, because a connected client stays connected
+        // when they change.
         let listener = listen_on(socket).map_err(io_error)?;
         let file = FileIdentity::of(&fs::symlink_metadata(path).map_err(io_error)?);
         let directory_mode = fs::metadata(directory).map_err(io_error)?.permissions().mode() & 0o7777;
@@ -207,9 +213,9 @@ impl LocalListener {
         Ok(Self { listener, path, access, directory_mode, file, complaint: None })
     }
 
-    /// Makes the file of the socket again if somebody has removed it, with its directory if need
-    /// be. Logs this, and logs once why it cannot be done. Never waits, and never replaces a file
-    /// that is there.
+    /// Creates the socket file again, and its directory if necessary, after another process has
+    /// removed it. Logs the recovery, and logs a failure once. Never waits, and never replaces an
+    /// existing file.
     pub(crate) fn restore(&mut self) {
         let complaint = match fs::symlink_metadata(&self.path) {
             Ok(found) if FileIdentity::of(&found) == self.file => None,
@@ -218,7 +224,7 @@ impl LocalListener {
                 match Self::bind_within(Duration::ZERO, &self.path, &self.access, self.directory_mode) {
                     Ok(again) => {
                         *self = again;
-                        tracing::warn!(path = %self.path.display(), "the socket's file was removed, and is made again");
+                        tracing::warn!(path = %self.path.display(), "the socket's file was removed; created it again");
                         None
                     }
                     Err(SocketError::Untrusted { source, .. }) => Some(source.to_string()),
@@ -231,12 +237,12 @@ impl LocalListener {
         if let Some(reason) = &complaint
             && self.complaint != complaint
         {
-            tracing::warn!(path = %self.path.display(), reason, "no new client finds the socket: its file is gone");
+            tracing::warn!(path = %self.path.display(), reason, "new clients cannot find the socket: its file is gone");
         }
         self.complaint = complaint;
     }
 
-    /// The next client.
+    /// Waits for the next client.
     pub(crate) async fn accept(&self) -> io::Result<UnixStream> {
         self.listener.accept().await.map(|(stream, _)| stream)
     }
@@ -250,7 +256,7 @@ impl AsFd for LocalListener {
 
 impl Drop for LocalListener {
     fn drop(&mut self) {
-        // Somebody may have put another socket there meanwhile; that one is not ours to remove.
+        // Another socket may have taken the path in the meantime. That file stays.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| FileIdentity::of(&found) == self.file) {
             let _ = fs::remove_file(&self.path);
         }
@@ -260,7 +266,7 @@ impl Drop for LocalListener {
 fn make_directory(directory: &Path, mode: u32) -> io::Result<()> {
     match fs::metadata(directory) {
         Ok(found) if found.is_dir() => Ok(()),
-        // What the attempt to make one would say, that something exists, helps nobody.
+        // Creating it would fail with "file exists", which does not help the user.
         Ok(_) => Err(Errno::NOTDIR.into()),
         Err(_) => {
             DirBuilder::new().recursive(true).mode(PRIVATE).create(directory)?;
@@ -281,8 +287,8 @@ fn listen_on(socket: OwnedFd) -> io::Result<UnixListener> {
     UnixListener::from_std(socket.into())
 }
 
-/// Locks a directory against other daemons that start. Waits for `timeout` at most: anybody who can
-/// read the directory can hold the lock.
+/// Locks a directory against other daemons that start. Waits at most `timeout`, because any process
+/// that can read the directory can hold the lock.
 fn lock(directory: &Path, timeout: Duration) -> io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory = rustix::fs::open(directory, flags, Mode::empty())?;
@@ -313,13 +319,13 @@ fn remove_leftover(path: &Path, address: &SocketAddrUnix) -> Result<(), SocketEr
         Err(Errno::CONNREFUSED) => {
             fs::remove_file(path).map_err(|source| SocketError::Io { path: path.to_owned(), source })
         }
-        // The queue of a daemon that does not accept is full.
+        // A full queue means that a live daemon does not accept.
         Ok(()) | Err(Errno::AGAIN) => Err(SocketError::InUse { path: path.to_owned() }),
         Err(error) => Err(SocketError::Io { path: path.to_owned(), source: error.into() }),
     }
 }
 
-/// Connects without waiting: a daemon that is stopped must not stop this one.
+/// Connects without waiting, so that a suspended daemon does not block this one.
 fn probe(address: &SocketAddrUnix) -> Result<(), Errno> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -342,7 +348,7 @@ mod tests {
         assert!(matches!(LocalListener::bind(&path, &ACCESS), Err(SocketError::InUse { .. })));
         drop(first);
         assert!(!path.exists(), "a clean end leaves nothing");
-        // As after kill -9: the file is there, nobody listens.
+        // As after kill -9: the file exists and no process listens.
         drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
         assert!(path.exists());
         let second = LocalListener::bind(&path, &ACCESS).unwrap();
@@ -435,7 +441,7 @@ mod tests {
         fs::remove_file(&path).unwrap();
         listener.restore();
         assert!(answers() && mode(&path) == 0o660);
-        // With the directory, which gets the permissions that it had.
+        // The directory is created again with its earlier permissions.
         fs::remove_dir_all(&directory).unwrap();
         listener.restore();
         assert!(answers() && mode(&directory) == 0o755);

@@ -27,13 +27,13 @@ use crate::advertised::Advertised;
 use crate::engine::Engine;
 use crate::shard_link::ShardLink;
 
-/// How often the store looks for the file of its socket. A client that finds none tries again, or
-/// its user does.
+/// Interval at which the store checks that its socket file exists. A client that misses the file
+/// retries.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Most connections that have not said hello; when there are more, the oldest is closed.
+/// Most connections that have not sent a hello. Beyond that, the oldest one is closed.
 pub(crate) const MAX_HALF_OPEN: usize = 1024;
 
-/// What every connection needs to know.
+/// State that all connections share.
 #[derive(Debug)]
 pub(crate) struct LocalPlane {
     pub(crate) engine: Arc<Engine>,
@@ -43,11 +43,11 @@ pub(crate) struct LocalPlane {
     pub(crate) cluster: ClusterId,
     pub(crate) advertised: Option<Advertised>,
     pub(crate) shards: Vec<ShardLink>,
-    /// The places of connections that have not said hello.
+    /// The connections that have not sent a hello.
     pub(crate) half_open: Arc<HalfOpen>,
-    /// What each user may take.
+    /// The limits of each user.
     pub(crate) shares: Shares,
-    /// How many bytes of the arena have been touched so far.
+    /// The number of bytes of the arena that have been touched so far.
     pub(crate) prefaulted_bytes: Arc<std::sync::atomic::AtomicU64>,
 }
 

@@ -1,10 +1,12 @@
-//! How many connections one user may have, and how much memory these may take together for requests.
+//! Limits on the connections of one user, and on the memory that these connections take together
+//! for requests.
 //!
-//! One seat of sixteen is kept for users without a connection, so that one user cannot keep all others out. A store for fewer
-//! than sixteen clients keeps none.
+//! One seat in sixteen is reserved for users without a connection, so that no single user can
+//! occupy the store. A store with fewer than sixteen seats reserves none.
 //!
-//! A request of usual length is free: it fits into the first buffer of its connection. A longer one, such as a wait for
-//! thousands of ids, needs room in two budgets of its user: one while it arrives, and one until its call has ended.
+//! A request of usual length is free, because it fits into the first buffer of its connection. A
+//! longer request, such as a wait for thousands of ids, takes room from two budgets of its user:
+//! one while it arrives, and one until its call ends.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -12,30 +14,32 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use hoplite_core::error::Error;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Most bytes of long requests that arrive at once on the connections of one user, and at least one request.
+/// Most bytes of long requests that arrive at once on the connections of one user. One request
+/// always fits.
 pub(super) const MAX_ARRIVING_BYTES: usize = 64 << 20;
 /// Most bytes of long requests of one user whose calls are open.
 pub(super) const MAX_OPEN_BYTES: usize = 256 << 20;
-/// Most ids in open calls of one user that name several ids each: twice as many as one client may have. A shard bounds the requests of
-/// all clients of a node together, so no user may take all of them.
+/// Most ids in the open calls of one user, counting calls that name several ids. The limit is twice
+/// that of one client. A shard limits the requests of all clients of a node together, so one user
+/// must not take all of them.
 pub(super) const MAX_OPEN_IDS: usize = 2 << 16;
 /// The unit of the budgets.
 const UNIT_BYTES: usize = 1 << 10;
 
-/// The number of seats of which one is kept for users without a connection.
+/// Number of seats for each seat that is reserved for users without a connection.
 const SEATS_PER_KEPT_SEAT: usize = 16;
 
-/// The shares of all users who have connections.
+/// The shares of all users that have connections.
 #[derive(Debug)]
 pub(crate) struct Shares {
-    /// As many permits as there may be clients.
+    /// One permit for each possible client.
     seats: Arc<Semaphore>,
     max_clients: usize,
-    /// The number of seats that are kept for users without a connection.
+    /// The number of seats that are reserved for users without a connection.
     kept_seats: usize,
-    /// The longest request; each user may send one of this length at any time.
+    /// The longest request. Each user may send one of this length at any time.
     max_request_bytes: usize,
-    /// Most ids in a request; each user may send one with so many.
+    /// Most ids in a request. Each user may send one request with this many.
     max_ids: usize,
     by_user: Mutex<HashMap<u32, Weak<Share>>>,
 }
@@ -53,7 +57,8 @@ pub(super) struct Share {
 }
 
 impl Shares {
-    /// Returns the shares of a store for at most `max_clients` with requests of up to `max_request_bytes` and `max_ids`.
+    /// Returns the shares of a store for at most `max_clients` with requests of up to
+    /// `max_request_bytes` and `max_ids`.
     pub(crate) fn new(max_clients: usize, max_request_bytes: usize, max_ids: usize) -> Self {
         let seats = Arc::new(Semaphore::new(max_clients.min(Semaphore::MAX_PERMITS)));
         let kept_seats = max_clients / SEATS_PER_KEPT_SEAT;
@@ -63,7 +68,8 @@ impl Shares {
     /// Takes a seat for one more client of `user`.
     ///
     /// # Errors
-    /// `LimitExceeded` if no seat is free, or if the free ones are kept for users without a connection.
+    /// `LimitExceeded` if no seat is free, or if only reserved seats are free and the user already
+    /// has a connection.
     pub(super) fn enter(&self, user: u32) -> Result<Seat, Error> {
         let mut by_user = self.by_user.lock().unwrap_or_else(PoisonError::into_inner);
         let known = by_user.get(&user).and_then(Weak::upgrade);
@@ -78,7 +84,7 @@ impl Shares {
         Ok(Seat { share, _permit: permit })
     }
 
-    /// Makes a share for a user who has none.
+    /// Creates a share for a user without one.
     fn begin(&self, by_user: &mut HashMap<u32, Weak<Share>>, user: u32) -> Arc<Share> {
         by_user.retain(|_, share| share.strong_count() > 0);
         let budget = |bytes: usize| Arc::new(Semaphore::new(units(bytes) as usize));
@@ -99,7 +105,7 @@ impl Shares {
 /// A client's place in the store.
 #[derive(Debug)]
 pub(super) struct Seat {
-    /// The share of the client's user. It exists for as long as somebody holds it.
+    /// The share of the client's user. It exists as long as any client of the user holds it.
     pub(super) share: Arc<Share>,
     _permit: OwnedSemaphorePermit,
 }
@@ -110,8 +116,8 @@ impl Share {
         Arc::clone(&self.arriving).acquire_many_owned(units(length_bytes)).await.ok()
     }
 
-    /// Returns room for a request of `length_bytes` that names `ids` ids, until its call has ended. Room for zero bytes or ids is
-    /// not counted.
+    /// Takes room for a request of `length_bytes` with `ids` ids until its call ends. Zero bytes
+    /// and zero ids take no room.
     ///
     /// # Errors
     /// `LimitExceeded` if there is not enough.

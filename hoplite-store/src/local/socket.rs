@@ -13,12 +13,12 @@ use tokio::net::UnixStream;
 use tokio::task::coop::consume_budget;
 use tokio::time::sleep;
 
-/// The time to look for room to write again if that cannot be waited for.
+/// Retry interval if no file descriptor is free to wait for writability.
 const RETRY: Duration = Duration::from_millis(10);
 
-/// A connected socket whose event loop hears when there is something to read, and of room to write only while somebody waits for
-/// it. A stream of tokio always hears of both: whenever a client reads an answer there is more room, and to be told so costs
-/// the store about as much as a small request.
+/// A connected socket that registers for readability only, and for writability only while a task
+/// waits for it. A tokio stream always registers for both. Each answer that a client reads would
+/// then wake the store, which costs about as much as a small request.
 #[derive(Debug)]
 pub(super) struct Socket(AsyncFd<OwnedFd>);
 
@@ -27,18 +27,19 @@ impl Socket {
         register(stream.into_std()?.into(), Interest::READABLE).map(Self)
     }
 
-    /// Waits until there is something to read, and appends it to `inbox`, which has room. Zero means that the client has left.
+    /// Waits for bytes and appends them to `inbox`, which must have room. Returns zero if the
+    /// client has closed the connection.
     ///
     /// # Cancel safety
-    /// Cancelled, nothing was read.
+    /// Cancel safe: no bytes are lost.
     pub(super) async fn read(&self, inbox: &mut BytesMut) -> io::Result<usize> {
-        // Others have their turn even if there is always something to read.
+        // Yields to other tasks even if the socket always has bytes.
         consume_budget().await;
         loop {
             let mut ready = self.0.readable().await?;
             if let Ok(read) = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), inbox)) {
                 if inbox.len() < inbox.capacity() {
-                    // That was all: to ask once more would be a system call for nothing.
+                    // The socket is empty. Another read would be a wasted system call.
                     ready.clear_ready();
                 }
                 return read;
@@ -46,13 +47,13 @@ impl Socket {
         }
     }
 
-    /// Writes what there is room for now.
+    /// Writes as many bytes as the socket takes now.
     pub(super) fn write(&self, bytes: &[u8]) -> io::Result<usize> {
         let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
         Ok(rustix::io::retry_on_intr(|| send(self.0.get_ref(), bytes, flags))?)
     }
 
-    /// Waits until there is room to write, or a moment if no descriptor is left with which to wait.
+    /// Waits until the socket is writable, or for [`RETRY`] if no file descriptor is free.
     pub(super) async fn writable(&self) -> io::Result<()> {
         match self.0.get_ref().try_clone().and_then(|also| register(also, Interest::WRITABLE)) {
             Ok(also) => also.writable().await?.retain_ready(),

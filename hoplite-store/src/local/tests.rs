@@ -70,7 +70,7 @@ struct Client {
 }
 
 impl Client {
-    /// Connects and introduces itself; the answer to that is still to be read.
+    /// Connects and sends the hello. The caller still has to read the answer.
     async fn connect(plane: &Arc<LocalPlane>) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
         tokio::spawn(connection::serve(theirs, Arc::clone(plane), CancellationToken::new()));
@@ -96,7 +96,8 @@ impl Client {
             if let Some(message) = framing::decode(&mut self.inbox, MAX_RESPONSE_BYTES).unwrap() {
                 return Some(message);
             }
-            // Byte by byte: tokio takes a short read for an empty socket, but the system also ends one at descriptors.
+            // Reads byte by byte: tokio takes a short read for an empty socket, but reads also end
+            // at passed descriptors.
             let mut byte = [0];
             if self.stream.read(&mut byte).await.unwrap() == 0 {
                 return None;
@@ -170,7 +171,7 @@ async fn a_client_that_reads_late_gets_all_answers() {
         let follow = node::Request::Follow { copy: unknown, beyond_bytes: 0, timeout: HOUR };
         calls.push(client.ask(Request::Node(follow)).await);
     }
-    // The store has had turns to answer, and the socket does not take so much.
+    // The store has had turns to answer. The socket has no room for all answers.
     let mut other = Client::greeted(&plane).await;
     other.ask(STATUS).await;
     other.answer().await.1.unwrap();
@@ -187,7 +188,7 @@ async fn a_client_that_asks_for_many_contents_at_once_gets_them_all() {
     let mut client = Client::greeted(&plane).await;
     let (copy, _) = client.create("a", node::MAX_CONTENTS_BYTES).await;
     client.ask(Request::Node(node::Request::SealUnconfirmed { copy })).await;
-    // All of them arrive together, and their answers are more than the outbox takes.
+    // All requests arrive together, and their answers exceed the outbox.
     let mut requests = BytesMut::new();
     let calls: Vec<CallId> = (1000..1000 + COUNT).map(CallId).collect();
     for call in &calls {
@@ -213,7 +214,7 @@ async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
     let (copy, _) = client.create("a", 10).await;
     rustix::net::shutdown(&client.stream, rustix::net::Shutdown::Read).unwrap();
     client.ask(STATUS).await;
-    // By then the store has found out that it cannot answer.
+    // After these answers the store knows that the first client reads nothing.
     for _ in 0..3 {
         other.ask(STATUS).await;
         other.answer().await.1.unwrap();
@@ -261,6 +262,6 @@ async fn all_that_a_client_held_is_taken_back() {
     let (_, extent) = client.create("a", 10).await;
     drop(client);
     let mut other = Client::greeted(&plane).await;
-    // It waits for the other writer of the id to be gone, and gets the room that became free.
+    // The second client waits until the other writer of the id is gone, then gets the freed room.
     assert_eq!(other.create("a", 10).await.1, extent);
 }

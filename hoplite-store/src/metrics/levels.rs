@@ -1,4 +1,4 @@
-//! What only has a present value, and is looked up when somebody asks.
+//! Metrics whose present values are read on each scrape.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -14,9 +14,9 @@ use hoplite_daemon::metrics::{
 use crate::data::SurveyTally;
 use crate::engine::Engine;
 
-/// Most links that are exported, so that the number of series does not grow with the cluster.
+/// Most links that are exported, so that the number of series stays bounded.
 const MAX_EXPORTED_LINKS: usize = 8;
-/// What a probe comes to.
+/// The possible results of a probe.
 const PROBE_RESULTS: [&str; 3] = ["complete", "failed", "cancelled"];
 const PICOSECONDS: i64 = 1_000_000_000_000;
 
@@ -51,28 +51,28 @@ impl Levels {
         Self {
             memory_bytes: metrics.gauges(
                 "hoplite_store_memory_bytes",
-                "The shared memory: all of it (capacity), and what is free, pinned, evictable, reserved for reduces, and \
-                 touched so far (prefaulted).",
+                "Shared memory: its size (capacity), and its free, pinned, evictable, reserved (for \
+                 reduces) and touched (prefaulted) bytes.",
                 "state",
             ),
             copies: metrics.gauge("hoplite_store_copies", "Copies of objects in this store."),
             clients: metrics.gauge("hoplite_store_clients", "Connected clients."),
             waiting_for_room: metrics
                 .gauge("hoplite_store_waiting_for_room", "Puts, gets and reduces that wait for room."),
-            active_pulls: metrics.gauge("hoplite_store_active_pulls", "Transfers from other stores now."),
+            active_pulls: metrics.gauge("hoplite_store_active_pulls", "Running transfers from other stores."),
             active_reduces: metrics
                 .gauge("hoplite_store_active_reduces", "Reduces that this store coordinates now."),
             active_hops: metrics.gauges(
                 "hoplite_store_active_hops",
-                "Hops of reduces now: performed here, or directed from here.",
+                "Running hops of reduces: performed here, or directed from here.",
                 "role",
             ),
             sessions: metrics.gauges(
                 "hoplite_store_shard_connected",
-                "Whether there is a session with the shard: 1 or 0.",
+                "1 if there is a session with the shard, else 0.",
                 "shard",
             ),
-            evictions: metrics.counter("hoplite_store_evictions_total", "Copies that were evicted."),
+            evictions: metrics.counter("hoplite_store_evictions_total", "Evicted copies."),
             put_conflicts: metrics
                 .counter("hoplite_store_put_conflicts_total", "Puts that met another put of the same id."),
             transfer_bytes: metrics.counters(
@@ -83,54 +83,59 @@ impl Levels {
             ),
             slow_links: metrics.gauge(
                 "hoplite_store_slow_links",
-                "Links to other stores that carry much less than most, or take much longer, as transfers show.",
+                "Links to other stores with much less bandwidth or much longer latency than most, \
+                 as measured by transfers.",
             ),
             link_rate: metrics.gauges(
                 "hoplite_store_link_bytes_per_second",
-                "What the links to other stores carry, as transfers show; of the eight that carry least.",
+                "Bandwidth of the links to other stores, as measured by transfers; only the eight \
+                 slowest links.",
                 "peer",
             ),
             link_round_trip: metrics.gauges(
                 "hoplite_store_link_round_trip_nanoseconds",
-                "The round trips to other stores, as transfers show; of the eight that carry least.",
+                "Round-trip time of the links to other stores, as measured by transfers; only the \
+                 eight links with the least bandwidth.",
                 "peer",
             ),
             places_version: metrics.gauge(
                 "hoplite_store_places_version",
-                "The version of the measured places by which this store knows its groups: when they were measured, in milliseconds \
-                 since 1970, if clocks are right. 0: none.",
+                "Version of the measured places that this store uses: the time of the measurement \
+                 in milliseconds since 1970, if the clocks are right. 0: none.",
             ),
             uplinks: metrics.gauges(
                 "hoplite_store_uplink_permille",
-                "What the uplink of a group carries by the measured places, in thousandths of a host's link, by the level of the group. \
-                 0: not measured.",
+                "Measured bandwidth of a group's uplink, in thousandths of a host's link, by the \
+                 level of the group. 0: not measured.",
                 "level",
             ),
             probes: metrics.counters(
                 "hoplite_store_probes_total",
-                "Probes of the network that this store has coordinated; failed if the nodes could not be measured, cancelled if whoever \
-                 asked was gone.",
+                "Network probes that this store has coordinated: complete, failed if the nodes \
+                 could not be measured, or cancelled if the caller left.",
                 "result",
                 &PROBE_RESULTS,
             ),
             last_probe_nodes: metrics.gauges(
                 "hoplite_store_last_probe_nodes",
-                "Nodes of the last complete probe that this store has coordinated: measured, or left out.",
+                "Nodes of the last complete probe that this store has coordinated: measured, or \
+                 left out.",
                 "state",
             ),
             last_probe_seconds: metrics
-                .fractional_gauge("hoplite_store_last_probe_seconds", "How long the last complete probe took."),
+                .fractional_gauge("hoplite_store_last_probe_seconds", "Duration of the last complete probe."),
             last_probe_ended: metrics.gauge(
                 "hoplite_store_last_probe_timestamp_seconds",
-                "When the last complete probe ended, since 1970. 0: there was none.",
+                "End of the last complete probe, in seconds since 1970. 0: none.",
             ),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
-                "Transfers that ended because a frame was damaged; they are tried again.",
+                "Transfers that ended because a frame was damaged; they are repeated.",
             ),
             malformed_connections: metrics.counter(
                 "hoplite_store_malformed_connections_total",
-                "Connections of peers that did not speak the protocol, or belong to another cluster.",
+                "Connections of peers that did not speak the protocol, or belong to another \
+                 cluster.",
             ),
             refused_connections: metrics.counter(
                 "hoplite_store_refused_connections_total",
@@ -180,13 +185,13 @@ impl Levels {
 }
 
 impl Levels {
-    /// The labels are those of the worst links now: a peer that is no longer among them is not exported any more.
+    /// Exports the slowest links of now. Series of other peers are removed.
     fn update_links(&self, worst_first: &[PeerLink]) {
         self.slow_links.set(level(worst_first.iter().filter(|link| link.is_slow).count()));
         self.link_rate.reset();
         self.link_round_trip.reset();
         if worst_first.is_empty() {
-            // So that the series are there before the first transfer.
+            // Creates the series before the first transfer.
             self.link_rate.with_label_values(&[""]).set(0);
             self.link_round_trip.with_label_values(&[""]).set(0);
         }
@@ -225,7 +230,8 @@ impl Levels {
     }
 }
 
-/// Looks the rest up whenever somebody asks. The store is ready when it has a session with a shard.
+/// Updates the levels on each scrape. Reports the store as ready while it has a session with a
+/// shard.
 pub(crate) fn look(
     metrics: &Metrics,
     engine: &Arc<Engine>,
@@ -233,7 +239,8 @@ pub(crate) fn look(
     prefaulted_bytes: Arc<AtomicU64>,
 ) {
     let levels = Levels::new(metrics);
-    // The metrics outlive the engine, whose end gives the memory back.
+    // Holds the engine weakly: metrics outlive the engine, and the engine's end must free its
+    // memory.
     let engine: Weak<Engine> = Arc::downgrade(engine);
     metrics.look_when_asked(Box::new(move || {
         let ready = match engine.upgrade() {

@@ -1,4 +1,5 @@
-//! The spans of collectives: of who coordinates, `enlist` for each member elsewhere; of each of those, `take part`; of each member, `exchange`.
+//! The spans of collectives. The coordinator's call has a child `enlist` for each remote member.
+//! Its child is the member's `take part`, and each member has a span `exchange`.
 
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Plan, Report, Word};
@@ -68,7 +69,7 @@ impl Traces {
                 let membership = self.memberships.values().find(|(put, _)| *put == plan.put);
                 let parent = match membership {
                     Some((_, span)) => span.as_ref().map(Span::context)?,
-                    // Nobody asks the coordinator's own store.
+                    // The coordinator's own store gets no enlistment.
                     None => self.coordinator(plan)?,
                 };
                 let mut span = self.begin_for("exchange", SpanKind::Internal, Some(parent), &plan.target)?;
@@ -83,7 +84,8 @@ impl Traces {
         }
     }
 
-    /// What coordinates a session, if that is recorded. Others who wait for the target, or ask for a source, are in traces of their own.
+    /// The span of the call that coordinates the collective, if it is recorded. Other calls on the
+    /// target or a source have traces of their own.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
         let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();

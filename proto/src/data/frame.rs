@@ -1,4 +1,5 @@
-//! The frames of the data plane: a fixed header, then a payload. Encoding and decoding only, no sockets.
+//! The frames of the data plane: a fixed header, then a payload. Encoding and decoding only, no
+//! sockets.
 //!
 //! All numbers are little-endian.
 //!
@@ -10,13 +11,14 @@
 //! | 6..8 | zero |
 //! | 8..12 | length of the payload in bytes |
 //! | 12..16 | CRC-32C of the payload |
-//! | 16..24 | offset in the object; zero but for blocks |
+//! | 16..24 | offset in the object; zero except in blocks |
 //! | 24..28 | CRC-32C of bytes 0..24 |
 //!
-//! The header has a checksum of its own, so that a damaged length or offset is found before anything is read or
-//! written by it. The payload of a [`Kind::Block`] is raw bytes of the object, those of [`Kind::Combined`],
-//! [`Kind::Release`], [`Kind::Filled`], [`Kind::Commit`], [`Kind::Probe`] and [`Kind::Armed`] are empty, all others are messages of `data.proto`. The offset of a block
-//! that answers a [`Kind::Take`] is that in the stream.
+//! The header has a checksum of its own, so that a damaged length or offset is detected before it
+//! is used. The payload of a [`Kind::Block`] is raw bytes of the object. The payloads of
+//! [`Kind::Combined`], [`Kind::Release`], [`Kind::Filled`], [`Kind::Commit`], [`Kind::Probe`] and
+//! [`Kind::Armed`] are empty. All other payloads are messages of `data.proto`. The offset of a
+//! block that answers a [`Kind::Take`] is a position in that stream.
 
 use hoplite_core::checksum::crc32c;
 
@@ -24,70 +26,72 @@ use hoplite_core::checksum::crc32c;
 pub const HEADER_BYTES: usize = 28;
 /// Longest payload of a block.
 pub const MAX_BLOCK_BYTES: u32 = hoplite_core::plan::blocks::MAX_BLOCK_BYTES as u32;
-/// Longest payload of every other frame; an id and an error text fit many times.
+/// Longest payload of every other frame. An id and an error text fit many times over.
 pub const MAX_CONTROL_BYTES: u32 = 64 << 10;
 
 const MAGIC: [u8; 4] = *b"HPLD";
 const FRAMING_VERSION: u8 = 1;
-/// How many leading bytes of the header its checksum covers.
+/// The number of leading bytes that the checksum of the header covers.
 const CHECKED_BYTES: usize = 24;
 
-/// What a frame is.
+/// The kind of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Kind {
     /// `DataHello`, the first frame in each direction.
     Hello = 1,
     /// `Pull`, receiver to sender.
     Pull = 2,
-    /// Bytes of the object, sender to receiver.
+    /// Bytes of an object, sender to receiver.
     Block = 3,
-    /// `End`, sender to receiver: no more blocks of this transfer. Host to coordinator: no more of this hop.
+    /// `End`, sender to receiver: the transfer has ended. Host to coordinator: the hop has ended.
     End = 4,
-    /// `Keepalive`: nothing new yet. Sender to receiver, or between the two sides of a hop.
+    /// `Keepalive`: a sign of life. Sender to receiver, or between the two sides of a hop.
     Keepalive = 5,
     /// `DigestRequest`, receiver to sender.
     DigestRequest = 6,
-    /// `Digest`, the answer to it.
+    /// `Digest`, the answer to `DigestRequest`.
     Digest = 7,
     /// `Combine`, coordinator to host: perform this hop of a reduce.
     Combine = 8,
-    /// All bytes of the hop's output are there, host to coordinator.
+    /// All bytes of the hop's output are there; host to coordinator.
     Combined = 9,
-    /// The hop, or the member, is needed no longer, coordinator to host.
+    /// The hop or the member is no longer needed; coordinator to host or member.
     Release = 10,
-    /// `DataProof`, after the hellos, in either direction, where stores share a token.
+    /// `DataProof`, in either direction after the hellos, if both stores have a token.
     Proof = 11,
-    /// `Enlist`, coordinator to member: take part in a session.
+    /// `Enlist`, coordinator to member: take part in a collective.
     Enlist = 12,
-    /// The member has all bytes, member to coordinator.
+    /// The member has all bytes; member to coordinator.
     Filled = 13,
-    /// What the session makes is the object, coordinator to member.
+    /// The result of the collective becomes the object; coordinator to member.
     Commit = 14,
-    /// `Stop`, coordinator to member: the session is given up.
+    /// `Stop`, coordinator to member: the collective is aborted.
     Stop = 15,
-    /// `Take`, member to member: send what your program gives me.
+    /// `Take`, member to member: send the bytes that your program gives to me.
     Take = 16,
-    /// `Deny`, coordinator to the stores of participants: there will be no target. Answered by `End`.
+    /// `Deny`, coordinator to the stores of participants: the collective has failed. Answered by
+    /// `End`.
     Deny = 17,
-    /// Take part in a probe of the network, coordinator to store.
+    /// Take part in a probe of the network; coordinator to store.
     Probe = 18,
-    /// `ProbeReady`, the answer to it.
+    /// `ProbeReady`, the answer to `Probe`.
     ProbeReady = 19,
     /// `Arm`, coordinator to store: answer this peer.
     Arm = 20,
-    /// The store does so, store to coordinator.
+    /// The answer to `Arm`, store to coordinator.
     Armed = 21,
     /// `Measure`, coordinator to store.
     Measure = 22,
-    /// `Found`, the answer to it.
+    /// `Found`, the answer to `Measure`.
     Found = 23,
-    /// `Echo`, between the stores of a pair that is probed, and the answer to it.
+    /// `Echo`, between the two stores of a probed pair; the answer is the same.
     Echo = 24,
-    /// `TakeTrain`, between the stores of a pair that is probed. Answered by blocks and `End`.
+    /// `TakeTrain`, between the two stores of a probed pair. Answered by blocks and `End`.
     TakeTrain = 25,
-    /// `AskPosition`, store to store: how far are you with a session? Answered by `Position`.
+    /// `AskPosition`, store to store: requests the progress of a collective. Answered by
+    /// `Position`.
     AskPosition = 26,
-    /// `Position`, the answer to it.
+    /// `Position`, the answer to `AskPosition`.
     Position = 27,
 }
 
@@ -137,28 +141,28 @@ impl Kind {
 /// The reason for which a frame was not accepted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// The first four bytes are not ours: the peer is no store, or the stream is out of step.
+    /// The first four bytes are wrong: the peer is not a store, or the stream is out of step.
     #[error("not a frame of this protocol: it starts with {found:02x?}")]
     BadMagic {
-        /// What is there instead.
+        /// The four bytes that were read.
         found: [u8; 4],
     },
-    /// The peer frames differently.
+    /// The peer uses another framing version.
     #[error("framing version {theirs}, this is version {FRAMING_VERSION}")]
     BadVersion {
         /// The peer's version.
         theirs: u8,
     },
-    /// The header's checksum does not fit.
+    /// The checksum of the header does not match.
     #[error("the header of a frame is damaged")]
     HeaderDamaged,
-    /// A number that names no kind, or reserved bytes that are not zero.
+    /// An unknown kind, or reserved bytes that are not zero.
     #[error("unknown kind of frame {number}")]
     UnknownKind {
         /// The number.
         number: u8,
     },
-    /// The payload would be longer than a frame of this kind may be.
+    /// The payload is longer than the limit of this kind.
     #[error("a frame of kind {kind:?} claims {length_bytes} bytes")]
     TooLong {
         /// The kind.
@@ -166,7 +170,7 @@ pub enum FrameError {
         /// The claimed length.
         length_bytes: u32,
     },
-    /// The payload's checksum does not fit.
+    /// The checksum of the payload does not match.
     #[error("the payload of a frame of kind {kind:?} is damaged")]
     PayloadDamaged {
         /// The kind.
@@ -174,7 +178,7 @@ pub enum FrameError {
     },
 }
 
-/// The header of a frame, checked.
+/// A checked header of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     kind: Kind,
@@ -184,30 +188,31 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a block of `length_bytes` at `offset_bytes` of its object; `None` if that is too long for a frame.
+    /// Creates the header of a block of `length_bytes` at `offset_bytes` of its object; `None` if
+    /// the block is too long for a frame.
     pub fn block(offset_bytes: u64, length_bytes: u64, payload_crc: u32) -> Option<Self> {
         let length_bytes = u32::try_from(length_bytes).ok().filter(|length| *length <= MAX_BLOCK_BYTES)?;
         Some(Self { kind: Kind::Block, length_bytes, payload_crc, offset_bytes })
     }
 
-    /// The header of a frame of any other kind with this payload; `None` if the payload is too long.
+    /// Creates the header of any other frame with this payload; `None` if the payload is too long.
     pub fn control(kind: Kind, payload: &[u8]) -> Option<Self> {
         let length_bytes =
             u32::try_from(payload.len()).ok().filter(|length| *length <= kind.max_length_bytes())?;
         Some(Self { kind, length_bytes, payload_crc: crc32c(payload), offset_bytes: 0 })
     }
 
-    /// What the frame is.
+    /// The kind of the frame.
     pub const fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Returns the length of its payload: no longer than a frame of its kind may be.
+    /// The length of the payload, which is within the limit of its kind.
     pub const fn length_bytes(&self) -> u32 {
         self.length_bytes
     }
 
-    /// Where in the object a block belongs.
+    /// The offset of a block in the object.
     pub const fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
@@ -215,12 +220,12 @@ impl Header {
     /// Checks the checksum of the payload that followed this header.
     ///
     /// # Errors
-    /// [`FrameError::PayloadDamaged`] if it is not the one that the header says.
+    /// [`FrameError::PayloadDamaged`] if it differs from the checksum in the header.
     pub const fn check_payload(&self, crc: u32) -> Result<(), FrameError> {
         if crc == self.payload_crc { Ok(()) } else { Err(FrameError::PayloadDamaged { kind: self.kind }) }
     }
 
-    /// The bytes of this header.
+    /// Encodes the header.
     pub fn encode(&self) -> [u8; HEADER_BYTES] {
         let mut bytes = [0; HEADER_BYTES];
         bytes[0..4].copy_from_slice(&MAGIC);
@@ -234,11 +239,11 @@ impl Header {
         bytes
     }
 
-    /// Checks that `bytes`, of which there may be fewer than a header has, could begin a header: a peer that speaks something
-    /// else is recognised by its first byte, and need not be waited for.
+    /// Checks that `bytes` could be the start of a header. `bytes` may be shorter than a header, so
+    /// the first byte is enough to detect another protocol.
     ///
     /// # Errors
-    /// [`FrameError::BadMagic`] if not.
+    /// [`FrameError::BadMagic`] otherwise.
     pub fn check_start(bytes: &[u8]) -> Result<(), FrameError> {
         let length = bytes.len().min(MAGIC.len());
         if bytes[..length] == MAGIC[..length] {
@@ -249,15 +254,15 @@ impl Header {
         Err(FrameError::BadMagic { found })
     }
 
-    /// Reads a header and checks all of it.
+    /// Decodes a header and checks all of it.
     ///
     /// # Errors
-    /// Every [`FrameError`] but [`FrameError::PayloadDamaged`].
+    /// Every [`FrameError`] except [`FrameError::PayloadDamaged`].
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameError> {
         let [_, _, _, _, version, number, zero0, zero1, rest @ ..] = *bytes;
         let [l0, l1, l2, l3, p0, p1, p2, p3, o0, o1, o2, o3, o4, o5, o6, o7, c0, c1, c2, c3] = rest;
         Self::check_start(bytes)?;
-        // Before the checksum: another version may have it elsewhere.
+        // Checked before the checksum, which another version may have elsewhere.
         if version != FRAMING_VERSION {
             return Err(FrameError::BadVersion { theirs: version });
         }

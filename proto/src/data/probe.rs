@@ -1,16 +1,16 @@
-//! Probes of the network: what the coordinator and the stores say to each other, and the datagrams of echoes.
+//! Probes of the network: the messages between coordinator and stores, and the datagrams of echoes.
 //!
 //! A datagram has 32 bytes, numbers little-endian:
 //!
 //! | bytes | what |
 //! | --- | --- |
 //! | 0..4 | magic, `HPLE` |
-//! | 4 | 1: ask, 2: ask that follows a reply at once, 3: reply |
+//! | 4 | 1: request, 2: request that directly follows a reply, 3: reply |
 //! | 5..8 | zero |
 //! | 8..16 | the nonce of the pair in this round |
-//! | 16..20 | number of the ask |
+//! | 16..20 | number of the request |
 //! | 20..24 | zero |
-//! | 24..32 | of a reply: the last round trip that its sender has seen, in nanoseconds |
+//! | 24..32 | of a reply: the last round-trip time that its sender has seen, in nanoseconds |
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -30,11 +30,11 @@ use crate::v1::measure::Work as WireWork;
 pub const PACKET_BYTES: usize = 32;
 const MAGIC: [u8; 4] = *b"HPLE";
 
-/// The wire form of how many probes there are: 0 stands for as many as it takes.
+/// The wire form of the number of probes. 0 stands for as many as necessary.
 pub mod probes {
     use hoplite_core::topology::probe::{MAX_PROBES, Probes};
 
-    /// The number on the wire.
+    /// Encodes the number of probes.
     pub const fn encode(probes: Probes) -> u32 {
         match probes {
             Probes::Auto => 0,
@@ -42,13 +42,13 @@ pub mod probes {
         }
     }
 
-    /// What the number means; more than may be asked for are cut to that.
+    /// Decodes the number of probes. Larger numbers are cut to the limit.
     pub fn decode(count: u32) -> Probes {
         if count == 0 { Probes::Auto } else { Probes::Count(count.min(MAX_PROBES)) }
     }
 }
 
-/// The bytes of a datagram.
+/// Encodes a datagram.
 pub fn encode_packet(packet: &Packet) -> [u8; PACKET_BYTES] {
     let mut bytes = [0; PACKET_BYTES];
     bytes[0..4].copy_from_slice(&MAGIC);
@@ -63,7 +63,7 @@ pub fn encode_packet(packet: &Packet) -> [u8; PACKET_BYTES] {
     bytes
 }
 
-/// Reads a datagram; `None` if it is none of ours.
+/// Decodes a datagram; `None` if it is invalid.
 pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
     let bytes: &[u8; PACKET_BYTES] = bytes.try_into().ok()?;
     let [m0, m1, m2, m3, kind, 0, 0, 0, rest @ ..] = *bytes else { return None };
@@ -85,9 +85,9 @@ pub fn decode_packet(bytes: &[u8]) -> Option<Packet> {
 /// The peer that a store answers in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Arm {
-    /// What the peer asks with.
+    /// The nonce of the peer's requests.
     pub nonce: u64,
-    /// Where its datagrams come from; `None` if it sends none.
+    /// The address of its datagrams; `None` if it sends none.
     pub asker: Option<SocketAddr>,
 }
 
@@ -96,26 +96,26 @@ pub fn encode_arm(arm: Arm) -> v1::Arm {
     v1::Arm { nonce: arm.nonce, asker: encode_optional_address(arm.asker) }
 }
 
-/// Checks whom a store is to answer.
+/// Decodes and checks the peer that a store answers.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The violated rule.
 pub fn decode_arm(arm: &v1::Arm) -> Result<Arm> {
     Ok(Arm { nonce: arm.nonce, asker: decode_optional_address(&arm.asker)? })
 }
 
-/// What a store measures with a peer.
+/// A measurement of a store with a peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Measure {
-    /// What to ask with.
+    /// The nonce of the requests.
     pub nonce: u64,
     /// The peer.
     pub node: NodeId,
-    /// Where its data plane is.
+    /// The address of the peer's data plane.
     pub address: SocketAddr,
-    /// Where it answers datagrams, if it does.
+    /// The address at which the peer answers datagrams, if it does.
     pub echo_address: Option<SocketAddr>,
-    /// What to measure.
+    /// The measurement.
     pub work: SurveyWork,
 }
 
@@ -138,10 +138,10 @@ pub fn encode_measure(measure: &Measure) -> v1::Measure {
     }
 }
 
-/// Checks what a store is to measure.
+/// Decodes and checks a measurement.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The violated rule.
 pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
     let work = match measure.work.ok_or(malformed("nothing to measure"))? {
         WireWork::Echoes(echoes) => SurveyWork::Echo { probes: probes::decode(echoes.count) },
@@ -162,7 +162,7 @@ pub fn decode_measure(measure: &v1::Measure) -> Result<Measure> {
 /// Checks the length of a train.
 ///
 /// # Errors
-/// If it is empty, or too long.
+/// An error if it is zero or too long.
 pub fn checked_train_bytes(bytes: u64) -> Result<u64> {
     match bytes {
         0 => Err(malformed("an empty train")),
@@ -171,7 +171,7 @@ pub fn checked_train_bytes(bytes: u64) -> Result<u64> {
     }
 }
 
-/// The wire form of what was found.
+/// The wire form of a finding.
 pub const fn encode_finding(finding: &Finding) -> v1::Found {
     let finding = match *finding {
         Finding::Echoes { echoes: Echoes { forth_ns, back_ns, count, lost }, by_tcp } => {
@@ -185,7 +185,7 @@ pub const fn encode_finding(finding: &Finding) -> v1::Found {
     v1::Found { finding }
 }
 
-/// Reads what was found.
+/// Decodes a finding.
 pub const fn decode_finding(found: &v1::Found) -> Finding {
     match found.finding {
         Some(WireFinding::Echoes(v1::found::Echoes { forth_ns, back_ns, count, lost, by_tcp })) => {

@@ -1,4 +1,4 @@
-//! What a client asks of its store.
+//! The requests of a client to its store.
 
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
@@ -22,7 +22,7 @@ enumeration!(encode_order, decode_order: ReduceOrder, wire::ReduceOrder, "order 
 pub enum Request {
     /// A request for the node's state machine.
     Node(node::Request),
-    /// A writer has advanced the progress of a copy that somebody waits for. Not answered.
+    /// Reports progress of a copy that another task waits for. No answer.
     Doorbell {
         /// The copy that has grown.
         copy: CopyId,
@@ -38,9 +38,9 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
     v1::Request { call: call.0, body: Some(body), ..Default::default() }
 }
 
-/// Checks a request with at most `max_ids` ids in it.
+/// Decodes and checks a request with at most `max_ids` ids.
 ///
-/// Answers the number of the call in any case, so that an error reaches the call that it belongs to.
+/// Always returns the number of the call, so that an error reaches its call.
 pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
     let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
     (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))
@@ -167,7 +167,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
         wire::Body::Coordinate(coordinate) => {
             let reduce =
-                coordinate.reduce.ok_or(Error::malformed(Plane::Local, "a collective of nothing"))?;
+                coordinate.reduce.ok_or(Error::malformed(Plane::Local, "a collective without a reduce"))?;
             let kind = decode_kind(coordinate.collective, Plane::Local)?;
             node::Request::Collective(kind, decode_reduce(reduce, max_ids)?)
         }
@@ -212,7 +212,7 @@ fn decode_probe(probe: &wire::Probe) -> Result<Inspection> {
     let nodes = probe.nodes.iter().map(|node| NodeId::new(node)).collect::<Result<_, _>>()?;
     let bandwidth = if probe.all_trains { Bandwidth::Pairs } else { Bandwidth::Nodes };
     if probe.apply && !probe.loaded {
-        return Err(Error::invalid_request("only what was measured under load can be applied"));
+        return Err(Error::invalid_request("only a measurement under load can be applied"));
     }
     if probe.apply && !probe.nodes.is_empty() {
         return Err(Error::invalid_request("only a probe of all nodes can be applied"));

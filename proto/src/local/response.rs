@@ -1,4 +1,4 @@
-//! What a store answers to its clients.
+//! The answers of a store to its clients.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
@@ -25,12 +25,14 @@ pub enum Response {
         /// `true` if there are more after them.
         more: bool,
     },
-    /// The answer to [`Inspection::Describe`](hoplite_core::node::Inspection::Describe), for people and tools. The store passes on what the
-    /// directory said.
+    /// The answer to [`Inspection::Describe`](hoplite_core::node::Inspection::Describe), for people
+    /// and tools. The store forwards the directory's description.
     Description(Box<wire::Description>),
-    /// The answer to [`Inspection::Status`](hoplite_core::node::Inspection::Status): for people and tools.
+    /// The answer to [`Inspection::Status`](hoplite_core::node::Inspection::Status): for people and
+    /// tools.
     Status(Box<v1::NodeStatus>),
-    /// The answer to [`Inspection::Cluster`](hoplite_core::node::Inspection::Cluster): the store passes on what a shard said.
+    /// The answer to [`Inspection::Cluster`](hoplite_core::node::Inspection::Cluster). The store
+    /// forwards the answer of a shard.
     Cluster(Box<v1::StatusReply>),
     /// The answer to [`Inspection::Probe`](hoplite_core::node::Inspection::Probe).
     Probed(Box<v1::Probed>),
@@ -58,7 +60,7 @@ pub fn encode_response(call: CallId, response: Result<Response>) -> v1::Response
     v1::Response { call: call.0, body: Some(body) }
 }
 
-/// Checks an answer: the number of its call, and the response or the store's error.
+/// Decodes and checks an answer: the number of its call, and the response or the store's error.
 pub fn decode_response(response: v1::Response) -> (CallId, Result<Response>) {
     let body = response.body.ok_or(Error::malformed(Plane::Local, "a response without a body"));
     (CallId(response.call), body.and_then(decode_body))
@@ -142,7 +144,8 @@ fn encode_view(view: &ObjectView) -> wire::ObjectView {
     }
 }
 
-/// Checks a view, except that its extent is inside the arena, whose size only the connection knows.
+/// Checks a view. The connection checks that its extent lies in the arena, whose size is unknown
+/// here.
 fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     let needed = view.size_bytes.checked_add(HEADER_BYTES);
     let end = view.extent_offset_bytes.checked_add(view.extent_length_bytes);
@@ -159,18 +162,18 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
     })
 }
 
-/// Checks that the bytes are as many as the object has.
+/// Checks that the number of bytes is the size of the object.
 fn decode_contents(contents: wire::Contents) -> Result<node::Response> {
-    let view = decode_view(contents.view.ok_or(malformed("bytes of no object"))?)?;
+    let view = decode_view(contents.view.ok_or(malformed("contents without an object"))?)?;
     if contents.bytes.len() as u64 != view.size_bytes {
-        return Err(malformed("bytes that are not those of the object"));
+        return Err(malformed("contents of another size than the object"));
     }
     Ok(node::Response::Contents { view, bytes: contents.bytes })
 }
 
-/// Checks that the ranges lie in the object and have no more bytes than it, together.
+/// Checks that the ranges lie in the object and together have no more bytes than the object.
 fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
-    let view = decode_view(ranges.view.ok_or(malformed("ranges of no object"))?)?;
+    let view = decode_view(ranges.view.ok_or(malformed("ranges without an object"))?)?;
     check_count("ranges of an object", ranges.order.len(), 2 * MAX_MEMBERS)?;
     let mut left_bytes = view.size_bytes;
     let mut order = Vec::with_capacity(ranges.order.len());
@@ -178,7 +181,7 @@ fn decode_ranges(ranges: wire::Ranges) -> Result<node::Response> {
         let end_bytes = offset_bytes.checked_add(length_bytes).filter(|end| *end <= view.size_bytes);
         let left = left_bytes.checked_sub(length_bytes);
         let (Some(_), Some(left)) = (end_bytes, left) else {
-            return Err(malformed("ranges that are not those of the object"));
+            return Err(malformed("ranges that do not match the object"));
         };
         left_bytes = left;
         order.push(ByteRange { offset_bytes, length_bytes });
@@ -193,7 +196,8 @@ fn decode_listing(listing: wire::Listing) -> Result<Response> {
     Ok(Response::Listing { objects, more: listing.more })
 }
 
-/// Checks that the indices ascend, so that none occurs twice. The client checks the last one against its list.
+/// Checks that the indices ascend, so that none occurs twice. The client checks the last one
+/// against its list.
 fn decode_indices(indices: &[u64]) -> Result<Vec<usize>> {
     if !indices.is_sorted_by(|one, next| one < next) {
         return Err(malformed("indices that do not ascend"));
@@ -206,7 +210,7 @@ fn decode_distinct(indices: &[u64]) -> Result<Vec<usize>> {
     let mut sorted = indices.to_vec();
     sorted.sort_unstable();
     if sorted.last().is_some_and(|last| *last > u64::from(u32::MAX)) {
-        return Err(malformed("an index that no list of ids has"));
+        return Err(malformed("an index beyond every list of ids"));
     }
     decode_indices(&sorted)?;
     indices.iter().copied().map(decode_number).collect()

@@ -3,9 +3,9 @@
 use hoplite_client::{Dtype, ReduceOp};
 use hoplite_core::reduce::combine;
 
-/// Elements are integers below this, so that all sums are exact, in any order.
+/// Elements are integers below this, so that all sums are exact in any order.
 const ELEMENTS_BELOW: u32 = 1000;
-/// By how many elements the array of a node is ahead of that of the node before it.
+/// Offset in elements between the arrays of two successive nodes.
 const ELEMENTS_APART: usize = 1024;
 
 /// The arrays of all nodes: windows of one buffer, so that they differ but take little memory.
@@ -26,7 +26,7 @@ impl Arrays {
         &self.elements[start..start + self.size_bytes]
     }
 
-    /// What a reduce of the first `nodes` must give.
+    /// The expected result of a reduce of the first `nodes` arrays.
     pub(super) fn sum(&self, nodes: usize) -> Vec<u8> {
         let mut sum = self.of(0).to_vec();
         (1..nodes).for_each(|node| add(&mut sum, self.of(node)));

@@ -1,4 +1,4 @@
-//! One round: everything once, over the same participants.
+//! One round: each way of reducing once, over the same participants.
 
 use std::iter;
 use std::thread;
@@ -13,27 +13,27 @@ use super::super::report::Traffic;
 use super::arrays::{Arrays, add};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The time that the participants may take to get ready before they start at the same moment.
+/// Time for the participants to get ready before they start at the same moment.
 const START_DELAY: Duration = Duration::from_millis(20);
-/// The id of what is made.
+/// The id of the result.
 const TARGET: &str = "reduce/target";
 
-/// The participants, the first of which gets what only one gets.
+/// The participants. The first one gets results that only one participant gets.
 pub(super) struct Round<'a> {
     first: &'a Client,
     clients: &'a [Client],
     arrays: &'a Arrays,
 }
 
-/// How long something took, and what it moved.
+/// The time and the traffic of one way.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Taken {
     pub(super) elapsed: Duration,
-    /// The most that any node had to move.
+    /// The most bytes that any node had to move.
     pub(super) traffic: Traffic,
 }
 
-/// One sample of everything.
+/// One sample of each way.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub(super) stream: Duration,
@@ -45,7 +45,7 @@ pub(super) struct Sample {
     pub(super) allreduce: Taken,
 }
 
-/// Everybody's results, for those who look at them.
+/// The results of all participants, for the check.
 struct Results {
     reduce: Vec<u8>,
     gather_and_add: Vec<u8>,
@@ -58,7 +58,7 @@ impl<'a> Round<'a> {
         Ok(Self { first, clients, arrays })
     }
 
-    /// Warms everything up, and compares what comes out.
+    /// Warms up all ways, and compares their results.
     pub(super) fn check(&self, pipe: &mut TcpPipe) -> anyhow::Result<()> {
         let (_, results) = self.run_all(pipe)?;
         let sum = self.arrays.sum(self.clients.len());
@@ -68,7 +68,7 @@ impl<'a> Round<'a> {
         Ok(())
     }
 
-    /// Does everything, one after the other.
+    /// Runs each way once, one after another.
     pub(super) fn run(&self, pipe: &mut TcpPipe) -> anyhow::Result<Sample> {
         Ok(self.run_all(pipe)?.0)
     }
@@ -139,7 +139,8 @@ impl<'a> Round<'a> {
 
     fn allreduce(&self, ids: &[String]) -> anyhow::Result<(Taken, Vec<Vec<u8>>)> {
         let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
-        // Not zeros, which would be memory that is not there yet: it is not this program that is measured.
+        // Not zeros, because untouched zero pages are not allocated yet, and this program is not
+        // the subject of the measurement.
         let mut sums = vec![vec![1; self.arrays.size_bytes]; self.clients.len()];
         let taken = self.counting(|| {
             self.together(&mut sums, |node, client, sum| {
@@ -151,7 +152,8 @@ impl<'a> Round<'a> {
         Ok((taken, sums))
     }
 
-    /// The gather; it with what a program without a reduce would do next; and what comes out of that.
+    /// The gather, its time with the following addition, and the sum. A program without a reduce
+    /// would do these two steps.
     fn gather_and_add(&self, ids: &[String]) -> anyhow::Result<(Taken, Duration, Vec<u8>)> {
         let mut views = Vec::new();
         let gather = self.counting(|| {
@@ -159,7 +161,7 @@ impl<'a> Round<'a> {
             views = self.first.gather(ids, TIMEOUT)?;
             Ok(started.elapsed())
         })?;
-        // As above.
+        // Not zeros, as above.
         let mut sum = vec![1; self.arrays.size_bytes];
         let started = Instant::now();
         let (own, others) = views.split_first().context("no arrays")?;
@@ -172,8 +174,8 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Does `work` on all nodes at the same moment, each on a thread and with something of its own; says how long it
-    /// took until all were done.
+    /// Does `work` on all nodes at the same moment, each on a thread and with an element of `own`.
+    /// Returns the time until all were done.
     fn together<T: Send>(
         &self,
         own: &mut [T],
@@ -203,7 +205,8 @@ impl<'a> Round<'a> {
         Ok(ended - started)
     }
 
-    /// Adds to the time that `work` says the most that any node has sent and received meanwhile.
+    /// Runs `work`. Adds to its time the most bytes that any node has sent and received during
+    /// `work`.
     fn counting(&self, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<Taken> {
         let before = self.counters()?;
         let elapsed = work()?;
@@ -217,7 +220,7 @@ impl<'a> Round<'a> {
         Ok(Taken { elapsed, traffic })
     }
 
-    /// What each node has sent and received so far, in bytes.
+    /// The bytes that each node has sent and received so far.
     fn counters(&self) -> anyhow::Result<Vec<(u64, u64)>> {
         let counters = self.clients.iter().map(|client| {
             let status = client.status()?;

@@ -1,4 +1,4 @@
-//! The token and the certificates, judged as daemons do when they start: with the same functions.
+//! Checks of the token and the certificates, with the functions that daemons use when they start.
 
 use std::error::Error;
 use std::fs::File;
@@ -15,11 +15,11 @@ use hoplite_net::{
 
 use super::{Finding, Health, finding};
 
-/// A certificate that expires this soon should have been replaced.
+/// Remaining validity below which a certificate should be replaced.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// One finding for each file that is named, or is missing beside the others; and the credentials, if daemons would start
-/// with them.
+/// Returns one finding for each file that is named, or is missing beside the others. Also returns
+/// the credentials if daemons would start with them.
 pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>) {
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
@@ -40,7 +40,7 @@ pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>
     }
 }
 
-/// A token that daemons take.
+/// Checks a token that daemons accept.
 fn readable_token(path: &Path) -> Finding {
     let mut start = Vec::new();
     let read = File::open(path).and_then(|file| file.take(4).read_to_end(&mut start));
@@ -55,8 +55,8 @@ fn readable_token(path: &Path) -> Finding {
     finding("token", Health::Good, path.to_string())
 }
 
-/// Checks that other daemons accept the certificate of `tls` at an address that this host is to
-/// advertise, or to listen on.
+/// Checks that other daemons accept the certificate of `tls` at an address that this host will
+/// advertise or listen on.
 pub(super) fn reached_at(tls: &Tls, advertised: Option<&str>, listened: &[SocketAddr]) -> Vec<Finding> {
     let what = |place: &str| format!("certificate at {place}");
     let mut findings = Vec::new();
@@ -111,7 +111,7 @@ fn tls(security: &Security) -> Vec<Finding> {
     let is_expired = is_expired(&files.cert);
     if tls_key.is_some()
         && let Err(error) = files.check_key()
-        // What is wrong with the certificate is said of that.
+        // The problem belongs to the finding of the certificate.
         && (is_read(&cert, tls_cert) || is_expired || is_of(&error, &files.key))
     {
         key = finding("key", Health::Bad, advised(&error));
@@ -146,14 +146,15 @@ fn read(
     match CertificateFacts::read_all(path) {
         Err(error) => finding(what, Health::Bad, advised(&error)),
         Ok(facts) if facts.is_empty() => {
-            let says = format!("{}: until when it is valid cannot be read", path.display());
+            let says = format!("{}: its validity cannot be read", path.display());
             finding(what, Health::Unknown, says)
         }
         Ok(facts) => judge(path, &facts),
     }
 }
 
-/// The certificate of the daemon itself: the first in its file. Those behind it are judged with it.
+/// Checks the daemon's own certificate, the first one in its file. The others in the file are
+/// checked with it.
 fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let own = &facts[0];
     let (now, path) = (SystemTime::now(), path.display());
@@ -171,7 +172,7 @@ fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     finding("certificate", verdict, says)
 }
 
-/// The authorities. Daemons use their keys, and do not ask until when they are valid.
+/// Checks the authorities. Daemons use their keys, and ignore their validity.
 fn authority(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let (now, path) = (SystemTime::now(), path.display());
     let last = facts.iter().map(|facts| facts.validity.end).max().unwrap_or(now);
@@ -191,7 +192,7 @@ fn is_expired(cert: &Path) -> bool {
     facts.first().is_some_and(|own| !(own.validity.contains(&SystemTime::now())))
 }
 
-/// What is wrong between the certificate and the authority.
+/// Describes the problem between the certificate and the authority.
 fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String {
     use rustls::CertificateError::{
         BadSignature, InvalidPurpose, InvalidPurposeContext, NotValidForName, NotValidForNameContext,
@@ -202,23 +203,25 @@ fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String 
         // An authority of the same name with another key.
         Some(rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature)) => {
             format!(
-                "{cert} does not come from the authority in {ca}: name that which made it, or make it anew"
+                "{cert} does not come from the authority in {ca}: name the authority that issued \
+                 it, or issue a new one"
             )
         }
         Some(rustls::Error::InvalidCertificate(NotValidForName | NotValidForNameContext { .. })) => {
             let name = name.unwrap_or_default();
             format!(
-                "{cert} is not for {name}, which --tls-name demands of all daemons: make it anew for that too"
+                "{cert} is not for {name}, which --tls-name demands of all daemons: issue one for \
+                 that too"
             )
         }
         Some(rustls::Error::InvalidCertificate(InvalidPurpose | InvalidPurposeContext { .. })) => {
-            format!("{cert} is not for servers and clients: a daemon is both, so make it anew for both")
+            format!("{cert} is not for servers and clients: a daemon is both, so issue one for both")
         }
         _ => advised(error),
     }
 }
 
-/// Returns `true` if `error` is one of the file at `path`.
+/// Returns `true` if `error` belongs to the file at `path`.
 fn is_of(error: &TlsError, path: &Path) -> bool {
     match error {
         TlsError::File(
@@ -233,7 +236,7 @@ fn is_of(error: &TlsError, path: &Path) -> bool {
     }
 }
 
-/// The error with what to do about it.
+/// The error, with advice.
 fn advised(error: &(dyn Error + 'static)) -> String {
     let tls = error.downcast_ref::<TlsError>();
     let file = match (error.downcast_ref::<TokenError>(), tls) {
@@ -253,7 +256,7 @@ fn advised(error: &(dyn Error + 'static)) -> String {
     format!("{}; {advice}", chain(error))
 }
 
-/// The error and its causes.
+/// The error and its causes, in one line.
 pub(super) fn chain(error: &(dyn Error + 'static)) -> String {
     let mut says = error.to_string();
     let mut next = error.source();
@@ -330,7 +333,8 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Says of each finding what it is about, and if it is not good what it says. Daemons must be of the same opinion.
+    /// Checks the findings: their names, and their texts if they are not good. Daemons must accept
+    /// the same files.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);
@@ -393,7 +397,7 @@ mod tests {
 
         let mixed = Issued { key: year(&ours).key, ..year(&ours) };
         check(&place.tls(&mixed, &ours), cert, (Bad, "is not that of the certificate in"), good);
-        // Both are wrong, and both are said.
+        // Both files are wrong, and both findings say so.
         let mixed = Issued { key: year(&ours).key, ..past };
         check(&place.tls(&mixed, &ours), (Bad, "expired on"), (Bad, "is not that of"), good);
         let swapped = Issued { cert: mixed.key, key: mixed.cert };

@@ -1,4 +1,4 @@
-//! Whether a shard answers a call with the credentials of this host; and if it does not, what is between.
+//! Calls a shard with the credentials of this host, and diagnoses a missing answer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -17,23 +17,24 @@ use tonic::transport::Endpoint;
 
 use super::{Finding, Health, finding};
 
-/// The time that the call may take.
+/// Time limit of the call.
 const CALL_TIMEOUT: Duration = Duration::from_millis(800);
-/// The time that all may take that is done to find out why there is no answer.
+/// Time limit of the diagnosis.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
-/// Much more than a shard of thousands of nodes says.
+/// Much more than the answer of a shard with thousands of nodes.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Asks the shard at `address` for its status, as members do. Without credentials that can be used it only connects.
+/// Requests the status of the shard at `address`, as members do. Without usable credentials it only
+/// connects.
 pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> Finding {
     let what = format!("directory {address}");
     let found = match credentials {
         Some(credentials) => ask(address, credentials).await,
         None => match connect(address, Instant::now() + CALL_TIMEOUT).await {
             Ok((_, peer)) => {
-                let says = "and was not asked: the credentials cannot be used";
+                let says = "and was not queried: the credentials cannot be used";
                 Ok((Health::Unknown, format!("is reached at {peer}, {says}")))
             }
             Err(says) => Err(says),
@@ -45,7 +46,7 @@ pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> F
 
 async fn ask(address: &str, credentials: &Credentials) -> Result<(Health, String), String> {
     let endpoint = Endpoint::from_shared(format!("http://{address}"));
-    let endpoint = endpoint.map_err(|_| "is no HOST:PORT".to_owned())?;
+    let endpoint = endpoint.map_err(|_| "is not HOST:PORT".to_owned())?;
     let channel = credentials.channel(&endpoint, Caller::default(), Route::Network);
     let mut client = DirectoryClient::new(channel).max_decoding_message_size(MAX_ANSWER_BYTES);
     match timeout(CALL_TIMEOUT, client.status(StatusRequest { loads: false })).await {
@@ -66,7 +67,7 @@ fn answered(reply: &StatusReply) -> (Health, String) {
     (Health::Doubtful, format!("{says}; it is of version {version}, and this is {own}"))
 }
 
-/// Returns the reason for which the call was answered with `status`.
+/// The reason for the answer `status`.
 async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> String {
     if let Some(error) = cause::<OpeningError>(status).and_then(OpeningError::refusal) {
         let advice = match (error, &credentials.token) {
@@ -85,11 +86,12 @@ async fn refusal(address: &str, credentials: &Credentials, status: &Status) -> S
     diagnosis(address, credentials, &answer).await
 }
 
-/// Returns the reason for which no connection of TLS came about.
+/// The reason for a failed TLS handshake.
 fn unshaken(error: &rustls::Error) -> String {
     match error {
         rustls::Error::InvalidMessage(_) => {
-            "does not speak TLS, and this host is to: leave the certificates out, or give it some".to_owned()
+            "does not speak TLS, but this host has certificates: remove them here, or set them there"
+                .to_owned()
         }
         rustls::Error::InvalidCertificate(error) => unaccepted(error),
         rustls::Error::AlertReceived(alert) => alerted(*alert),
@@ -103,7 +105,7 @@ fn unaccepted(error: &CertificateError) -> String {
             "it does not come from the authority that --tls-ca names here"
         }
         CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-            "it is neither for the host or address that is named here, nor for what --tls-name says"
+            "its names include neither this host or address nor --tls-name"
         }
         CertificateError::Expired | CertificateError::ExpiredContext { .. } => "it has expired",
         error => return format!("shows a certificate that this host does not accept: {error}"),
@@ -119,12 +121,13 @@ fn alerted(alert: AlertDescription) -> String {
                 .to_owned()
         }
         alert => format!(
-            "refuses the certificate of this host ({alert:?}): it trusts another authority, or wants a name"
+            "refuses the certificate of this host ({alert:?}): it trusts another authority, or \
+             wants a name"
         ),
     }
 }
 
-/// Whether it is reached at all, and speaks TLS; if so, `otherwise` says what is wrong.
+/// Checks if the address is reachable and speaks TLS. If so, `otherwise` describes the problem.
 async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) -> String {
     let deadline = Instant::now() + DIAGNOSIS_TIMEOUT;
     let (stream, peer) = match connect(address, deadline).await {
@@ -134,12 +137,12 @@ async fn diagnosis(address: &str, credentials: &Credentials, otherwise: &str) ->
     if let Some(tls) = &credentials.tls {
         let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        // A certificate that is refused often shows only as a connection that ended.
+        // A refused certificate often shows only as a connection that ended.
         if let Ok(Some(error)) = timeout_at(deadline, handshake_error(tls, host, stream)).await {
             return unshaken(&error);
         }
     } else if timeout_at(deadline, speaks_tls(stream)).await == Ok(true) {
-        return "speaks TLS, and this host does not: name certificates, with --tls-cert, --tls-key and --tls-ca"
+        return "speaks TLS, but this host has no certificates: set --tls-cert, --tls-key and --tls-ca"
             .to_owned();
     }
     format!("is reached at {peer}, but {otherwise}")
@@ -156,7 +159,7 @@ async fn connect(address: &str, deadline: Instant) -> Result<(TcpStream, SocketA
             let peer = stream.peer_addr()?;
             Ok::<_, std::io::Error>((stream, peer))
         };
-        connected.await.map_err(|error| format!("is not reached: {error}; does it run, and listen there?"))
+        connected.await.map_err(|error| format!("cannot be reached: {error}; is it running there?"))
     };
     timeout_at(deadline, reached).await.unwrap_or_else(|_| Err(NO_ANSWER.to_owned()))
 }

@@ -1,10 +1,11 @@
-//! `hoplite doctor`: what on this machine would keep Hoplite from working, or slow it down.
+//! `hoplite doctor`: problems of this machine that would stop Hoplite or slow it down.
 //!
-//! Each check looks at one thing and says one line. None changes anything. Those that wait for something, the network, a
-//! program or a disk, run at the same time, so that all is said within two seconds.
+//! Each check tests one thing and prints one line. The checks are read-only. Checks that wait for
+//! the network, a program or a disk run concurrently, so that all findings appear within two
+//! seconds.
 //!
 //! * `credentials`: the token and the certificates.
-//! * `directory`: its shards.
+//! * `directory`: the shards.
 
 mod credentials;
 mod directory;
@@ -30,30 +31,30 @@ use super::status::{PlaceKeys, keys_differ};
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// The time that the store of this host, or a program, may take.
+/// Time limit for the store of this host, and for a program.
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
-/// The time that the files of the credentials may take. The network is asked after that.
+/// Time limit for the files of the credentials. The network checks follow.
 const FILES_TIMEOUT: Duration = Duration::from_millis(400);
 /// Fewer file descriptors than this are too few for a store with a hundred clients and peers.
 const FEW_DESCRIPTORS: u64 = 4096;
-/// The MTU of Ethernet; less means a tunnel, with more packets and less speed.
+/// The MTU of Ethernet. A smaller one means a tunnel, with more packets and less speed.
 const ETHERNET_MTU: u64 = 1500;
-/// Memory that is left for everything else, below which a store is a risk.
+/// Least memory for everything besides a store.
 const LITTLE_MEMORY: u64 = 512 << 20;
-/// The part of the memory that a store takes unless it is told otherwise.
+/// The default part of the memory that a store takes.
 const STORE_PERCENT: u64 = 30;
-/// Shared memory below which a store is of little use.
+/// Least shared memory with which a store is useful.
 const LITTLE_SHARED_MEMORY: u64 = 64 << 20;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The shards of the directory that this host is to use: are they reached?
+    /// Shards of the directory that this host will use: tests if they answer
     #[arg(long, env = "HOPLITE_DIRECTORY", value_name = "HOST:PORT,...", value_delimiter = ',')]
     directory: Vec<String>,
-    /// An address that a daemon is to listen on: is it free?
+    /// Address on which a daemon will listen: tests if it is free
     #[arg(long, value_name = "ADDR:PORT", value_delimiter = ',')]
     listen: Vec<SocketAddr>,
-    /// The address that a store on this host is to tell others: is its certificate for that?
+    /// Address that a store on this host will advertise: tests if its certificate is valid for it
     #[arg(long, env = "HOPLITE_ADVERTISE", value_name = "HOST:PORT")]
     advertise: Option<String>,
     #[command(flatten)]
@@ -63,16 +64,16 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// How well something is.
+/// The verdict of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Health {
     Good,
-    /// It works, and could be better.
+    /// It works, but could be better.
     Doubtful,
-    /// Something will not work.
+    /// It will not work.
     Bad,
-    /// It was not looked at, or cannot be found out.
+    /// It was not checked, or the check has no result.
     Unknown,
 }
 
@@ -87,7 +88,7 @@ impl Health {
     }
 }
 
-/// What a check found.
+/// The result of a check.
 #[derive(Debug, Serialize)]
 struct Finding {
     what: String,
@@ -99,7 +100,7 @@ fn finding(what: impl Into<String>, verdict: Health, says: impl Into<String>) ->
     Finding { what: what.into(), verdict, says: says.into() }
 }
 
-/// Something does not work; what and why was printed.
+/// A check has failed. The findings were printed.
 #[derive(Debug, thiserror::Error)]
 #[error("{} of {} checks found something that will not work", bad, all)]
 struct Ill {
@@ -113,8 +114,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let secured = async {
         let Some((found, credentials)) = within(FILES_TIMEOUT, move || credentials::examine(&judged)).await
         else {
-            let says =
-                "the files of the token and the certificates take too long to read: is their disk away?";
+            let says = "reading the token and certificate files takes too long: is their disk unavailable?";
             return (vec![finding("credentials", Health::Bad, says)], Vec::new());
         };
         let mut found = found;
@@ -130,7 +130,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
             vec![finding(
                 "certificate",
                 Health::Unknown,
-                "a name server takes long to look up what to advertise",
+                "a name server takes too long to resolve the advertised name",
             )]
         }));
         (found, shards)
@@ -139,7 +139,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let (versions, listen, (secured, shards), running) =
         tokio::join!(within(NETWORK_TIMEOUT, versions), listen, secured, running(store));
     let mut findings = vec![versions.unwrap_or_else(|| {
-        finding("programs", Health::Bad, "a daemon takes longer than a second to say its version")
+        finding("programs", Health::Bad, "a daemon takes longer than a second to print its version")
     })];
     let limits = MemoryLimits::read();
     findings.extend([memory(&limits), shared_memory(&limits), descriptors()]);
@@ -154,7 +154,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     if bad > 0 { Err(Ill { bad, all: findings.len() }.into()) } else { Ok(()) }
 }
 
-/// What `check` answers, if it does in time. Nobody waits for the thread of one that does not.
+/// The result of `check`, if it comes in time. A late thread is left alone.
 async fn within<T: Send + 'static>(limit: Duration, check: impl FnOnce() -> T + Send + 'static) -> Option<T> {
     let (tell, told) = oneshot::channel();
     std::thread::spawn(move || drop(tell.send(check())));
@@ -190,7 +190,7 @@ fn style(column: usize, cell: &str) -> Style {
     }
 }
 
-/// Checks that the programs are there, and belong together.
+/// Checks that the programs exist and have the same version.
 fn versions() -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     let others = ["hoplite-store", "hoplite-directory"].map(|name| {
@@ -206,12 +206,12 @@ fn versions() -> Finding {
         Some((name, Some(version))) => finding(
             "programs",
             Health::Bad,
-            format!("{name} is of version {version}, and this is {own}: they may not understand each other"),
+            format!("{name} has version {version}, and this is {own}: they may be incompatible"),
         ),
     }
 }
 
-/// Says how much memory a store would take unless it is told otherwise, and which limit counts.
+/// Reports the default memory of a store, and the limit that applies.
 fn memory(limits: &MemoryLimits) -> Finding {
     let may_bytes = limits.available_bytes();
     let free_bytes = meminfo("MemAvailable").unwrap_or(may_bytes).min(may_bytes);
@@ -223,12 +223,12 @@ fn memory(limits: &MemoryLimits) -> Finding {
         ""
     };
     let says =
-        format!("{} may be used{cause}, {} of it now", output::size(may_bytes), output::size(free_bytes));
+        format!("{} usable{cause}, {} available now", output::size(may_bytes), output::size(free_bytes));
     if free_bytes < LITTLE_MEMORY {
         return finding("memory", Health::Bad, format!("{says}: too little for a store"));
     }
     if free_bytes < limits.share_for_arena(STORE_PERCENT) {
-        let says = format!("{says}: less than the 30% that a store takes unless --memory says otherwise");
+        let says = format!("{says}: less than the 30% that a store takes by default (--memory)");
         return finding("memory", Health::Doubtful, says);
     }
     finding("memory", Health::Good, says)
@@ -241,14 +241,13 @@ fn meminfo(key: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Says whether anonymous shared memory can be had, and how much.
+/// Reports the available anonymous shared memory.
 fn shared_memory(limits: &MemoryLimits) -> Finding {
     if let Some(limit) = limits.file_size_bytes
         && limit < limits.available_bytes() / 100 * STORE_PERCENT
     {
         let verdict = if limit < LITTLE_SHARED_MEMORY { Health::Bad } else { Health::Doubtful };
-        let says =
-            format!("at most {}: the limit of a file's size (ulimit -f) counts for it", output::size(limit));
+        let says = format!("at most {}: the limit on file sizes (ulimit -f) applies", output::size(limit));
         return finding("shared memory", verdict, says);
     }
     let made = rustix::fs::memfd_create("hoplite-doctor", rustix::fs::MemfdFlags::CLOEXEC)
@@ -264,7 +263,7 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
-/// Says how many descriptors a daemon may have: it raises its limit as this program does.
+/// Reports the limit on file descriptors of a daemon, which raises its limit as this program does.
 fn descriptors() -> Finding {
     let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {
@@ -274,7 +273,7 @@ fn descriptors() -> Finding {
     finding("file descriptors", Health::Good, format!("{most} may be open"))
 }
 
-/// Whether `address` can be listened on.
+/// Checks that a daemon can listen on `address`.
 async fn port(address: SocketAddr, security: &Security) -> Finding {
     let what = format!("listen {address}");
     if let Err(error) = security.check(address) {
@@ -286,7 +285,7 @@ async fn port(address: SocketAddr, security: &Security) -> Finding {
     }
 }
 
-/// Whether the store of this host runs, and is well.
+/// Checks that the store of this host runs without problems.
 async fn running(store: &StoreArguments) -> Finding {
     let socket = store.socket();
     if !socket.exists() {
@@ -334,7 +333,7 @@ async fn running(store: &StoreArguments) -> Finding {
     }
 }
 
-/// The MTU of each interface that is up, loopback left out.
+/// The MTU of each active interface except loopback.
 fn interfaces(place: &Path) -> Vec<Finding> {
     let Ok(entries) = fs::read_dir(place) else {
         return vec![finding("network", Health::Unknown, "the interfaces cannot be listed")];
@@ -362,12 +361,15 @@ fn interfaces(place: &Path) -> Vec<Finding> {
     found
 }
 
-/// Whether something keeps the clock right. Hoplite needs that for the validity of certificates only.
+/// Checks that a program synchronises the clock. Hoplite needs this only for the validity of
+/// certificates.
 fn clock() -> Finding {
     let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
     match kept.iter().find(|path| Path::new(path).exists()) {
-        Some(path) => finding("clock", Health::Good, format!("kept right ({path})")),
-        None => finding("clock", Health::Unknown, "nobody is seen to keep it right: certificates need that"),
+        Some(path) => finding("clock", Health::Good, format!("synchronised ({path})")),
+        None => {
+            finding("clock", Health::Unknown, "no time daemon was found: certificates need a correct clock")
+        }
     }
 }
 
