@@ -24,8 +24,7 @@ pub enum HdrmError {
     /// There are no hosts, and therefore no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
-    /// The number of switches is not a power of two. Only for powers of two do the ranks of a pair
-    /// in two halves differ in exactly one bit.
+    /// The number of switches is not a power of two. Some pairs would then be within one half.
     #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
     SwitchesNotAPowerOfTwo {
         /// The number of switches.
