@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn kernels_that_cannot_populate_get_every_page_touched() {
+    fn every_page_is_touched_if_the_kernel_cannot_populate() {
         let arena = Arena::create(Backing::Pages, 40 << 20).unwrap();
         let buffer = arena.buffer(Extent { offset_bytes: 0, length_bytes: 1 << 20 }, 1000).unwrap();
         buffer.write(0, &[7; 1000]);

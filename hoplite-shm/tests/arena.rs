@@ -83,7 +83,7 @@ fn huge_pages_are_there_from_the_start_or_the_error_counts_them() {
 }
 
 #[test]
-fn a_path_says_which_memory_and_no_file_is_made_or_removed_there() {
+fn a_path_selects_the_backing_and_no_file_is_created_or_removed() {
     let path = Path::new("/dev/shm/hoplite-shm-test-of-paths");
     assert_eq!(Backing::of_file_at(path).unwrap(), Backing::Pages);
     assert!(!path.exists());

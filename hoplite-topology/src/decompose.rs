@@ -53,7 +53,7 @@ pub struct Decomposition {
 #[non_exhaustive]
 pub enum DecomposeError {
     /// There is no level, or there are too many.
-    #[error("{levels} levels are given; there are 1 to {MAX_LEVELS}")]
+    #[error("there are {levels} levels instead of 1 to {MAX_LEVELS}")]
     LevelCount {
         /// The number of levels.
         levels: usize,
@@ -73,13 +73,13 @@ pub enum DecomposeError {
         ranks: u64,
     },
     /// There are more than [`MAX_NODES`] ranks, or none.
-    #[error("{ranks} ranks; there are 1 to {MAX_NODES}")]
+    #[error("there are {ranks} ranks instead of 1 to {MAX_NODES}")]
     RankCount {
         /// The number of ranks.
         ranks: u64,
     },
     /// The number of bandwidths differs from the number of levels.
-    #[error("{bandwidths} bandwidths are given for {levels} levels")]
+    #[error("there are {bandwidths} bandwidths for {levels} levels")]
     BandwidthCount {
         /// The number of bandwidths.
         bandwidths: usize,

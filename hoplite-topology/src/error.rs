@@ -24,7 +24,7 @@ pub enum Error {
         base: u32,
     },
     /// The product of the levels differs from the number of nodes.
-    #[error("levels of {product} nodes are given for {nodes} nodes")]
+    #[error("the product of the levels is {product}, not {nodes} nodes")]
     LevelsDoNotMatch {
         /// The product of the levels.
         product: u64,
@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// The name or the parameter of a model is unknown.
     #[error(
-        "no model {text:?}; known are ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain, \
+        "unknown model {text:?}; the models are ring, halving-doubling, double-binary-tree, nccl-tree, bcube:B, chain, \
          hierarchical:AxB"
     )]
     UnknownModel {

@@ -45,7 +45,8 @@ pub struct ShardStatus {
     pub received_messages: u64,
     /// The number of messages sent to stores.
     pub sent_messages: u64,
-    /// The version of the measured places, and the measured load of uplinks if some node uses them.
+    /// The version of the measured places, and the measured capacity of uplinks if some node uses
+    /// them.
     pub measured: (u64, Uplink),
     /// The nodes, by id.
     pub nodes: Vec<KnownNode>,

@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_shards_the_one_counts_that_knows_the_object() {
+    fn the_better_informed_of_two_shards_counts() {
         let unknown = || Locations { id: ObjectId::new("x").unwrap(), object: None, locations: Vec::new() };
         let known = |lost, inline| {
             let (put, metadata) = (PutId(1), Metadata::default());

@@ -239,14 +239,14 @@ impl Nodes {
         self.records.values().filter(|record| self.measured_path(&record.info).is_some()).count()
     }
 
-    /// Enables the measured uplink rate if this node has a measured place. Returns `true` if this
-    /// call enabled it.
+    /// Enables the measured uplink capacity if this node has a measured place. Returns `true` if
+    /// this call enabled it.
     pub(super) fn use_measured(&mut self, index: NodeIndex) -> bool {
         let is_measured = self.get(index).is_some_and(|record| self.measured_path(&record.info).is_some());
         is_measured && !std::mem::replace(&mut self.uses_measured, true)
     }
 
-    /// Returns the measured uplink rate; the default while the places of all nodes come from
+    /// Returns the measured uplink capacity; the default while the places of all nodes come from
     /// labels.
     pub(super) fn uplink(&self) -> Uplink {
         if self.uses_measured { self.measured.uplink } else { Uplink::default() }

@@ -78,7 +78,7 @@ impl Shard {
     }
 
     /// Tells a newly connected store its groups. Tells all stores if this store is the first with a
-    /// measured place, because the measured uplink rate counts from then on.
+    /// measured place, because the measured uplink capacity counts from then on.
     pub(super) fn place_newcomer(&mut self, turn: &mut Turn<'_>, index: NodeIndex) {
         if self.nodes.use_measured(index) {
             self.tell_places(turn);

@@ -211,8 +211,9 @@ impl Shard {
     }
 
     /// Chooses the best free location of these classes for a receiver, in the closest group first.
-    /// Uses avoided or slow senders only if there are no others, and only after the query's wait
-    /// limit.
+    ///
+    /// Chooses a slow or avoided sender only if no other sender is free. Until the query's wait
+    /// limit, returns `None` instead if a better sender may become free.
     fn offer(
         &self,
         now: Time,

@@ -14,7 +14,7 @@ pub const MAX_BLOCKS: usize = 1024;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blocks {
     /// The block of each node, and the node's number within the block.
-    seats: Vec<(u32, u32)>,
+    positions: Vec<(u32, u32)>,
     /// The nodes of each block, in ascending order.
     members: Vec<Vec<u32>>,
     /// The start of each block's triangle. The last entry is the start of the triangle of blocks.
@@ -43,10 +43,10 @@ impl Blocks {
             return Err(TopologyError::BadBlocks { count });
         }
         let mut members: Vec<Vec<u32>> = vec![Vec::new(); count];
-        let mut seats = Vec::with_capacity(block_of.len());
+        let mut positions = Vec::with_capacity(block_of.len());
         for (node, &block) in block_of.iter().enumerate() {
             let members = &mut members[block as usize];
-            seats.push((block, members.len() as u32));
+            positions.push((block, members.len() as u32));
             members.push(node as u32);
         }
         if members.iter().any(Vec::is_empty) {
@@ -58,7 +58,7 @@ impl Blocks {
             end += triangle_len(members.len());
             starts.push(end);
         }
-        Ok(Self { seats, members, starts })
+        Ok(Self { positions, members, starts })
     }
 
     /// Returns the number of blocks.
@@ -73,7 +73,7 @@ impl Blocks {
 
     /// Returns the number of nodes.
     pub const fn nodes(&self) -> usize {
-        self.seats.len()
+        self.positions.len()
     }
 
     /// Returns the nodes of each block.
@@ -83,7 +83,7 @@ impl Blocks {
 
     /// Returns the block of a node.
     pub fn block(&self, node: usize) -> u32 {
-        self.seats[node].0
+        self.positions[node].0
     }
 
     /// Returns the number of links.
@@ -104,9 +104,9 @@ impl Blocks {
 
     /// Returns the position of the link between two different nodes.
     pub(super) fn index(&self, a: usize, b: usize) -> usize {
-        let ((block_a, seat_a), (block_b, seat_b)) = (self.seats[a], self.seats[b]);
+        let ((block_a, position_a), (block_b, position_b)) = (self.positions[a], self.positions[b]);
         if block_a == block_b {
-            self.starts[block_a as usize] + triangle_index(seat_a as usize, seat_b as usize)
+            self.starts[block_a as usize] + triangle_index(position_a as usize, position_b as usize)
         } else {
             self.starts[self.len()] + triangle_index(block_a as usize, block_b as usize)
         }
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_pair_has_the_link_that_stands_for_it() {
+    fn each_pair_has_its_link() {
         let blocks = Blocks::new(&[0, 1, 0, 2, 1, 0]).unwrap();
         assert_eq!((blocks.len(), blocks.nodes(), blocks.count_links()), (3, 6, 3 + 1 + 3));
         let links: Vec<BlockLink> = blocks.links().collect();

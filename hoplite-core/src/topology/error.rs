@@ -39,7 +39,7 @@ pub enum TopologyError {
     },
     /// A block of a matrix is empty, there are more than [`MAX_BLOCKS`](super::blocks::MAX_BLOCKS)
     /// blocks, or the number of links is wrong.
-    #[error("{count} blocks of nodes that make no matrix")]
+    #[error("{count} blocks of nodes do not form a matrix")]
     BadBlocks {
         /// The number of blocks.
         count: usize,
@@ -107,7 +107,7 @@ pub enum TopologyError {
         nodes: usize,
     },
     /// An order contains a node twice, or a node that does not exist.
-    #[error("the order is no permutation: entry {rank} is {node}")]
+    #[error("the order is not a permutation: entry {rank} is {node}")]
     NotAPermutation {
         /// The rank of the wrong entry.
         rank: usize,

@@ -24,9 +24,8 @@ pub enum HdrmError {
     /// There are no hosts, and therefore no ranks.
     #[error("a switch needs at least one host")]
     NoHosts,
-    /// The number of switches is not a power of two. Only for powers of two do the ranks of a pair
-    /// in two halves differ in exactly one bit.
-    #[error("{switches} switches are no power of two of at least 2: some pairs would be within a half")]
+    /// The number of switches is not a power of two. Some pairs would then be within one half.
+    #[error("{switches} switches are not a power of two of at least 2: some pairs would be within one half")]
     SwitchesNotAPowerOfTwo {
         /// The number of switches.
         switches: u32,
@@ -51,7 +50,7 @@ pub enum HdrmError {
     /// The ranks of a partial system fill neither whole virtual groups nor whole pairs of the first
     /// group.
     #[error(
-        "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: an even number up to {switches}, or a multiple of it"
+        "{ranks} ranks fill no part of {hosts_per_switch} x {switches}: use an even number up to {switches}, or a multiple of it"
     )]
     PartialSystem {
         /// The requested number of ranks.

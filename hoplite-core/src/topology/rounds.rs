@@ -18,9 +18,9 @@ pub fn pairs(nodes: u32, round: u32) -> impl Iterator<Item = (u32, u32)> {
     // With an even number of places, the last one is fixed. The others move by one place each
     // round. With an odd number of nodes, the last place is empty.
     let turning = count(nodes).max(1);
-    let seat = move |offset: u32| (round % turning + offset) % turning;
-    let still = nodes.is_multiple_of(2).then(|| (seat(0), turning));
+    let place = move |offset: u32| (round % turning + offset) % turning;
+    let still = nodes.is_multiple_of(2).then(|| (place(0), turning));
     let across =
-        (1..=(nodes.saturating_sub(1)) / 2).map(move |offset| (seat(offset), seat(turning - offset)));
+        (1..=(nodes.saturating_sub(1)) / 2).map(move |offset| (place(offset), place(turning - offset)));
     still.filter(|_| nodes > 0).into_iter().chain(across)
 }

@@ -196,7 +196,7 @@ const REPORTS_A_SECOND: u64 = 500;
 /// than the shard has time for.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
-    asked: Option<Time>,
+    requested: Option<Time>,
 }
 
 /// A request for reports.
@@ -214,11 +214,11 @@ impl ReportRequests {
     /// Notes that a tool watches `stores` stores. Returns the request to send, unless one was sent
     /// just now.
     pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
-        let since = self.asked.map(|asked| now.since(asked));
+        let since = self.requested.map(|requested| now.since(requested));
         if since.is_some_and(|since| since < RENEWAL) {
             return None;
         }
-        self.asked = Some(now);
+        self.requested = Some(now);
         let seconds = (stores as u64).div_ceil(REPORTS_A_SECOND).max(1);
         let forget = since.is_none_or(|since| since >= 2 * ASKED_FOR);
         Some(ReportRequest { interval: Duration::from_secs(seconds), forget })
@@ -226,7 +226,7 @@ impl ReportRequests {
 
     /// Returns `true` if a store that connects now must report, too.
     pub fn holds(&self, now: Time) -> bool {
-        self.asked.is_some_and(|asked| now.since(asked) < ASKED_FOR)
+        self.requested.is_some_and(|requested| now.since(requested) < ASKED_FOR)
     }
 }
 
@@ -280,14 +280,19 @@ mod tests {
     fn requests_are_repeated_at_intervals_while_a_tool_watches() {
         let mut report_requests = ReportRequests::default();
         assert!(!report_requests.holds(at(0)));
-        let ask = |seconds, forget| Some(ReportRequest { interval: Duration::from_secs(seconds), forget });
-        assert_eq!(report_requests.look(at(0), 0), ask(1, true));
+        let request =
+            |seconds, forget| Some(ReportRequest { interval: Duration::from_secs(seconds), forget });
+        assert_eq!(report_requests.look(at(0), 0), request(1, true));
         assert_eq!(report_requests.look(at(4999), 500), None);
-        assert_eq!(report_requests.look(at(5000), 500), ask(1, false));
+        assert_eq!(report_requests.look(at(5000), 500), request(1, false));
         assert!(report_requests.holds(at(19_999)));
         assert!(!report_requests.holds(at(20_000)), "the stores have stopped reporting");
-        assert_eq!(report_requests.look(at(34_999), 501), ask(2, false));
-        assert_eq!(report_requests.look(at(64_999), 65_536), ask(132, true), "earlier reports may be old");
+        assert_eq!(report_requests.look(at(34_999), 501), request(2, false));
+        assert_eq!(
+            report_requests.look(at(64_999), 65_536),
+            request(132, true),
+            "earlier reports may be old"
+        );
     }
 
     #[test]

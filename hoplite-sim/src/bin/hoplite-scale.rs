@@ -222,7 +222,7 @@ fn print_row(out: &mut impl Write, experiment: &Experiment, outcome: &Outcome, c
     )?;
     if let Some(plan) = &outcome.plan {
         let (mendings, restarts) = (outcome.mendings, outcome.restarts);
-        writeln!(out, "          {plan}; mended {mendings} times, begun anew {restarts} times")?;
+        writeln!(out, "          {plan}; repaired {mendings} times, restarted {restarts} times")?;
     }
     if let Some(error) = &outcome.error {
         writeln!(out, "          {error}")?;

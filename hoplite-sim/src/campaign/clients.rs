@@ -359,7 +359,10 @@ impl Simulation {
         if let Ok(Page { objects, more }) = answer {
             assert!(objects.len() <= limit, "{} objects in a page of {limit}", objects.len());
             assert!(objects.is_sorted_by(|one, next| one.id < next.id), "the objects are sorted");
-            assert!(objects.iter().all(|object| *object.id.as_bytes() > *after), "and after the one given");
+            assert!(
+                objects.iter().all(|object| *object.id.as_bytes() > *after),
+                "an object comes before the start of the page"
+            );
             let end = objects.last().filter(|_| more).map(|object| object.id.clone());
             let is_in_page = |id: &ObjectId| {
                 *id.as_bytes() > *after

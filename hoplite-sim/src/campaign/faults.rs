@@ -45,7 +45,7 @@ impl Simulation {
                 let (one, other) = self.any_link();
                 self.cut_link(one, other);
                 let delay = self.random.millis(20..3000);
-                self.after(delay, move |sim| sim.mend_link(one, other));
+                self.after(delay, move |sim| sim.restore_link(one, other));
             }
         }
     }
@@ -72,7 +72,7 @@ impl Simulation {
                 let (one, other) = (LinkEnd::Store(store), LinkEnd::Store(other));
                 sim.cut_link(one, other);
                 let delay = sim.random.millis(1..1000);
-                sim.after(delay, move |sim| sim.mend_link(one, other));
+                sim.after(delay, move |sim| sim.restore_link(one, other));
             }
             // Connections may break although both ends are alive.
             50..90 => sim.break_directed_at(store),
@@ -97,7 +97,7 @@ impl Simulation {
         let delay = self.random.millis(20..7000);
         for place in places {
             self.cut_link(LinkEnd::Store(store), place);
-            self.after(delay, move |sim| sim.mend_link(LinkEnd::Store(store), place));
+            self.after(delay, move |sim| sim.restore_link(LinkEnd::Store(store), place));
         }
     }
 
@@ -120,7 +120,7 @@ impl Simulation {
 
     /// Ends all faults.
     pub(super) fn heal(&mut self) {
-        self.mend_all_links();
+        self.restore_all_links();
         for shard in 0..self.app.scenario.shards {
             self.restart_shard(shard);
         }

@@ -82,7 +82,7 @@ pub struct Summary {
     /// Probes of places that reached shards, counted at each shard.
     pub probes_heard: u64,
     /// Reduces that succeeded after a repair.
-    pub mended_reduces: u64,
+    pub repaired_reduces: u64,
     /// Reduces that succeeded after their target was restarted.
     pub restarted_reduces: u64,
 }
@@ -104,7 +104,7 @@ impl Summary {
         self.parts += other.parts;
         self.parts_left += other.parts_left;
         self.probes_heard += other.probes_heard;
-        self.mended_reduces += other.mended_reduces;
+        self.repaired_reduces += other.repaired_reduces;
         self.restarted_reduces += other.restarted_reduces;
     }
 }
@@ -240,7 +240,7 @@ impl Simulation {
     fn advance(&mut self, duration: Duration) {
         let end = self.elapsed() + duration;
         while self.step(end) {
-            assert!(self.counts.events < MAX_EVENTS, "the machines keep each other busy for ever");
+            assert!(self.counts.events < MAX_EVENTS, "the events do not end");
         }
         self.pass_until(end);
     }

@@ -311,7 +311,7 @@ impl Simulation {
         let record = self.stores[call.store].node.reduce_record(&call.request.target);
         let Some(record) = record else { panic!("a store remembers how a reduce went") };
         self.app.summary.reduces += 1;
-        self.app.summary.mended_reduces += u64::from(record.mendings > 0);
+        self.app.summary.repaired_reduces += u64::from(record.mendings > 0);
         self.app.summary.restarted_reduces += u64::from(record.restarts > 0);
     }
 
@@ -323,7 +323,7 @@ impl Simulation {
             "the result has the requested number of sources: {indices:?} of {request:?}"
         );
         let is_sorted = request.order == ReduceOrder::Any || indices.is_sorted();
-        assert!(is_sorted, "in fixed order they are named in that order: {indices:?}");
+        assert!(is_sorted, "in fixed order the indices ascend: {indices:?}");
         let Some(made) = call.made else { panic!("{request:?} has succeeded without a target") };
         assert!(
             self.is_reduced(call, made, Some(indices)),

@@ -158,8 +158,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Handles the sign about the producer that a sender without new bytes sends. The output stores
-    /// it, as a store forwards it to its receivers.
+    /// Handles a sign of life of the producer, which a sender without new bytes forwards. The
+    /// output stores the sign, so that its store forwards it in turn.
     fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
         let (now, input) = (self.now(), &mut transfer.inputs[index]);
         if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {

@@ -120,10 +120,10 @@ struct Stream {
     remote: Remote,
     serve: Option<ServeId>,
     /// The time of the last request, and the last time at which the sender was reachable.
-    asked_at: Time,
+    requested_at: Time,
     heard_at: Time,
     /// The number of bytes that had been received at the last request.
-    asked_from_bytes: u64,
+    requested_from_bytes: u64,
     /// The number of bytes that the sender has sent on this connection and before it, and the bytes
     /// in flight.
     given_bytes: u64,
@@ -183,10 +183,10 @@ impl<A: Application> Cluster<A> {
                 from,
                 remote: Remote { sender, id, put, awaits_hop: true },
                 serve: None,
-                asked_at: now,
+                requested_at: now,
                 heard_at: now,
                 given_bytes: 0,
-                asked_from_bytes: 0,
+                requested_from_bytes: 0,
                 arriving: Vec::new(),
                 resumes: Resumes::new(now),
                 idle: 0,
@@ -226,10 +226,10 @@ impl<A: Application> Cluster<A> {
             if !cluster.is_exchanging(&stream) {
                 return;
             }
-            (stream.asked_at, stream.heard_at) = (cluster.now(), cluster.now());
+            (stream.requested_at, stream.heard_at) = (cluster.now(), cluster.now());
             stream.arriving.clear();
             stream.given_bytes = cluster.taken_bytes(&stream);
-            stream.asked_from_bytes = stream.given_bytes;
+            stream.requested_from_bytes = stream.given_bytes;
             match cluster.request_serve(stream.store, &stream.remote, None) {
                 Ok(serve) => {
                     stream.serve = Some(serve);
@@ -336,7 +336,7 @@ impl<A: Application> Cluster<A> {
         let nothing_to_give = Look::Broke(Break::NothingToGive, PullOutcome::SenderHasNoCopy);
         let given = match serve.map(|serve| serve.state) {
             Some(ServeState::Awaited)
-                if now.since(stream.asked_at) < plan_timeout(stream.asked_from_bytes) =>
+                if now.since(stream.requested_at) < plan_timeout(stream.requested_from_bytes) =>
             {
                 return Look::Nothing;
             }

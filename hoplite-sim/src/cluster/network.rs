@@ -101,13 +101,13 @@ impl<A: Application> Cluster<A> {
     }
 
     /// Restores a link.
-    pub(crate) fn mend_link(&mut self, one: LinkEnd, other: LinkEnd) {
-        self.note(|_| format!("the link {one:?} {other:?} is mended"));
+    pub(crate) fn restore_link(&mut self, one: LinkEnd, other: LinkEnd) {
+        self.note(|_| format!("the link {one:?} {other:?} is restored"));
         self.cut.remove(&(one.min(other), one.max(other)));
     }
 
     /// Restores all links.
-    pub(crate) fn mend_all_links(&mut self) {
+    pub(crate) fn restore_all_links(&mut self) {
         self.cut.clear();
     }
 }

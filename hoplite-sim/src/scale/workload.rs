@@ -135,7 +135,7 @@ impl World {
         self.app.started = self.elapsed();
         self.app.has_begun = true;
         let stores = self.stores.len();
-        self.choose_doomed();
+        self.choose_failing();
         let workload = self.app.experiment.workload;
         if workload != Workload::Broadcast {
             self.app.awaited.insert(0);
@@ -163,7 +163,7 @@ impl World {
         }
     }
 
-    fn choose_doomed(&mut self) {
+    fn choose_failing(&mut self) {
         let stores = self.stores.len();
         let wanted = (self.app.experiment.failures_percent / 100.0 * stores as f64).round() as usize;
         let wanted = wanted.min(stores - 1);

@@ -67,7 +67,7 @@ pub enum SimulationError {
         ranks: usize,
     },
     /// The product of the factors differs from the number of ranks.
-    #[error("factors of {product} are given for {ranks} ranks")]
+    #[error("the product of the factors is {product}, not {ranks} ranks")]
     Factors {
         /// The product of the levels.
         product: u64,
@@ -75,16 +75,16 @@ pub enum SimulationError {
         ranks: usize,
     },
     /// HDRM's order exists only for a BiGraph.
-    #[error("HDRM maps ranks to the switches of a BiGraph")]
+    #[error("HDRM needs a BiGraph")]
     NoBiGraph,
     /// An order contains a host twice, or a host that does not exist.
-    #[error("the order is no permutation of the {hosts} hosts")]
+    #[error("the order is not a permutation of the {hosts} hosts")]
     NotAPermutation {
         /// The number of hosts.
         hosts: u32,
     },
     /// The bandwidth is so small, or the latency so large, that the time is not finite.
-    #[error("it would take longer than a number can say")]
+    #[error("the allreduce would take longer than a number can express")]
     TooLong,
 }
 

@@ -184,7 +184,7 @@ fn named_paths(names: &[Vec<String>], nodes: usize) -> Result<Vec<Path>, SharedE
 #[non_exhaustive]
 pub enum SharedError {
     /// Groups are not given for each node.
-    #[error("groups are given for {count} nodes, not {nodes}")]
+    #[error("there are groups for {count} nodes, not for {nodes}")]
     Groups {
         /// The number of nodes with groups.
         count: usize,
@@ -198,7 +198,7 @@ pub enum SharedError {
         levels: usize,
     },
     /// Capacities are not given for each level.
-    #[error("{given} capacities of uplinks are given for {levels} levels of groups")]
+    #[error("there are {given} capacities of uplinks for {levels} levels of groups")]
     Levels {
         /// The number of given capacities.
         given: usize,
@@ -206,7 +206,7 @@ pub enum SharedError {
         levels: usize,
     },
     /// A capacity is zero or not finite.
-    #[error("an uplink carries more than nothing, and something finite")]
+    #[error("the capacity of an uplink must be above zero and finite")]
     Capacity,
     /// The groups of the matrix cannot be computed.
     #[error(transparent)]

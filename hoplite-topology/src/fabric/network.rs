@@ -80,7 +80,7 @@ pub enum NetworkError {
         hosts: u64,
     },
     /// A BiGraph has two equal halves, and therefore an even number of switches.
-    #[error("{switches} switches are no two halves")]
+    #[error("{switches} switches do not form two equal halves")]
     OddSwitches {
         /// The number of switches.
         switches: u32,

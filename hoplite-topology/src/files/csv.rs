@@ -11,13 +11,13 @@ use thiserror::Error;
 /// The reason why a table is not a matrix.
 #[derive(Debug, Error)]
 pub(super) enum CsvError {
-    #[error("the corner is {corner:?}; it says the unit: rtt_ns, rtt_us or rtt_ms")]
+    #[error("the corner is {corner:?} instead of a unit: rtt_ns, rtt_us or rtt_ms")]
     Unit { corner: String },
     #[error("line {line} has {cells} cells, not {expected}")]
     Cells { line: usize, cells: usize, expected: usize },
-    #[error("line {line} is named {row:?}, the column of the same node {column:?}")]
+    #[error("line {line} is named {row:?}, but the column of the same node {column:?}")]
     Names { line: usize, row: String, column: String },
-    #[error("line {line} has {text:?}, which is no number")]
+    #[error("line {line} has {text:?}, which is not a number")]
     NoNumber { line: usize, text: String },
     #[error(transparent)]
     Topology(#[from] TopologyError),

@@ -23,13 +23,13 @@ const MAX_DIGITS: usize = 20;
 /// The reason why a configuration is not a tree of nodes.
 #[derive(Debug, Error)]
 pub(super) enum SlurmError {
-    #[error("line {line}: {text:?} is no KEY=VALUE")]
+    #[error("line {line}: {text:?} is not KEY=VALUE")]
     NoPair { line: usize, text: String },
     #[error("line {line} has no SwitchName")]
     NoSwitchName { line: usize },
     #[error("switch {name:?} is named twice")]
     DuplicateSwitch { name: String },
-    #[error("{text:?} is no list of hosts")]
+    #[error("{text:?} is not a list of hosts")]
     HostList { text: String },
     #[error("no line describes switch {name:?}")]
     UnknownSwitch { name: String },
@@ -290,7 +290,7 @@ SwitchName=spine Switches=leaf[1-2]
             ("SwitchName=a Nodes=x Switches=b\nSwitchName=b Switches=a", "below itself"),
             ("SwitchName=a Nodes=x,x", "twice"),
             ("SwitchName=a\nNodes=x", "no SwitchName"),
-            ("SwitchName=a Nodes", "no KEY=VALUE"),
+            ("SwitchName=a Nodes", "not KEY=VALUE"),
             ("SwitchName=a", "no nodes"),
         ] {
             let error = matrix(text).unwrap_err().to_string();

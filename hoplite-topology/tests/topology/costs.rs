@@ -24,7 +24,7 @@ fn check(matrix: &Matrix, size_bytes: u64, order: &[u32], expect: &Value) {
 }
 
 #[test]
-fn costs_are_those_of_the_reference() {
+fn costs_match_the_reference() {
     for case in cases("cost") {
         let nodes = number(&case["n"]) as usize;
         if let Some(alpha_ns) = case["alpha_ns"].as_u64() {

@@ -29,7 +29,7 @@ fn assert_close(a: f64, b: f64) {
 }
 
 #[test]
-fn rates_and_ends_are_those_of_the_reference() {
+fn rates_and_ends_match_the_reference() {
     let made = cases("max_min");
     let handed = cases("fabric");
     let made = made.iter().flat_map(|case| case["expect"].as_array().unwrap()).map(|case| (case, case));
@@ -71,7 +71,7 @@ fn fractions(value: &Value) -> Vec<f64> {
 }
 
 #[test]
-fn loads_and_times_are_those_of_the_reference() {
+fn loads_and_times_match_the_reference() {
     let hd = &Algorithm::HalvingDoubling;
     for case in cases("loads")[0]["expect"].as_array().unwrap() {
         let hosts = number(&case["P"]) as u32;
@@ -348,7 +348,7 @@ fn probing_ends_when_the_percentile_is_steady() {
 }
 
 #[test]
-fn a_time_that_is_no_number_is_refused() {
+fn a_time_that_is_not_finite_is_refused() {
     let network = Network::torus(8).unwrap();
     let order: Vec<u32> = (0..8).collect();
     for (latency_s, bytes_per_second) in [(LATENCY_S, 1e-320), (1e308, BYTES_PER_SECOND)] {

@@ -29,7 +29,7 @@ fn system(name: &str) -> (u32, u32) {
 }
 
 #[test]
-fn mappings_are_those_of_the_reference_and_have_no_conflict() {
+fn mappings_match_the_reference_and_have_no_conflict() {
     for case in cases("hdrm").iter().filter(|case| case["refuse"].is_null()) {
         let found = mapping(number(&case["M"]) as u32, number(&case["N"]) as u32).unwrap();
         assert_eq!(hash(&found), case["expect"]["fnv1a64_of_sorted_switches"]);
@@ -156,7 +156,7 @@ fn check_plan(case: &Value, expect: &Value) {
 }
 
 #[test]
-fn times_of_decompositions_are_those_of_the_reference() {
+fn times_of_decompositions_match_the_reference() {
     for case in cases("blueconnect").iter().filter(|case| case["bytes"].is_number()) {
         check_plan(case, &case["expect"]);
     }
@@ -166,7 +166,7 @@ fn times_of_decompositions_are_those_of_the_reference() {
 }
 
 #[test]
-fn schedules_are_those_of_figure_4() {
+fn schedules_match_figure_4() {
     for case in cases("blueconnect").iter().filter(|case| case["learners"].is_array()) {
         let (stages, parts) = decompose::schedule(&order(&case["p"]));
         let name = |rank: u32| &case["learners"][rank as usize];
@@ -251,7 +251,7 @@ fn bad_decompositions_are_refused() {
 }
 
 #[test]
-fn a_plan_whose_time_is_no_number_is_refused() {
+fn a_plan_with_a_time_that_is_not_finite_is_refused() {
     for (bandwidth, latency) in [(1e-320, 0.0), (1e9, 1e308)] {
         let refused = |result: Result<f64, DecomposeError>| {
             assert!(matches!(result, Err(DecomposeError::OutOfRange { what: "a time", .. })), "{result:?}");

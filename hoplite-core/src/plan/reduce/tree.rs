@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_enters_at_a_node_that_cannot_combine() {
+    fn no_stream_enters_at_a_node_that_cannot_combine() {
         let mut tree = of_racks(Entry::First, &[0, 1]);
         let end = tree.loose()[0];
         tree.dissolve(end, |_| ());

@@ -110,7 +110,7 @@ impl Broadcast {
 }
 
 #[test]
-fn receivers_that_come_together_form_one_chain_while_they_are_few() {
+fn few_receivers_that_arrive_together_form_one_chain() {
     let few = MAX_UNPACED as u64;
     let world = Broadcast::new(few, 1);
     assert!(world.is_one_chain(few));
@@ -158,7 +158,7 @@ fn waiting_receivers_get_the_first_complete_copies() {
 fn a_small_object_over_a_slow_link_reaches_all_nodes_along_a_chain() {
     for size_bytes in [1, 20 << 10] {
         let mut world = Broadcast::of_bytes(size_bytes, 8, 1);
-        assert_eq!(world.shard.status().waiting_queries, 6, "the second one is sent to the first one");
+        assert_eq!(world.shard.status().waiting_queries, 6, "the second receiver pulls from the first one");
         let hop = world.shard.hop_time.hop().as_micros() as u64;
         world.wait(8 * hop);
         assert!(world.is_one_chain(8), "although no bytes have arrived yet");
@@ -212,7 +212,7 @@ fn hops_are_measured_where_chains_began_together() {
 }
 
 #[test]
-fn a_receiver_whose_sender_died_goes_on_at_the_copy_before_it_in_a_long_chain() {
+fn a_receiver_whose_sender_died_continues_at_the_copy_before_it_in_a_long_chain() {
     let mut world = Broadcast::new(300, 1);
     world.wait(400_000);
     assert!(world.is_one_chain(300));

@@ -48,7 +48,7 @@ fn entries(shard: &Shard) {
     assert!(shard.entries.len() <= limits.max_objects && shard.tombstones.len() <= limits.max_objects.max(1));
     let (mut inline_bytes, mut links, mut rootless, mut lost) = (0, 0, 0, 0);
     for (id, entry) in &shard.entries {
-        assert!(!shard.tombstones.contains_key(&(id.clone(), entry.put)), "the deleted do not come back");
+        assert!(!shard.tombstones.contains_key(&(id.clone(), entry.put)), "a deleted put came back");
         inline_bytes += entry.inline.as_ref().map_or(0, |bytes| u64::try_from(bytes.len()).unwrap());
         links += entry.transfers.len();
         let mut slots: BTreeMap<NodeIndex, u32> = BTreeMap::new();

@@ -472,7 +472,7 @@ proptest! {
 
 /// At the same time, an orphan is due, and the store that would take it over leaves.
 #[test]
-fn what_is_due_is_said_before_a_store_leaves() {
+fn due_effects_come_before_a_store_leaves() {
     let config = ShardConfig { limits: Limits::default(), warm_up: Duration::ZERO };
     let publish = Publish {
         id: id(OBJECTS[1]),

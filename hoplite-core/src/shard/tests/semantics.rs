@@ -137,7 +137,7 @@ fn tombstones_are_bounded() {
 }
 
 #[test]
-fn inline_bytes_that_are_not_all_of_an_object_are_not_kept() {
+fn incomplete_inline_bytes_are_not_kept() {
     let mut world = small_world(Limits::default());
     let fits = inline("fits", 1, b"1234");
     world.say("a", ToShard::Publish(fits.clone()));

@@ -36,8 +36,8 @@ use set::Set;
 const LANDMARK_PROBES: u32 = 32;
 /// Most divisions by landmarks. Each division takes a round for each node.
 const MAX_DIVISIONS: u32 = 8;
-/// A set is not divided again if its largest part has more than this percentage of it. A round for
-/// each node would be too much for few groups.
+/// Largest part of a set, in percent, that is divided again. Larger parts are cut, because another
+/// division would take a round for each node and give few groups.
 const MAX_LEFT_PERCENT: usize = 95;
 /// Largest group in which all pairs meet.
 const MAX_GROUP: usize = 128;
@@ -89,7 +89,7 @@ pub(super) struct Landmarks {
     sets: Vec<Set>,
     groups: Vec<Group>,
     /// The set or group of each node, and the node's number there.
-    seats: Vec<Option<(u32, u32)>>,
+    positions: Vec<Option<(u32, u32)>>,
     /// A packed triangle of groups.
     between_ns: Vec<[u32; REPRESENTATIVES]>,
     trains: Vec<(u32, u32)>,
@@ -123,7 +123,7 @@ impl Landmarks {
             divisions: 0,
             sets: Vec::new(),
             groups: Vec::new(),
-            seats: vec![None; nodes],
+            positions: vec![None; nodes],
             between_ns: Vec::new(),
             trains: Vec::new(),
             node_gaps: vec![None; nodes],
@@ -162,7 +162,7 @@ impl Landmarks {
                 self.between_ns = self.met_between(groups.as_ref().unwrap_or(&self.groups));
                 if let Some(groups) = groups {
                     self.groups = groups;
-                    self.seat_groups();
+                    self.locate_groups();
                 }
                 (self.stage, self.rounds) = (Stage::Between, rounds::count(self.groups.len() as u32).into());
             }
@@ -191,14 +191,14 @@ impl Landmarks {
         }
         self.divisions += 1;
         if self.sets.is_empty() {
-            self.seat_groups();
+            self.locate_groups();
             let rounds = self.groups.iter().map(|group| rounds::count(group.nodes.len() as u32));
             (self.stage, self.rounds) = (Stage::Within, rounds.max().unwrap_or(0).into());
         } else {
-            self.seats.fill(None);
+            self.positions.fill(None);
             for (number, set) in self.sets.iter().enumerate() {
-                for (seat, &node) in set.nodes.iter().enumerate() {
-                    self.seats[node as usize] = Some((number as u32, seat as u32));
+                for (position, &node) in set.nodes.iter().enumerate() {
+                    self.positions[node as usize] = Some((number as u32, position as u32));
                 }
             }
             let rounds = self.sets.iter().map(Set::rounds).max();
@@ -214,11 +214,11 @@ impl Landmarks {
         self.groups.extend(pieces);
     }
 
-    fn seat_groups(&mut self) {
-        self.seats.fill(None);
+    fn locate_groups(&mut self) {
+        self.positions.fill(None);
         for (number, group) in self.groups.iter().enumerate() {
-            for (seat, &node) in group.nodes.iter().enumerate() {
-                self.seats[node as usize] = Some((number as u32, seat as u32));
+            for (position, &node) in group.nodes.iter().enumerate() {
+                self.positions[node as usize] = Some((number as u32, position as u32));
             }
         }
     }
@@ -246,7 +246,7 @@ impl Landmarks {
     /// too many groups.
     fn parts(&self, lost: &Lost) -> Option<Vec<Group>> {
         let kept: Vec<u32> = (0..self.nodes as u32)
-            .filter(|node| self.seats[*node as usize].is_some() && !lost.contains_key(node))
+            .filter(|node| self.positions[*node as usize].is_some() && !lost.contains_key(node))
             .collect();
         let worst = self.groups.iter().flat_map(|group| &group.round_trips_ns);
         let worst = worst.copied().filter(|round_trip_ns| *round_trip_ns != UNKNOWN).max().unwrap_or(0);
@@ -287,7 +287,7 @@ impl Landmarks {
 
     /// Returns the round trip between two nodes of a group.
     fn within_ns(&self, a: u32, b: u32) -> Option<u32> {
-        let ((group, a), (_, b)) = (self.seats[a as usize]?, self.seats[b as usize]?);
+        let ((group, a), (_, b)) = (self.positions[a as usize]?, self.positions[b as usize]?);
         let round_trips_ns = &self.groups[group as usize].round_trips_ns;
         Some(round_trips_ns[triangle_index(a as usize, b as usize)]).filter(|known| *known != UNKNOWN)
     }
@@ -306,7 +306,7 @@ impl Landmarks {
     }
 
     fn group_of(&self, node: u32) -> Option<u32> {
-        Some(self.seats[node as usize]?.0)
+        Some(self.positions[node as usize]?.0)
     }
 
     fn loaded_rounds(&self) -> u64 {
@@ -406,7 +406,8 @@ impl Course for Landmarks {
 
     fn echoed(&mut self, (a, b): (u32, u32), round_trip_ns: Option<u64>) {
         let Some(round_trip_ns) = round_trip_ns else { return };
-        let (Some((group, a)), Some((other, b))) = (self.seats[a as usize], self.seats[b as usize]) else {
+        let (Some((group, a)), Some((other, b))) = (self.positions[a as usize], self.positions[b as usize])
+        else {
             return;
         };
         let round_trip_ns = u32::try_from(round_trip_ns).unwrap_or(UNKNOWN).min(UNKNOWN - 1);

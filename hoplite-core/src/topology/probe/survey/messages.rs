@@ -46,7 +46,7 @@ pub enum SurveyError {
         count: usize,
     },
     /// All pairs must send trains, and there are more than [`MAX_NODES_OF_PAIRS`] nodes.
-    #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} all of whose pairs can send trains")]
+    #[error("{count} nodes are more than the {MAX_NODES_OF_PAIRS} that can send trains in all pairs")]
     TooManyPairs {
         /// The number of nodes.
         count: usize,

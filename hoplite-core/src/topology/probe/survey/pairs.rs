@@ -34,7 +34,7 @@ pub(super) struct AllPairs {
     /// The smallest time per byte of each node's trains.
     node_gaps: Vec<Option<u32>>,
     /// The shuffled nodes of the present pass under load.
-    seats: Vec<u32>,
+    order: Vec<u32>,
 }
 
 impl AllPairs {
@@ -44,7 +44,7 @@ impl AllPairs {
             nodes,
             pairs: vec![Pair::default(); triangle_len(nodes as usize)],
             node_gaps: vec![None; nodes as usize],
-            seats: (0..nodes).collect(),
+            order: (0..nodes).collect(),
         }
     }
 
@@ -85,10 +85,10 @@ impl Course for AllPairs {
             _ if step < self.steps() => {
                 let round = ((step - rounds - trains) % rounds) as u32;
                 if round == 0 {
-                    random.shuffle(&mut self.seats);
+                    random.shuffle(&mut self.order);
                 }
-                let seat = |seat: u32| self.seats[seat as usize];
-                let pairs = rounds::pairs(self.nodes, round).map(|(a, b)| (seat(a), seat(b)));
+                let node = |position: u32| self.order[position as usize];
+                let pairs = rounds::pairs(self.nodes, round).map(|(a, b)| (node(a), node(b)));
                 (Task::Loaded, pairs.collect())
             }
             _ => return None,

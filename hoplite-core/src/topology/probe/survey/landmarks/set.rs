@@ -48,7 +48,7 @@ impl Set {
             let other = |landmark: usize| self.nodes[self.landmarks + (round + landmark) % others];
             (0..self.landmarks.min(others)).map(|index| (self.nodes[index], other(index))).collect()
         } else if (round as u64) < self.rounds() {
-            let node = |seat: u32| self.nodes[seat as usize];
+            let node = |position: u32| self.nodes[position as usize];
             let pairs = rounds::pairs(self.landmarks as u32, (round - others) as u32);
             pairs.map(|(a, b)| (node(a), node(b))).collect()
         } else {
@@ -114,8 +114,8 @@ mod tests {
         let rack = |node: u32| node / 20;
         for round in 0..set.rounds() {
             for (a, b) in set.pairs(round) {
-                let seat = |node: u32| set.nodes.iter().position(|other| *other == node).unwrap();
-                let (a, b) = (seat(a), seat(b));
+                let position = |node: u32| set.nodes.iter().position(|other| *other == node).unwrap();
+                let (a, b) = (position(a), position(b));
                 let is_near = rack(set.nodes[a]) == rack(set.nodes[b]);
                 set.echoed(a, b, if is_near { 40 } else { 80 });
             }
