@@ -1,11 +1,11 @@
 """Benchmarks against other systems, on the shaped links of a lab.
 
-* `workloads`: what is measured, from when to when, and how fast it could be.
-* `systems`: Hoplite and its peers: how their workers are started.
-* `team`: tells the workers of a system what to do, and takes the time.
-* `limit`: what the links can do, measured.
-* `suite`: all of it, in order; what fails is noted, and the rest goes on.
-* `results`: what was measured, as it is stored.
-* `report`, `plots`: the same for people.
+* `workloads`: the workloads, their clocks, and their limits.
+* `systems`: Hoplite and its peers, and the start of their workers.
+* `team`: commands to the workers of a system, and their times.
+* `limit`: the measured speed of the links.
+* `suite`: all measurements, in order; a failure is recorded, and the rest continues.
+* `results`: the stored measurements.
+* `report`, `plots`: the measurements for people.
 * `__main__`: the command line.
 """

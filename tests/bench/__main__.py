@@ -36,9 +36,10 @@ _QUICK: Final[dict[str, str | int | float]] = {
     "rounds": 3,
     "cell_seconds": 8.0,
 }
-# The paper's, but for its largest object, which is 1 GB on links fifty times as fast. An allreduce has more sizes, since how it
-# is done depends on them most; collectives of parts have fewer. A cell of the largest objects has three rounds with Hoplite and
-# with a peer that is near the limit, and one with the others.
+# The sizes of the paper, except for its largest object, which is 1 GB on links fifty times as fast.
+# An allreduce has more sizes, because its schedule depends on them most; collectives of parts have
+# fewer. A cell of the largest objects has three rounds with Hoplite and with a peer near the limit,
+# and one round with the others.
 _STANDARD: Final[dict[str, str | int | float]] = {
     "systems": ",".join(SYSTEMS),
     "workloads": ",".join(WORKLOADS),
@@ -52,7 +53,7 @@ _STANDARD_SIZES_OF: Final[dict[str, str]] = {
     "allreduce": "1KiB,32KiB,1MiB,32MiB,64MiB",
     **dict.fromkeys(("allgather", "reduce_scatter", "all_to_all"), "32KiB,1MiB,64MiB"),
 }
-# The same with five rounds of nearly everything.
+# The same with five rounds of nearly every cell.
 _FULL: Final[dict[str, str | int | float]] = {**_STANDARD, "cell_seconds": 60.0}
 
 
@@ -148,10 +149,10 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _continued(earlier: Results, now: Results) -> Results:
-    """The earlier results, to which the rest can be added.
+    """Returns the earlier results, so that the rest can be added.
 
     Raises:
-        BenchError: they are not of the same commit, machine and links.
+        BenchError: the commit, the machine or the links differ.
     """
     for what in ("commit", "machine", "rate_bits_s"):
         if getattr(earlier, what) != getattr(now, what):

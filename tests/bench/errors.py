@@ -1,4 +1,4 @@
-"""What can go wrong with a measurement."""
+"""Errors of a measurement."""
 
 
 class BenchError(Exception):
@@ -6,7 +6,7 @@ class BenchError(Exception):
 
 
 class Missing(BenchError):
-    """A system that this machine does not have; the message says what to install."""
+    """A system that is missing on this machine; the message tells what to install."""
 
 
 class Wedged(BenchError):

@@ -1,41 +1,42 @@
-"""How long a run still takes, as far as one can say."""
+"""An estimate of the remaining time of a run."""
 
 import time
 from collections import defaultdict
 
 from .results import Measurement
 
-# What a round takes beside the run itself: making objects, comparing them, deleting them.
+# Cost of a round in addition to its run: creating, comparing and deleting objects.
 _ROUND_S = 0.1
 _MIB_S = 0.004
-# What a system takes of the time at the limit, on average over all cells, until it is known from the run itself.
+# Time of a system relative to the limit, on average over all cells, until the run itself shows it.
 _GUESS = 1.6
-# For so long, weighed at the limit, the guess counts as much as what was seen.
+# Weight of the guess: it counts as much as this much measured time, weighed at the limit.
 _GUESS_S = 30.0
 
 
 class Forecast:
-    """Weighs cells by the time that they take at the limit, and learns how much longer each system really takes."""
+    """Weighs cells by their time at the limit, and learns the real ratio of each system."""
 
     def __init__(self, rounds: int, cell_s: float, least_rounds: int = 1) -> None:
-        """For cells of so many rounds, of which none but the least begins after `cell_s`."""
+        """For cells of `rounds` rounds. After `cell_s`, only the least rounds begin."""
         self._rounds = rounds
         self._least_rounds = min(rounds, least_rounds)
         self._cell_s = cell_s
-        # By system: weights of what is left and of what is done, and the time that the latter took.
+        # By system: weights of the remaining and of the finished cells, and the time of the
+        # finished ones.
         self._left_s: defaultdict[str, float] = defaultdict(float)
         self._done_s: defaultdict[str, float] = defaultdict(float)
         self._took_s: defaultdict[str, float] = defaultdict(float)
         self._last = time.monotonic()
 
     def add(self, cells: list[Measurement]) -> None:
-        """Adds cells that are to be measured, from now on."""
+        """Adds cells that will be measured from now on."""
         for cell in cells:
             self._left_s[cell.system] += self._weight_s(cell)
         self._last = time.monotonic()
 
     def done(self, cell: Measurement) -> None:
-        """Takes one off that was measured since the last one."""
+        """Removes a measured cell, and learns from its time since the previous one."""
         weight_s = self._weight_s(cell)
         self._left_s[cell.system] -= weight_s
         self._done_s[cell.system] += weight_s
@@ -44,14 +45,14 @@ class Forecast:
         self._last = now
 
     def left_s(self) -> float:
-        """The time that is left."""
+        """The remaining time."""
         return sum(
             left_s * (self._took_s[system] + _GUESS * _GUESS_S) / (self._done_s[system] + _GUESS_S)
             for system, left_s in self._left_s.items()
         )
 
     def left(self) -> str:
-        """The time that is left, for people."""
+        """The remaining time, for people."""
         minutes = self.left_s() / 60
         return "under 1 min left" if minutes < 1 else f"{minutes:.0f} min left"
 

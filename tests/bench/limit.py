@@ -1,4 +1,4 @@
-"""The physical limit: what one stream gets on one link, measured in the same lab as the systems."""
+"""The physical limit: one stream on one link, measured in the same lab as the systems."""
 
 import json
 import shutil
@@ -43,11 +43,11 @@ with socket.create_connection((sys.argv[1], 5202)) as connection:
 
 @dataclass(frozen=True)
 class Limit:
-    """What a link can do.
+    """The speed of a link.
 
     Attributes:
-        payload_bytes_s: what one stream gets in either direction, the lesser of the two.
-        round_trip_s: the time for a byte there and back, the median, through sockets of two processes.
+        payload_bytes_s: bytes per second of one stream, the lesser of both directions.
+        round_trip_s: the median round-trip time of a byte, between sockets of two processes.
     """
 
     payload_bytes_s: float
@@ -55,7 +55,7 @@ class Limit:
 
 
 def missing() -> str:
-    """What this machine lacks to measure the limit; empty if nothing."""
+    """The programs that are missing to measure the limit; empty if none."""
     return "" if shutil.which("iperf3") else "no iperf3: run `apt-get install iperf3`"
 
 
@@ -64,7 +64,7 @@ def measure(lab: Lab) -> Limit:
 
     Raises:
         Missing: there is no iperf3.
-        BenchError: it failed.
+        BenchError: the measurement failed.
     """
     if lacking := missing():
         raise Missing(lacking)
@@ -107,7 +107,10 @@ def _running(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _await_listener(lab: Lab, port: int) -> None:
-    """Waits until a process on the first host listens. Connecting would take the only connection that it accepts."""
+    """Waits until a process on the first host listens.
+
+    Connecting would use up its only connection.
+    """
     deadline = time.monotonic() + _TIMEOUT_S
     wanted = f":{port:04X} "
     while time.monotonic() < deadline:

@@ -1,15 +1,15 @@
-"""Training loops: what is repeated in the workloads of the paper's figures 8 and 9, without the training.
+"""Training loops: the communication of the paper's figures 8 and 9, without the training.
 
-What a worker computes takes a time that is known before, different for each worker and step, so that all systems are
-given the same and none is slowed down by the processor. Models are as much smaller than the paper's as links are slower,
-so that communication takes the same part of the time.
+The time that a worker computes is fixed in advance, and differs between workers and steps. So all
+systems get the same times, and none is slowed down by the processor. Models are as much smaller
+than the paper's as the links are slower, so that communication takes the same part of the time.
 """
 
 from dataclasses import dataclass
 from itertools import accumulate
 
-# Computation takes from 4/8 to 12/8 of its mean, in an order that is different for each worker; the workers of all systems
-# calculate the same.
+# Computation takes from 4/8 to 12/8 of its mean, in an order that differs between workers. The
+# workers of all systems calculate the same times.
 _PARTS = 8
 _LEAST_PARTS = 4
 _KINDS = 9
@@ -23,10 +23,10 @@ class Loop:
 
     Attributes:
         model_bytes: the size of the model, and of a gradient.
-        steps: how many are made in a round.
-        compute_s: how long a worker computes before it has a gradient or a rollout, on average.
-        is_synchronous: whether each step waits for all workers, instead of the first ones.
-        rollout_part: if workers make rollouts instead of gradients, the model is so many times larger than one.
+        steps: the number of steps in a round.
+        compute_s: the mean time to compute a gradient or a rollout.
+        is_synchronous: `True` if each step waits for all workers, not only for the first ones.
+        rollout_part: for rollouts instead of gradients, the size of the model relative to one.
     """
 
     model_bytes: int
@@ -36,28 +36,29 @@ class Loop:
     rollout_part: int | None = None
 
     def describe(self) -> str:
-        """Its figures, for people."""
+        """The figures of the loop, for people."""
         return (
             f"A model has {self.model_bytes >> 20} MiB; computing takes {self.compute_s:g} s on average, half as long to "
             f"half as long again. {self.steps} steps a round."
         )
 
     def chosen(self, hosts: int) -> int:
-        """How many workers a step waits for."""
+        """The number of workers that a step waits for."""
         return hosts - 1 if self.is_synchronous else hosts // 2
 
     def computing_s(self, rank: int, step: int) -> float:
-        """How long a worker computes in its own step number `step`."""
+        """The time that worker `rank` computes in its step number `step`."""
         parts = _LEAST_PARTS + (_RANK_STRIDE * rank + _STEP_STRIDE * step) % _KINDS
         return self.compute_s * parts / _PARTS
 
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float) -> float:
         """The least time for all steps.
 
-        Synchronous: in each step, what the slowest worker has must still reach the others; and an allreduce at the limit
-        cannot have begun before the fastest one was ready. Whatever is more counts. Otherwise whatever is more: the time
-        until enough gradients or rollouts can be computed, for which a worker needs a model each but for the first one, and
-        the last one has arrived; or the time until the link of h0 has carried what h0 receives or sends.
+        Synchronous: the result of the slowest worker must still reach the others in each step, and
+        an allreduce at the limit cannot begin before the fastest worker is ready. The longer time
+        counts. Asynchronous: the longer of two times. One lasts until enough gradients or rollouts
+        are computed and the last one has arrived; for each but its first one, a worker needs a
+        model. The other lasts until the link of h0 has carried the bytes that h0 receives or sends.
         """
         workers = range(1, hosts)
         model_s = size_bytes / payload_bytes_s
@@ -77,14 +78,14 @@ class Loop:
         return max(ready[self.steps * self.chosen(hosts) - 1] + gift_s, max(received, sent) / payload_bytes_s)
 
     def needs(self, size_bytes: int, hosts: int) -> dict[int, tuple[int, int]]:
-        """How many bytes hosts cannot but receive and send, by rank."""
+        """The least bytes that hosts receive and send, by rank."""
         if self.is_synchronous:
             least = self.steps * (size_bytes * (hosts - 1) // hosts)
             return dict.fromkeys(range(hosts), (least, least))
         return {0: self._root_bytes(size_bytes, hosts)}
 
     def _root_bytes(self, size_bytes: int, hosts: int) -> tuple[int, int]:
-        """What h0 receives and sends at least; what it sends last is not waited for."""
+        """The least bytes that h0 receives and sends. The round does not wait for its last send."""
         each = size_bytes
         if self.rollout_part is not None:
             each = self.chosen(hosts) * (size_bytes // self.rollout_part)

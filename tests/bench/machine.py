@@ -1,4 +1,4 @@
-"""The machine that measures: how busy its processors are, and what it is."""
+"""The machine that measures: its description, and the load of its processors."""
 
 import os
 import platform
@@ -8,34 +8,34 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-# The kernel counts in ticks of 10 ms; of shorter times nothing is said.
+# The kernel counts in ticks of 10 ms, so shorter times have no result.
 _LEAST_TICKS: Final = 20
 BUSY: Final = 0.9
-"""From which part on the processors, not the links, may have been the limit."""
+"""Load of the processors from which they, instead of the links, may have been the limit."""
 
 
 class Processor:
-    """How busy all processors together were between two moments."""
+    """The load of all processors between two moments."""
 
     def __init__(self) -> None:
         self._before = self._after = (0, 0)
 
     def start(self) -> None:
-        """Notes the first moment."""
+        """Records the first moment."""
         self._before = _ticks()
 
     def stop(self) -> None:
-        """Notes the second one."""
+        """Records the second moment."""
         self._after = _ticks()
 
     def busy(self) -> float | None:
-        """The part of the processor time in between that was not idle; None if it was too short to say."""
+        """The busy share of the processor time in between; None if the time was too short."""
         total = self._after[1] - self._before[1]
         return None if total < _LEAST_TICKS * _processors() else (self._after[0] - self._before[0]) / total
 
 
 def _ticks() -> tuple[int, int]:
-    """Ticks that all processors were busy, and all ticks, since the machine was started."""
+    """The busy ticks of all processors, and all ticks, since the machine booted."""
     fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     idle = fields[3] + fields[4]
     return sum(fields) - idle, sum(fields)
@@ -46,7 +46,7 @@ def _processors() -> int:
 
 
 def describe() -> dict[str, str]:
-    """What this machine is."""
+    """A description of this machine."""
     cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
     pages_kib = int(Path("/proc/meminfo").read_text().split()[1])
@@ -60,19 +60,19 @@ def describe() -> dict[str, str]:
 
 
 def load() -> float:
-    """The processes that want to run, averaged over the last minute."""
+    """The number of runnable processes, averaged over the last minute."""
     return os.getloadavg()[0]
 
 
 def commit(root: Path) -> str:
-    """The commit that is checked out, and whether files differ from it."""
+    """The commit that is checked out, with a mark if files differ from it."""
     name = output(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"])
     changed = output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
     return f"{name or 'unknown'}{' with changes' if changed else ''}"
 
 
 def output(command: Sequence[str], timeout_s: float = 20) -> str:
-    """What a command prints; empty if it fails or is not there."""
+    """The output of a command; empty if the command fails or is missing."""
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):

@@ -24,7 +24,7 @@ _LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1}
 
 
 def write(results: Results, directory: Path) -> dict[str, Path]:
-    """Writes what can be drawn of the results; returns the files by their titles."""
+    """Writes all plots of the results; returns their files by title."""
     directory.mkdir(parents=True, exist_ok=True)
     figures = {}
     with mpl.rc_context(_STYLE):
@@ -88,7 +88,7 @@ def _late(results: Results) -> Any:
         return None
     figure, grid = plt.subplots(1, len(workloads), figsize=(3.4 * len(workloads), 2.8), squeeze=False)
     for axes, name in zip(grid[0], workloads, strict=True):
-        # Those who arrive together were measured as another workload.
+        # Hosts that arrive together belong to another workload.
         cells = results.cells(name.removesuffix("_late")) + results.cells(name)
         most = max((cell.hosts, cell.size_bytes) for cell in results.cells(name))
         cells = [cell for cell in cells if (cell.hosts, cell.size_bytes) == most]
@@ -105,7 +105,7 @@ def _late(results: Results) -> Any:
 
 
 def _training(results: Results, names: list[str]) -> Any:
-    """Bars for the steps in a second."""
+    """Bars of the steps per second."""
     workloads = [name for name in names if results.cells(name)]
     if not workloads:
         return None
@@ -170,7 +170,7 @@ def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) ->
 
 
 def _legend_below(figure: Any) -> None:
-    """One legend for all axes, of what is in any of them."""
+    """One legend for the entries of all axes."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()

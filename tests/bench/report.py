@@ -8,14 +8,14 @@ from . import targets
 from .results import Measurement, Results
 from .workloads import WORKLOADS, Workload
 
-# What takes less than this at the limit is a matter of latencies, and not compared with it.
+# A shorter time at the limit is dominated by latency, and is not compared with the limit.
 _COMPARED_FROM_S = 0.005
-# Shorter rounds end before the processor time is known to a percent.
+# Shorter rounds end before the processor time is known to one percent.
 _COSTLY_BYTES = 32 << 20
 
 
 def write(results: Results, path: Path) -> list[Path]:
-    """Writes the report to `path`, and the plots beside it; returns what was written."""
+    """Writes the report to `path`, and the plots beside it; returns the written files."""
     # Imported late: a developer's quick run needs no matplotlib.
     try:
         from . import plots
@@ -73,7 +73,7 @@ def _figures(figures: dict[str, Path], path: Path) -> Iterable[str]:
 
 
 def _standing(results: Results) -> list[str]:
-    """In short: how often Hoplite is ahead, and how many targets are met."""
+    """The summary: how often Hoplite is ahead, and how many targets are met."""
     verdicts = targets.verdicts(results)
     compared = [verdict for verdict in verdicts if verdict.peer is not None]
     lines = []
@@ -92,7 +92,7 @@ def _standing(results: Results) -> list[str]:
 
 
 def _verdicts(results: Results) -> list[str]:
-    """Who is ahead where, and which targets are met."""
+    """The comparison with the peers and the targets, cell by cell."""
     verdicts = targets.verdicts(results)
     if not verdicts:
         return []
@@ -135,7 +135,7 @@ def _met(is_met: bool | None) -> str:
 
 
 def tables(results: Results) -> str:
-    """The tables of all workloads that were measured."""
+    """The tables of all measured workloads."""
     measured = [workload for workload in WORKLOADS.values() if results.cells(workload.name)]
     return "\n\n".join(_table(results, workload) for workload in measured)
 
@@ -183,13 +183,13 @@ def _entry(cell: Measurement | None) -> str:
 
 
 def _figure(cell: Measurement, value: float) -> str:
-    """A time of a cell for people: of training loops, the steps in a second."""
+    """The time of a cell for people; for training loops, the steps per second."""
     loop = WORKLOADS[cell.workload].loop
     return seconds(value) if loop is None else f"{loop.steps / value:.2f}/s"
 
 
 def _emphasised(results: Results, cell: Measurement, entries: list[str]) -> list[str]:
-    """The entries of a row, the fastest of several in bold."""
+    """The entries of a row. The fastest of several is in bold."""
     best = [results.best(title, cell) for title in results.titles()]
     times = [found.median_s if found and found.median_s else float("inf") for found in best]
     if len(times) < 2 or min(times) == float("inf"):
@@ -223,7 +223,7 @@ def _foot(results: Results) -> list[str]:
 
 
 def _processor_times(results: Results) -> list[str]:
-    """What large collectives cost beside the peer that is the measure."""
+    """The processor time of large collectives, beside that of the reference peer."""
     rows = []
     for verdict in targets.verdicts(results):
         cell, ratio = verdict.cell, targets.processor_ratio(results, verdict.cell)
@@ -245,14 +245,14 @@ def _processor_times(results: Results) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """A time with three digits or so."""
+    """A time with about three digits."""
     if value < 0.1:
         return f"{value * 1e3:.3g} ms" if value else "0"
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
 def size(size_bytes: int) -> str:
-    """A size in the unit that leaves it a whole number."""
+    """A size in the largest unit that keeps it whole."""
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size_bytes % factor == 0:
             return f"{size_bytes // factor} {unit}"

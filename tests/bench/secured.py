@@ -2,9 +2,10 @@
 
     cd tests && sudo python3 -m bench.secured --mebibytes 64 --receivers 4 --rounds 5
 
-Each round sends an object from h0 to all other hosts once with each of them, one after the other, so that whatever else the machine does
-meets all alike. Every receiver compares what it got. Printed are the median, least and most seconds of each, beside S/B: the time that the
-bytes need at least to get into one host.
+Each round sends an object from h0 to all other hosts, once with each kind of security. The kinds
+take turns, so that other load on the machine affects all of them. Every receiver compares its
+bytes. The output has the median, least and most seconds of each kind, beside S/B: the least time
+for the bytes to reach one host.
 """
 
 import argparse
@@ -30,18 +31,18 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 KINDS: Final = ("neither", "token", "TLS")
 _WORKER: Final = "hoplite-bench-worker"
 _WORKLOAD: Final = "broadcast"
-#: What of an Ethernet packet is payload of TCP: see lab/plan.py.
+#: #: The share of an Ethernet packet that is payload of TCP: see lab/plan.py.
 _PAYLOAD: Final = 1448 / 1514
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120
 
 
 def measure(programs: Path, plan: Plan, size_bytes: int, rounds: int) -> dict[str, list[float]]:
-    """The seconds of each round, by what the cluster has.
+    """The seconds of each round, by kind of security.
 
     Raises:
         NotAvailable: this user cannot have a lab, or a program is missing.
-        BenchError: a receiver got something else, or nothing.
+        BenchError: a receiver got other bytes, or none.
     """
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")
@@ -49,7 +50,7 @@ def measure(programs: Path, plan: Plan, size_bytes: int, rounds: int) -> dict[st
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with ExitStack() as stack:
         teams = {kind: stack.enter_context(_cluster(programs, plan, size_bytes, kind)) for kind in KINDS}
-        # The first round opens connections, and is not counted.
+        # The first round opens connections, and does not count.
         for count in range(rounds + 1):
             for kind, team in teams.items():
                 seconds = team.round(_WORKLOAD, size_bytes, finishers, 0, _TIMEOUT_S).seconds
@@ -60,7 +61,7 @@ def measure(programs: Path, plan: Plan, size_bytes: int, rounds: int) -> dict[st
 
 @contextmanager
 def _cluster(programs: Path, plan: Plan, size_bytes: int, kind: str) -> Iterator[Team]:
-    """A lab of its own, with stores, and a worker on each host."""
+    """A separate lab, with stores, and a worker on each host."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         lab = stack.enter_context(Lab(plan))
@@ -98,14 +99,14 @@ def _security(programs: Path, place: Path, lab: Lab, kind: str) -> Sequence[str]
 
 
 def report(plan: Plan, size_bytes: int, found: dict[str, list[float]]) -> dict[str, Any]:
-    """What `--json` prints."""
+    """The output of `--json`."""
     limit_s = size_bytes / (plan.rate_bits_s / 8 * _PAYLOAD)
     medians = {kind: statistics.median(seconds) for kind, seconds in found.items()}
     return {"size_bytes": size_bytes, "receivers": plan.hosts - 1, "limit_s": limit_s, "seconds": found, "median_s": medians}
 
 
 def text(told: dict[str, Any]) -> str:
-    """The same for people."""
+    """The report for people."""
     lines = [f"{told['size_bytes']} bytes to {told['receivers']} hosts; S/B is {told['limit_s']:.3f} s", ""]
     lines += ["| with | s, median | least | most | beside neither |", "| --- | --- | --- | --- | --- |"]
     for kind, seconds in told["seconds"].items():
@@ -116,7 +117,7 @@ def text(told: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Measures, and prints what was found; returns the exit code."""
+    """Measures, and prints the report; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python3 -m bench.secured", description="TLS, a token and neither in one run. Needs root."
     )

@@ -1,4 +1,7 @@
-"""Runs everything: each number of hosts, system, workload and size. What fails is noted, and the rest goes on."""
+"""Runs every system, workload, size and number of hosts.
+
+A failure is recorded, and the rest continues.
+"""
 
 import statistics
 import sys
@@ -19,38 +22,38 @@ from .systems import SYSTEMS, Context, HopliteStores, System
 from .team import Team
 from .workloads import WORKLOADS, Workload, part_bytes
 
-# Objects below this may be moved before the clock starts: Hoplite keeps them in its directory.
+# Smaller objects may be moved before the clock starts: Hoplite keeps them in its directory.
 _PROVEN_FROM_BYTES: Final = 64 << 10
 _TIMEOUT_LEAST_S: Final = 30
-# The slowest that was seen, an allreduce by Ray, moves two objects for each host one after the other.
+# The slowest known case, an allreduce by Ray, moves two objects for each host one after another.
 _TIMEOUT_TIMES_SERIAL: Final = 6
-# A first round, which may open connections, counts only if that is a small part of what it takes at least.
+# A first round may open connections. It counts only if that is a small part of its least time.
 _COUNTED_FIRST_S: Final = 2
-# What takes less than this at the limit has all its rounds, and else as few as make a median; of a peer that is far behind, or
-# where a round takes very long, one.
+# A cell with a shorter time at the limit has all its rounds, and other cells have just enough for a
+# median. A peer far behind has one round, and so has a cell with very long rounds.
 _SHORT_S: Final = 1
 _MEDIAN_ROUNDS: Final = 3
 _FAR_BEHIND: Final = 1.1
 _VERY_LONG_S: Final = 8
-# But no cell of a system that is stuck again and again goes on for longer.
+# No cell of a system that hangs repeatedly continues for longer.
 _STUCK_S: Final = 60
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to run.
+    """The selection of a run.
 
     Attributes:
-        systems: their names.
-        workloads: their names.
-        hosts: the numbers of hosts. Late hosts are measured with the most of them, as in the paper.
-        sizes_bytes: of the objects. Training loops have their own.
-        sizes_of: the same of workloads that have others.
-        intervals: how long after each other late hosts arrive, in units of S/B.
-        late_from_bytes: the smallest object for which late hosts are measured.
-        rounds: how often each cell is measured.
-        cell_s: no further round of a cell begins after so long, if it has enough of them.
-        rate_bits_s: of the links.
+        systems: names of systems.
+        workloads: names of workloads.
+        hosts: numbers of hosts. Late hosts use only the largest number, as in the paper.
+        sizes_bytes: sizes of the objects. Training loops have their own.
+        sizes_of: sizes for workloads with other ones.
+        intervals: times between late arrivals, in units of S/B.
+        late_from_bytes: the smallest object for late arrivals.
+        rounds: the number of rounds of each cell.
+        cell_s: time after which no further round of a cell begins, if it has enough of them.
+        rate_bits_s: the rate of the links.
     """
 
     systems: tuple[str, ...]
@@ -69,9 +72,9 @@ class Suite:
     """One run."""
 
     def __init__(self, settings: Settings, context: Context, results: Results, store: Callable[[], None]) -> None:
-        """Prepares it; `store` is called whenever there is more in `results`.
+        """Prepares the run; `store` is called after each addition to `results`.
 
-        What is in `results` already is not measured again, but for what failed.
+        Cells in `results` are not measured again, except for failed ones.
         """
         self.settings = settings
         self.context = context
@@ -81,11 +84,11 @@ class Suite:
         self._forecast = Forecast(settings.rounds, settings.cell_s, _MEDIAN_ROUNDS)
 
     def run(self) -> None:
-        """Runs all that can be run on this machine.
+        """Runs everything that this machine can run.
 
         Raises:
             LabError: there can be no lab.
-            BenchError: there is no limit to compare with, or no system.
+            BenchError: the limit cannot be measured, or there is no system.
         """
         systems = self._systems()
         if not systems:
@@ -122,7 +125,7 @@ class Suite:
         return [system for system in found if system.name in self.results.systems]
 
     def _workloads_by_hosts(self) -> dict[int, list[Workload]]:
-        """Which workloads are measured on how many hosts."""
+        """The workloads by number of hosts."""
         found: dict[int, list[Workload]] = {}
         for workload in (WORKLOADS[name] for name in self.settings.workloads):
             for hosts in (workload.hosts,) if workload.hosts else self.settings.hosts:
@@ -130,7 +133,7 @@ class Suite:
         return found
 
     def _cells(self, system: System, hosts: int) -> list[Measurement]:
-        """What is to be measured and was not yet."""
+        """The cells that are still to measure."""
         if system.most_hosts is not None and hosts > system.most_hosts:
             self.results.missing[f"{system.name} on {hosts} hosts"] = f"it fits on {system.most_hosts} at most"
             return []
@@ -159,7 +162,10 @@ class Suite:
         return self.settings.sizes_of.get(workload.name, self.settings.sizes_bytes)
 
     def _measure(self, system: System, hosts: int, cells: list[Measurement]) -> None:
-        """Measures cells of a system; starts it anew after a failure, but not if that fails too."""
+        """Measures cells of a system.
+
+        Restarts the system after a failure, unless the restart fails.
+        """
         while cells:
             done = len(cells)
             try:
@@ -182,7 +188,7 @@ class Suite:
             path = registry.STATE / lab.name / "team.sock"
             running = ExitStack()
             team = Team(system.name, path, lab.plan.host_names)
-            # The team goes first at the end: that is how workers learn that they may end.
+            # The team ends first, because its end tells the workers to end.
             stack.enter_context(running)
             stack.enter_context(team)
             team.gather(running.enter_context(system.start(lab, path)))
@@ -226,7 +232,7 @@ class Suite:
         cell.crossed = (problems[0] if problems else "") if is_proven else None
 
     def _is_enough(self, cell: Measurement, took_s: float) -> bool:
-        """Whether a cell that took so long so far has all the rounds that it gets."""
+        """Returns `True` if a cell that took this long has all its rounds."""
         rounds = len(cell.seconds)
         if rounds >= self.settings.rounds or rounds == 0:
             return rounds > 0
@@ -262,7 +268,7 @@ def _say(text: str) -> None:
 
 
 def results_for(settings: Settings, root: Path, command: str) -> Results:
-    """Results with nothing measured yet."""
+    """Empty results."""
     return Results(
         started=machine.now(),
         commit=machine.commit(root),

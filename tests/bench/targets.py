@@ -1,6 +1,6 @@
-"""What is asked of Hoplite, and whether a run meets it.
+"""The targets of Hoplite, and the check that a run meets them.
 
-| what | asked |
+| what | target |
 | --- | --- |
 | broadcast and reduce of 64 MiB | within 3% of S/B and the latency of the chain |
 | broadcast and reduce of 1 MiB on 16 hosts | at most 50 ms and 48 ms on links of 200 Mbit/s |
@@ -8,10 +8,10 @@
 | allgather, reduce_scatter of 64 MiB | within 3% of S(n-1)/n/B |
 | all_to_all of 64 MiB | within 5% of S(n-1)/n/B |
 | gather of 64 MiB | within 2% of (n-1)S/B |
-| late arrivals | done within 5% of S/B after the last host came |
-| allreduce, late sources | within 5% of 2S(n-1)/n/B or S/B after the last host came, whichever is less, and S/nB |
-| from 1 MiB on | ahead of every peer, or level with one that is at the limit |
-| below 1 MiB | at most twice the time of the best peer; round trip of 1 KiB 3, allreduce of 32 KiB on 16 hosts 2.5 times |
+| late arrivals | done within 5% of S/B after the last arrival |
+| allreduce, late sources | within 5% of 2S(n-1)/n/B or S/B after the last arrival, the lesser, and S/nB |
+| from 1 MiB on | ahead of every peer, or level with a peer at the limit |
+| below 1 MiB | at most twice the best peer; round trip of 1 KiB 3, allreduce of 32 KiB on 16 hosts 2.5 times |
 | synchronous parameter server | ahead of every peer, or level with the best one |
 | allreduce of 64 MiB on 8 and 16 hosts | at most 1.3 times the processor time of Gloo |
 """
@@ -37,7 +37,7 @@ _SYSTEM: Final = "hoplite"
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _AHEAD_FROM_BYTES: Final = _MIB
-# From which size on, and how often the limit may fit into the time.
+# The smallest size for this target, and the largest permitted ratio of the time to the limit.
 _NEAR_LIMIT: Final = {
     "broadcast": (64 * _MIB, 1.03),
     "reduce": (64 * _MIB, 1.03),
@@ -47,9 +47,9 @@ _NEAR_LIMIT: Final = {
     "all_to_all": (64 * _MIB, 1.05),
     "gather": (64 * _MIB, 1.02),
 }
-# The same for one size and number of hosts.
+# The same for one size and one number of hosts.
 _NEAR_LIMIT_OF: Final = {("allreduce", _MIB, 16): 1.06}
-# Seconds, on links of 200 Mbit/s; on others they are nobody's target.
+# Seconds on links of 200 Mbit/s. Other links have no such target.
 _SECONDS_OF: Final = {("broadcast", _MIB, 16): 0.050, ("reduce", _MIB, 16): 0.048}
 _SECONDS_AT_BITS_S: Final = 200_000_000
 _CHAINS: Final = frozenset({"broadcast", "reduce"})
@@ -61,21 +61,21 @@ _SMALL: Final = 2.0
 _SMALL_OF: Final = {("round_trip", _KIB, 2): 3.0, ("allreduce", 32 * _KIB, 16): 2.5}
 
 LEAN_PEER: Final = "gloo"
-"""Whose processor time is the measure of Hoplite's."""
+"""The peer whose processor time is the reference."""
 _LEAN: Final = 1.3
 _LEAN_OF: Final = frozenset({("allreduce", 64 * _MIB, 8), ("allreduce", 64 * _MIB, 16)})
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one cell.
+    """The verdict on one cell.
 
     Attributes:
         cell: Hoplite's measurement.
-        peer: the best one of all peers; None if no peer has one.
-        is_near_limit: whether the target beside the limit is met; None if there is none.
-        is_near_peers: the same beside the peers.
-        is_lean: the same beside the processor time of Gloo.
+        peer: the best measurement of all peers; None if there is none.
+        is_near_limit: `True` if the target for the limit is met; None without such a target.
+        is_near_peers: the same for the target for the peers.
+        is_lean: the same for the target for the processor time of Gloo.
     """
 
     cell: Measurement
@@ -86,14 +86,14 @@ class Verdict:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether Hoplite is faster than every peer."""
+        """`True` if Hoplite is faster than every peer."""
         if self.cell.median_s is None or self.peer is None or self.peer.median_s is None:
             return False
         return self.cell.median_s < self.peer.median_s
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """One for each of Hoplite's cells, in the order of the tables."""
+    """A verdict on each of Hoplite's cells, in the order of the tables."""
     if _SYSTEM not in results.systems:
         return []
     title = results.systems[_SYSTEM]["title"]
@@ -109,7 +109,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def processor_ratio(results: Results, cell: Measurement) -> float | None:
-    """How often Gloo's processor time for the same fits into that of a cell; None if that is not known."""
+    """A cell's processor time relative to Gloo's time for the same cell; None if unknown."""
     title = results.systems.get(LEAN_PEER, {}).get("title", "")
     peer = results.best(title, cell)
     own_s, peer_s = cell.processor_s, peer.processor_s if peer is not None else None

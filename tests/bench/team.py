@@ -1,8 +1,8 @@
-"""The workers of one system, one on each host, and the rounds that they are told to make.
+"""The workers of one system, one on each host, and their rounds.
 
-A worker connects to a Unix socket, which is a file and therefore reached from every network namespace, and does what it
-is told, one line at a time; `hoplite-bench-worker` has the protocol. It is the same for all systems, so all of them
-are measured by the same code.
+A worker connects to a Unix socket, which is a file and therefore reachable from every network
+namespace. It obeys one command per line; `hoplite-bench-worker` has the protocol. All systems share
+the protocol, so that the same code measures them.
 """
 
 import os
@@ -23,7 +23,7 @@ from .machine import Processor
 _START_TIMEOUT_S: Final = 180
 _PREPARE_TIMEOUT_S: Final = 120
 _POLL_S: Final = 1.0
-# Between telling the workers when to begin and that moment: ample for all of them to read a line.
+# Time between the command to the workers and their start: enough for all of them to read a line.
 _LEAD_S: Final = 0.05
 _LEAD_PER_WORKER_S: Final = 0.002
 
@@ -33,9 +33,9 @@ class Round:
     """One measured round.
 
     Attributes:
-        seconds: from the first worker's start to the end of the last one that counts.
+        seconds: from the first worker's start to the end of the last worker that counts.
         after_last_s: the same from the last worker's start.
-        busy: which part of the machine's processor time was used meanwhile; None if it was too short to say.
+        busy: the busy share of the machine's processors; None if the round was too short.
     """
 
     seconds: float
@@ -44,10 +44,10 @@ class Round:
 
 
 class Team:
-    """Listens for workers when it is entered, and lets them go when it is left."""
+    """Listens for workers when it is entered, and releases them when it is left."""
 
     def __init__(self, system: str, path: Path, hosts: list[str]) -> None:
-        """Plans it: so many workers will connect to the socket at `path`, one from each of `hosts`."""
+        """Prepares a socket at `path` for one worker from each of `hosts`."""
         self.path = path
         self._system = system
         self._hosts = hosts
@@ -66,20 +66,20 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the connections, at which the workers end."""
+        """Closes the connections, which ends the workers."""
         for worker in self._workers.values():
             worker.connection.close()
         self._listener.close()
         self.path.unlink(missing_ok=True)
 
     def gather(self, starters: list["subprocess.Popen[bytes]"], timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Waits until all workers are there.
+        """Waits until all workers are connected.
 
         Args:
-            starters: the processes that start them; their end before that is an error.
-            timeout_s: how long to wait.
+            starters: the processes that start the workers. Their early end is an error.
+            timeout_s: the time limit.
         Raises:
-            Wedged: some did not come.
+            Wedged: some workers did not connect.
             BenchError: a starter ended.
         """
         self._starters = starters
@@ -113,13 +113,13 @@ class Team:
         """Makes one round: prepares, runs, checks the results, cleans up.
 
         Args:
-            workload: its name.
-            size_bytes: of each object.
+            workload: the name of the workload.
+            size_bytes: the size of each object.
             finishers: the ranks whose end stops the clock.
-            interval_s: how long after each other the ranks begin.
-            timeout_s: how long the run may take.
-            around: called with the run itself, so that it can look at the machine before and after.
-            loop: what is repeated, if it is a training loop.
+            interval_s: the time between the starts of two ranks.
+            timeout_s: the time limit of the run.
+            around: called with the run itself, so that it can measure the machine around it.
+            loop: the training loop, if the workload is one.
         Raises:
             Wedged: some workers did not answer in time; the message names them.
             BenchError: a worker failed, ended, or has a wrong result.
@@ -155,7 +155,7 @@ class Team:
         self._answers(command, "ok", timeout_s)
 
     def _answers(self, what: str, expected: str, timeout_s: float) -> list[str]:
-        """One answer of each worker, by rank."""
+        """One answer from each worker, by rank."""
         deadline = time.monotonic() + timeout_s
         answers: dict[int, str] = {}
         with selectors.DefaultSelector() as selector:
@@ -196,7 +196,10 @@ class _Worker:
             raise BenchError(f"a worker ended: {error}") from error
 
     def read_line(self, timeout_s: float) -> str:
-        """The next line; empty if the worker has ended. A line comes in one piece, or nearly so."""
+        """The next line; empty if the worker has ended.
+
+        A line arrives in one piece, or nearly so.
+        """
         self.connection.settimeout(max(timeout_s, 0.001))
         while b"\n" not in self._rest:
             try:

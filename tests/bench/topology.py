@@ -1,12 +1,14 @@
 """The reproductions in docs/topology.md: `python3 -m bench.topology`, or `make topology-report`.
 
 * EFLOPS, figure 16, and BlueConnect's model: simulated and computed by `hoplite topology`.
-* Cloud Collectives: ring, halving-doubling and the double binary tree in several orders of ranks, on a lab of racks. What runs there is
-  `topology_worker.py`, which moves the bytes of these collectives over plain sockets and knows nothing of Hoplite.
-* BlueConnect, and broadcasts, reduces and allreduces with labels and without: Hoplite itself, on labs of racks (`topology_lab.py`).
+* Cloud Collectives: ring, halving-doubling and the double binary tree in several orders of ranks,
+  on a lab of racks. `topology_worker.py` moves the bytes of these collectives over plain sockets,
+  without Hoplite.
+* BlueConnect, and broadcasts, reduces and allreduces with labels and without: Hoplite itself, on
+  labs of racks (`topology_lab.py`).
 * A program of MPI with the rankfile of `hoplite topology order`, and without, on a lab of racks.
 
-Without root the parts that need a lab keep what they said before, and so does the last one where there is no Open MPI.
+Without root, the parts that need a lab keep their earlier text. Without Open MPI, so does the last.
 """
 
 import argparse
@@ -40,7 +42,7 @@ _SWAPPED_ORDERS: Final = 10
 _MODELS: Final = ("ring", "halving-doubling", "double-binary-tree")
 _TIMEOUT_S: Final = 120
 
-# Those of the target: 8 hosts that stand in racks in turn, with links and uplinks of 200 Mbit/s.
+# The setup of the target: 8 hosts, placed in racks in turn, with links and uplinks of 200 Mbit/s.
 _BIASED: Final = ("broadcast", "reduce", "allreduce")
 _BIASED_SIZE: Final = 64 << 20
 _BIASED_RACKS: Final = (2, 4)
@@ -49,7 +51,7 @@ _BLUECONNECT_HOSTS: Final = 16
 _BLUECONNECT_SIZE: Final = 16 << 20
 _BLUECONNECT_UPLINKS: Final = (0.25, 0.5, 1)
 _NIC_BITS_S: Final = 200_000_000
-# Of a step, as the planner has it: 100 us of latency, and as much of the processor.
+# Of a step, as in the planner: 100 us of latency, and as much processor time.
 _STEP_S: Final = 2e-4
 
 _PEERS: Final = Path(__file__).with_name("peers")
@@ -58,13 +60,13 @@ _MPI_ROUNDS: Final = 5
 
 
 class Report:
-    """What the programs in a directory say."""
+    """The results of the programs in a directory."""
 
     def __init__(self, programs: Path) -> None:
         self.programs = programs
 
     def topology(self, *arguments: str | Path) -> Any:
-        """What a verb of `hoplite topology` prints as JSON."""
+        """The JSON output of a verb of `hoplite topology`."""
         command = [self.programs / "hoplite", "topology", *arguments]
         output = subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S).stdout
         return json.loads(output) if output.strip().startswith((b"{", b"[")) else None
@@ -160,7 +162,7 @@ class Report:
         return "\n".join(_table([["collective", "best", "as they come", "worst", "worst / best", "Spearman"], *sections]))
 
     def stock_mpi(self) -> str:
-        """Allreduces of Open MPI in the order in which hosts come, and in that of a rankfile from the prober.
+        """Allreduces of Open MPI in the order of the hosts, and in that of a rankfile.
 
         Raises:
             NotAvailable: this user cannot have a lab, or there is no Open MPI.
@@ -183,7 +185,7 @@ class Report:
                 ranks = directory / f"ranks-{size}"
                 with ranks.open("wb") as out:
                     subprocess.run([self.programs / "hoplite", "topology", "order", *order], check=True, stdout=out)
-                # In turn, so that what else the machine does disturbs both.
+                # In turn, so that other load on the machine affects both.
                 times: dict[Path, list[float]] = {as_they_come: [], ranks: []}
                 for _ in range(_MPI_ROUNDS):
                     for file, known in times.items():
@@ -198,14 +200,14 @@ class Report:
         self.topology("show", *arguments)
 
     def _orders(self, team: "Team", matrix: Path, model: str) -> list[str]:
-        """Measures a collective in the order that the solver finds, in some that are ever further from it, alternating, and the worst."""
+        """Measures a collective in the best order, in ever worse orders, and in the worst order."""
         rng = random.Random(1)
         shuffled = [rng.sample(range(_HOSTS), _HOSTS) for _ in range(200)]
         found = self.topology("order", "--matrix", matrix, "--for", model, "--size", str(_SIZE), "--seconds", "2")
-        # Hosts of racks come one after the other in a lab. As they come from a scheduler, they alternate.
+        # A lab lists the hosts rack by rack. A scheduler's list alternates between racks.
         as_they_come = [index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)]
         worst = max(shuffled, key=lambda order: self._cost(matrix, model, order))
-        # Their costs are spread between that of the best and those of shuffled orders.
+        # Their costs lie between the best cost and those of shuffled orders.
         orders = [found["order"], as_they_come, worst]
         for _ in range(_SWAPPED_ORDERS):
             order = list(orders[-1] if len(orders) > 3 else found["order"])
@@ -244,7 +246,7 @@ class Team:
             assert _pipe(worker.stdout).readline() == "ready\n"
 
     def measure(self, model: str, order: Sequence[int]) -> float:
-        """The median of the times that the slowest rank took, in seconds."""
+        """The median over the rounds of the slowest rank's time, in seconds."""
         times = []
         for _ in range(_ROUNDS):
             for worker in self._workers:
@@ -270,7 +272,7 @@ def _biased_rows(racks: int, without: dict[str, Measured], labelled: dict[str, M
 def _build_mpi_program(directory: Path) -> None:
     flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-o")
     subprocess.run(["mpicc.openmpi", *flags, directory / "mpi_allreduce", _PEERS / "mpi_allreduce.c"], check=True)
-    # Makes it wait where it would poll: many hosts share the machine's cores.
+    # Makes MPI block instead of polling, because many hosts share the machine's cores.
     subprocess.run(["gcc", "-shared", "-fPIC", *flags, directory / "idle.so", _PEERS / "idle.c", "-ldl"], check=True)
 
 
@@ -298,7 +300,7 @@ def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> fl
 
 
 def _range(times: Sequence[float]) -> str:
-    """The median, the least and the most."""
+    """The median, with the least and the most."""
     least, median, most = (_time(sorted(times)[index]) for index in (0, len(times) // 2, -1))
     return f"{median} ({least} to {most})"
 
@@ -309,7 +311,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value; equal ones share the mean of theirs."""
+    """The rank of each value; equal values share the mean of their ranks."""
     order = sorted(values)
     first = {value: index for index, value in reversed(list(enumerate(order)))}
     count = {value: order.count(value) for value in first}
@@ -335,7 +337,7 @@ def _table(rows: list[list[str]]) -> list[str]:
 
 
 def _replace(page: str, name: str, text: str) -> str:
-    """Puts `text` between the marks of a part of the page."""
+    """Replaces the text between the marks of a part of the page."""
     pattern = re.compile(f"(<!-- {name}: make topology-report -->\n).*?(<!-- end -->)", re.DOTALL)
     if not pattern.search(page):
         raise ValueError(f"the page has no marks for {name}")

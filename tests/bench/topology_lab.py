@@ -1,4 +1,4 @@
-"""Collectives of Hoplite on labs of racks, for `topology.py`: with labels and without, and by schedules that are set."""
+"""Collectives of Hoplite on labs of racks: with and without labels, and with fixed schedules."""
 
 import statistics
 import subprocess
@@ -23,12 +23,12 @@ _TIMEOUT_S: Final = 120
 
 @dataclass
 class Measured:
-    """What the rounds of one collective have shown.
+    """The results of the rounds of one collective.
 
     Attributes:
-        seconds: how long each took.
-        on_all: how many objects the uplinks of all racks carried upwards together.
-        on_busiest: how many that uplink carried upwards which carried most.
+        seconds: the time of each round.
+        on_all: the objects that the uplinks of all racks carried upwards together.
+        on_busiest: the objects that the busiest uplink carried upwards.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -36,13 +36,13 @@ class Measured:
     on_busiest: list[float] = field(default_factory=list)
 
     def add(self, seconds: float, objects: Sequence[float]) -> None:
-        """Takes in a round, with what each uplink carried."""
+        """Adds a round, with the objects that each uplink carried."""
         self.seconds.append(seconds)
         self.on_all.append(sum(objects))
         self.on_busiest.append(max(objects))
 
     def cells(self) -> list[str]:
-        """Time, median (least to most), and both medians of objects."""
+        """The time, median (least to most), and both medians of objects."""
         times = f"{statistics.median(self.seconds):.2f} ({min(self.seconds):.2f} to {max(self.seconds):.2f})"
         return [times, *(f"{statistics.median(objects):.2f}" for objects in (self.on_all, self.on_busiest))]
 
@@ -55,10 +55,10 @@ def measure(
     Args:
         programs: the directory of the binaries.
         plan: the lab. Ranks are in the order of its hosts.
-        workloads: their names.
-        size: of each object.
-        is_labelled: whether the stores say in which racks they are.
-        schedule: that of allreduces.
+        workloads: names of workloads.
+        size: the size of each object.
+        is_labelled: `True` if the stores are labelled with their racks.
+        schedule: the schedule of allreduces.
     Raises:
         NotAvailable: this user cannot have a lab, or a program is missing.
     """
@@ -72,7 +72,7 @@ def measure(
         place = stack.enter_context(tempfile.TemporaryDirectory())
         lab = stack.enter_context(Lab(plan))
         stack.enter_context(Hoplite(lab, programs, memory, [lab.hosts[-1].name], arguments, labels))
-        # The team goes first at the end: that is how workers learn that they may end.
+        # The team ends first, because its end tells the workers to end.
         running = stack.enter_context(ExitStack())
         team = stack.enter_context(Team("hoplite", Path(place) / "team.sock", plan.host_names))
         workers = [
@@ -82,7 +82,7 @@ def measure(
         team.gather(running.enter_context(ending(workers)))
         for workload, measured in found.items():
             finishers = WORKLOADS[workload].finishers(plan.hosts)
-            # The first round, which is not counted, tells the directory how long a transfer takes here.
+            # The first round does not count. It shows the directory the usual time of a transfer.
             for count in range(_ROUNDS + 1):
                 objects: list[float] = []
                 seconds = team.round(workload, size, finishers, 0, _TIMEOUT_S, _counting(lab, size, objects)).seconds
@@ -92,7 +92,7 @@ def measure(
 
 
 def _counting(lab: Lab, size: int, objects: list[float]) -> Callable[[Callable[[], None]], None]:
-    """Adds to `objects` how many of them each uplink carries upwards during a round."""
+    """Adds to `objects` the objects that each uplink carries upwards during a round."""
 
     def around(body: Callable[[], None]) -> None:
         before = lab.traffic()

@@ -1,7 +1,8 @@
-"""A rank of a collective that moves bytes over plain sockets: `topology_worker.py INDEX ADDRESS...`.
+"""A rank of a collective over plain sockets: `topology_worker.py INDEX ADDRESS...`.
 
-It connects to all others, says `ready`, and then runs what each line of its input asks for: `{"model", "order", "size"}`. It answers how many
-seconds that took. Nothing is added up: what is measured is the network.
+It connects to all others and prints `ready`. Then it runs the collective in each line of its input:
+`{"model", "order", "size"}`. It prints the seconds that the collective took. It adds up nothing,
+because only the network is measured.
 """
 
 import json
@@ -11,13 +12,13 @@ import threading
 import time
 
 PORT = 7500
-# The two trees of the double binary tree use the same pairs at the same time.
+# Both trees of the double binary tree use the same pairs at the same time.
 CHANNELS = 2
 CHUNK = bytes(64 << 10)
 CONNECT_TIMEOUT_S = 20
 
 Peers = dict[tuple[int, int], socket.socket]
-# What is sent to whom, and received from whom, at once.
+# Concurrent sends and receives: pairs of a rank and a number of bytes.
 Phase = tuple[list[tuple[int, int]], list[tuple[int, int]]]
 
 
@@ -51,7 +52,7 @@ def attempt(address: str) -> socket.socket:
 
 
 def receive(connection: socket.socket, length: int) -> bytes:
-    """Reads exactly so many bytes."""
+    """Reads exactly `length` bytes."""
     data = b""
     while len(data) < length:
         more = connection.recv(length - len(data))
@@ -62,7 +63,7 @@ def receive(connection: socket.socket, length: int) -> bytes:
 
 
 def drain(connection: socket.socket, length: int) -> None:
-    """Reads so many bytes, and forgets them."""
+    """Reads `length` bytes, and drops them."""
     buffer = bytearray(len(CHUNK))
     while length > 0:
         received = connection.recv_into(buffer, min(length, len(buffer)))
@@ -72,7 +73,7 @@ def drain(connection: socket.socket, length: int) -> None:
 
 
 def send(connection: socket.socket, length: int) -> None:
-    """Sends so many bytes."""
+    """Sends `length` bytes."""
     while length > 0:
         connection.sendall(CHUNK[: min(length, len(CHUNK))])
         length -= len(CHUNK)
@@ -92,12 +93,15 @@ def halving_doubling(ranks: int, rank: int, size: int) -> list[list[Phase]]:
 
 
 def double_binary_tree(ranks: int, rank: int, size: int) -> list[list[Phase]]:
-    """Two trees at once, with half of the bytes each: up, then down."""
+    """Two concurrent trees, each for half of the bytes: up, then down."""
     return [tree(ranks, rank, shift, size // 2) for shift in (0, 1)]
 
 
 def tree(ranks: int, rank: int, shift: int, size: int) -> list[Phase]:
-    """Ranks [i, j] have the root (i + j) / 2; in the second tree rank r is in the place of r + 1."""
+    """Ranks [i, j] have the root (i + j) / 2.
+
+    In the second tree, rank r takes the place of r + 1.
+    """
     place = (rank + shift) % ranks
     low, high = 0, ranks - 1
     parent = None
@@ -130,7 +134,7 @@ def run(peers: Peers, order: list[int], channel: int, phases: list[Phase]) -> No
 
 
 def main() -> None:
-    """Does what its input asks for, until that ends."""
+    """Runs the collectives of its input until the input ends."""
     own, addresses = int(sys.argv[1]), sys.argv[2:]
     peers = connect(own, addresses)
     print("ready", flush=True)

@@ -2,14 +2,15 @@
 
     cd tests && sudo ../python/.venv/bin/python -m bench.weights --megabytes 128 --versions 6
 
-Runs in the environment of the Python package (`make python`), which has torch. The trainer, on h0, puts one version after the other
-with `hoplite.torch.put_state_dict`; a worker on each other host gets it into tensors that it has, and compares every
-element. In the middle of the version in the middle one worker is killed, or its whole host, and one more host begins to get. Printed
-is how long each version took, from the call of the put until the last of the workers that stay has it, beside S/B: the
-time that its bytes need at least to get into one host.
+Runs in the environment of the Python package (`make python`), which has torch. The trainer, on h0,
+puts one version after another with `hoplite.torch.put_state_dict`. A worker on each other host gets
+it into existing tensors, and compares every element. In the middle of the middle version, one
+worker or its whole host is killed, and one more host begins to get. The output has the time of each
+version, from the call of the put until the last of the remaining workers has it, beside S/B: the
+least time for the bytes to reach one host.
 
-The workers are processes of the machine, which talk with the stores of their hosts over Unix sockets: only what the stores send each other goes
-over the links.
+The workers are processes of the machine, and talk to the stores of their hosts over Unix sockets.
+So only the bytes between stores cross the links.
 """
 
 import argparse
@@ -31,11 +32,11 @@ from .errors import BenchError, Missing
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = "policy"
-#: Large ones, as models have, and a rest.
+#: #: Large tensors, as models have, and a rest.
 _TENSORS: Final = 24
-#: What of an Ethernet packet is payload of TCP: see lab/plan.py.
+#: #: The share of an Ethernet packet that is payload of TCP: see lab/plan.py.
 _PAYLOAD: Final = 1448 / 1514
-#: The version before the last, the last, the one that is put, and one that is being deleted.
+#: #: The last two versions, the one that is being put, and one that is being deleted.
 _VERSIONS_KEPT: Final = 4
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120.0
@@ -43,7 +44,7 @@ _POLL_S: Final = 0.01
 
 
 def weights(size_bytes: int, version: int) -> dict[str, Any]:
-    """A model of which every element says where it is and of which version."""
+    """A model in which every element encodes its position and its version."""
     import torch
 
     length = max(1, size_bytes // _TENSORS // 4)
@@ -51,7 +52,7 @@ def weights(size_bytes: int, version: int) -> dict[str, Any]:
 
 
 def work(pipe: Connection, socket: str, size_bytes: int, last: int) -> None:
-    """A worker: gets each version that is newer than what it has, once it may begin, and says when it had it."""
+    """A worker: waits for the start, gets each newer version, and reports its arrival time."""
     import torch
 
     import hoplite
@@ -83,7 +84,7 @@ class Worker:
     process: Any
 
     def told(self) -> Any:
-        """What it says next."""
+        """The worker's next report."""
         try:
             if self.pipe.poll(_TIMEOUT_S):
                 return self.pipe.recv()
@@ -93,7 +94,7 @@ class Worker:
         raise BenchError(f"the worker of {self.host} says nothing for {_TIMEOUT_S:g} s")
 
     def had(self, version: int) -> float:
-        """When it had the version."""
+        """The time at which the worker had the version."""
         told: tuple[int, float] = self.told()
         if told[0] != version:
             raise BenchError(f"the worker of {self.host} has version {told[0]}, and {version} was put")
@@ -104,7 +105,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     """Sends all versions.
 
     Raises:
-        Missing: the package is not there.
+        Missing: the package is missing.
         NotAvailable: this user cannot have a lab.
         BenchError: a worker failed.
     """
@@ -176,8 +177,8 @@ def _socket(lab: Lab, host: str) -> str:
 
 
 def _started(lab: Lab, size_bytes: int, last: int, cleanup: ExitStack) -> list[Worker]:
-    """A worker for each host but the first, all of which wait until they may begin."""
-    # Forked, so that not each imports torch anew.
+    """A worker for each host except the first. All wait until they may begin."""
+    # Forked, so that torch is imported only once.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "hoplite.torch"])
     workers = []

@@ -1,11 +1,13 @@
-"""What is measured: the workloads of the paper's figures 5 to 9 and more collectives, their clocks, and their limits.
+"""The workloads of the paper's figures 5 to 9 and further collectives, their clocks, and their
+limits.
 
-Hoplite, section 6.1. Every host first puts what it has to give, and the clock starts when all of that has succeeded,
-with the first call of the collective. It stops when the last host that gets something has all of it. Elements are f32,
-the operation is the sum. Sections 6.2 to 6.4 have the training loops, which are in `loops.py`.
+Hoplite, section 6.1. Every host first puts its sources. When all puts have succeeded, the clock
+starts with the first call of the collective. It stops when the last receiving host has all its
+bytes. Elements are f32, the operation is the sum. Sections 6.2 to 6.4 have the training loops,
+which are in `loops.py`.
 
-Whatever the system, a worker on each host is told when to begin, and says when it began and ended, by the clock of the
-machine that all of them share.
+For every system, a worker on each host gets its start time, and reports when it began and ended, by
+the clock of the machine that all of them share.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,7 +22,7 @@ _ELEMENT_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class Need:
-    """How many bytes a host cannot but receive and send over its link."""
+    """The least bytes that a host receives and sends over its link."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -31,17 +33,17 @@ class Workload:
     """One kind of collective.
 
     Attributes:
-        name: what workers are told.
-        title: for people.
-        figure: in the paper; empty if it is not there.
-        definition: from when to when it is measured.
-        finishers: the ranks whose end stops the clock, of so many hosts.
-        limit_factor: the least time, in units of S/B, on so many hosts that arrive together.
-        needs: what the hosts must move, by rank, for a size and a number of hosts.
-        is_split: whether hosts have or get equal parts of what is measured, instead of the whole of it.
-        is_late: whether the hosts arrive one after the other.
-        hosts: the number of hosts, if it has only one.
-        loop: what is repeated, if it is a training loop; its limit is then its own.
+        name: the name for workers.
+        title: the name for people.
+        figure: the figure in the paper; empty if there is none.
+        definition: the start and the end of the clock.
+        finishers: the ranks whose end stops the clock, by number of hosts.
+        limit_factor: the least time in units of S/B, for hosts that arrive together.
+        needs: the bytes that hosts must move, by rank, for a size and a number of hosts.
+        is_split: `True` if each host gives or gets one of several equal parts.
+        is_late: `True` if the hosts arrive one after another.
+        hosts: the only number of hosts, if it is fixed.
+        loop: the training loop, if it is one; the limit is then that of the loop.
     """
 
     name: str
@@ -57,11 +59,11 @@ class Workload:
     loop: Loop | None = None
 
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float, interval_s: float = 0) -> float:
-        """The least time that it can take where a link carries so many bytes of payload a second."""
+        """The least time at this payload rate of a link."""
         if self.loop is not None:
             return self.loop.limit_s(hosts, size_bytes, payload_bytes_s)
         transfer_s = size_bytes / payload_bytes_s
-        # What the last one has must still reach another host.
+        # The bytes of the last host must still reach another host.
         late_s = (hosts - 1) * interval_s + transfer_s if self.is_late else 0
         return max(late_s, self.limit_factor(hosts) * transfer_s)
 
@@ -91,15 +93,16 @@ def _allreduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
 
 
 def part_bytes(size: int, hosts: int) -> int:
-    """One of as many equal parts as there are hosts, in whole elements."""
+    """One of `hosts` equal parts, in whole elements."""
     return size // _ELEMENT_BYTES // hosts * _ELEMENT_BYTES
 
 
 def _split(name: str, title: str, definition: str, needs: Callable[[int, int], Need]) -> Workload:
-    """A collective of parts: all end with what they get, and each host moves all parts but one, in one direction or both.
+    """A collective of parts: all hosts get a result, and each host moves all parts except one.
 
-    A host that ends with parts of all others receives them, and nobody can send less for it: (n-1)S/n. A host that has a
-    part for each other one sends these, and no two can become one on the way, as they have different receivers: (n-1)S/n.
+    A host that gets the parts of all others receives (n-1)S/n, and cannot receive less. A host with
+    a part for each other host sends (n-1)S/n, because parts with different receivers cannot be
+    combined.
     """
     return Workload(
         name=name,

@@ -1,11 +1,12 @@
-"""Hosts on one machine: network namespaces whose links have the rate, the queue and the failures that a test wants.
+"""Hosts on one machine: network namespaces whose links have a given rate, queue and failures.
 
-Each host is a network namespace with one interface, a name and an address. A pair of token buckets shapes its link, one
-for each direction. The links meet in bridges, which live in a namespace of their own.
+Each host is a network namespace with one interface, a name and an address. A pair of token buckets
+shapes its link, one for each direction. The links meet in bridges, which have a namespace of their
+own.
 
-* `plan`: what to build, and with which commands. Pure.
-* `lab`: builds it, cuts it, counts its bytes, takes it down.
-* `registry`: which labs there are, who owns them, and how one is removed, also when its owner crashed.
+* `plan`: the hosts and links, and the commands that build them. Pure.
+* `lab`: builds a lab, cuts links, counts bytes, and removes the lab.
+* `registry`: all labs of the machine and their owners, and the removal of labs after a crash.
 * `daemons`: Hoplite's directory and stores, one store on each host.
 * `__main__`: the command line.
 

@@ -21,7 +21,7 @@ _LOG_LINES: Final = 10
 
 
 class Daemon:
-    """A daemon on a host. It is known by its process id, and nothing else is ever signalled."""
+    """A daemon on a host. Only its own process is ever signalled."""
 
     def __init__(self, name: str, process: "subprocess.Popen[str]", log: Path) -> None:
         self.name = name
@@ -29,41 +29,41 @@ class Daemon:
         self.log = log
 
     def await_ready(self) -> None:
-        """Waits until it says that it is ready: a store, that it has a session with each shard, and its memory.
+        """Waits until the daemon is ready: a store has a session with each shard, and its memory.
 
         Raises:
-            LabError: it ended instead, or took too long; the message has the end of its log.
+            LabError: it ended, or took too long; the message has the end of its log.
         """
         assert self.process.stdout is not None
         timer = threading.Timer(_START_TIMEOUT_S, self.process.kill)
         timer.start()
-        # The first line says where it listens.
+        # The first line has its addresses.
         is_ready = any(line == "ready\n" for line in self.process.stdout)
         timer.cancel()
         if not is_ready:
             raise LabError(f"{self.name} did not get ready: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of its log."""
+        """The end of the daemon's log."""
         return " | ".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     def is_running(self) -> bool:
-        """Whether it has not ended yet."""
+        """`True` until the daemon has ended."""
         return self.process.poll() is None
 
     def terminate(self) -> None:
-        """Asks it to end, without waiting for that."""
+        """Asks the daemon to end, without waiting."""
         if self.is_running():
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kills it at once, as a crash would. Its host lives on, and closes its connections."""
+        """Kills the daemon, as a crash does. Its host lives on, and closes its connections."""
         if self.is_running():
             self.process.kill()
         self.process.communicate()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for its end, and kills it after `timeout_s`."""
+        """Waits for the daemon's end, and kills it after `timeout_s`."""
         try:
             self.process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -73,11 +73,11 @@ class Daemon:
 class Hoplite:
     """Starts shards and stores when it is entered, and ends them when it is left.
 
-    Clients on a host find its store by `HOPLITE_SOCKET`, which is set for all commands there.
+    Clients on a host find its store through `HOPLITE_SOCKET`, which is set for all commands there.
 
     Attributes:
-        shards: by host.
-        stores: by host.
+        shards: shards by host.
+        stores: stores by host.
     """
 
     def __init__(
@@ -90,16 +90,16 @@ class Hoplite:
         labels: Mapping[str, str] | None = None,
         security: Sequence[str] = ("--insecure",),
     ) -> None:
-        """Plans it.
+        """Prepares the daemons.
 
         Args:
-            lab: where it is to run; must be entered already.
+            lab: the lab, which must be entered already.
             programs: the directory of the binaries, such as `target/release`.
-            memory: the arena of each store, or of all of them.
-            shard_hosts: the hosts that have a shard of the directory.
+            memory: the size of each store's arena, or of all arenas.
+            shard_hosts: the hosts with a shard of the directory.
             store_arguments: more arguments for each store.
-            labels: where stores say that they are, as `rack=0`, by host.
-            security: what all daemons are told of it.
+            labels: the labels of stores, such as `rack=0`, by host.
+            security: the security arguments of all daemons.
         """
         self.lab = lab
         self.programs = programs.resolve()
@@ -113,7 +113,7 @@ class Hoplite:
         self._files = registry.STATE / lab.name
 
     def __enter__(self) -> Self:
-        """Starts the daemons; returns when each store has a session with each shard, and its memory.
+        """Starts the daemons, and waits until each store is ready.
 
         Raises:
             LabError: a program is missing, or does not start.
@@ -136,7 +136,7 @@ class Hoplite:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all daemons: the stores first, so that they can say goodbye to the directory."""
+        """Ends all daemons: the stores first, so that they can leave the directory."""
         self._end()
 
     def start_shard(self, host: Host) -> None:
@@ -146,7 +146,7 @@ class Hoplite:
         self.shards[host.name].await_ready()
 
     def start_store(self, host: Host) -> None:
-        """Starts the store of a host, without waiting for anything."""
+        """Starts the store of a host, without waiting."""
         directory = ",".join(f"{shard.address}:{_DIRECTORY_PORT}" for shard in self._shard_hosts)
         arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--print-addresses", *self.security]
         arguments += ["--directory", directory, "--node-id", host.name]
@@ -160,7 +160,7 @@ class Hoplite:
         return host.run([self.programs / "hoplite", *arguments], **options)
 
     def status(self, host: Host) -> dict[str, Any]:
-        """What the store of a host says of itself; nothing while it does not answer."""
+        """The status of a host's store; empty while it does not answer."""
         result = self.client(host, "status", "--json", capture_output=True, text=True, check=False)
         found = json.loads(result.stdout) if result.returncode == 0 else {}
         assert isinstance(found, dict)

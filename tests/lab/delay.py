@@ -1,7 +1,8 @@
 """Delays the frames of a rack's uplink.
 
-Kernels without netem cannot delay packets, so a process does: it stands between the bridges of the rack and of the middle, and
-passes each frame on after its time. It carries some ten megabits per second, which is enough for probes and small objects.
+Kernels without netem cannot delay packets, so a process does: it stands between the bridges of the
+rack and of the middle, and forwards each frame after a delay. It carries about ten megabits per
+second, which is enough for probes and small objects.
 """
 
 import fcntl
@@ -25,15 +26,15 @@ _TUN: Final = "/dev/net/tun"
 _SET_INTERFACE: Final = 0x400454CA
 _TAP: Final = 0x0002 | 0x1000
 _FRAME_BYTES: Final = 2048
-# More wait for their time than a queue of the lab holds: then they are lost, as there.
+# More frames than a queue of the lab holds are dropped, as in such a queue.
 _MAX_WAITING: Final = 4096
 
 
 class Delay:
-    """A longer way between a rack and the middle, from when it is entered until it is left."""
+    """A longer delay between a rack and the middle, while it is entered."""
 
     def __init__(self, lab: Lab, rack: str, delay_s: float) -> None:
-        """Plans that each frame over the uplink of `rack` is `delay_s` longer on its way, in either direction."""
+        """Prepares to delay frames over the uplink of `rack`, in both directions, by `delay_s`."""
         if rack not in lab.plan.rack_names:
             raise ValueError(f"there is no rack {rack!r}")
         self._rack = rack
@@ -69,7 +70,7 @@ class Delay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Takes it away again."""
+        """Removes the process from between the bridges."""
         self._end()
         self._ip(f"link set {self._rack} master middle up", f"link set up-{self._rack} master br-{self._rack} up")
 
@@ -83,7 +84,7 @@ class Delay:
 
 
 def relay(delay_s: float, one: int, other: int) -> None:
-    """Passes frames from each device to the other one, `delay_s` later, for ever."""
+    """Forwards frames between two devices, `delay_s` later, without end."""
     to = {one: other, other: one}
     waiting: deque[tuple[float, int, bytes]] = deque()
     while True:
@@ -92,7 +93,7 @@ def relay(delay_s: float, one: int, other: int) -> None:
             frame = os.read(device, _FRAME_BYTES)
             if len(waiting) < _MAX_WAITING:
                 waiting.append((time.monotonic() + delay_s, to[device], frame))
-        # All are delayed by the same time, so that the first that came is the first that goes.
+        # All frames have the same delay, so their order stays the same.
         while waiting and waiting[0][0] <= time.monotonic():
             _, device, frame = waiting.popleft()
             try:

@@ -1,4 +1,4 @@
-"""A lab: hosts that exist for as long as somebody needs them."""
+"""A lab: hosts that exist while it is entered."""
 
 import json
 import os
@@ -22,17 +22,17 @@ RSH: Final = _PACKAGE / "rsh.sh"
 _DISABLED: Final = 0
 _FORWARDING: Final = 3
 
-# A local address that no host has.
+# A link-layer address that no host has.
 _NOBODY: Final = "02:00:00:00:00:00"
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """How many bytes went over a link since the lab was made, headers included.
+    """The bytes over a link since the lab was built, with headers.
 
     Attributes:
-        received_bytes: those that the host, or the rack, received.
-        sent_bytes: those that it sent.
+        received_bytes: bytes that the host or the rack received.
+        sent_bytes: bytes that it sent.
     """
 
     received_bytes: int
@@ -51,8 +51,8 @@ class Host:
 
     Attributes:
         lab: the name of the lab.
-        name: its own name, which is also its hostname, and which all hosts resolve.
-        address: its IPv4 address.
+        name: the name of the host, which is also its hostname, and which all hosts resolve.
+        address: the IPv4 address.
     """
 
     lab: str
@@ -66,7 +66,7 @@ class Host:
     def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
         """Starts a command on this host; options are those of `subprocess.Popen`.
 
-        The process id is that of the command itself. What still runs when the lab ends is killed.
+        The process id belongs to the command itself. Running processes are killed with the lab.
         """
         return subprocess.Popen(self.command(command), **options)
 
@@ -78,13 +78,13 @@ class Host:
 class Lab:
     """Builds a lab when it is entered, and removes it when it is left.
 
-    If its process is killed, a watcher removes the lab; if that is killed too, whoever makes the next lab does.
-    Not for use by several threads at once.
+    If the owning process is killed, a watcher removes the lab. If the watcher is killed too, the
+    next lab does. A lab must not be used by several threads at once.
 
     Attributes:
-        plan: what is built.
-        name: what it is called; empty until it is built.
-        allowed_congestion_control: whether the machine's list of what namespaces may use was changed.
+        plan: the plan of the lab.
+        name: the name of the lab; empty until it is built.
+        allowed_congestion_control: `True` if the machine's list for namespaces was changed.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -95,7 +95,7 @@ class Lab:
 
     @classmethod
     def existing(cls, name: str | None = None) -> Self:
-        """A lab that another process owns: the one called `name`, or the only one there is. Must not be entered.
+        """A lab of another process: the one called `name`, or the only one. Must not be entered.
 
         Raises:
             LabError: there is no such lab, or there are several.
@@ -115,7 +115,7 @@ class Lab:
 
         Raises:
             NotAvailable: this machine or user cannot have one.
-            LabError: something else went wrong; nothing is left over.
+            LabError: another failure; nothing is left over.
         """
         system.require()
         with registry.locked():
@@ -154,14 +154,17 @@ class Lab:
         system.configure(switch, self.plan.ports_script())
 
     def _set(self, member: str, sysctls: dict[str, str]) -> None:
-        """Sets kernel settings of a namespace, and turns IPv6 off, whose own messages would be counted."""
+        """Sets kernel settings of a namespace. Turns IPv6 off, whose messages would be counted."""
         off = "echo 1 | tee /proc/sys/net/ipv6/conf/*/disable_ipv6 >/dev/null 2>&1 || true"
         lines = [f"echo {value} > /proc/sys/{path}" for path, value in sysctls.items()]
         script = "\n".join(["set -e", *lines, off])
         system.run(["nsenter", f"--net=/run/netns/{member}", "--", "sh", "-c", script])
 
     def _watch(self) -> None:
-        """Starts the process that removes this lab if this process is killed: its end closes the pipe between them."""
+        """Starts the watcher.
+
+        The end of this process closes the pipe to it, and it removes the lab.
+        """
         self._watcher = subprocess.Popen(
             [sys.executable, "-m", _PACKAGE.name, "watch", self.name],
             stdin=subprocess.PIPE,
@@ -181,14 +184,14 @@ class Lab:
         """The host called `name`.
 
         Raises:
-            LabError: there is none.
+            LabError: there is no such host.
         """
         if name not in self.plan.host_names:
             raise LabError(f"there is no host {name!r}; there are {_list(self.plan.host_names)}")
         return self.hosts[self.plan.host_names.index(name)]
 
     def cut(self, link: str) -> None:
-        """Cuts the link of a host, or of a rack, in the middle: nobody is told, packets vanish.
+        """Cuts the link of a host or a rack: packets vanish, without any error.
 
         Raises:
             LabError: there is no such link.
@@ -196,7 +199,7 @@ class Lab:
         self._set_port(link, _DISABLED)
 
     def repair(self, link: str) -> None:
-        """Repairs a link that was cut.
+        """Repairs a cut link.
 
         Raises:
             LabError: there is no such link.
@@ -204,7 +207,7 @@ class Lab:
         self._set_port(link, _FORWARDING)
 
     def set_rate(self, host: str, rate_bits_s: int) -> None:
-        """Has the link of a host carry so much from now on, in both directions: a bad cable.
+        """Sets the rate of a host's link, in both directions: a bad cable.
 
         Raises:
             LabError: there is no such host.
@@ -213,20 +216,20 @@ class Lab:
             system.run(["tc", "-netns", namespace(self.name, member), *self.plan.slowed(interface, rate_bits_s)])
 
     def cut_between(self, one: str, other: str) -> None:
-        """Cuts two hosts off from each other, and from nobody else: nobody is told, packets vanish.
+        """Cuts the connection between two hosts only: packets vanish, without any error.
 
         Raises:
             LabError: there is no such host.
         """
         for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
-            # Frames go to a station that is not there.
+            # Frames go to an address that does not exist.
             self._neighbour(host, "replace", peer.address, "lladdr", _NOBODY, "nud", "permanent")
 
     def repair_between(self, one: str, other: str) -> None:
-        """Lets two hosts reach each other again.
+        """Repairs the connection between two hosts.
 
         Raises:
-            LabError: there is no such host, or they were not cut off.
+            LabError: there is no such host, or the connection was not cut.
         """
         for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
             self._neighbour(host, "del", peer.address)
@@ -236,7 +239,7 @@ class Lab:
         system.run([*command, "dev", INTERFACE])
 
     def kill(self, host: str) -> None:
-        """Cuts the link of a host and then kills all of its processes, so that no other host hears of their end.
+        """Cuts the link of a host, and then kills all its processes: no packet reveals their end.
 
         Raises:
             LabError: there is no such host.
@@ -245,17 +248,17 @@ class Lab:
         registry.end_processes([namespace(self.name, host)])
 
     def traffic(self) -> dict[str, Traffic]:
-        """How many bytes went over each link so far."""
+        """The bytes over each link so far."""
         text = system.run(["ip", "-netns", namespace(self.name, SWITCH), "-json", "-stats", "link", "show"])
         found = {port["ifname"]: port["stats64"] for port in json.loads(text)}
         return {
-            # What leaves the port of the bridge is what the host receives.
+            # The host receives the bytes that leave the port of the bridge.
             link: Traffic(received_bytes=found[link]["tx"]["bytes"], sent_bytes=found[link]["rx"]["bytes"])
             for link in self.plan.links
         }
 
     def environment(self) -> dict[str, str]:
-        """The environment for commands that reach other hosts with `RSH` in the place of ssh."""
+        """The environment for commands that reach other hosts with `RSH` instead of ssh."""
         return {**os.environ, "HOPLITE_LAB": self.name}
 
     def _set_port(self, link: str, state: int) -> None:
@@ -266,7 +269,7 @@ class Lab:
 
 
 def watch(name: str, owner: IO[bytes]) -> None:
-    """Waits until the other end of `owner` is closed, and removes the lab if it is still there."""
+    """Waits until the other end of `owner` is closed, and removes the lab if it still exists."""
     owner.read()
     with registry.locked():
         if name in registry.names():

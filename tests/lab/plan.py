@@ -1,16 +1,18 @@
-"""What a lab consists of, and the commands that build it. Nothing is done here.
+"""The parts of a lab, and the commands that build it. This module executes nothing.
 
 The figures of a link, all measured with iperf3 on Linux 6.18:
 
-* A *bucket* of 1 ms of the rate. A larger one lets that much more of each message through unshaped.
-* *Segments* that the kernel hands down whole (GSO) of at most 16 KiB. With the usual 64 KiB, one hop of a link of
-  200 Mbit/s holds every message up for 2.6 ms, which no real link does.
-* A *queue* at the port of a switch of 10 ms of the rate, and at least 512 KiB, which commodity switches give to a busy
-  port: sixteen hosts can send 32 KiB each to one at the same moment without a loss. Links that are slower than real
-  ones do not make objects smaller, so it is the bytes that count.
-* A queue at the host of 1000 packets, which is Linux's default. A host whose own queue overflows is not what is tested.
+* A *bucket* of 1 ms of the rate. A larger one lets that much more of each message pass unshaped.
+* *Segments* that the kernel passes on whole (GSO) of at most 16 KiB. With the usual 64 KiB, one hop
+  of a link of 200 Mbit/s delays every message by 2.6 ms, which no real link does.
+* A *queue* at the port of a switch of 10 ms of the rate, and at least 512 KiB, which commodity
+  switches give to a busy port: sixteen hosts can send 32 KiB each to one at the same moment without
+  a loss. Objects do not shrink on slower links, so the bytes count.
+* A queue at the host of 1000 packets, which is Linux's default. Overflowing host queues are not
+  under test.
 
-One stream then gets 1448/1514 = 95.6% of the rate as payload, since the buckets count Ethernet's headers too.
+One stream then gets 1448/1514 = 95.6% of the rate as payload, because the buckets count Ethernet's
+headers too.
 """
 
 import re
@@ -31,10 +33,10 @@ _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 def parse_rate(text: str) -> int:
-    """The bits per second that a text like `200mbit`, `1gbit` or `64kbit` stands for.
+    """Parses bits per second from a text like `200mbit`, `1gbit` or `64kbit`.
 
     Raises:
-        ValueError: it is none of these, or not positive.
+        ValueError: the text has another form, or is not positive.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
     rate = float(match[1]) * _UNITS[match[2]] if match else 0
@@ -45,17 +47,19 @@ def parse_rate(text: str) -> int:
 
 @dataclass(frozen=True)
 class Plan:
-    """How many hosts, and how they are connected.
+    """The hosts and their connections.
 
     Attributes:
-        hosts: their number; they are called `h0`, `h1` and so on.
+        hosts: the number of hosts; they are called `h0`, `h1` and so on.
         rate_bits_s: the rate of each host's link, in each direction.
-        racks: into how many racks of consecutive hosts, as equal as can be, they are divided. With one rack all links
-            meet in one bridge; with more, each rack has a bridge, and these are joined by one more.
-        in_turn: whether hosts stand in the racks in turn instead, so that no two consecutive ones share one.
-        uplink_bits_s: the rate of the link between each rack and the middle; by default that of a host.
-        congestion_control: the TCP congestion control of the hosts. With bbr the streams into one host share its link
-            unfairly.
+        racks: the number of racks, into which consecutive hosts are divided evenly. With one rack
+            all links meet in one bridge. With more, each rack has a bridge, and one more bridge
+            joins them.
+        in_turn: `True` if hosts are placed in the racks in turn, so neighbours never share a rack.
+        uplink_bits_s: the rate of the link between each rack and the middle; by default the rate of
+            a host.
+        congestion_control: the TCP congestion control of the hosts. With bbr, the streams into one
+            host share its link unfairly.
     """
 
     hosts: int
@@ -90,11 +94,11 @@ class Plan:
 
     @property
     def links(self) -> list[str]:
-        """The names of all links: those of the hosts, and those of the racks to the middle."""
+        """The names of all links: of the hosts, and of the racks to the middle."""
         return self.host_names + self.rack_names
 
     def rack_of(self, host: int) -> int:
-        """The rack in which host number `host` stands."""
+        """The rack of host number `host`."""
         return host % self.racks if self.in_turn else host * self.racks // self.hosts
 
     @staticmethod
@@ -107,7 +111,7 @@ class Plan:
         return [namespace(lab, name) for name in [*self.host_names, SWITCH]]
 
     def hosts_file(self) -> str:
-        """What `/etc/hosts` says on each host."""
+        """The contents of `/etc/hosts` on each host."""
         names = [f"{self.address(index)} {name}\n" for index, name in enumerate(self.host_names)]
         return "127.0.0.1 localhost\n" + "".join(names)
 
@@ -115,12 +119,12 @@ class Plan:
         """The kernel settings of each host, by their path below `/proc/sys`."""
         return {
             "net/ipv4/tcp_congestion_control": self.congestion_control,
-            # What one run learned about a path must not help the next.
+            # Cached metrics of one run must not help the next.
             "net/ipv4/tcp_no_metrics_save": "1",
         }
 
     def switch_script(self) -> tuple[str, str]:
-        """What `ip -batch` and `tc -batch` are to do in the namespace of the bridges, before there are hosts."""
+        """The input of `ip -batch` and `tc -batch` for the bridges, before there are hosts."""
         ip = ["link set lo up", *_bridge("middle")]
         tc = []
         for rack in self.rack_names:
@@ -132,7 +136,7 @@ class Plan:
         return _script(ip), _script(tc)
 
     def host_script(self, lab: str, host: int) -> tuple[str, str]:
-        """What `ip -batch` and `tc -batch` are to do in the namespace of host number `host`."""
+        """The input of `ip -batch` and `tc -batch` in the namespace of host number `host`."""
         name = self.host_names[host]
         ip = [
             "link set lo up",
@@ -144,7 +148,7 @@ class Plan:
         return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s, _HOST_QUEUE_BYTES)])
 
     def ports_script(self) -> tuple[str, str]:
-        """What `ip -batch` and `tc -batch` are to do in the namespace of the bridges, once all hosts are there."""
+        """The input of `ip -batch` and `tc -batch` for the bridges, once all hosts exist."""
         ip, tc = [], []
         for host, name in enumerate(self.host_names):
             bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else "middle"
@@ -153,13 +157,16 @@ class Plan:
         return _script(ip), _script(tc)
 
     def slowed(self, interface: str, rate_bits_s: int) -> list[str]:
-        """The words for `tc` that have an interface carry so much from now on. The bucket stays as long as its packets are."""
+        """The arguments of `tc` that change an interface's rate.
+
+        The bucket keeps its size in bytes.
+        """
         shaped = f"rate {rate_bits_s}bit burst {_bucket_bytes(self.rate_bits_s)} limit {_port_queue_bytes(rate_bits_s)}"
         return ["qdisc", "change", "dev", interface, "root", "tbf", *shaped.split()]
 
 
 def namespace(lab: str, member: str) -> str:
-    """The name of the network namespace of a host, or of the bridges, of the lab called `lab`."""
+    """The name of a network namespace: a host, or the bridges, of the lab called `lab`."""
     return f"{lab}-{member}"
 
 

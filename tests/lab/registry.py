@@ -1,8 +1,9 @@
-"""Which labs there are on this machine, who owns them, and how they are removed.
+"""The labs of this machine: their names, their owners, and their removal.
 
-A lab is called `hoplite-PID-SERIAL` after the process that owns it, and so are its namespaces. Its files are in
-`/run/hoplite-lab/NAME`: `lab.json` says when its owner was started, so that another process that was given the same id
-is not taken for the owner. A lab whose owner is gone is a leftover; whoever makes a lab removes the leftovers first.
+A lab is called `hoplite-PID-SERIAL` after the process that owns it, and so are its namespaces. Its
+files are in `/run/hoplite-lab/NAME`. `lab.json` has the start time of its owner, so that another
+process with the same id does not pass for the owner. A lab without a live owner is a leftover.
+Whoever builds a lab removes the leftovers first.
 """
 
 import fcntl
@@ -31,7 +32,7 @@ _KILL_TIMEOUT_S: Final = 20
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Keeps others from making or removing labs."""
+    """Prevents other processes from building or removing labs."""
     STATE.mkdir(mode=0o755, exist_ok=True)
     with (STATE / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -39,13 +40,13 @@ def locked() -> Iterator[None]:
 
 
 def new_name() -> str:
-    """A name for a lab of this process that no lab has."""
+    """An unused name for a lab of this process."""
     taken = names()
     return next(name for serial in range(10**6) if (name := f"hoplite-{os.getpid()}-{serial}") not in taken)
 
 
 def names() -> list[str]:
-    """The names of all labs of this machine, those of owners that are gone included."""
+    """The names of all labs of this machine, with those of dead owners."""
     directories = os.listdir(STATE) if STATE.is_dir() else []
     found = {name for name in directories if _NAME.fullmatch(name)}
     members = [_MEMBER.fullmatch(namespace) for namespace in system.network_namespaces()]
@@ -53,7 +54,7 @@ def names() -> list[str]:
 
 
 def record(name: str, facts: dict[str, object]) -> Path:
-    """Writes down that this process owns the lab; returns the directory for its files."""
+    """Records this process as the owner of the lab; returns the directory for its files."""
     directory = STATE / name
     directory.mkdir(mode=0o755)
     text = json.dumps({"owner": os.getpid(), "owner_started": _started(os.getpid()), **facts}, indent=2)
@@ -62,7 +63,7 @@ def record(name: str, facts: dict[str, object]) -> Path:
 
 
 def facts(name: str) -> dict[str, object]:
-    """What was written down about a lab; nothing if there is nothing readable."""
+    """The record of a lab; empty if there is none, or it is unreadable."""
     try:
         found = json.loads((STATE / name / "lab.json").read_text())
     except (OSError, ValueError):
@@ -71,14 +72,14 @@ def facts(name: str) -> dict[str, object]:
 
 
 def is_owned(name: str) -> bool:
-    """Whether the owner of a lab is alive."""
+    """`True` if the owner of a lab is alive."""
     match = _NAME.fullmatch(name)
     started = _started(int(match[1])) if match else None
     return started is not None and facts(name).get("owner_started", started) == started
 
 
 def remove_leftovers() -> list[str]:
-    """Removes the labs whose owners are gone; returns their names. The lock must be held."""
+    """Removes the labs of dead owners; returns their names. The lock must be held."""
     leftovers = [name for name in names() if not is_owned(name)]
     for name in leftovers:
         remove(name)
@@ -86,7 +87,9 @@ def remove_leftovers() -> list[str]:
 
 
 def remove(name: str) -> None:
-    """Ends all processes in a lab's namespaces, and removes these and its files. The lock must be held.
+    """Ends all processes in a lab's namespaces, and removes these and its files.
+
+    The lock must be held.
 
     Raises:
         LabError: a process does not end.
@@ -101,7 +104,7 @@ def remove(name: str) -> None:
 
 
 def end_processes(namespaces: list[str]) -> None:
-    """Kills all processes in some of a lab's namespaces: only what was started in the lab can be there.
+    """Kills all processes in some of a lab's namespaces, which contain only processes of the lab.
 
     Raises:
         LabError: one of them does not end.
@@ -119,10 +122,10 @@ def end_processes(namespaces: list[str]) -> None:
 
 
 def allow_congestion_control(name: str) -> bool:
-    """Puts a congestion control on the list of those that namespaces may use. The lock must be held.
+    """Permits a congestion control to namespaces. The lock must be held.
 
-    That list is the machine's, and the only thing outside of its own namespaces that a lab changes. It is put back when
-    the last lab is removed. Returns whether it had to be changed.
+    The list belongs to the machine, and is the only thing outside of its own namespaces that a lab
+    changes. It is restored when the last lab is removed. Returns `True` if the list was changed.
 
     Raises:
         LabError: the kernel does not have it.
@@ -146,11 +149,11 @@ def _restore_congestion_control() -> None:
 
 
 def _started(pid: int) -> int | None:
-    """When a process was started, in the kernel's ticks; None if it is gone, or waits to be collected."""
+    """The start time of a process, in the kernel's ticks; None if it is gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the name in parentheses, which may contain anything.
+    # The second field is the name in parentheses, which may contain any character.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])

@@ -1,4 +1,4 @@
-"""The commands of the operating system that a lab needs, and whether they are there."""
+"""The commands of the operating system that a lab needs, and the check that they exist."""
 
 import os
 import shutil
@@ -25,11 +25,11 @@ def require() -> None:
     """Checks that this user can have a lab on this machine.
 
     Raises:
-        NotAvailable: it says what is missing.
+        NotAvailable: the message names the missing part.
     """
     if os.geteuid() != 0:
         raise NotAvailable("a lab needs root: it makes network namespaces")
-    # Debian's users have no sbin in their path, also when they become root.
+    # On Debian, users have no sbin in their path, even as root.
     os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     for program, package in _PROGRAMS.items():
         if shutil.which(program) is None:
@@ -37,10 +37,10 @@ def require() -> None:
 
 
 def run(command: list[str], script: str | None = None) -> str:
-    """Runs a command that must succeed; returns what it printed.
+    """Runs a command that must succeed; returns its output.
 
     Raises:
-        LabError: it did not.
+        LabError: the command failed.
     """
     try:
         result = subprocess.run(
@@ -57,7 +57,7 @@ def configure(namespace: str, scripts: tuple[str, str]) -> None:
     """Runs scripts of `ip` and of `tc` in a network namespace.
 
     Raises:
-        LabError: a command failed; if the kernel lacks what a lab needs, the message names it.
+        LabError: a command failed. The message names a missing feature of the kernel.
     """
     for program, script in zip(("ip", "tc"), scripts, strict=True):
         if script:

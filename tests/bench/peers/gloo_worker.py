@@ -1,4 +1,4 @@
-"""One rank's part in the benchmarks, for Gloo through torch. The protocol is that of `hoplite-bench-worker`.
+"""The worker of one rank for Gloo, through torch. The protocol is that of `hoplite-bench-worker`.
 
     gloo_worker.py SOCKET RANK RANKS ADDRESS
 
@@ -13,10 +13,10 @@ import time
 import torch
 import torch.distributed as dist
 
-# The benchmark ends a worker that takes too long; this is so long that it always does so first.
+# The benchmark kills slow workers; this time is so long that the benchmark always acts first.
 TIMEOUT = datetime.timedelta(hours=1)
 STRIDE = 61
-# Hosts have or get equal parts.
+# Each host gives or gets one of several equal parts.
 SPLIT = ("allgather", "reduce_scatter", "all_to_all")
 
 
@@ -57,7 +57,7 @@ class Worker:
                 dist.broadcast(self.result, 0)
             case "gather", _:
                 dist.gather(self.source, self.gathered or None, 0)
-            # Both work in place: the source is the result.
+            # Both work in place: the source becomes the result.
             case "reduce", _:
                 dist.reduce(self.source, 0)
             case "allreduce", _:
@@ -73,7 +73,7 @@ class Worker:
                     self.step(step)
 
     def step(self, step: int) -> None:
-        """A step of the synchronous parameter server, to whose sum the server, rank 0, adds nothing."""
+        """A step of the synchronous parameter server. The server, rank 0, adds zeros to the sum."""
         if self.rank == 0:
             self.result.zero_()
         else:

@@ -1,10 +1,10 @@
-"""All hosts' parts in the benchmarks, for Ray's object store. The protocol is that of `hoplite-bench-worker`.
+"""The workers of all hosts for Ray's object store. The protocol is that of `hoplite-bench-worker`.
 
     ray_worker.py CLUSTER SOCKET ADDRESS...
 
-Starts an actor on each node of the cluster, of which ADDRESSES are the addresses by rank, and waits for their end. The
-actors talk to the benchmark. They tell each other of objects as Ray's programs do, by calls with references in them, before
-the clock starts where the workload says that an object is there already.
+Starts an actor on each node of the cluster, whose nodes have the ADDRESSES, by rank. Waits for the
+end of the actors. The actors talk to the benchmark. They pass references to objects to each other
+in calls, as Ray's programs do: before the clock starts for objects that exist already.
 """
 
 import socket
@@ -20,7 +20,7 @@ import ray
 STRIDE = 61
 START_TIMEOUT_S = 150
 ASK_INTERVAL_S = 0.2
-# One thread talks to the benchmark, and the others take calls.
+# One thread talks to the benchmark, and the others handle calls.
 THREADS = 3
 NO_RESOURCES = 0.001
 
@@ -32,10 +32,10 @@ class Worker:
         self.round = 0
         self.others: list[Any] = []
         self.source: Any = None
-        # What this worker gets in the end, and the factors that it should have.
+        # The final results of this worker, and their expected factors.
         self.results: list[Any] = []
         self.expected: list[float] = []
-        # What other workers said, by what it is about: a key whose second element is the round.
+        # The messages of other workers, by subject: a key whose second element is the round.
         self.inbox: dict[tuple[Any, ...], list[Any]] = {}
         self.heard = threading.Condition()
 
@@ -87,7 +87,7 @@ class Worker:
         return (np.arange(elements, dtype=np.int32) % 8 + 1).astype(np.float32) * np.float32(factor)
 
     def forget(self) -> None:
-        """Lets go of all objects of rounds that are over."""
+        """Drops all objects of earlier rounds."""
         self.source, self.results, self.expected = None, [], []
         with self.heard:
             self.inbox = {key: value for key, value in self.inbox.items() if key[1] > self.round}
@@ -193,12 +193,16 @@ class Worker:
             if not answer:
                 return
             model = ray.get(answer[0])
-            # Of the first gradients, only the server knows whose they are; but every element of a sum is a multiple.
+            # Only the server knows the workers of the first gradients; but every element of a sum
+            # is a multiple.
             is_all = self.workload == "ps_sync"
             self.results, self.expected = ([model], [self.sum() - self.factor(0) if is_all else float(model[0])])
 
     def computed(self) -> Iterator[int]:
-        """The steps of this worker, each when it has been computed. A synchronous one knows when to end."""
+        """The steps of this worker, each after its computation.
+
+        A synchronous worker knows the end.
+        """
         for step in range(self.steps if self.workload == "ps_sync" else sys.maxsize):
             parts = 4 + (5 * self.rank + 2 * step) % 9
             time.sleep(self.compute_s * parts / 8)

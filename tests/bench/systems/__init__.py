@@ -1,4 +1,7 @@
-"""The systems that are measured. To add one, write a worker and a class like those here, and add it to `SYSTEMS`."""
+"""The measured systems.
+
+To add one, write a worker and a class like these, and list it in `SYSTEMS`.
+"""
 
 from typing import Final
 

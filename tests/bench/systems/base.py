@@ -1,4 +1,4 @@
-"""What a system is to the benchmark."""
+"""The interface of a system."""
 
 import subprocess
 import time
@@ -14,7 +14,7 @@ from lab import Lab
 _END_TIMEOUT_S: Final = 20
 
 ASYNCHRONOUS: Final = frozenset({"ps_async", "rl_gradients", "rl_samples"})
-"""Workloads whose participants are known only when they are there, which no fixed group of processes can express."""
+"""Workloads whose participants are unknown in advance, so no fixed group can express them."""
 
 SPLIT: Final = frozenset({"allgather", "reduce_scatter", "all_to_all"})
 """Collectives of parts."""
@@ -24,13 +24,13 @@ Processes: TypeAlias = list["subprocess.Popen[bytes]"]
 
 @dataclass(frozen=True)
 class Context:
-    """Where things are, and how large they get.
+    """Paths and sizes.
 
     Attributes:
         programs: the directory of Hoplite's binaries.
-        built: the directory of what `make bench-peers` builds and installs.
-        most_bytes: the largest object.
-        log: where the output of what is started goes.
+        built: the directory of the programs that `make bench-peers` builds and installs.
+        most_bytes: the size of the largest object.
+        log: the file for the output of started processes.
     """
 
     programs: Path
@@ -43,11 +43,11 @@ class System(ABC):
     """Starts workers in a lab.
 
     Attributes:
-        name: on the command line and in results.
-        title: for people; variants of one system have the same, and the better one counts.
-        setting: what is special about this variant.
-        omits: workloads that it cannot express, or does not do differently from another variant of the same system.
-        most_hosts: on how many hosts it fits on this machine; None if that does not matter.
+        name: the name on the command line and in results.
+        title: the name for people. Variants of one system share it, and the better one counts.
+        setting: the difference to other variants.
+        omits: workloads that it cannot express, or that equal those of another variant.
+        most_hosts: the most hosts that fit on this machine; None without such a limit.
     """
 
     name: ClassVar[str]
@@ -61,24 +61,24 @@ class System(ABC):
 
     @abstractmethod
     def missing(self) -> str:
-        """What this machine lacks, and how to get it; empty if nothing."""
+        """The missing parts of this machine, and how to get them; empty if none."""
 
     @abstractmethod
     def version(self) -> str:
-        """Which version is measured."""
+        """The measured version."""
 
     @abstractmethod
     def start(self, lab: Lab, socket: Path) -> AbstractContextManager[Processes]:
-        """Starts one worker on each host; each connects to the team's socket, and ends when that is closed.
+        """Starts one worker on each host.
 
-        Returns a context manager for the processes whose end before that would be an error; it ends them when it is
-        left.
+        Each worker connects to the team's socket, and ends when the socket is closed. Returns a
+        context manager for the processes that must not end earlier; leaving it ends them.
         """
 
 
 @contextmanager
 def ending(processes: Processes, patience_s: float = _END_TIMEOUT_S) -> Iterator[Processes]:
-    """Ends the processes at last: they have `patience_s` to end by themselves, are asked to, and are killed."""
+    """Ends the processes at exit: waits for `patience_s`, then terminates them, then kills them."""
     try:
         yield processes
     finally:

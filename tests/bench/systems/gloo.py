@@ -17,7 +17,7 @@ _PORT: Final = 29500
 
 
 class Gloo(System):
-    """Gloo over TCP, one process with one thread of computation on each host."""
+    """Gloo over TCP, with one process on each host and one computing thread per process."""
 
     name = "gloo"
     title = "Gloo"

@@ -15,7 +15,10 @@ from .base import ASYNCHRONOUS, SPLIT, Processes, System, ending
 
 
 class _Mpi(System):
-    """Any MPI. Its starter runs on h0, and reaches the other hosts with the lab's stand-in for ssh."""
+    """Any MPI.
+
+    Its launcher runs on h0, and reaches the other hosts with the lab's replacement of ssh.
+    """
 
     omits = ASYNCHRONOUS
     starter: ClassVar[str]
@@ -23,7 +26,7 @@ class _Mpi(System):
 
     @abstractmethod
     def command(self, hosts: list[str], directory: Path) -> list[str]:
-        """The command that starts one worker on each host, up to the worker's own. `directory` is for its files."""
+        """The launch command, up to the worker's own command. `directory` is for its files."""
 
     def missing(self) -> str:
         if not output(["which", self.starter]):
@@ -49,7 +52,7 @@ class _Mpi(System):
 
     @property
     def idle(self) -> str:
-        """The library that makes an MPI wait where it would poll."""
+        """The library that makes an MPI block instead of polling."""
         return str(self.context.built / "idle.so")
 
 
@@ -76,12 +79,12 @@ class Mpich(_Mpi):
 
 
 class OpenMpi(_Mpi):
-    """Open MPI with the algorithms that it chooses itself."""
+    """Open MPI with its own choice of algorithms."""
 
     name = "openmpi"
     title = "Open MPI"
     setting = "TCP, waits instead of polling (idle.c), its own choice of algorithms"
-    # Who comes late waits for the next in its pipeline; the other variant has one.
+    # A late rank waits for the next one in its pipeline; the other variant has a pipeline.
     omits = ASYNCHRONOUS | {"broadcast_late", "reduce_late", "allreduce_late"}
     starter = "mpirun.openmpi"
     worker = "openmpi_worker"
@@ -97,10 +100,10 @@ class OpenMpi(_Mpi):
             "btl_tcp_if_include": "eth0",
             "oob_tcp_if_include": "eth0",
             "plm_rsh_agent": str(RSH),
-            # Otherwise the hosts start each other, and do not know which lab they are in.
+            # Otherwise the hosts launch each other, and do not know their lab.
             "plm_rsh_no_tree_spawn": "1",
             "mpi_yield_when_idle": "1",
-            # It leaves files behind when it is killed; these go with the lab.
+            # A killed Open MPI leaves files behind; these are removed with the lab.
             "orte_tmpdir_base": str(directory),
             **self.parameters,
         }
@@ -112,9 +115,10 @@ class OpenMpi(_Mpi):
 
 
 class OpenMpiTuned(OpenMpi):
-    """Open MPI with the algorithms that move large objects best, forced by hand.
+    """Open MPI with the algorithms that are fastest for large objects, forced by hand.
 
-    The numbers are those of Open MPI's tuned component: pipeline for broadcast and reduce, ring for allreduce.
+    The numbers come from Open MPI's tuned component: pipeline for broadcast and reduce, ring for
+    allreduce.
     """
 
     name = "openmpi-tuned"

@@ -1,4 +1,4 @@
-"""Ray's object store: a raylet on each host, and an actor there that does what is measured."""
+"""Ray's object store: a raylet on each host, and an actor there that performs the workload."""
 
 import os
 import subprocess
@@ -17,14 +17,14 @@ _WORKER: Final = Path(__file__).resolve().parents[1] / "peers" / "ray_worker.py"
 _PORT: Final = 6379
 _START_TIMEOUT_S: Final = 180
 _MIB: Final = 1 << 20
-# Ray has no smaller stores than 75 MB; what a round leaves behind goes some time after it.
+# Ray's smallest store has 75 MB. Objects of a round are freed some time after it.
 _ROOM_BYTES: Final = 128 * _MIB
 
 
 class RayStores(System):
     """One cluster, with a raylet and a store in each host's namespace.
 
-    A raylet comes with agents and idle workers, 0.5 GB and some seconds of processor time for each host.
+    A raylet needs agents and idle workers: 0.5 GB and some seconds of processor time for each host.
     """
 
     name = "ray"
@@ -33,7 +33,7 @@ class RayStores(System):
         "ray.put and ray.get by one actor on each host; a reduce gets all and adds; "
         "sends again after 10 s what has not come"
     )
-    # Its object store has none of these: they would be as many gets by each actor.
+    # Its object store has none of these; each would be many gets by each actor.
     omits = SPLIT | {"allreduce_late"}
     most_hosts = 8
 
@@ -52,7 +52,7 @@ class RayStores(System):
         address = f"{lab.hosts[0].address}:{_PORT}"
         environment = {
             **os.environ,
-            # What it writes outside of the sessions' directories goes with the lab too.
+            # Files outside of the sessions' directories are removed with the lab too.
             "RAY_TMPDIR": str(socket.parent),
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -66,8 +66,8 @@ class RayStores(System):
                 "stderr": log,
                 "cwd": "/",
             }
-            # One after the other: a raylet that is not ready in 30 s gives up, and they share the processors. They end with
-            # the lab.
+            # Started one after another, because a raylet that needs more than 30 s gives up, and
+            # all of them share the processors. They end with the lab.
             for rank, host in enumerate(lab.hosts):
                 _start(host, self._raylet(lab, rank, address), common)
             command: list[str | Path] = [
@@ -81,11 +81,12 @@ class RayStores(System):
                 yield processes
 
     def _raylet(self, lab: Lab, rank: int, address: str) -> list[str | Path]:
-        # The root of a gather has all sources and its own; others have a source, a result, and what is being freed.
+        # The root of a gather holds all sources. Others hold a source, a result, and objects being
+        # freed.
         copies = lab.plan.hosts + 3 if rank == 0 else 4
         arguments = {
             "node-ip-address": lab.hosts[rank].address,
-            # Short, since the sockets of a session are below it.
+            # Short, because the paths of a session's sockets begin with it.
             "temp-dir": str(registry.STATE / lab.name / f"r{rank}"),
             "object-store-memory": str(copies * self.context.most_bytes + _ROOM_BYTES),
             "num-cpus": "1",
@@ -103,7 +104,7 @@ def _start(host: Host, command: list[str | Path], options: dict[str, Any]) -> No
     """Starts the raylet of a host, and waits until it is ready.
 
     Raises:
-        BenchError: it does not get ready.
+        BenchError: the raylet did not start.
     """
     try:
         result = host.run(command, check=False, timeout=_START_TIMEOUT_S, **options)

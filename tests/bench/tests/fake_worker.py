@@ -1,6 +1,6 @@
-"""A worker that does nothing, as it is told to: fake_worker.py SOCKET RANK FAULT.
+"""A worker that obeys commands and moves no bytes: fake_worker.py SOCKET RANK FAULT.
 
-FAULT is where it goes wrong: `never`, or one of the words of the protocol and what then happens, as in `run-silent`,
+FAULT is its failure: `never`, or a word of the protocol with an effect, as in `run-silent`,
 `run-die` or `check-wrong`.
 """
 

@@ -1,4 +1,4 @@
-"""What is said of the time that is left. Needs no root."""
+"""Estimates of the remaining time. Needs no root."""
 
 import unittest
 from unittest import mock
@@ -27,7 +27,7 @@ class Forecasts(unittest.TestCase):
         for cell in fast:
             self.now += 10
             forecast.done(cell)
-        # Fifty are left that take 80 s each; the guess at first still counts a little.
+        # Fifty cells of 80 s each are left; the first guess still counts a little.
         self.assertAlmostEqual(forecast.left_s(), 50 * 80, delta=400)
 
     def test_nothing_is_left_at_the_end(self) -> None:

@@ -1,4 +1,4 @@
-"""What training loops need at least. Needs no root."""
+"""The least times of training loops. Needs no root."""
 
 import unittest
 
@@ -19,7 +19,8 @@ class Loops(unittest.TestCase):
 
     def test_a_synchronous_step_waits_for_the_slowest(self) -> None:
         loop = Loop(model_bytes=8, steps=1, compute_s=0.8, is_synchronous=True)
-        # Ranks 1, 2 and 3 compute for 9/8, 5/8 and 10/8 of that; an allreduce is 1.5 objects.
+        # Ranks 1, 2 and 3 compute for 9/8, 5/8 and 10/8 of the mean. An allreduce moves 1.5
+        # objects.
         self.assertAlmostEqual(loop.limit_s(4, 10, 100), 1.0 + 0.1)
         self.assertAlmostEqual(loop.limit_s(4, 200, 100), 0.5 + 1.5 * 2)
         self.assertEqual(loop.chosen(4), 3)
@@ -32,7 +33,8 @@ class Loops(unittest.TestCase):
 
     def test_a_worker_gets_a_model_before_it_computes_again(self) -> None:
         loop = Loop(model_bytes=8, steps=2, compute_s=0.8)
-        # Ready after 0.5 s, 0.9 s and 1 s, and the next one of the first at 0.5 s and 0.7 s later, with a model between.
+        # Ready after 0.5 s, 0.9 s and 1 s. The first worker is ready again 0.5 s and 0.7 s later,
+        # with a model in between.
         self.assertAlmostEqual(loop.limit_s(4, 10, 100), 0.5 + 0.7 + 0.1 + 0.1)
 
     def test_the_trainer_receives_rollouts(self) -> None:

@@ -12,7 +12,7 @@ MIB = 1 << 20
 
 
 def results() -> Results:
-    """A run with two variants of one system, another one, and a failure."""
+    """A run with two variants of one system, another system, and a failure."""
     found = Results(
         "today", "abc", "bench run", {"processor": "p", "memory": "m", "kernel": "k", "distribution": "d"}, 1
     )
@@ -74,7 +74,7 @@ class Workloads(unittest.TestCase):
             crossed("reduce", 100, [(100, 0), (0, 100), (0, 99)]), "h2 sent 99 bytes instead of at least 100"
         )
         self.assertEqual(crossed("allreduce", 100, [(75, 75)] * 4), "")
-        # Parts are whole elements: 3 hosts have 32 bytes each of 100.
+        # Parts are whole elements: each of 3 hosts has 32 of 100 bytes.
         self.assertEqual(crossed("allgather", 100, [(64, 32)] * 3), "")
         self.assertEqual(crossed("reduce_scatter", 100, [(32, 64)] * 3), "")
         self.assertEqual(crossed("all_to_all", 100, [(64, 64)] * 3), "")
@@ -162,7 +162,8 @@ class Verdicts(unittest.TestCase):
     def test_late_sources_of_an_allreduce_may_take_the_quicker_of_two_ways(self) -> None:
         found = results()
         transfer_s = MIB / found.payload_bytes_s
-        # The last of four comes 0.3 or 3 transfers after the first; then 1.5 transfers are better, or a reduce and a broadcast.
+        # The last of four arrives 0.3 or 3 transfers after the first. The limit is then 1.5
+        # transfers more, or a reduce and a broadcast.
         for interval, least in [(0.1, 1.8), (1, 4)]:
             for seconds, is_met in [(1.04 * (least + 0.25), True), (1.06 * (least + 0.25), False)]:
                 with self.subTest(interval=interval, seconds=seconds):

@@ -1,4 +1,4 @@
-"""Whole runs, with systems made for the purpose. Needs what a lab needs, and iperf3."""
+"""Whole runs with fake systems. Needs the requirements of a lab, and iperf3."""
 
 import io
 import os
@@ -24,7 +24,7 @@ LACKING = missing() or limit.missing()
 
 
 class Fake(System):
-    """Workers that move nothing, and do as the class says."""
+    """Workers that move no bytes, with the behaviour of the class."""
 
     name = "fake"
     title = "Fake"
@@ -80,7 +80,7 @@ class Unable(Fake):
 
 class Rounds(unittest.TestCase):
     def rounds(self, system: str, limit_s: float, round_s: float, cell_s: float = 4) -> int:
-        """How many rounds a cell gets whose rounds all take the same."""
+        """The number of rounds of a cell whose rounds all take the same time."""
         settings = Settings((), (), (), (), (), 0, rounds=5, cell_s=cell_s, rate_bits_s=1)
         results = Results("", "", "", {}, 1)
         found = Suite(settings, Context(Path(), Path(), 0, Path()), results, lambda: None)
@@ -128,7 +128,7 @@ class Suites(unittest.TestCase):
     def run_suite(
         self, *systems: type[System], earlier: Results | None = None, round_s: float = 300
     ) -> Results:
-        """Runs all cells, each round of which may take `round_s`."""
+        """Runs all cells. Each round may take `round_s`."""
         settings = Settings(
             systems=tuple(system.name for system in systems),
             workloads=("broadcast", "broadcast_late"),

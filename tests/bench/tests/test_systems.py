@@ -1,4 +1,7 @@
-"""Real systems with every workload once: their workers compare what they get. Needs what a lab needs."""
+"""Real systems with every workload once.
+
+Their workers compare the bytes. Needs the requirements of a lab.
+"""
 
 import dataclasses
 import io
@@ -23,7 +26,7 @@ SIZE_BYTES = 128 << 10
 
 
 def short_loops() -> dict[str, Workload]:
-    """The training loops, so short that they take a fraction of a second."""
+    """The training loops, shortened to a fraction of a second."""
     return {
         name: training(
             name,

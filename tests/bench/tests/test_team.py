@@ -1,4 +1,4 @@
-"""A team of workers that do as they are told, or do not. Needs no root."""
+"""A team of workers, some of which misbehave. Needs no root."""
 
 import subprocess
 import sys

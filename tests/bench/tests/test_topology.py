@@ -11,10 +11,10 @@ SIZE = 1 << 20
 
 
 def moved(model: str, ranks: int) -> Counter[tuple[int, int]]:
-    """The bytes that go from each rank to each other one, when all ranks run their programs to the end.
+    """The bytes from each rank to each other rank, when all ranks run their programs to the end.
 
     Raises:
-        AssertionError: somebody waits for ever, or for other bytes than are sent.
+        AssertionError: a rank waits forever, or for other bytes than are sent.
     """
     programs = [PROGRAMS[model](ranks, rank, SIZE) for rank in range(ranks)]
     total: Counter[tuple[int, int]] = Counter()
@@ -54,7 +54,8 @@ class Programs(unittest.TestCase):
     def test_both_trees_reach_every_rank(self) -> None:
         for ranks in range(2, 18):
             total = moved("double-binary-tree", ranks)
-            # Each tree has an edge less than ranks, over which half of the bytes go up, and down.
+            # Each tree has one edge less than ranks. Half of the bytes go up and down over each
+            # edge.
             self.assertEqual(sum(total.values()), 2 * (ranks - 1) * 2 * (SIZE // 2))
 
     def test_rings_have_only_neighbours(self) -> None:

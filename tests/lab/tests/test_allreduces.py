@@ -1,5 +1,7 @@
-"""What crosses the uplinks of racks in an allreduce, when stores say in which rack they are. Needs what `test_daemons` needs, and
-`hoplite-bench-worker`, which plays the ranks."""
+"""The bytes of an allreduce over the uplinks of racks, when stores are labelled with their racks.
+
+Needs the requirements of `test_daemons`, and `hoplite-bench-worker`, which plays the ranks.
+"""
 
 import re
 import socket
@@ -17,10 +19,10 @@ from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 SIZE_BYTES = 8 << 20
 HOSTS, RACKS = 8, 2
-# Ranks go to the racks in turn: in their order, each gives to one in the other rack.
+# Ranks are placed in the racks in turn, so that each rank sends to one in the other rack.
 PLACES = [f"h{rank % RACKS * (HOSTS // RACKS) + rank // RACKS}" for rank in range(HOSTS)]
 LABELS = {f"h{host}": f"rack={host // (HOSTS // RACKS)}" for host in range(HOSTS)}
-# Headers of Ethernet, IP and TCP are 4.6%, answers and frames the rest.
+# Headers of Ethernet, IP and TCP are 4.6%; acknowledgements and frames are the rest.
 OVERHEAD = 1.06
 
 
@@ -43,30 +45,30 @@ class Ranks:
             connection, _ = self.listener.accept()
             connection.settimeout(TIMEOUT_S)
             stream = connection.makefile("rw")
-            # The stream keeps it open.
+            # The stream keeps the socket open.
             connection.close()
             self.streams[int(stream.readline().removeprefix("hello "))] = stream
 
     def tell(self, command: str) -> None:
-        """Has all ranks do something, at the same time."""
+        """Sends a command to all ranks, and waits until all have performed it."""
         self.start(command)
         for rank, answer in self.answers().items():
             if not answer.startswith(("ok", "done")):
                 raise AssertionError(f"rank {rank}: {answer}")
 
     def start(self, command: str, ranks: Collection[int] | None = None) -> None:
-        """Has all ranks, or some, begin something."""
+        """Sends a command to all ranks, or to some, without waiting."""
         for rank, stream in self.streams.items():
             if ranks is None or rank in ranks:
                 stream.write(f"{command}\n")
                 stream.flush()
 
     def answers(self, ranks: Collection[int] | None = None) -> dict[int, str]:
-        """What those ranks answer that have begun something, when all have."""
+        """The answers of the ranks that were started, when all have answered."""
         return {rank: self.streams[rank].readline() for rank in (self.streams if ranks is None else ranks)}
 
     def end(self) -> None:
-        """Ends them; they do so when their connection ends."""
+        """Ends the ranks by closing their connections."""
         for stream in self.streams.values():
             stream.close()
         self.listener.close()
@@ -77,7 +79,7 @@ class Ranks:
 @unittest.skipIf(lacking(), lacking())
 class Allreduces(unittest.TestCase):
     def crossed(self, lab: Lab, labels: dict[str, str], schedule: str, is_probed: bool = False) -> tuple[int, str]:
-        """How many bytes an allreduce sends over the busiest uplink, and its plan."""
+        """The bytes of an allreduce over the busiest uplink, and its plan."""
         arguments = ["--no-prefault", "--allreduce-schedule", schedule]
         with (
             TemporaryDirectory() as directory,
@@ -118,7 +120,8 @@ class Allreduces(unittest.TestCase):
             crossed, plan = self.crossed(lab, {}, "auto", is_probed=True)
             self.assertIn("hierarchical of 4x2", plan)
             self.assertIn("uplinks as measured", plan)
-            # Beside the overhead there are packets that the queues of slow uplinks drop. A ring puts 1.75 objects there.
+            # Queues of slow uplinks drop packets, in addition to the overhead. A ring puts 1.75
+            # objects there.
             self.assertLess(crossed, 1.2 * 2 * SIZE_BYTES * (RACKS - 1) / RACKS, plan)
 
 

@@ -1,4 +1,7 @@
-"""Hoplite in a lab. Needs what a lab needs, and the programs: `cargo build --workspace --bins`."""
+"""Hoplite in a lab.
+
+Needs the requirements of a lab, and the programs: `cargo build --workspace --bins`.
+"""
 
 import os
 import unittest

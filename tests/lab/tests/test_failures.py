@@ -1,4 +1,7 @@
-"""Hoplite's daemons while links fail and hosts die in the middle of a transfer. Needs what `test_daemons` needs."""
+"""Hoplite's daemons while links fail and hosts die during a transfer.
+
+Needs the requirements of `test_daemons`.
+"""
 
 import subprocess
 import tempfile
@@ -15,23 +18,23 @@ from lab.daemons import Hoplite
 from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 from lab.tests.test_lab import await_that
 
-# At this rate an object takes 1.4 s: a test can look what has arrived, and act in the middle.
+# At this rate an object takes 1.4 s, so a test can act in the middle of it.
 RATE_BITS_S = 50_000_000
 SIZE_BYTES = 8 << 20
 MIDDLE_BYTES = SIZE_BYTES // 4
-# Shorter than the time after which a store that does not answer counts as gone, longer than any delay.
+# Shorter than the time after which a silent store counts as gone, and longer than any delay.
 SHORT_CUT_S = 1.5
 SEED = 20210823
 CONTENTS = Random(SEED).randbytes(SIZE_BYTES)
 
 
 def floats(factor: int) -> bytes:
-    """An array of f32, of multiples of `factor`, so that each sum tells what is in it."""
+    """An array of f32 with multiples of `factor`, so that each sum reveals its sources."""
     return array("f", [factor * element for element in range(1, 9)]).tobytes() * (SIZE_BYTES // 32)
 
 
 class Cluster:
-    """Hoplite on the hosts of a lab, and what its clients there are doing."""
+    """Hoplite on the hosts of a lab, with running clients."""
 
     def __init__(self, lab: Lab, hoplite: Hoplite, files: Path) -> None:
         self.lab = lab
@@ -81,14 +84,17 @@ def cluster(plan: Plan) -> Iterator[Cluster]:
 @unittest.skipIf(lacking(), lacking())
 class Failures(unittest.TestCase):
     def end(self, process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
-        """What a client printed, which ends by itself with `code`."""
+        """The output of a client that ends by itself with `code`."""
         self.addCleanup(process.kill)
         output, errors = process.communicate(timeout=2 * TIMEOUT_S)
         self.assertEqual(process.returncode, code, errors)
         return output, errors
 
     def relayed(self, found: Cluster) -> dict[str, "subprocess.Popen[str]"]:
-        """Gets by h1, from h0, and by h2 and h3, one of which h1 serves at least, all of them in the middle."""
+        """Gets by h1, h2 and h3, all in progress.
+
+        H1 reads from h0, and serves at least one of the others.
+        """
         found.put("h0", "x", CONTENTS)
         found.mark()
         gets = {"h1": found.start_get("h1", "x")}
@@ -122,7 +128,7 @@ class Failures(unittest.TestCase):
                 self.assertEqual(found.got(host, "x"), CONTENTS)
 
     def reducing(self, found: Cluster, *arguments: str) -> "subprocess.Popen[str]":
-        """A reduce at h0 of one array of each of the others, in the middle."""
+        """A reduce at h0 of one array of each other host, in progress."""
         for host in (1, 2, 3):
             found.put(f"h{host}", f"g{host}", floats(host), "--dtype", "f32")
         found.mark()
@@ -178,7 +184,7 @@ class Failures(unittest.TestCase):
             for host in ("h2", "h3"):
                 self.end(gets[host])
                 self.assertEqual(found.got(host, "x"), CONTENTS)
-            # What had arrived before the cut is not sent again.
+            # The bytes that arrived before the cut are not sent again.
             self.assertLess(found.received_bytes("rack1"), 2 * SIZE_BYTES + MIDDLE_BYTES)
 
 

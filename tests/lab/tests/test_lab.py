@@ -1,4 +1,4 @@
-"""Labs that are built. Needs root, `ip` and `tc`, and is skipped where they are missing."""
+"""Real labs. Needs root, `ip` and `tc`, and is skipped without them."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from lab import Host, Lab, LabError, NotAvailable, Plan, registry, system
 PATIENCE_S = 300
 TESTS = Path(__file__).resolve().parents[2]
 
-# A program that answers with the name of the host, and one that asks it of another.
+# A program that answers with the host's name, and a program that queries it on another host.
 SERVE = """
 import socket
 server = socket.create_server(("", 7000))
@@ -31,7 +31,7 @@ import socket, sys
 with socket.create_connection((sys.argv[1], 7000), timeout=float(sys.argv[2])) as connection:
     print(connection.recv(100).decode())
 """
-# One that swallows all it gets and then says so, and one that sends a MiB and waits for that.
+# A program that reads everything and then answers, and a program that sends a MiB and waits for it.
 SINK = """
 import socket
 server = socket.create_server(("", 7001))
@@ -115,7 +115,7 @@ class Labs(unittest.TestCase):
         self.assertNotIn(lab.name, registry.names())
 
     def test_links_are_no_faster_than_their_rate(self) -> None:
-        # A bound from below: a busy machine only makes it slower. A MiB at 10 Mbit/s takes 0.84 s.
+        # A lower bound, because a busy machine only adds time. A MiB at 10 Mbit/s takes 0.84 s.
         with Lab(Plan(hosts=2, rate_bits_s=10_000_000)) as lab:
             for sender, receiver in [("h0", "h1"), ("h1", "h0")]:
                 self.start(lab.host(receiver), SINK)
@@ -207,7 +207,7 @@ class Labs(unittest.TestCase):
 @unittest.skipIf(missing(), missing())
 class Crashes(unittest.TestCase):
     def start(self) -> tuple["subprocess.Popen[str]", str]:
-        """A lab that another process owns, with a process on its host."""
+        """A lab of another process, with a process on its host."""
         command = [sys.executable, "-m", "lab", "up", "--hosts", "1"]
         owner = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.addCleanup(Labs.collect, owner)
@@ -226,7 +226,7 @@ class Crashes(unittest.TestCase):
         await_that("the end of the lab", lambda: name not in registry.names())
 
     def test_an_owner_that_is_asked_to_end_removes_its_lab(self) -> None:
-        # A program does not hear of a SIGINT that its parent ignores, as a shell does for what runs in the background.
+        # A program inherits an ignored SIGINT, and shells ignore it for background jobs.
         ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.addCleanup(signal.signal, signal.SIGINT, ignored)
         for number in (signal.SIGTERM, signal.SIGINT):

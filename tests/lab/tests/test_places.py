@@ -1,4 +1,7 @@
-"""What crosses the uplinks of racks when stores say in which rack they are. Needs what `test_daemons` needs."""
+"""The bytes over the uplinks of racks, when stores are labelled.
+
+Needs the requirements of `test_daemons`.
+"""
 
 import os
 import subprocess
@@ -9,18 +12,19 @@ from lab.daemons import Hoplite
 from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 CONTENTS = os.urandom(8 << 20)
-# In turn from the racks: without labels, each of them takes the object from the one before it, over an uplink.
+# In turn from the racks. Without labels, each gets the object from the previous one, over an
+# uplink.
 RECEIVERS = ("h3", "h1", "h4", "h2", "h5")
 # The same for a reduce, on eight hosts.
 SOURCES = ("h0", "h4", "h1", "h5", "h2", "h6", "h3", "h7")
-# What eight times each byte is, modulo 256.
+# Eight times each byte, modulo 256.
 SUM = CONTENTS.translate(bytes(8 * byte % 256 for byte in range(256)))
 
 
 @unittest.skipIf(lacking(), lacking())
 class Places(unittest.TestCase):
     def broadcast(self, lab: Lab, hoplite: Hoplite, name: str) -> int:
-        """Has all receivers get a new object; how many bytes crossed the uplinks for that."""
+        """Lets all receivers get a new object; returns the bytes that crossed the uplinks."""
         hoplite.client(lab.host("h0"), "put", name, "-", input=CONTENTS, timeout=TIMEOUT_S, check=True)
         before = lab.traffic()
         command = [PROGRAMS / "hoplite", "get", name]
@@ -33,10 +37,10 @@ class Places(unittest.TestCase):
     def test_a_broadcast_enters_a_rack_once(self) -> None:
         labels = {f"h{host}": f"rack={host // 3}" for host in range(6)}
         with Lab(Plan(hosts=6, racks=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite:
-            # The first broadcast tells the directory how long a transfer takes here.
+            # The first broadcast shows the directory the usual time of a transfer.
             self.broadcast(lab, hoplite, "first")
             crossed = self.broadcast(lab, hoplite, "x")
-            # Headers are 4.4%; what was under way when a receiver gave way was sent in vain.
+            # Headers are 4.4%. Bytes in flight are wasted when a receiver gives way.
             self.assertLess(crossed, 1.5 * len(CONTENTS))
 
     def test_a_reduce_leaves_a_rack_once(self) -> None:

@@ -1,4 +1,4 @@
-"""What is planned, without building it. Needs no root."""
+"""Plans, without building them. Needs no root."""
 
 import unittest
 

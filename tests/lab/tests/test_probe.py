@@ -1,4 +1,4 @@
-"""Probes of hosts in racks. Needs what `test_daemons.py` needs."""
+"""Probes of hosts in racks. Needs the requirements of `test_daemons.py`."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ class Probe(unittest.TestCase):
         return matrix
 
     def between(self, table: list[list[int]], plan: Plan) -> tuple[list[int], list[int]]:
-        """The entries of pairs in one rack, and those of pairs in two."""
+        """The entries of pairs within a rack, and of pairs across racks."""
         entries: tuple[list[int], list[int]] = ([], [])
         for a in range(plan.hosts):
             for b in range(a):
@@ -46,7 +46,8 @@ class Probe(unittest.TestCase):
         with Lab(plan) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite:
             matrix = self.probe(hoplite, "--probes", "8", "--loaded")
         near, far = self.between(matrix["ps_per_byte"], plan)
-        # 200 Mbit/s are 40 ns per byte, and 41.8 with the headers; an uplink of half as much, for three hosts, at least twice that.
+        # 200 Mbit/s are 40 ns per byte, and 41.8 with the headers. An uplink of half the rate for
+        # three hosts has at least twice that.
         self.assertGreater(min(near), 38_000)
         self.assertLess(max(near), min(far))
         self.assertGreater(min(far), 76_000)
@@ -59,8 +60,8 @@ class Probe(unittest.TestCase):
             shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
         (link,) = json.loads(shown.stdout)
         self.assertEqual((link["node"], link["is_slow"]), ("h1", False))
-        # 200 Mbit/s are 41.8 ns per byte of payload. The kernel takes the rate from acknowledgements, which come in bursts: it was seen
-        # between 36 and 55 ns on a busy machine.
+        # 200 Mbit/s are 41.8 ns per byte of payload. The kernel estimates the rate from
+        # acknowledgements, which come in bursts: it varied between 36 and 55 ns on a busy machine.
         self.assertTrue(25_000 < link["ps_per_byte"] < 100_000, link)
 
 

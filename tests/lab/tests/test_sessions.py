@@ -1,4 +1,4 @@
-"""Allreduces while links fail in their middle. Needs what `test_allreduces` needs."""
+"""Allreduces while links fail in their middle. Needs the requirements of `test_allreduces`."""
 
 import tempfile
 import time
@@ -14,11 +14,11 @@ from lab.tests.test_lab import await_that
 
 PLACES = ["h0", "h1", "h2"]
 SIZE_BYTES = 3 << 20
-# What each host receives, without headers: at this rate it takes about a second.
+# The bytes that each host receives, without headers: at this rate they take about a second.
 RING_BYTES = 2 * SIZE_BYTES * (len(PLACES) - 1) // len(PLACES)
 RATE_BITS_S = 40_000_000
 MOMENT_S = 0.2
-# Longer than a peer, or a store, may be silent.
+# Longer than a peer or a store may be silent.
 LONG_S = 10
 
 
@@ -38,7 +38,10 @@ class Sessions(unittest.TestCase):
         cls.addClassCleanup(cls.ranks.end)
 
     def disturbed(self, host: str, fraction: float, disturb: Callable[[], None]) -> dict[int, str]:
-        """An allreduce, in which `disturb` is done once `host` has received this part of its bytes; what the ranks answer."""
+        """An allreduce with a call of `disturb` once `host` has this part of its bytes.
+
+        Returns the answers.
+        """
         Sessions.round += 1
         self.ranks.tell(f"prepare allreduce {SIZE_BYTES} {self.round} 0 0")
         before = self.lab.traffic()[host]
@@ -49,13 +52,13 @@ class Sessions(unittest.TestCase):
         return self.ranks.answers()
 
     def plan(self) -> str:
-        """How the store of rank 0 says that the last one was done, or is being done."""
+        """The plan of the last allreduce, as reported by the store of rank 0."""
         command = ["stat", f"bench-{self.round}-target"]
         options = {"capture_output": True, "text": True, "timeout": TIMEOUT_S}
         return str(self.hoplite.client(self.lab.host("h0"), *command, **options).stdout)
 
     def check(self, ranks: list[int]) -> None:
-        """Checks what these ranks have got."""
+        """Checks the results of these ranks."""
         self.ranks.start("check", ranks)
         for rank, answer in self.ranks.answers(ranks).items():
             self.assertEqual(answer, "ok\n", f"rank {rank}")
