@@ -10,7 +10,7 @@
 //! * `collecting`: collectives that this store coordinates or is a member of.
 //!
 //! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs other machines through a
-//! [`Notice`], which the router delivers after the current event is complete, so no machine is entered while its state is
+//! `Notice`, which the router delivers after the current event is complete, so no machine is entered while its state is
 //! half changed.
 //!
 //! # Invariants
@@ -278,7 +278,6 @@ impl Node {
     fn shut_down(&mut self) {
         self.objects.ctx.begin_shutdown();
         self.objects.end_calls();
-        self.deliver_notices();
         self.reductions.hostings().shut_down(&mut self.objects);
         self.shut_down_memberships();
         self.objects.withdraw_copies();

@@ -3,7 +3,7 @@
 use super::Objects;
 use super::calls::Access;
 use super::notice::{Deadline, Notice};
-use super::table::Room;
+use super::table::{LocalCopy, Object, Phase, Room};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::ObjectId;
@@ -36,6 +36,11 @@ impl Objects {
         room
     }
 
+    /// Opens a copy in room that was found before.
+    pub(crate) fn open(&mut self, object: Object, room: Extent, phase: Phase) -> CopyId {
+        self.copies.open(&mut self.ctx, LocalCopy::begin(object, room, phase))
+    }
+
     /// Lets all calls that wait for a change of `id` try again.
     pub(crate) fn wake(&mut self, id: &ObjectId) {
         if self.calls.is_awaited(id) {
@@ -65,7 +70,7 @@ impl Objects {
     fn detach_copy(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         let id = local.id.clone();
-        let is_target = local.is_public() && local.is_combined();
+        let is_target = local.is_public && local.is_combined();
         let publication = self.copies.publication_mut(copy);
         let (sealer, republish_at) = (publication.sealer.take(), publication.take_republish_time());
         if let Some(time) = republish_at {

@@ -21,16 +21,16 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
-
 use super::Objects;
 use super::notice::Notice;
 use super::queries::{OpenQuery, Purpose};
+use super::table::Object;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::message::{CopyId, Effect};
 use crate::metadata::Metadata;
-use crate::shard::{Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants};
+use crate::shard::{
+    InlineBytes, Placed, PullOutcome, Query, RequestId, ToShard, ToStore, UnpublishReason, Wants,
+};
 
 /// The time limit of a query that only clients need which follow a copy without a sender. The node
 /// repeats the query after that time.
@@ -112,7 +112,7 @@ impl Objects {
             ToStore::Inline { request, id, put, metadata, bytes }
                 if self.queries.is_subscription_at(shard, request) =>
             {
-                self.source_came(shard, &id, put, metadata, bytes.into());
+                self.source_came(shard, inline(id, put, metadata, &bytes), bytes.into());
             }
             ToStore::Inline { request, id, put, metadata, bytes } => {
                 let is_wanted = self
@@ -120,7 +120,7 @@ impl Objects {
                     .answered(shard, request)
                     .is_some_and(|query| query.purpose == Purpose::Fetch);
                 if is_wanted {
-                    self.inline_came(shard, &id, put, metadata, bytes.into());
+                    self.inline_came(shard, inline(id, put, metadata, &bytes), bytes.into());
                 } else {
                     self.decline_inline(shard, &id, put);
                 }
@@ -135,7 +135,7 @@ impl Objects {
                 self.copies.give_way(&mut self.ctx, shard, grant, is_called_for);
             }
             ToStore::TakeOver { id, put, metadata, bytes } => {
-                self.take_over(shard, &id, put, metadata, bytes.into());
+                self.take_over(shard, inline(id, put, metadata, &bytes), bytes.into());
             }
             ToStore::DeleteDone { request, put } => self.delete_done(shard, request, put),
             ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
@@ -240,11 +240,6 @@ impl Objects {
         self.ctx.tell_shard(shard, ToShard::ReturnSlot { grant, outcome });
     }
 
-    /// Writes the bytes of an inline object into its copy.
-    pub(crate) fn fill(&mut self, copy: CopyId, bytes: Bytes) {
-        self.ctx.push(Effect::Fill { copy, bytes });
-    }
-
     /// Checks an object against the limits of this store.
     pub(crate) fn check_incoming(
         &self,
@@ -255,4 +250,8 @@ impl Objects {
         metadata.validate(size_bytes)?;
         self.copies.check_size(self.ctx.limits(), id, size_bytes)
     }
+}
+
+fn inline(id: ObjectId, put: PutId, metadata: Metadata, bytes: &InlineBytes) -> Object {
+    Object { id, put, size_bytes: bytes.len() as u64, metadata }
 }

@@ -9,12 +9,11 @@ use super::calls::{Access, Call};
 use super::fetch::FetchStep;
 use super::notice::SpaceWaiter;
 use super::queries::Purpose;
-use super::table::{ActivePull, LocalCopy, Phase};
+use super::table::{ActivePull, Object, Phase};
 use crate::collective::Agreement;
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::message::{CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, PullId, Response, ServeId, Until};
-use crate::metadata::Metadata;
 use crate::shard::{Grant, PullOutcome, UnpublishReason};
 
 /// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the
@@ -51,7 +50,7 @@ impl Objects {
     ) -> Option<Result<Response, Error>> {
         let (copy, local) = self.copies.live(id)?;
         let has_begun = until == Until::Started && local.size_bytes > 0;
-        let is_ready = local.is_complete() || (has_begun && local.is_public());
+        let is_ready = local.is_complete() || (has_begun && local.is_public);
         if !is_ready {
             return None;
         }
@@ -171,46 +170,36 @@ impl Objects {
     }
 
     /// Opens a copy to receive into, or finds the one that was begun. `None`: the fetch waits for room, or has failed.
-    fn receiving_copy(
-        &mut self,
-        id: &ObjectId,
-        put: PutId,
-        size_bytes: u64,
-        metadata: &Metadata,
-    ) -> Option<CopyId> {
+    fn receiving_copy(&mut self, object: Object) -> Option<CopyId> {
+        if !self.fetches.contains(&object.id) {
+            return None;
+        }
+        let Object { id, put, size_bytes, metadata } = &object;
         if let Some((copy, local)) = self.copies.live(id) {
-            if local.awaits_sender() && local.put == put && local.size_bytes == size_bytes {
+            if local.awaits_sender() && (local.put, local.size_bytes) == (*put, *size_bytes) {
                 return Some(copy);
             }
             // The directory names another put now, so the received bytes are useless. The fetch
             // itself goes on.
             self.abandon_received(copy, Error::ObjectLost { id: id.clone() });
         }
-        if let Err(error) = self.check_incoming(id, size_bytes, metadata) {
+        if let Err(error) = self.check_incoming(id, *size_bytes, metadata) {
             self.fetch_failed(id, error);
             return None;
         }
-        let Some(extent) = self.allocate(size_bytes) else {
-            self.fetches.lack_space(id, size_bytes);
+        let Some(room) = self.allocate(*size_bytes) else {
+            self.fetches.lack_space(id, *size_bytes);
             self.copies.wait_for_space(SpaceWaiter::Fetch(id.clone()));
             self.copies.refuse_awaiting_of(&mut self.ctx, id);
             return None;
         };
-        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        Some(self.copies.open(
-            &mut self.ctx,
-            LocalCopy::begin(id.clone(), put, size_bytes, metadata.clone(), extent, phase),
-        ))
+        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
     }
 
     pub(crate) fn granted(&mut self, shard: usize, grant: Grant) {
-        let is_wanted = self.fetches.contains(&grant.id);
-        let copy = if is_wanted {
-            self.receiving_copy(&grant.id, grant.put, grant.size_bytes, &grant.metadata)
-        } else {
-            None
-        };
-        let Some(copy) = copy else {
+        let Grant { size_bytes, put, .. } = grant;
+        let object = Object { id: grant.id.clone(), put, size_bytes, metadata: grant.metadata };
+        let Some(copy) = self.receiving_copy(object) else {
             return self.return_slot(shard, grant.grant, PullOutcome::Cancelled);
         };
         self.copies.accept_awaiting(&mut self.ctx, copy);
@@ -231,8 +220,8 @@ impl Objects {
             pull,
             copy,
             id: grant.id.clone(),
-            put: grant.put,
-            size_bytes: grant.size_bytes,
+            put,
+            size_bytes,
             sender: grant.sender,
             sender_address: grant.sender_address,
             offset_bytes,
@@ -300,26 +289,14 @@ impl Objects {
         self.wake(id);
     }
 
-    /// The shard answered with the bytes themselves.
-    pub(crate) fn inline_came(
-        &mut self,
-        shard: usize,
-        id: &ObjectId,
-        put: PutId,
-        metadata: Metadata,
-        bytes: Bytes,
-    ) {
-        let copy = if self.fetches.contains(id) {
-            self.receiving_copy(id, put, bytes.len() as u64, &metadata)
-        } else {
-            None
-        };
-        let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
-        let has_declined = self.fetches.has_declined(id);
+    /// Takes in the bytes of an object with which a shard answered a fetch.
+    pub(crate) fn inline_came(&mut self, shard: usize, object: Object, bytes: Bytes) {
+        let (id, put) = (object.id.clone(), object.put);
+        let Some(copy) = self.receiving_copy(object) else { return self.decline_inline(shard, &id, put) };
+        let has_declined = self.fetches.has_declined(&id);
         self.copies.accept_awaiting(&mut self.ctx, copy);
-        self.end_fetch(id);
+        self.end_fetch(&id);
         self.fill(copy, bytes);
-        self.complete(copy);
         if has_declined {
             self.publish(copy);
         } else {
@@ -328,62 +305,44 @@ impl Objects {
         }
     }
 
-    /// The shard brought the bytes of an object for which a reduce has queried: keeps them if there is room, as a get would.
-    pub(crate) fn source_came(
-        &mut self,
-        shard: usize,
-        id: &ObjectId,
-        put: PutId,
-        metadata: Metadata,
-        bytes: Bytes,
-    ) {
-        if self.fetches.contains(id) {
-            return self.inline_came(shard, id, put, metadata, bytes);
+    /// Takes in the bytes of an object for which a reduce has queried. Keeps them if there is room, as a get would.
+    pub(crate) fn source_came(&mut self, shard: usize, object: Object, bytes: Bytes) {
+        let (id, put) = (object.id.clone(), object.put);
+        if self.fetches.contains(&id) {
+            return self.inline_came(shard, object, bytes);
         }
-        let copy = match self.copies.live(id) {
-            Some(_) => None,
-            None => self.copy_to_fill(id, put, bytes.len() as u64, metadata),
-        };
-        let Some(copy) = copy else { return self.decline_inline(shard, id, put) };
+        let is_here = self.copies.live(&id).is_some();
+        let copy = if is_here { None } else { self.copy_to_fill(object) };
+        let Some(copy) = copy else { return self.decline_inline(shard, &id, put) };
         self.fill(copy, bytes);
-        self.complete(copy);
         self.publish_elsewhere(copy, shard);
     }
 
     /// Opens a copy of an object whose bytes are at hand; `None` if there is no room, or it exceeds a limit.
-    fn copy_to_fill(
-        &mut self,
-        id: &ObjectId,
-        put: PutId,
-        size_bytes: u64,
-        metadata: Metadata,
-    ) -> Option<CopyId> {
-        self.check_incoming(id, size_bytes, &metadata).ok()?;
-        let room = self.allocate(size_bytes)?;
-        let phase = Phase::Receiving { pull: None, valid_bytes: 0 };
-        let copy = LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase);
-        Some(self.copies.open(&mut self.ctx, copy))
+    fn copy_to_fill(&mut self, object: Object) -> Option<CopyId> {
+        self.check_incoming(&object.id, object.size_bytes, &object.metadata).ok()?;
+        let room = self.allocate(object.size_bytes)?;
+        Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
     }
 
-    /// The last copy of an inline object elsewhere is gone: keeps one here, if there is room.
-    pub(crate) fn take_over(
-        &mut self,
-        shard: usize,
-        id: &ObjectId,
-        put: PutId,
-        metadata: Metadata,
-        bytes: Bytes,
-    ) {
-        if self.copies.live(id).is_some() {
+    /// Keeps an inline object whose last copy elsewhere is gone, if there is room.
+    pub(crate) fn take_over(&mut self, shard: usize, object: Object, bytes: Bytes) {
+        let id = object.id.clone();
+        if self.copies.live(&id).is_some() {
             // It is here already, or another put is.
-            return self.promoted(shard, id, put);
+            return self.promoted(shard, &id, object.put);
         }
-        let Some(copy) = self.copy_to_fill(id, put, bytes.len() as u64, metadata) else { return };
+        let Some(copy) = self.copy_to_fill(object) else { return };
         self.copies.pin(copy);
         self.copies.accept_awaiting(&mut self.ctx, copy);
-        self.end_fetch(id);
+        self.end_fetch(&id);
         self.fill(copy, bytes);
-        self.complete(copy);
         self.publish_as_kept(shard, copy);
+    }
+
+    /// Writes all bytes of an object into its copy, which is complete then.
+    fn fill(&mut self, copy: CopyId, bytes: Bytes) {
+        self.ctx.push(Effect::Fill { copy, bytes });
+        self.complete(copy);
     }
 }

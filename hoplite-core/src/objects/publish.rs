@@ -31,7 +31,7 @@ impl Objects {
 
     /// Tells all shards of a copy how far it is, and returns the slot over which it was pulled, if a shard waits for that.
     pub(crate) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
-        if self.copies[&copy].is_public() {
+        if self.copies[&copy].is_public {
             for shard in self.informed_shards(copy) {
                 let returned = slot.take_if(|(granted_by, _)| *granted_by == shard);
                 self.publish_at(copy, shard, returned.map(|(_, slot)| slot));
@@ -143,7 +143,7 @@ impl Objects {
             self.copies.publication_mut(copy).session_changed(shard);
             let local = &self.copies[&copy];
             let is_unpublished =
-                !local.is_public() || (local.is_produced_here() && self.ctx.is_small(local.size_bytes));
+                !local.is_public || (local.is_produced_here() && self.ctx.is_small(local.size_bytes));
             if !is_unpublished {
                 let known_at = local.publication.known_at().to_vec();
                 for responsible in self.informed_shards(copy) {

@@ -23,7 +23,7 @@ use std::time::Duration;
 use super::Objects;
 use super::calls::{Access, Call, Contents, CreateCall};
 use super::notice::{Notice, SpaceWaiter};
-use super::table::{LocalCopy, Phase};
+use super::table::{Object, Phase};
 use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::{ObjectId, PutId};
@@ -99,8 +99,7 @@ impl Objects {
         let put = self.ctx.next_put();
         let phase = Phase::Writing { client };
         let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
-        let copy =
-            self.copies.open(&mut self.ctx, LocalCopy::begin(id, put, size_bytes, metadata, room, phase));
+        let copy = self.open(Object { id, put, size_bytes, metadata }, room, phase);
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
     }
 
@@ -135,7 +134,7 @@ impl Objects {
             Confirm::Yes => self.await_verdict(key, copy, left),
             Confirm::No => self.ctx.reply(key, Ok(Response::Sealed)),
         }
-        self.fill(copy, bytes);
+        self.ctx.push(Effect::Fill { copy, bytes });
         self.complete_put(copy);
         self.release(key.client, copy);
     }
@@ -202,9 +201,8 @@ impl Objects {
         // Calls that wait here for the object get this copy.
         self.end_fetch(id);
         let put = self.ctx.next_put();
-        let phase = Phase::Combining { combine: None };
-        let copy = LocalCopy::begin(id.clone(), put, size_bytes, metadata, room, phase);
-        let copy = self.copies.open(&mut self.ctx, copy);
+        let object = Object { id: id.clone(), put, size_bytes, metadata };
+        let copy = self.open(object, room, Phase::Combining { combine: None });
         if !self.ctx.is_small(size_bytes) {
             self.publish(copy);
         }

@@ -10,7 +10,7 @@ use crate::objects::Objects;
 use crate::objects::combinations::CombineUser;
 use crate::objects::context::Context;
 use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
-use crate::objects::table::{LocalCopy, Phase};
+use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::shard::PullOutcome;
 use crate::time::Time;
 
@@ -72,7 +72,9 @@ impl Hostings {
         let Some(Hosting { hop, output }) = self.by_owner.get_mut(&owner) else { return };
         let phase = Phase::Combining { combine: None };
         let metadata = Metadata { dtype: hop.dtype, ..Metadata::default() };
-        let opening = LocalCopy::begin(hop.output.clone(), hop.put, hop.size_bytes, metadata, room, phase);
+        let Hop { put, size_bytes, .. } = *hop;
+        let opening = Object { id: hop.output.clone(), put, size_bytes, metadata };
+        let opening = LocalCopy::begin(opening, room, phase);
         let copy = objects.copies.open(&mut objects.ctx, opening.private());
         *output = Output::In(copy);
         let inputs = hop.inputs.iter().enumerate();

@@ -158,7 +158,7 @@ impl Reductions {
     ) {
         let target = call.1.target.clone();
         let live = |index: &usize| objects.copies.live(&call.1.sources[*index]);
-        let is_here = |index: &usize| live(index).is_some_and(|(_, local)| local.is_public());
+        let is_here = |index: &usize| live(index).is_some_and(|(_, local)| local.is_public);
         let open = (0..queries.len()).filter(is_here).collect();
         let now = (objects.ctx.now(), objects.ctx.config().path);
         self.by_target.insert(target.clone(), Reduction::new(call, now, (existence, queries), open));

@@ -88,7 +88,7 @@ impl Node {
     /// The copy of a target that is not complete, and that the directory does not know.
     fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
         let (copy, local) = self.objects.copies.live(target)?;
-        (!local.is_complete() && !local.is_public()).then_some(copy)
+        (!local.is_complete() && !local.is_public).then_some(copy)
     }
 
     /// The session in which a copy grows, and in which order its bytes become valid, if that is of use to a participant.

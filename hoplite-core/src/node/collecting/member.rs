@@ -14,7 +14,7 @@ use crate::metadata::Metadata;
 use crate::objects::calls::Call;
 use crate::objects::notice::Deadline;
 use crate::objects::notice::SpaceWaiter;
-use crate::objects::table::{LocalCopy, Phase};
+use crate::objects::table::{LocalCopy, Object, Phase};
 
 /// The time that those who wait for the target of a session that has lost its coordinator may find it elsewhere: as long as a store
 /// may be silent.
@@ -148,7 +148,8 @@ impl Node {
         let phase = Phase::Combining { combine: None };
         let id = plan.target.clone();
         let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
-        let opening = LocalCopy::begin(id.clone(), plan.put, size_bytes, metadata, room, phase).private();
+        let object = Object { id: id.clone(), put: plan.put, size_bytes, metadata };
+        let opening = LocalCopy::begin(object, room, phase).private();
         let stays = !plan.is_of_parts() && self.collectives.sessions.get(plan.put).is_some();
         let opening = if stays { opening } else { opening.evictable() };
         let copy = self.objects.copies.open(&mut self.objects.ctx, opening);

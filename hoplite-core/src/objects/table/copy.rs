@@ -46,13 +46,13 @@ impl ActivePull {
     }
 }
 
-/// The visibility of a copy to the directory.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Visibility {
-    /// The directory knows it.
-    Public,
-    /// The directory does not know it. Only nodes that were told its name request it.
-    Private,
+/// The object of a copy.
+#[derive(Debug)]
+pub(crate) struct Object {
+    pub(crate) id: ObjectId,
+    pub(crate) put: PutId,
+    pub(crate) size_bytes: u64,
+    pub(crate) metadata: Metadata,
 }
 
 /// One copy. Only the table changes it.
@@ -65,7 +65,8 @@ pub(crate) struct LocalCopy {
     pub(crate) extent: Extent,
     pub(super) phase: Phase,
     pub(crate) retention: Retention,
-    pub(super) visibility: Visibility,
+    /// `true` if the directory may know it. Only nodes that were told its name request a private copy.
+    pub(crate) is_public: bool,
     /// The reason for which it left the index, which its writer is told.
     pub(crate) detached: Option<Error>,
     pub(super) references: u32,
@@ -79,14 +80,8 @@ pub(crate) struct LocalCopy {
 impl LocalCopy {
     /// A new copy without users. The copy of a client that writes or of a reduce is a put: it is
     /// pinned, and the directory has yet to accept it.
-    pub(crate) fn begin(
-        id: ObjectId,
-        put: PutId,
-        size_bytes: u64,
-        metadata: Metadata,
-        extent: Extent,
-        phase: Phase,
-    ) -> Self {
+    pub(crate) fn begin(object: Object, extent: Extent, phase: Phase) -> Self {
+        let Object { id, put, size_bytes, metadata } = object;
         let is_put = matches!(phase, Phase::Writing { .. } | Phase::Combining { .. });
         let retention = if is_put { Retention::Pinned } else { Retention::Evictable };
         Self {
@@ -97,7 +92,7 @@ impl LocalCopy {
             extent,
             phase,
             retention,
-            visibility: Visibility::Public,
+            is_public: true,
             detached: None,
             references: 0,
             serves: 0,
@@ -116,16 +111,12 @@ impl LocalCopy {
 
     /// The same copy, hidden from the directory.
     pub(crate) fn private(self) -> Self {
-        Self { visibility: Visibility::Private, ..self }
+        Self { is_public: false, ..self }
     }
 
     /// The same copy, which may be evicted when it is complete.
     pub(crate) fn evictable(self) -> Self {
         Self { retention: Retention::Evictable, ..self }
-    }
-
-    pub(crate) fn is_public(&self) -> bool {
-        self.visibility == Visibility::Public
     }
 
     /// Returns `true` if it is in the index.

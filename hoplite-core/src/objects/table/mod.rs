@@ -24,8 +24,7 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
 use crate::shard::{GrantId, PullOutcome, Retention};
 use awaiting::AwaitingServes;
-use copy::Visibility;
-pub(crate) use copy::{ActivePull, LocalCopy, Phase};
+pub(crate) use copy::{ActivePull, LocalCopy, Object, Phase};
 
 /// The result of an attempt to find room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -126,7 +125,7 @@ impl Table {
 
     /// The live copy of this very put, unless it is one that no shard was told of, nor may speak of.
     pub(crate) fn public_put(&self, id: &ObjectId, put: PutId) -> Option<CopyId> {
-        self.live_put(id, put).filter(|copy| self.copies[copy].visibility == Visibility::Public)
+        self.live_put(id, put).filter(|copy| self.copies[copy].is_public)
     }
 
     /// Returns `true` if a copy is in the index: not deleted, lost or given up.
@@ -206,7 +205,7 @@ impl Table {
 
     /// Makes a private copy the object of its id.
     pub(crate) fn reveal(&mut self, copy: CopyId) {
-        self.copy_mut(copy).visibility = Visibility::Public;
+        self.copy_mut(copy).is_public = true;
     }
 
     /// Keeps a complete copy until it is deleted.

@@ -2,7 +2,6 @@
 
 use super::super::context::Context;
 use super::Table;
-use super::copy::Visibility;
 use crate::id::{ObjectId, PutId};
 use crate::message::{CopyId, Effect, ServeId};
 
@@ -19,7 +18,7 @@ impl Table {
         match self.live_put(id, put) {
             _ if ctx.is_shutting_down() => ctx.push(Effect::ServeRefused { serve }),
             // Only nodes that know of a private copy request it in this way.
-            Some(copy) if is_expected || self[&copy].visibility == Visibility::Public => {
+            Some(copy) if is_expected || self[&copy].is_public => {
                 self.accept_serve(ctx, serve, copy);
             }
             Some(_) => ctx.push(Effect::ServeRefused { serve }),
