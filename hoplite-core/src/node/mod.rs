@@ -278,7 +278,6 @@ impl Node {
     fn shut_down(&mut self) {
         self.objects.ctx.begin_shutdown();
         self.objects.end_calls();
-        self.deliver_notices();
         self.reductions.hostings().shut_down(&mut self.objects);
         self.shut_down_memberships();
         self.objects.withdraw_copies();

@@ -162,15 +162,20 @@ impl Reduction {
 
     /// Gives back all that it holds, here and elsewhere. A target that is not complete is aborted.
     pub(super) fn end(&mut self, world: &mut World<'_>) {
-        self.wake_no_more(world);
+        self.release_hops(world);
         self.abort_target(world);
-        self.release_all(world);
+        self.leave(world);
+    }
+
+    /// Lets go of all sources, after the target and the hops are done with.
+    pub(super) fn leave(&mut self, world: &mut World<'_>) {
+        self.wake_no_more(world);
+        self.leave_sources(world);
         self.is_over = true;
     }
 
-    /// Ends all hops and lets go of all sources.
-    pub(super) fn release_all(&mut self, world: &mut World<'_>) {
-        self.leave_sources(world);
+    /// Ends all hops.
+    pub(super) fn release_hops(&mut self, world: &mut World<'_>) {
         let vertices: Vec<VertexId> = self.tree.iter().map(|(id, _)| id).collect();
         for vertex in vertices {
             self.release_vertex(world, vertex);

@@ -70,13 +70,13 @@ impl Reduction {
         self.target = TargetState::None;
         // An answer about the superseded target must not be taken for one about the next target.
         self.leave_target(world);
-        world.objects.unpublish(copy, UnpublishReason::Superseded);
-        world.objects.detach(copy, Error::Superseded { id: self.request.target.clone() });
         let late = self.tree.iter().filter(|(_, vertex)| vertex.state.offset_bytes > 0);
         let late: Vec<VertexId> = late.map(|(vertex, _)| vertex).collect();
         for vertex in late {
             self.redo(world, vertex);
         }
+        world.objects.unpublish(copy, UnpublishReason::Superseded);
+        world.objects.detach(copy, Error::Superseded { id: self.request.target.clone() });
     }
 
     /// Reserves room for the target, before anything elsewhere is made for it. Returns `false` if the target has to wait for room.
@@ -179,9 +179,8 @@ impl Reduction {
         }
         debug_assert_eq!(reduced.len(), self.request.count, "as many are reduced as were asked for");
         self.target = TargetState::None;
-        self.wake_no_more(world);
-        self.release_all(world);
-        self.is_over = true;
+        self.release_hops(world);
+        self.leave(world);
         world.objects.complete_target(self.key(), copy, reduced);
     }
 
