@@ -41,29 +41,349 @@
 //! An all_to_all is a collective of parts whose sources are deleted afterwards. Participants go on together, when all members have
 //! their bytes. If there is no session, or it fails, the target says so, and each pair of ranks exchanges an object of its own.
 //!
+//! # Structure
+//!
+//! Events go into [`Collectives`]; [`Action`]s come out, which the store performs in order when the event is complete. Coordinator and
+//! member of one store exchange the same messages as those of two stores: through that queue. Nothing here changes the table of
+//! copies, the calls, or what the directory is told.
+//!
 //! # Invariants
 //! * A member of an allreduce counts its bytes as the target only after the coordinator has committed, which it does once the member
 //!   at its own store has all bytes. The general path begins only after the coordinator has given the session up for good.
 //! * The coordinator never takes a commit back.
 //! * A member that has left a session never takes part in it again, because what others gave it may be overwritten.
 
+mod action;
+mod attempt;
+mod coordinator;
 mod event;
-mod gathering;
-mod membership;
+mod member;
+mod members;
 mod message;
+mod participants;
 mod progress;
+mod records;
+mod rejections;
 mod resume;
-mod session;
+mod search;
+mod sources;
 
-pub use crate::vocabulary::agreement::Agreement;
+use std::collections::BTreeMap;
+
+pub(crate) use action::{Action, Context, Found};
+pub use attempt::{Attempt, AttemptAction, AttemptState};
 pub use event::{CollectiveEffect, CollectiveEvent};
-pub use gathering::{Gathering, MAX_STAR_BYTES, Outlook, Roster, Seated, is_little, promises_session};
-pub use membership::{MemberStage, Membership};
+pub use member::{MemberStage, Membership};
 pub use message::{
     EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member,
     MembershipId, Plan, Report, Word, describe_plan,
 };
 pub use progress::{BadBlock, Block, Lack, Progress, Reading, Stream, Work};
+pub use records::{Position, ReduceRecord};
 pub use resume::{Break, Resumes};
-pub(crate) use session::describe_failure;
-pub use session::{CollectiveSession, Decision, SessionAction};
+pub use sources::{MAX_STAR_BYTES, Members, Outlook, SourceMember, Sources, is_little, promises_session};
+
+pub use crate::vocabulary::agreement::Agreement;
+
+use crate::error::Error;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::plan::collective::Collective;
+use crate::plan::link::LinkEstimate;
+use crate::shard::{Locations, RequestId};
+use crate::time::Time;
+use crate::vocabulary::local::{ByteRange, CallKey, CombineId, CopyId};
+use crate::vocabulary::reduce::Reduce;
+use action::{Outbox, Step, Timer};
+use coordinator::Coordinator;
+use members::Memberships;
+
+/// All collectives that this store coordinates, is a member of, or has participants of. See the [module documentation](self).
+#[derive(Debug, Default)]
+pub(crate) struct Collectives {
+    coordinator: Coordinator,
+    members: Memberships,
+    outbox: Outbox,
+}
+
+impl Collectives {
+    /// Takes in what coordinators, members and the shell say.
+    pub(crate) fn apply(&mut self, ctx: Context<'_>, event: CollectiveEvent) {
+        let world = &mut ctx.world(&mut self.outbox);
+        match event {
+            CollectiveEvent::Asked { membership, plan } => self.members.asked(world, membership, plan),
+            CollectiveEvent::Told { membership, word } => self.members.told(world, membership, word),
+            CollectiveEvent::Left { membership } => self.members.left(world, membership),
+            CollectiveEvent::Filled { combine } => self.members.filled(world, combine),
+            CollectiveEvent::Denied { target, put, error } => {
+                self.members.rejected(world, &target, put, &error);
+            }
+            CollectiveEvent::Reported { enlistment, report } => {
+                self.coordinator.reported(world, enlistment, report);
+            }
+        }
+    }
+
+    /// Returns the next action, after the parts of the machine have told each other what follows.
+    pub(crate) fn next_action(&mut self, mut ctx: Context<'_>) -> Option<Action> {
+        loop {
+            match self.outbox.next()? {
+                Step::Act(action) => return Some(action),
+                Step::Deliver(event) => self.apply(ctx.again(), event),
+                Step::Seal(membership, sealer) => self.members.set_sealer(membership, sealer),
+                Step::HasParts(put) => {
+                    self.coordinator.answer_rank_0(&mut ctx.again().world(&mut self.outbox), put);
+                }
+                Step::Begins(target) => self.attempt_begins(ctx.again(), &target),
+            }
+        }
+    }
+
+    /// Takes in that time has passed.
+    pub(crate) fn expire(&mut self, ctx: Context<'_>) {
+        let mut ctx = ctx;
+        while let Some(timer) = self.outbox.next_due(ctx.now) {
+            let world = &mut ctx.again().world(&mut self.outbox);
+            match timer {
+                Timer::Search(target) => self.coordinator.reconsider(world, &target),
+                Timer::Disagreement(target) => self.coordinator.end_disagreement(world, &target),
+                Timer::Member(membership) => self.members.member_expired(world, membership),
+                Timer::Orphan(target, _) => world.push(Action::RejectOrphan(target)),
+                Timer::Join(key, target) => self.members.join_expired(world, key, target),
+            }
+        }
+    }
+
+    /// Returns the next deadline.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.outbox.next_deadline()
+    }
+}
+
+/// A collective that this store coordinates.
+impl Collectives {
+    /// Coordinates a collective for a call. The directory was asked whether the target exists, and where each source is.
+    pub(crate) fn coordinate(
+        &mut self,
+        ctx: Context<'_>,
+        key: CallKey,
+        request: (Collective, Reduce),
+        existence: RequestId,
+        asks: Vec<RequestId>,
+    ) {
+        self.coordinator.coordinate(&mut ctx.world(&mut self.outbox), key, request, existence, asks);
+    }
+
+    /// The directory told what it knows about a source. Returns the locations if they are those of a reduce.
+    pub(crate) fn source_located(
+        &mut self,
+        ctx: Context<'_>,
+        target: &ObjectId,
+        index: usize,
+        locations: Locations,
+    ) -> Option<Locations> {
+        self.coordinator.source_located(&mut ctx.world(&mut self.outbox), target, index, locations)
+    }
+
+    /// The directory told whether the target exists. Returns `true` if a collective makes it.
+    pub(crate) fn target_located(&mut self, ctx: Context<'_>, locations: &Locations) -> bool {
+        self.coordinator.target_located(&mut ctx.world(&mut self.outbox), locations)
+    }
+
+    /// The directory was asked where the sources of [`Action::Follow`] are.
+    pub(crate) fn follows(&mut self, ctx: Context<'_>, target: &ObjectId, asks: BTreeMap<usize, RequestId>) {
+        self.coordinator.follows(&mut ctx.world(&mut self.outbox), target, asks);
+    }
+
+    /// Another attempt to make a target begins. Rejections of earlier ones do not hold for it.
+    pub(crate) fn attempt_begins(&mut self, ctx: Context<'_>, target: &ObjectId) {
+        self.coordinator.end_disagreement(&mut ctx.world(&mut self.outbox), target);
+        self.members.forget_rejections(target);
+    }
+
+    /// Ends the search or the undecided attempt that would make `target`, and its call.
+    pub(crate) fn fail(&mut self, ctx: Context<'_>, target: &ObjectId, error: &Error) {
+        self.coordinator.fail(&mut ctx.world(&mut self.outbox), target, error);
+    }
+
+    /// The call of a reduce or a collective has ended: with this error, if it has failed.
+    pub(crate) fn call_ended(
+        &mut self,
+        ctx: Context<'_>,
+        key: CallKey,
+        target: &ObjectId,
+        error: Option<&Error>,
+    ) {
+        self.coordinator.call_ended(&mut ctx.world(&mut self.outbox), key, target, error);
+    }
+
+    /// A target was deleted.
+    pub(crate) fn target_deleted(&mut self, ctx: Context<'_>, target: &ObjectId) {
+        self.coordinator.target_deleted(&mut ctx.world(&mut self.outbox), target);
+    }
+
+    /// The target is deleted before the directory knows that this store has announced it. Returns `true` if it has.
+    pub(crate) fn withdraw_announcement(&mut self, ctx: Context<'_>, target: &ObjectId) -> bool {
+        self.coordinator.withdraw_announcement(&mut ctx.world(&mut self.outbox), target)
+    }
+
+    /// Returns `true` if a search or an undecided attempt for this target is coordinated here.
+    pub(crate) fn contains(&self, target: &ObjectId) -> bool {
+        self.coordinator.contains(target)
+    }
+
+    /// Returns the time at which the search for a target ended, if participants wait for the target.
+    pub(crate) fn awaited_since(&self, target: &ObjectId) -> Option<Time> {
+        self.coordinator.participants(target).map(|participants| participants.since)
+    }
+
+    /// Returns the agreement of the participants of a target.
+    pub(crate) fn agreement(&self, target: &ObjectId) -> Option<Agreement> {
+        self.coordinator.participants(target).map(|participants| participants.agreement)
+    }
+}
+
+/// An attempt in which this store is a member, and its participants.
+impl Collectives {
+    /// A participant is about to join. `is_here` looks for the copy of a source.
+    ///
+    /// # Errors
+    /// The reason for which its target will not be made.
+    pub(crate) fn join(
+        &mut self,
+        ctx: Context<'_>,
+        target: &ObjectId,
+        agreement: (Agreement, bool),
+        is_here: impl Fn(&ObjectId, PutId) -> bool,
+    ) -> Result<(), Error> {
+        self.members.join(&mut ctx.world(&mut self.outbox), target, agreement, is_here)
+    }
+
+    /// A participant that has joined waits.
+    pub(crate) fn joined(&mut self, ctx: Context<'_>, key: CallKey, target: &ObjectId) {
+        self.members.joined(&mut ctx.world(&mut self.outbox), key, target);
+    }
+
+    /// Returns the plan of a member that waits for room.
+    pub(crate) fn awaits_room(&self, membership: MembershipId) -> Option<&Plan> {
+        self.members.awaits_room(membership)
+    }
+
+    /// The exchange of a member was started in this copy.
+    pub(crate) fn began(
+        &mut self,
+        ctx: Context<'_>,
+        membership: MembershipId,
+        copy: CopyId,
+        combine: CombineId,
+    ) {
+        self.members.began(&mut ctx.world(&mut self.outbox), membership, copy, combine);
+    }
+
+    /// A member cannot begin.
+    pub(crate) fn refused(&mut self, ctx: Context<'_>, membership: MembershipId, failure: Failure) {
+        self.members.refused(&mut ctx.world(&mut self.outbox), membership, failure);
+    }
+
+    /// A participant was given the copy of a member.
+    pub(crate) fn answered(&mut self, ctx: Context<'_>, membership: MembershipId) {
+        self.members.answered(&mut ctx.world(&mut self.outbox), membership);
+    }
+
+    /// The exchange of a member has ended. `failure` is the failure if bytes are missing, or `None` if the copy was given up before.
+    pub(crate) fn exchange_ended(
+        &mut self,
+        ctx: Context<'_>,
+        membership: MembershipId,
+        failure: Option<Failure>,
+    ) {
+        self.members.exchange_ended(&mut ctx.world(&mut self.outbox), membership, failure);
+    }
+
+    /// A coordinator is lost, and its target cannot be found elsewhere.
+    pub(crate) fn orphaned(&mut self, ctx: Context<'_>, target: &ObjectId) {
+        let error = Error::ObjectLost { id: target.clone() };
+        self.members.rejected(&mut ctx.world(&mut self.outbox), target, None, &error);
+    }
+
+    /// The daemon stops.
+    pub(crate) fn shut_down(&mut self, ctx: Context<'_>) {
+        self.members.shut_down(&mut ctx.world(&mut self.outbox));
+    }
+
+    /// Returns the member that fills a copy, and the order in which its bytes become valid, if participants get ranges of it.
+    pub(crate) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
+        self.members.order_of(copy)
+    }
+
+    /// Returns `true` if this store was a member of the attempt that makes `put`, and has nothing to give any more.
+    pub(crate) fn has_ended(&self, put: PutId) -> bool {
+        self.members.has_ended(put)
+    }
+}
+
+/// Descriptions for people.
+impl Collectives {
+    /// Returns the number of collectives that this store coordinates.
+    pub(crate) fn coordinated(&self) -> usize {
+        self.coordinator.len()
+    }
+
+    /// Returns the number of attempts in which this store is a member.
+    pub(crate) fn memberships(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Returns the number of members whose reports to this store are not complete.
+    pub(crate) fn enlistments(&self) -> usize {
+        self.coordinator.enlistments()
+    }
+
+    /// Returns the request, the start, the number of members and the plan of each collective that this store coordinates.
+    pub(crate) fn under_way(&self) -> impl Iterator<Item = (&Reduce, Time, usize, &str)> {
+        self.coordinator.under_way()
+    }
+
+    /// Returns the sources for which a search waits, by their ranks.
+    pub(crate) fn absent_sources(&self, target: &ObjectId) -> Option<BTreeMap<usize, ObjectId>> {
+        self.coordinator.search_for(target).map(|search| search.sources.missing_sources())
+    }
+
+    /// Returns the stores that have not completed their part in the attempt that makes a target.
+    pub(crate) fn unfinished_stores(&self, target: &ObjectId) -> Option<Vec<NodeId>> {
+        self.coordinator.open_for(target).map(|(_, coordinated)| coordinated.unfinished_stores())
+    }
+
+    /// Describes how this store makes `target`, if it coordinates that.
+    pub(crate) fn record_coordinated(
+        &self,
+        target: &ObjectId,
+        link: LinkEstimate,
+        now: Time,
+    ) -> Option<ReduceRecord> {
+        if let Some(search) = self.coordinator.search_for(target) {
+            return Some(search.record(link, now));
+        }
+        let (_, coordinated) = self.coordinator.open_for(target)?;
+        let own = self.members.latest_for(target);
+        let position = own.map(|(id, member)| records::position(id, member));
+        Some(ReduceRecord { is_running: true, position, ..coordinated.record(link, now) })
+    }
+
+    /// Describes how this store makes `target` as a member for another one. A coordinator remembers more of an attempt that is over
+    /// than its own member.
+    pub(crate) fn record_member(
+        &self,
+        target: &ObjectId,
+        link: LinkEstimate,
+        now: Time,
+    ) -> Option<ReduceRecord> {
+        let (id, member) = self.members.latest_for(target)?;
+        matches!(id, MembershipId::Elsewhere(_)).then(|| records::record_of(id, member, link, now))
+    }
+
+    /// Returns the members of the attempt that makes `target`, in their order, and the index of this store, if it is one of them.
+    pub(crate) fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
+        let plan = self.members.latest_for(target)?.1.plan();
+        Some((plan.index, &plan.members))
+    }
+}

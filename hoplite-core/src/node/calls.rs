@@ -18,16 +18,10 @@ use crate::limits::Limits;
 use crate::metadata::Metadata;
 use crate::shard::RequestId;
 use crate::time::Time;
+pub(super) use crate::vocabulary::local::CallKey;
 
 /// Most bytes of objects that wait with puts that have handed them over: they are beside the arena.
 const MAX_WAITING_PUT_BYTES: usize = 64 << 20;
-
-/// A call, unique in the store.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct CallKey {
-    pub(super) client: ClientId,
-    pub(super) call: CallId,
-}
 
 /// What a create asked for.
 #[derive(Debug, Clone)]

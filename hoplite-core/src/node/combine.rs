@@ -100,11 +100,6 @@ impl Combinations {
         combine
     }
 
-    /// Returns `true` if a combination has not ended.
-    pub(super) fn contains(&self, combine: CombineId) -> bool {
-        self.running.contains_key(&combine)
-    }
-
     /// A combination no longer touches any memory.
     pub(super) fn end(
         &mut self,

@@ -6,14 +6,14 @@ use std::collections::{BTreeSet, VecDeque};
 use super::calls::CallKey;
 use super::hop::HopOwner;
 use super::{CallId, ClientId, CopyId, Effect, HopId, HopReport, NodeConfig, Response, Urgency};
-use crate::collective::MembershipId;
+use crate::collective;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
-use crate::placement::mix;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Placed, ToShard, UnpublishReason};
 use crate::time::Time;
+use crate::vocabulary::number::Numbers;
 
 /// What is due at a deadline.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,8 +23,6 @@ pub(super) enum Deadline {
     Republish(CopyId),
     Hop(HopOwner),
     Reduce(ObjectId),
-    Membership(MembershipId),
-    Join(CallKey),
 }
 
 /// What one part of the node tells another. It is delivered when the part that tells it is done with the present event, so
@@ -39,6 +37,10 @@ pub(super) enum Notice {
     Changed(ObjectId),
     /// The target of a reduce was in this copy, which was deleted, or given up.
     TargetGone(ObjectId, CopyId, Error),
+    /// An object was deleted of which a copy was here.
+    Deleted(ObjectId),
+    /// The call of a reduce or a collective was answered: with this error, if it has failed.
+    ReduceAnswered(CallKey, ObjectId, Option<Error>),
     /// The call has ended that a reduce is for.
     ReduceUnwanted(CallKey, ObjectId),
 }
@@ -56,7 +58,7 @@ pub(super) struct Context {
     notices: VecDeque<Notice>,
     deadlines: BTreeSet<(Time, Deadline)>,
     shards_up: Vec<bool>,
-    last_number: u64,
+    numbers: Numbers,
     is_shutting_down: bool,
 }
 
@@ -64,6 +66,7 @@ impl Context {
     pub(super) fn new(config: NodeConfig) -> Self {
         Self {
             shards_up: vec![false; config.shards.len()],
+            numbers: Numbers::new(config.seed),
             config,
             now: Time::ZERO,
             link: LinkEstimate::default(),
@@ -72,7 +75,6 @@ impl Context {
             effects: Vec::new(),
             notices: VecDeque::new(),
             deadlines: BTreeSet::new(),
-            last_number: 0,
             is_shutting_down: false,
         }
     }
@@ -92,6 +94,17 @@ impl Context {
 
     pub(super) const fn now(&self) -> Time {
         self.now
+    }
+
+    /// Returns the part that the machine of collectives sees.
+    pub(super) fn of_collectives(&mut self) -> collective::Context<'_> {
+        collective::Context {
+            now: self.now,
+            node: &self.config.node,
+            link: self.link,
+            preference: self.config.allreduce_schedule,
+            numbers: &mut self.numbers,
+        }
     }
 
     /// Moves the clock, which never goes back.
@@ -202,13 +215,11 @@ impl Context {
 
     /// A number never given before in this run.
     pub(super) fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
+        self.numbers.next()
     }
 
     pub(super) fn next_put(&mut self) -> PutId {
-        let number = self.next_number();
-        PutId(mix(self.config.seed ^ mix(number)))
+        self.numbers.next_put()
     }
 
     /// Notes that a session with a shard came or went.

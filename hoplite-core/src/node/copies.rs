@@ -74,7 +74,9 @@ impl Node {
         if let Some(key) = sealer {
             self.finish(key, Err(error.clone()));
         }
-        self.collective_target_gone(&id, &error);
+        if matches!(error, Error::Deleted { .. }) {
+            self.ctx.notify(Notice::Deleted(id.clone()));
+        }
         if is_target {
             self.ctx.notify(Notice::TargetGone(id, copy, error));
         }
@@ -165,7 +167,7 @@ impl Node {
                 SpaceWaiter::Fetch(id) => self.fetch_has_space(&id),
                 SpaceWaiter::Hop(owner) => self.begin_hop(owner),
                 SpaceWaiter::Target(id) => self.reconsider_reduce(&id),
-                SpaceWaiter::Membership(membership) => self.begin_membership(membership),
+                SpaceWaiter::Membership(membership) => self.open_member(membership),
             }
         }
         true

@@ -1,10 +1,10 @@
 //! What a store tells those who watch the cluster: of itself, and of what is under way here.
 
-use super::collecting::Collectives;
-use super::{CopyId, LongWait, Node, PeerFault, ReduceRecord, ShardFault, Troubles};
+use super::{CopyId, LongWait, Node, PeerFault, Reduce, ReduceRecord, ShardFault, Troubles};
+use crate::collective::Member;
 use crate::id::ObjectId;
 use crate::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad};
-use crate::text::escape;
+use crate::text::{cut, escape};
 use crate::time::Time;
 
 impl Node {
@@ -12,7 +12,8 @@ impl Node {
     pub fn load(&self, now: Time) -> Load {
         let status = self.status();
         let running = self.reductions.running(self.ctx.link(), now).map(ReduceLoad::from);
-        let reduces = running.chain(self.collectives.running(now)).take(MAX_REPORTED);
+        let reduces =
+            running.chain(self.collectives.under_way().map(|one| coordinated(now, one))).take(MAX_REPORTED);
         Load {
             capacity_bytes: status.capacity_bytes,
             free_bytes: status.free_bytes,
@@ -47,6 +48,35 @@ impl Node {
         lines.take(MAX_TROUBLES).map(|line| cut(line, MAX_TROUBLE_BYTES)).collect()
     }
 
+    /// Describes how `target` is made, or was, as far as this store knows: because it coordinates that, is a member, or has
+    /// participants that wait for it. Of what is over it remembers the latest.
+    pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
+        let link = self.ctx.link();
+        self.collectives
+            .record_coordinated(target, link, now)
+            .or_else(|| self.reductions.running_for(target, link, now))
+            .or_else(|| self.collectives.record_member(target, link, now))
+            .or_else(|| {
+                // Participants that wait mean no round that is over.
+                let remembered = self.reduce_record(target).filter(|known| known.has_failed());
+                remembered.cloned().or_else(|| self.record_waiting(target))
+            })
+            .or_else(|| self.reduce_record(target).cloned())
+    }
+
+    /// Describes a target that participants of this node wait for, and of which nothing else is known.
+    fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
+        let (_, agreement) = self.participants_of(target).next()?;
+        let plan = "not known here yet: participants of this node wait for the store of rank 0".to_owned();
+        let known = ReduceRecord::of_another_store(target, &agreement, self.ctx.link());
+        Some(ReduceRecord { plan, is_running: true, ..known })
+    }
+
+    /// Returns the members of the attempt that makes `target`, in their order, and the index of this store, if it is one of them.
+    pub fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
+        self.collectives.members_making(target)
+    }
+
     /// The copies that are being pulled now, at most [`MAX_REPORTED`].
     pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
         self.copies.pulled().take(MAX_REPORTED)
@@ -67,28 +97,19 @@ impl From<ReduceRecord> for ReduceLoad {
     }
 }
 
-impl Collectives {
-    /// How those go that this store coordinates.
-    fn running(&self, now: Time) -> impl Iterator<Item = ReduceLoad> {
-        self.under_way().map(move |(request, started, members, plan)| ReduceLoad {
-            target: request.target.clone(),
-            op: request.op.name().to_owned(),
-            joined: if members > 0 { request.sources.len() as u64 } else { 0 },
-            sources: request.sources.len() as u64,
-            plan: if members > 0 {
-                cut(format!("{members} members, {plan}"), MAX_PLAN_BYTES)
-            } else {
-                String::new()
-            },
-            elapsed: now.since(started),
-        })
+/// Describes a collective that this store coordinates: the request, the start, the number of members and the plan.
+fn coordinated(now: Time, (request, started, members, plan): (&Reduce, Time, usize, &str)) -> ReduceLoad {
+    let has_begun = members > 0;
+    ReduceLoad {
+        target: request.target.clone(),
+        op: request.op.name().to_owned(),
+        joined: if has_begun { request.sources.len() as u64 } else { 0 },
+        sources: request.sources.len() as u64,
+        plan: if has_begun {
+            cut(format!("{members} members, {plan}"), MAX_PLAN_BYTES)
+        } else {
+            String::new()
+        },
+        elapsed: now.since(started),
     }
-}
-
-/// The beginning of a text, at most so many bytes.
-pub(super) fn cut(mut text: String, max_bytes: usize) -> String {
-    while text.len() > max_bytes {
-        text.pop();
-    }
-    text
 }

@@ -172,7 +172,7 @@ impl Node {
             return Some(missing);
         }
         if !absent.is_empty() {
-            if self.agreement_about(target).is_some() {
+            if self.collectives.agreement(target).is_some() {
                 return participants(absent);
             }
             let sources = Named::of(absent.into_iter().map(|(_, id)| id));

@@ -8,7 +8,7 @@
 //! Its parts own what they decide about, and nobody else changes that: the `table` of copies, open `calls`, `fetch`es, the
 //! questions to the directory (`asks`), what that knows of each copy (`publication`), combinations (`combine`), hops that are
 //! performed here (`hop`), reductions (`reduce`) and sessions of
-//! collectives (`collecting`). All share a `context`. This file routes events to them; what follows for
+//! collectives (`collectives`). All share a `context`. This file routes events to them; what follows for
 //! the others is done in `requests`, `gets`, `put`, `copies`, `publish`, `shards` and `reducing`.
 //!
 //! # Invariants
@@ -21,7 +21,7 @@
 
 mod asks;
 mod calls;
-mod collecting;
+mod collectives;
 mod combine;
 mod context;
 mod copies;
@@ -49,6 +49,8 @@ pub use message::*;
 pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
 pub use passable::{is_news, passable};
 
+use crate::collective::Collectives;
+pub use crate::collective::{Position, ReduceRecord};
 use crate::error::Error;
 pub use crate::fault::Fault;
 use crate::id::{NodeId, ObjectId, PutId};
@@ -60,7 +62,6 @@ use crate::time::Time;
 use crate::topology::place::Path;
 use asks::Asks;
 use calls::{CallKey, Calls};
-use collecting::Collectives;
 use combine::Combinations;
 use context::{Context, Deadline, Notice};
 use faults::Faults;
@@ -69,7 +70,6 @@ pub use holders::{Holder, Holders};
 use hop::{HopOwner, Hostings};
 use recent_ends::RecentEnds;
 use reduce::Reductions;
-pub use reduce::{Position, ReduceRecord};
 use table::Table;
 
 /// What a [`Node`] is told at its start.
@@ -205,12 +205,13 @@ impl Node {
                 self.reductions.hop_reported(&mut self.ctx, &self.copies, hop, report);
                 self.perform_actions();
             }
-            Event::Collective(event) => self.collective(event),
+            Event::Collective(event) => self.collectives.apply(self.ctx.of_collectives(), event),
             Event::Measured { link } => self.ctx.set_link(link),
             Event::SlowLinks { peers } => self.has_slow_links(peers),
             Event::Tick => {}
             Event::ShutDown => self.shut_down(),
         }
+        self.perform_collectives();
         self.expire();
         loop {
             self.deliver_notices();
@@ -223,7 +224,7 @@ impl Node {
 
     /// Returns the time at which [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.ctx.next_deadline()
+        self.ctx.next_deadline().into_iter().chain(self.collectives.next_deadline()).min()
     }
 
     /// What is in the store now.
@@ -250,7 +251,9 @@ impl Node {
     }
 
     fn deliver_notices(&mut self) {
-        while let Some(notice) = self.ctx.next_notice() {
+        loop {
+            self.perform_collectives();
+            let Some(notice) = self.ctx.next_notice() else { return };
             match notice {
                 Notice::Answer(call, response) => self.source_fetched(call, response),
                 Notice::Report(hop, report) => {
@@ -262,8 +265,13 @@ impl Node {
                     self.reductions.target_gone(&mut self.ctx, &self.copies, &target, copy, error);
                     self.perform_actions();
                 }
+                Notice::Deleted(id) => self.collectives.target_deleted(self.ctx.of_collectives(), &id),
+                Notice::ReduceAnswered(key, target, error) => {
+                    self.collectives.call_ended(self.ctx.of_collectives(), key, &target, error.as_ref());
+                }
                 Notice::ReduceUnwanted(key, target) => {
-                    self.collective_unwanted(key, &target);
+                    let error = Error::ObjectLost { id: target.clone() };
+                    self.collectives.call_ended(self.ctx.of_collectives(), key, &target, Some(&error));
                     self.reductions.call_ended(&mut self.ctx, &self.copies, key, &target);
                     self.perform_actions();
                 }
@@ -279,10 +287,9 @@ impl Node {
                 Deadline::Republish(copy) => self.publish_again(copy),
                 Deadline::Hop(owner) => self.hostings.expired(&mut self.ctx, &mut self.copies, owner),
                 Deadline::Reduce(target) => self.reconsider_reduce(&target),
-                Deadline::Membership(membership) => self.membership_expired(membership),
-                Deadline::Join(key) => self.join_expired(key),
             }
         }
+        self.collectives.expire(self.ctx.of_collectives());
     }
 
     fn shut_down(&mut self) {
@@ -291,7 +298,8 @@ impl Node {
             self.finish(key, Err(Error::ShuttingDown));
         }
         self.hostings.shut_down(&mut self.ctx, &mut self.copies);
-        self.shut_down_memberships();
+        self.collectives.shut_down(self.ctx.of_collectives());
+        self.perform_collectives();
         for copy in self.copies.live_copies() {
             self.withdraw(copy);
         }

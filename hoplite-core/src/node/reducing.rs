@@ -38,7 +38,7 @@ impl Node {
 
     pub(super) fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
         let (target, sources) = (request.target.clone(), request.sources.len());
-        self.forget_denials(&target);
+        self.collectives.attempt_begins(self.ctx.of_collectives(), &target);
         let call = Call::Reduce { target, sources, reduced: Vec::new() };
         self.calls.enter(&mut self.ctx, key, call, Operation::Reduce, request.timeout);
     }
@@ -67,14 +67,13 @@ impl Node {
 
     /// Looks whether a reduction can go on.
     pub(super) fn reconsider_reduce(&mut self, target: &ObjectId) {
-        self.reconsider_gathering(target);
         self.give_up_without_room(target);
         self.reductions.reconsider(&mut self.ctx, &self.copies, target);
         self.perform_actions();
     }
 
     pub(super) fn fail_reduce(&mut self, target: &ObjectId, error: Error) {
-        self.fail_collective(target, &error);
+        self.collectives.fail(self.ctx.of_collectives(), target, &error);
         self.reductions.fail(&mut self.ctx, &self.copies, target, error);
         self.perform_actions();
     }
@@ -82,7 +81,9 @@ impl Node {
     /// Ends the reduction that would make an object that is being deleted; whether there was one.
     pub(super) fn delete_reduction(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.reductions.contains(target) || self.collectives.contains(target);
-        self.withdraw_announcement(target);
+        if self.collectives.withdraw_announcement(self.ctx.of_collectives(), target) {
+            self.drop_announced(target);
+        }
         self.fail_reduce(target, Error::Deleted { id: target.clone() });
         is_under_way
     }
@@ -178,7 +179,7 @@ impl Node {
         // Calls that wait here for the object get this one.
         self.end_fetch(&id);
         let put = self.ctx.next_put();
-        let metadata = Metadata { agreement: self.agreement_about(&id), ..metadata };
+        let metadata = Metadata { agreement: self.collectives.agreement(&id), ..metadata };
         let phase = Phase::Combining { combine: None, valid_bytes: 0 };
         let copy = self
             .copies
@@ -235,13 +236,15 @@ impl Node {
             self.let_go(input);
         }
         match user {
+            CombineUser::Membership(membership) => {
+                self.exchange_ended(membership, is_live.then_some(outcome));
+            }
             _ if !is_live => {}
             CombineUser::Target(target) => {
                 let ended = (valid_bytes, outcome);
                 self.reductions.combined(&mut self.ctx, &self.copies, &target, ended);
                 self.perform_actions();
             }
-            CombineUser::Membership(membership) => self.exchange_ended(membership, outcome),
             CombineUser::Hop(owner) => {
                 self.hostings.combined(&mut self.ctx, &mut self.copies, owner, outcome);
             }

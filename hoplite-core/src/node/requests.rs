@@ -88,7 +88,7 @@ impl Node {
     pub(super) fn finish(&mut self, key: CallKey, response: Result<Response>) {
         if let Some(Call::Reduce { target, .. }) = self.calls.get(key) {
             let target = target.clone();
-            self.end_audience(key, &target, response.as_ref().err());
+            self.ctx.notify(Notice::ReduceAnswered(key, target, response.as_ref().err().cloned()));
         }
         self.forget_call(key);
         self.ctx.reply(key, response);

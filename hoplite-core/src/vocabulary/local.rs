@@ -13,6 +13,13 @@ impl ClientId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
+/// A call, unique in the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct CallKey {
+    pub(crate) client: ClientId,
+    pub(crate) call: CallId,
+}
+
 /// One local copy of an object, from the moment its space is allocated to the moment that space is free again. Never
 /// used twice in the life of a store. Clients name their references by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -23,6 +23,14 @@ pub fn is_plain(text: &str) -> bool {
     !text.chars().any(disturbs)
 }
 
+/// Returns the beginning of a text: at most so many bytes.
+pub(crate) fn cut(mut text: String, max_bytes: usize) -> String {
+    while text.len() > max_bytes {
+        text.pop();
+    }
+    text
+}
+
 fn disturbs(character: char) -> bool {
     character.is_control() || reorders(character)
 }

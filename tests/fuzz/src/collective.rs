@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, Decision, EnlistmentId, Failure, Member, Membership, Plan, Report, CollectiveSession, SessionAction,
+    Agreement, AttemptState, EnlistmentId, Failure, Member, Membership, Plan, Report, Attempt, AttemptAction,
     MemberStage, Word,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
@@ -149,17 +149,17 @@ fn check_finals(plans: &[Plan]) {
 }
 
 struct World {
-    session: CollectiveSession,
+    session: Attempt,
     seats: Vec<Seat>,
     kind: Collective,
     /// Which of them is the coordinator's own.
     own: usize,
     now: Time,
-    decision: Decision,
+    decision: AttemptState,
     /// Somebody deleted the target after it was decided on.
     is_deleted: bool,
     /// What the collective came to, beside a target.
-    end: Option<SessionAction>,
+    end: Option<AttemptAction>,
 }
 
 struct Seat {
@@ -182,7 +182,7 @@ impl World {
         let kind = plans[0].agreement.kind;
         let own = own % plans.len();
         let enlistments = (0..plans.len() as u64).map(EnlistmentId);
-        let session = CollectiveSession::new(kind, target(), enlistments, Some(EnlistmentId(own as u64)));
+        let session = Attempt::new(kind, target(), enlistments, Some(EnlistmentId(own as u64)));
         let seat = |plan: Plan| {
             let member = Membership::new(Box::new(plan), Time::ZERO);
             Seat {
@@ -204,7 +204,7 @@ impl World {
             kind,
             own,
             now: Time::ZERO,
-            decision: Decision::Open,
+            decision: AttemptState::Open,
             is_deleted: false,
             end: None,
         }
@@ -269,26 +269,26 @@ impl World {
             return;
         }
         seat.has_reported = Some(report.clone());
-        let before = self.session.decision();
+        let before = self.session.state();
         let actions = self.session.reported(EnlistmentId(index as u64), report.clone());
         let have_all = |seat: &Seat| seat.has_reported == Some(Report::Filled);
         let is_last =
             if self.kind.is_of_parts() { self.seats.iter().all(have_all) } else { index == self.own };
         assert_eq!(
-            before == Decision::Open && self.session.decision() == Decision::Committed,
-            before == Decision::Open && report == Report::Filled && is_last,
+            before == AttemptState::Open && self.session.state() == AttemptState::Committed,
+            before == AttemptState::Open && report == Report::Filled && is_last,
             "{report:?} of {index}, where {} decides",
             self.own
         );
-        let gives_up = before == Decision::Open && self.session.decision() == Decision::GivenUp;
-        assert_eq!(gives_up, before == Decision::Open && matches!(report, Report::Failed(_)), "{report:?}");
+        let gives_up = before == AttemptState::Open && self.session.state() == AttemptState::Aborted;
+        assert_eq!(gives_up, before == AttemptState::Open && matches!(report, Report::Failed(_)), "{report:?}");
         let ends = actions
             .iter()
-            .filter(|action| matches!(action, SessionAction::FallBack(_) | SessionAction::Fail(_)));
+            .filter(|action| matches!(action, AttemptAction::FallBack(_) | AttemptAction::Fail(_)));
         assert_eq!(ends.count(), usize::from(gives_up), "one way on, once: {actions:?}");
         let disagrees = matches!(report, Report::Failed(Failure::Disagrees(_)));
         if let Some(end) = actions.last().filter(|_| gives_up) {
-            assert_eq!(matches!(end, SessionAction::Fail(_)), disagrees, "{end:?}");
+            assert_eq!(matches!(end, AttemptAction::Fail(_)), disagrees, "{end:?}");
         }
         self.perform(before, actions);
     }
@@ -322,17 +322,17 @@ impl World {
         if self.session.is_over() {
             return;
         }
-        let before = self.session.decision();
+        let before = self.session.state();
         let actions = self.session.deleted(&Error::Deleted { id: target() });
-        self.is_deleted |= before == Decision::Committed;
-        assert_eq!(actions.is_empty(), before != Decision::Committed, "{actions:?}");
+        self.is_deleted |= before == AttemptState::Committed;
+        assert_eq!(actions.is_empty(), before != AttemptState::Committed, "{actions:?}");
         self.perform(before, actions);
     }
 
     fn give_up(&mut self) {
-        let before = self.session.decision();
+        let before = self.session.state();
         let actions = self.session.give_up(&Error::ShuttingDown);
-        assert!(before == Decision::Open || actions.is_empty(), "it was decided: {actions:?}");
+        assert!(before == AttemptState::Open || actions.is_empty(), "it was decided: {actions:?}");
         self.perform(before, actions);
     }
 
@@ -341,13 +341,13 @@ impl World {
         !self.kind.is_of_parts() || self.kind.ends_together()
     }
 
-    fn perform(&mut self, before: Decision, actions: Vec<SessionAction>) {
-        let decision = self.session.decision();
-        let commits = before == Decision::Open && decision == Decision::Committed && self.tells();
-        let stops = before == Decision::Open && decision == Decision::GivenUp;
+    fn perform(&mut self, before: AttemptState, actions: Vec<AttemptAction>) {
+        let decision = self.session.state();
+        let commits = before == AttemptState::Open && decision == AttemptState::Committed && self.tells();
+        let stops = before == AttemptState::Open && decision == AttemptState::Aborted;
         for action in actions {
             match action {
-                SessionAction::Tell(to, word) => {
+                AttemptAction::Tell(to, word) => {
                     let seat = &mut self.seats[to.0 as usize];
                     assert!(
                         !seat.is_out() && !seat.is_stopped && !seat.is_dismissed,
@@ -368,9 +368,9 @@ impl World {
                         seat.words.push_back(word);
                     }
                 }
-                SessionAction::Dismiss(whom) => {
+                AttemptAction::Dismiss(whom) => {
                     let seat = &mut self.seats[whom.0 as usize];
-                    assert!(decision == Decision::Committed && self.session.is_over(), "{whom:?} is needed");
+                    assert!(decision == AttemptState::Committed && self.session.is_over(), "{whom:?} is needed");
                     assert!(!seat.is_out() && !seat.is_stopped && !seat.is_dismissed, "{whom:?} has gone");
                     seat.is_dismissed = true;
                 }
@@ -387,14 +387,14 @@ impl World {
     }
 
     fn check(&mut self) {
-        let decision = self.session.decision();
+        let decision = self.session.state();
         assert!(
-            self.decision == Decision::Open || self.decision == decision,
+            self.decision == AttemptState::Open || self.decision == decision,
             "{:?} is for good",
             self.decision
         );
         self.decision = decision;
-        assert!(decision != Decision::GivenUp || self.session.is_over(), "nobody is waited for");
+        assert!(decision != AttemptState::Aborted || self.session.is_over(), "nobody is waited for");
         let tells = self.tells();
         for seat in &mut self.seats {
             let stage = seat.member.stage();
@@ -405,7 +405,7 @@ impl World {
             if stage == MemberStage::Complete {
                 assert!(seat.is_committed && seat.member.is_committed(), "it is complete without a word");
                 assert!(
-                    decision == Decision::Committed && self.end.is_none(),
+                    decision == AttemptState::Committed && self.end.is_none(),
                     "the general path makes another one"
                 );
                 assert!(tells, "parts are no target");
@@ -426,7 +426,7 @@ impl World {
             self.check();
         }
         assert!(self.session.is_over(), "it ends with its members");
-        assert_ne!(self.session.decision(), Decision::Open, "it is decided");
+        assert_ne!(self.session.state(), AttemptState::Open, "it is decided");
         for seat in &self.seats {
             assert_eq!(seat.member.growing_copy(), None, "nothing is left");
             let has_gone = seat.is_out() || seat.is_stopped || seat.is_dismissed;

@@ -63,6 +63,7 @@ use super::calls::CallKey;
 use super::context::Context;
 use super::table::Table;
 use super::{CallId, CombineOutcome, CopyId, Effect, Hop, HopId, HopInput, HopReport, Reduce};
+use crate::collective::ReduceRecord;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::extent::Extent;
@@ -74,7 +75,6 @@ use crate::shard::{Locations, RequestId};
 use crate::time::Time;
 pub(super) use lack::Lack;
 use record::Records;
-pub use record::{Position, ReduceRecord};
 use reduction::{Progress, Reduction, Run};
 
 /// What a reduction needs done.

@@ -1,4 +1,4 @@
-//! Before a session: where the sources are, and whether there is to be one.
+//! The sources of a collective: where they are, and whether an attempt can begin.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -44,7 +44,7 @@ pub fn promises_session(agreement: &Agreement, source_bytes: u64) -> bool {
 
 /// A member of a session to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Seated {
+pub struct SourceMember {
     /// The member.
     pub member: Member,
     /// The groups that it is in.
@@ -59,25 +59,26 @@ pub struct Seated {
 
 /// The members of a session to be, in the order of their lowest ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Roster {
+pub struct Members {
     /// The members.
-    pub members: Vec<Seated>,
+    pub members: Vec<SourceMember>,
     /// The size of what is made.
     pub size_bytes: u64,
     /// The metadata of the target.
     pub metadata: Metadata,
 }
 
-impl Roster {
+impl Members {
     /// Which links between the members are slow: those of which a member of the same group says so, and all from and to one of which
     /// enough of its group do. Between groups it is the uplink that is slow.
     pub fn slow_links(&self) -> SlowLinks {
-        if self.members.iter().all(|seated| seated.slow_peers.is_empty()) {
+        if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
         }
-        let said = |seated: &Seated| (seated.member.node.clone(), seated.path, seated.slow_peers.clone());
+        let said =
+            |member: &SourceMember| (member.member.node.clone(), member.path, member.slow_peers.clone());
         let reports = Reports::new(self.members.iter().map(said));
-        let members = || self.members.iter().map(|seated| &seated.member.node).enumerate();
+        let members = || self.members.iter().map(|member| &member.member.node).enumerate();
         let pairs = members().flat_map(|from| members().map(move |to| (from, to)));
         let slow = pairs.filter(|((_, from), (_, to))| reports.is_slow(from, to));
         slow.map(|((from, _), (to, _))| (from, to)).collect()
@@ -90,21 +91,21 @@ pub enum Outlook {
     /// Not all sources are known yet. At this time the late ones have been waited for long enough.
     Waiting(Option<Time>),
     /// A session can begin.
-    Ready(Roster),
+    Ready(Members),
     /// There will be none, for this reason.
     General(&'static str),
 }
 
 /// Follows the sources of a collective.
 #[derive(Debug)]
-pub struct Gathering {
+pub struct Sources {
     kind: Collective,
     request: Reduce,
     news: Vec<Option<Locations>>,
     first_at: Option<Time>,
 }
 
-impl Gathering {
+impl Sources {
     /// Nothing is known yet.
     pub fn new(kind: Collective, request: Reduce) -> Self {
         let news = vec![None; request.sources.len()];
@@ -126,13 +127,8 @@ impl Gathering {
         &self.request
     }
 
-    /// What was asked for, for those who do it in another way.
-    pub fn into_request(self) -> Reduce {
-        self.request
-    }
-
-    /// What was asked for, and what the directory has told about each source, if it has.
-    pub fn into_news(self) -> (Reduce, Vec<Option<Locations>>) {
+    /// Returns the request, and what the directory has told about each source.
+    pub fn into_found(self) -> (Reduce, Vec<Option<Locations>>) {
         (self.request, self.news)
     }
 
@@ -202,22 +198,22 @@ impl Gathering {
                 due => Outlook::Waiting(due),
             };
         };
-        let is_member = members.iter().any(|seated| seated.member.node == *coordinator);
-        let is_fit = members.iter().all(|seated| seated.sources.len() <= MAX_SOURCES_PER_MEMBER)
+        let is_member = members.iter().any(|member| member.member.node == *coordinator);
+        let is_fit = members.iter().all(|member| member.sources.len() <= MAX_SOURCES_PER_MEMBER)
             && (!self.kind.is_of_parts() || self.request.sources.len() <= MAX_MEMBERS)
-            && (self.kind != Collective::AllToAll || members.iter().all(|seated| self.has_few_pairs(seated)));
+            && (self.kind != Collective::AllToAll || members.iter().all(|member| self.has_few_pairs(member)));
         match members.len() {
             0 => Outlook::General("there are no members"),
             1 if self.kind != Collective::AllToAll => Outlook::General("all sources are at one node"),
             count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
             _ if !is_member => Outlook::General("rank 0 has no source at its node"),
-            _ => Outlook::Ready(Roster { members, size_bytes, metadata }),
+            _ => Outlook::Ready(Members { members, size_bytes, metadata }),
         }
     }
 
     /// Returns `true` if the parts that the ranks of a member get from others are few enough to be named.
-    fn has_few_pairs(&self, seated: &Seated) -> bool {
-        seated.ranks.len() * self.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
+    fn has_few_pairs(&self, member: &SourceMember) -> bool {
+        member.ranks.len() * self.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
     }
 
     /// The sources that are nowhere yet, by their ranks.
@@ -240,20 +236,20 @@ impl Gathering {
     }
 
     /// The members, if all sources are somewhere.
-    fn members(&self) -> Option<Vec<Seated>> {
-        let mut members: Vec<Seated> = Vec::new();
+    fn members(&self) -> Option<Vec<SourceMember>> {
+        let mut members: Vec<SourceMember> = Vec::new();
         for (rank, (id, news)) in self.request.sources.iter().zip(&self.news).enumerate() {
             let news = news.as_ref()?;
             let source = (id.clone(), news.object.as_ref()?.put);
             let location = news.locations.iter().filter_map(preference).min_by_key(|(rank, _)| *rank)?.1;
-            if let Some(found) = members.iter_mut().find(|seated| seated.member.node == location.node) {
+            if let Some(found) = members.iter_mut().find(|member| member.member.node == location.node) {
                 found.ranks.push(rank);
                 found.sources.push(source);
             } else {
                 let member = Member { node: location.node.clone(), address: location.data_address };
                 let (path, slow_peers) = (location.path, location.slow_peers.clone());
                 let (ranks, sources) = (vec![rank], vec![source]);
-                members.push(Seated { member, path, slow_peers, ranks, sources });
+                members.push(SourceMember { member, path, slow_peers, ranks, sources });
             }
         }
         Some(members)
@@ -287,16 +283,16 @@ mod tests {
     /// Members in these racks, each with the members to which its links are slow.
     fn slow_links(members: &[(u32, &[usize])]) -> Vec<(usize, usize)> {
         let name = |number: usize| NodeId::new(&format!("n{number}")).unwrap();
-        let seated = |(number, (rack, slow)): (usize, &(u32, &[usize]))| Seated {
+        let member = |(number, (rack, slow)): (usize, &(u32, &[usize]))| SourceMember {
             member: Member { node: name(number), address: "127.0.0.1:1".parse().unwrap() },
             path: [0, 0, *rack, 0],
             slow_peers: slow.iter().map(|peer| name(*peer)).collect(),
             ranks: vec![number],
             sources: Vec::new(),
         };
-        let members = members.iter().enumerate().map(seated).collect();
-        let roster = Roster { members, size_bytes: 0, metadata: Metadata::default() };
-        roster.slow_links().into_iter().collect()
+        let members = members.iter().enumerate().map(member).collect();
+        let members = Members { members, size_bytes: 0, metadata: Metadata::default() };
+        members.slow_links().into_iter().collect()
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::time::Time;
-use crate::vocabulary::local::{CombineId, CopyId};
+use crate::vocabulary::local::{CallKey, CombineId, CopyId};
 
 /// How far a member is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,8 +36,11 @@ pub struct Membership {
     plan: Box<Plan>,
     asked_at: Time,
     stage: MemberStage,
-    combine: Option<CombineId>,
+    /// The exchange, until it touches no memory any more.
+    running: Option<CombineId>,
     is_committed: bool,
+    /// The call that waits for the target at the coordinator's own store, and its number of sources.
+    sealer: Option<(CallKey, usize)>,
     /// The number of participants that were referred to its copy.
     answered: usize,
     /// It has its parts, and waits so long for participants of its node that have not called yet before it says so.
@@ -56,8 +59,9 @@ impl Membership {
             plan,
             asked_at: now,
             stage,
-            combine: None,
+            running: None,
             is_committed: false,
+            sealer: None,
             answered: 0,
             awaits_calls_until: None,
             failure: None,
@@ -106,12 +110,32 @@ impl Membership {
     /// There is room, and it begins.
     pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
         self.stage = MemberStage::Exchanging { copy, combine };
-        self.combine = Some(combine);
+        self.running = Some(combine);
     }
 
-    /// What fills, or has filled, its copy.
-    pub const fn combine(&self) -> Option<CombineId> {
-        self.combine
+    /// Returns the exchange, until it touches no memory any more.
+    pub const fn running(&self) -> Option<CombineId> {
+        self.running
+    }
+
+    /// The exchange touches no memory any more.
+    pub const fn exchange_ended(&mut self) {
+        self.running = None;
+    }
+
+    /// Returns `true` if the member has nothing to give any more, or its copy is the target.
+    pub const fn has_ended(&self) -> bool {
+        matches!(self.stage, MemberStage::Complete | MemberStage::Over)
+    }
+
+    /// Notes the call that waits for the target.
+    pub(super) const fn set_sealer(&mut self, sealer: Option<(CallKey, usize)>) {
+        self.sealer = sealer;
+    }
+
+    /// Takes the call that waits for the target.
+    pub(super) const fn take_sealer(&mut self) -> Option<(CallKey, usize)> {
+        self.sealer.take()
     }
 
     /// All bytes are there. Answers the copy if it is the target now.

@@ -1,0 +1,300 @@
+//! The coordinator's decision: whether what a session makes is the target.
+
+use super::{EnlistmentId, Failure, Report, Word};
+use crate::error::Error;
+use crate::id::ObjectId;
+use crate::plan::collective::Collective;
+
+/// Whether what a session makes is the target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptState {
+    /// The coordinator's own member has not all bytes yet; of parts: not all have theirs.
+    Open,
+    /// It is: for good. Of parts: all have theirs.
+    Committed,
+    /// It is not: for good.
+    Aborted,
+}
+
+/// What follows from a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AttemptAction {
+    /// Say this to a member.
+    Tell(EnlistmentId, Word),
+    /// A member is not needed any more.
+    Dismiss(EnlistmentId),
+    /// Do without a session, for this reason.
+    FallBack(String),
+    /// The whole collective has failed.
+    Fail(Error),
+}
+
+/// One attempt, as its coordinator sees it.
+#[derive(Debug)]
+pub struct Attempt {
+    kind: Collective,
+    target: ObjectId,
+    members: Vec<AttemptMember>,
+    /// The member that is the coordinator's own store, which decides an allreduce when it has all bytes: so its copy stands
+    /// whatever becomes of the others, and nobody else has to say a thing before.
+    own: Option<EnlistmentId>,
+    state: AttemptState,
+}
+
+#[derive(Debug)]
+struct AttemptMember {
+    enlistment: EnlistmentId,
+    state: MemberState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MemberState {
+    Exchanging,
+    Filled,
+    Out,
+}
+
+impl Attempt {
+    /// A session of these members, who have just been asked. One of them is the coordinator's own store.
+    pub fn new(
+        kind: Collective,
+        target: ObjectId,
+        enlistments: impl IntoIterator<Item = EnlistmentId>,
+        own: Option<EnlistmentId>,
+    ) -> Self {
+        let member = |enlistment| AttemptMember { enlistment, state: MemberState::Exchanging };
+        let members = enlistments.into_iter().map(member).collect();
+        Self { kind, target, members, own, state: AttemptState::Open }
+    }
+
+    /// Returns the member at the coordinator's own store.
+    pub const fn own(&self) -> Option<EnlistmentId> {
+        self.own
+    }
+
+    /// Returns the decision so far.
+    pub const fn state(&self) -> AttemptState {
+        self.state
+    }
+
+    /// Returns `true` if there is nobody left to be heard or told.
+    pub fn is_over(&self) -> bool {
+        let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
+        self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
+    }
+
+    /// The indices of the members that have neither all bytes nor failed.
+    pub fn unfinished(&self) -> impl Iterator<Item = usize> {
+        let members = self.members.iter().enumerate();
+        members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
+    }
+
+    /// A member has reported.
+    pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
+        let index = self.members.iter().position(|member| member.enlistment == enlistment);
+        let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
+            return Vec::new();
+        };
+        self.members[index].state =
+            if report == Report::Filled { MemberState::Filled } else { MemberState::Out };
+        let Report::Failed(failure) = report else { return self.filled(enlistment) };
+        if self.state != AttemptState::Open {
+            return self.dismissals();
+        }
+        let (word, end) = match failure {
+            Failure::Disagrees(error) => (error.clone(), AttemptAction::Fail(error)),
+            failure => {
+                let error = Error::Superseded { id: self.target.clone() };
+                (error, AttemptAction::FallBack(describe_failure(index, &failure)))
+            }
+        };
+        let mut actions = self.give_up(&word);
+        actions.push(end);
+        actions
+    }
+
+    fn filled(&mut self, enlistment: EnlistmentId) -> Vec<AttemptAction> {
+        let mut actions = Vec::new();
+        if self.kind.is_of_parts() {
+            // Each member has its own, whether the others get theirs or not: nobody waits for a word, unless they end together.
+            if self.state == AttemptState::Open && self.is_over() {
+                self.state = AttemptState::Committed;
+                if self.kind.ends_together() {
+                    actions.extend(self.words_to_all(&Word::Commit));
+                }
+            }
+        } else if self.state == AttemptState::Open && Some(enlistment) == self.own {
+            self.state = AttemptState::Committed;
+            actions.extend(self.words_to_all(&Word::Commit));
+        }
+        actions.extend(self.dismissals());
+        actions
+    }
+
+    /// Once all are heard, nobody needs what another one gives any more.
+    fn dismissals(&self) -> Vec<AttemptAction> {
+        if self.state != AttemptState::Committed || !self.is_over() {
+            return Vec::new();
+        }
+        let filled = self.members.iter().filter(|member| member.state == MemberState::Filled);
+        filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
+    }
+
+    /// The target was deleted, which those who have not all of it cannot hear from the directory.
+    pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
+        if self.state != AttemptState::Committed {
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        for member in self.members.iter_mut().filter(|member| member.state == MemberState::Exchanging) {
+            member.state = MemberState::Out;
+            actions.push(AttemptAction::Tell(member.enlistment, Word::Stop(error.clone())));
+        }
+        actions.extend(self.dismissals());
+        actions
+    }
+
+    /// Gives the session up, unless its result is the target already. Those who wait for it at other nodes are told `error`.
+    pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
+        if self.state != AttemptState::Open {
+            return Vec::new();
+        }
+        self.state = AttemptState::Aborted;
+        self.words_to_all(&Word::Stop(error.clone())).collect()
+    }
+
+    fn words_to_all(&self, word: &Word) -> impl Iterator<Item = AttemptAction> {
+        let present = self.members.iter().filter(|member| member.state != MemberState::Out);
+        present.map(|member| AttemptAction::Tell(member.enlistment, word.clone()))
+    }
+}
+
+/// What a member's failure means, for people.
+pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
+    match failure {
+        Failure::Unreachable => format!("member {index} could not be reached"),
+        Failure::Peer { index: peer, outcome } => {
+            format!("member {index} could not take from member {peer}: {outcome:?}")
+        }
+        Failure::Refused(error) | Failure::Disagrees(error) => format!("member {index} refused: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(members: u64) -> Attempt {
+        attempt_of(Collective::Allreduce, members)
+    }
+
+    fn attempt_of(kind: Collective, members: u64) -> Attempt {
+        let target = ObjectId::new("t").unwrap();
+        Attempt::new(kind, target, (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
+    }
+
+    fn told(actions: &[AttemptAction]) -> Vec<(u64, bool)> {
+        let word = |action: &AttemptAction| match action {
+            AttemptAction::Tell(to, word) => Some((to.0, *word == Word::Commit)),
+            _ => None,
+        };
+        actions.iter().filter_map(word).collect()
+    }
+
+    #[test]
+    fn the_coordinators_own_member_decides_and_the_last_ends_it() {
+        let mut attempt = attempt(4);
+        assert_eq!(attempt.reported(EnlistmentId(3), Report::Filled), [], "it was not told that this counts");
+        let actions = attempt.reported(EnlistmentId(0), Report::Filled);
+        assert_eq!(told(&actions), [(0, true), (1, true), (2, true), (3, true)]);
+        assert_eq!(attempt.reported(EnlistmentId(1), Report::Done), []);
+        let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(actions, [0, 3].map(|member| AttemptAction::Dismiss(EnlistmentId(member))));
+        assert!(attempt.is_over());
+        assert_eq!(attempt.give_up(&Error::ShuttingDown), []);
+        assert_eq!(attempt.state(), AttemptState::Committed);
+    }
+
+    #[test]
+    fn if_the_coordinators_own_member_fails_first_nobody_has_the_target() {
+        let mut attempt = attempt(3);
+        attempt.reported(EnlistmentId(1), Report::Done);
+        let actions = attempt.reported(EnlistmentId(0), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(2, false)]);
+        assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Aborted);
+    }
+
+    #[test]
+    fn those_who_have_left_are_not_dismissed() {
+        let mut attempt = attempt(3);
+        attempt.reported(EnlistmentId(0), Report::Filled);
+        assert_eq!(attempt.reported(EnlistmentId(0), Report::Done), []);
+        assert_eq!(attempt.reported(EnlistmentId(1), Report::Done), []);
+        assert!(!attempt.is_over());
+        assert_eq!(attempt.reported(EnlistmentId(2), Report::Done), []);
+        assert!(attempt.is_over());
+    }
+
+    #[test]
+    fn when_the_target_is_deleted_those_who_still_make_it_are_stopped() {
+        let (mut attempt, error) = (attempt(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
+        assert_eq!(attempt.deleted(&error), [], "it was that of another attempt");
+        attempt.reported(EnlistmentId(0), Report::Filled);
+        let stop = |member| AttemptAction::Tell(EnlistmentId(member), Word::Stop(error.clone()));
+        assert_eq!(attempt.deleted(&error), [stop(1), stop(2), AttemptAction::Dismiss(EnlistmentId(0))]);
+        assert!(attempt.is_over());
+    }
+
+    #[test]
+    fn who_has_its_parts_waits_for_no_word_but_gives_until_all_have_theirs() {
+        let mut attempt = attempt_of(Collective::ReduceScatter, 2);
+        assert_eq!(attempt.reported(EnlistmentId(1), Report::Filled), []);
+        assert_eq!(attempt.state(), AttemptState::Open);
+        let dismissals = [0, 1].map(|member| AttemptAction::Dismiss(EnlistmentId(member)));
+        assert_eq!(attempt.reported(EnlistmentId(0), Report::Filled), dismissals);
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Committed);
+    }
+
+    #[test]
+    fn who_ends_together_with_the_others_is_told_when_all_have_what_is_for_them() {
+        let mut attempt = attempt_of(Collective::AllToAll, 2);
+        assert_eq!(attempt.reported(EnlistmentId(0), Report::Filled), []);
+        let actions = attempt.reported(EnlistmentId(1), Report::Filled);
+        assert_eq!(told(&actions), [(0, true), (1, true)]);
+        assert!(actions.ends_with(&[0, 1].map(|member| AttemptAction::Dismiss(EnlistmentId(member)))));
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Committed);
+    }
+
+    #[test]
+    fn if_one_does_not_get_its_parts_all_are_told_to_do_without() {
+        let mut attempt = attempt_of(Collective::Allgather, 3);
+        attempt.reported(EnlistmentId(1), Report::Filled);
+        let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Aborted);
+    }
+
+    #[test]
+    fn after_it_was_given_up_nobody_can_commit() {
+        let mut attempt = attempt(3);
+        let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
+        for member in 0..3 {
+            assert_eq!(attempt.reported(EnlistmentId(member), Report::Filled), []);
+        }
+        assert_eq!(attempt.state(), AttemptState::Aborted);
+    }
+
+    #[test]
+    fn disagreement_fails_the_collective_and_everybody_hears_why() {
+        let mut attempt = attempt(2);
+        let error = Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
+        let report = Report::Failed(Failure::Disagrees(error.clone()));
+        let actions = attempt.reported(EnlistmentId(1), report);
+        let stop = AttemptAction::Tell(EnlistmentId(0), Word::Stop(error.clone()));
+        assert_eq!(actions, [stop, AttemptAction::Fail(error)]);
+    }
+}
