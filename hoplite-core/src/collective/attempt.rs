@@ -1,6 +1,6 @@
 //! The coordinator's decision: whether what a session makes is the target.
 
-use super::{EnlistmentId, Failure, Report, Word};
+use super::{Decision, EnlistmentId, Failure, Report};
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
@@ -20,7 +20,7 @@ pub enum AttemptState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptAction {
     /// Say this to a member.
-    Tell(EnlistmentId, Word),
+    Tell(EnlistmentId, Decision),
     /// A member is not needed any more.
     Dismiss(EnlistmentId),
     /// Do without a session, for this reason.
@@ -101,31 +101,27 @@ impl Attempt {
         if self.state != AttemptState::Open {
             return self.dismissals();
         }
-        let (word, end) = match failure {
+        let (decision, end) = match failure {
             Failure::Disagrees(error) => (error.clone(), AttemptAction::Fail(error)),
             failure => {
                 let error = Error::Superseded { id: self.target.clone() };
                 (error, AttemptAction::FallBack(describe_failure(index, &failure)))
             }
         };
-        let mut actions = self.give_up(&word);
+        let mut actions = self.give_up(&decision);
         actions.push(end);
         actions
     }
 
     fn filled(&mut self, enlistment: EnlistmentId) -> Vec<AttemptAction> {
         let mut actions = Vec::new();
-        if self.kind.is_of_parts() {
-            // Each member has its own, whether the others get theirs or not: nobody waits for a word, unless they end together.
-            if self.state == AttemptState::Open && self.is_over() {
-                self.state = AttemptState::Committed;
-                if self.kind.ends_together() {
-                    actions.extend(self.words_to_all(&Word::Commit));
-                }
-            }
-        } else if self.state == AttemptState::Open && Some(enlistment) == self.own {
+        let kind = self.kind.properties();
+        let decides = if kind.makes_target { Some(enlistment) == self.own } else { self.is_over() };
+        if self.state == AttemptState::Open && decides {
             self.state = AttemptState::Committed;
-            actions.extend(self.words_to_all(&Word::Commit));
+            if kind.awaits_commit {
+                actions.extend(self.decisions_to_all(&Decision::Commit));
+            }
         }
         actions.extend(self.dismissals());
         actions
@@ -148,7 +144,7 @@ impl Attempt {
         let mut actions = Vec::new();
         for member in self.members.iter_mut().filter(|member| member.state == MemberState::Exchanging) {
             member.state = MemberState::Out;
-            actions.push(AttemptAction::Tell(member.enlistment, Word::Stop(error.clone())));
+            actions.push(AttemptAction::Tell(member.enlistment, Decision::Stop(error.clone())));
         }
         actions.extend(self.dismissals());
         actions
@@ -160,12 +156,12 @@ impl Attempt {
             return Vec::new();
         }
         self.state = AttemptState::Aborted;
-        self.words_to_all(&Word::Stop(error.clone())).collect()
+        self.decisions_to_all(&Decision::Stop(error.clone())).collect()
     }
 
-    fn words_to_all(&self, word: &Word) -> impl Iterator<Item = AttemptAction> {
+    fn decisions_to_all(&self, decision: &Decision) -> impl Iterator<Item = AttemptAction> {
         let present = self.members.iter().filter(|member| member.state != MemberState::Out);
-        present.map(|member| AttemptAction::Tell(member.enlistment, word.clone()))
+        present.map(|member| AttemptAction::Tell(member.enlistment, decision.clone()))
     }
 }
 
@@ -194,11 +190,11 @@ mod tests {
     }
 
     fn told(actions: &[AttemptAction]) -> Vec<(u64, bool)> {
-        let word = |action: &AttemptAction| match action {
-            AttemptAction::Tell(to, word) => Some((to.0, *word == Word::Commit)),
+        let decision = |action: &AttemptAction| match action {
+            AttemptAction::Tell(to, decision) => Some((to.0, *decision == Decision::Commit)),
             _ => None,
         };
-        actions.iter().filter_map(word).collect()
+        actions.iter().filter_map(decision).collect()
     }
 
     #[test]
@@ -241,7 +237,7 @@ mod tests {
         let (mut attempt, error) = (attempt(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
         assert_eq!(attempt.deleted(&error), [], "it was that of another attempt");
         attempt.reported(EnlistmentId(0), Report::Filled);
-        let stop = |member| AttemptAction::Tell(EnlistmentId(member), Word::Stop(error.clone()));
+        let stop = |member| AttemptAction::Tell(EnlistmentId(member), Decision::Stop(error.clone()));
         assert_eq!(attempt.deleted(&error), [stop(1), stop(2), AttemptAction::Dismiss(EnlistmentId(0))]);
         assert!(attempt.is_over());
     }
@@ -294,7 +290,7 @@ mod tests {
         let error = Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
         let report = Report::Failed(Failure::Disagrees(error.clone()));
         let actions = attempt.reported(EnlistmentId(1), report);
-        let stop = AttemptAction::Tell(EnlistmentId(0), Word::Stop(error.clone()));
+        let stop = AttemptAction::Tell(EnlistmentId(0), Decision::Stop(error.clone()));
         assert_eq!(actions, [stop, AttemptAction::Fail(error)]);
     }
 }

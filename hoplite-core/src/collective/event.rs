@@ -2,9 +2,9 @@
 
 use std::net::SocketAddr;
 
-use super::{EnlistmentId, MembershipId, Plan, Report, Word};
+use super::{AttemptId, Decision, EnlistmentId, MembershipId, Plan, Report};
 use crate::error::Error;
-use crate::id::{NodeId, ObjectId, PutId};
+use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
 /// What happened in a session of a collective.
@@ -23,7 +23,7 @@ pub enum CollectiveEvent {
         /// The number of the `Asked`.
         membership: MembershipId,
         /// The decision.
-        word: Word,
+        decision: Decision,
     },
     /// The coordinator needs this member no longer, or is gone. Said exactly once for each `Asked`.
     Left {
@@ -36,11 +36,11 @@ pub enum CollectiveEvent {
         combine: CombineId,
     },
     /// The coordinator of a collective says that there will be no target.
-    Denied {
+    Rejected {
         /// The target.
         target: ObjectId,
-        /// The session that was to make it, if one was open. Its members are told so by a `Told` too, before or after.
-        put: Option<PutId>,
+        /// The latest attempt. Its members are told by `Told` too, before or after.
+        attempt: AttemptId,
         /// What those who wait for it are told.
         error: Error,
     },
@@ -69,7 +69,7 @@ pub enum CollectiveEffect {
         /// The member.
         enlistment: EnlistmentId,
         /// The decision.
-        word: Word,
+        decision: Decision,
     },
     /// A member is not needed any more.
     Dismiss {
@@ -84,15 +84,15 @@ pub enum CollectiveEffect {
         report: Report,
     },
     /// Tell a store where participants may wait that there will be no target.
-    Deny {
+    Reject {
         /// The store.
         node: NodeId,
         /// The address of its data plane.
         address: SocketAddr,
         /// The target.
         target: ObjectId,
-        /// The session that was to make it, if one was open.
-        put: Option<PutId>,
+        /// The latest attempt.
+        attempt: AttemptId,
         /// What those who wait for it are told.
         error: Error,
     },

@@ -54,16 +54,18 @@
 //! * A member that has left a session never takes part in it again, because what others gave it may be overwritten.
 
 mod action;
+mod arrange;
 mod attempt;
 mod coordinator;
 mod event;
+mod kind;
 mod member;
 mod members;
 mod message;
+mod outcomes;
 mod participants;
 mod progress;
 mod records;
-mod rejections;
 mod resume;
 mod search;
 mod sources;
@@ -73,15 +75,16 @@ use std::collections::BTreeMap;
 pub(crate) use action::{Action, Context, Found};
 pub use attempt::{Attempt, AttemptAction, AttemptState};
 pub use event::{CollectiveEffect, CollectiveEvent};
+pub use kind::{MAX_STAR_BYTES, Properties};
 pub use member::{MemberStage, Membership};
 pub use message::{
-    EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member,
-    MembershipId, Plan, Report, Word, describe_plan,
+    AttemptId, Decision, EnlistmentId, Failure, MAX_EXPLANATION_BYTES, MAX_PAIRS_PER_MEMBER,
+    MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan, Report, describe_plan,
 };
 pub use progress::{BadBlock, Block, Lack, Progress, Reading, Stream, Work};
 pub use records::{Position, ReduceRecord};
 pub use resume::{Break, Resumes};
-pub use sources::{MAX_STAR_BYTES, Members, Outlook, SourceMember, Sources, is_little, promises_session};
+pub use sources::{Members, Outlook, SourceMember, Sources, promises_attempt};
 
 pub use crate::vocabulary::agreement::Agreement;
 
@@ -111,11 +114,11 @@ impl Collectives {
         let world = &mut ctx.world(&mut self.outbox);
         match event {
             CollectiveEvent::Asked { membership, plan } => self.members.asked(world, membership, plan),
-            CollectiveEvent::Told { membership, word } => self.members.told(world, membership, word),
+            CollectiveEvent::Told { membership, decision } => self.members.told(world, membership, decision),
             CollectiveEvent::Left { membership } => self.members.left(world, membership),
             CollectiveEvent::Filled { combine } => self.members.filled(world, combine),
-            CollectiveEvent::Denied { target, put, error } => {
-                self.members.rejected(world, &target, put, &error);
+            CollectiveEvent::Rejected { target, attempt, error } => {
+                self.members.rejected(world, &target, attempt, &error);
             }
             CollectiveEvent::Reported { enlistment, report } => {
                 self.coordinator.reported(world, enlistment, report);
@@ -147,7 +150,7 @@ impl Collectives {
                 Timer::Search(target) => self.coordinator.reconsider(world, &target),
                 Timer::Disagreement(target) => self.coordinator.end_disagreement(world, &target),
                 Timer::Member(membership) => self.members.member_expired(world, membership),
-                Timer::Orphan(target, _) => world.push(Action::RejectOrphan(target)),
+                Timer::Orphan(target, attempt) => world.push(Action::RejectOrphan(target, attempt)),
                 Timer::Join(key, target) => self.members.join_expired(world, key, target),
             }
         }
@@ -300,9 +303,9 @@ impl Collectives {
     }
 
     /// A coordinator is lost, and its target cannot be found elsewhere.
-    pub(crate) fn orphaned(&mut self, ctx: Context<'_>, target: &ObjectId) {
+    pub(crate) fn orphaned(&mut self, ctx: Context<'_>, target: &ObjectId, attempt: AttemptId) {
         let error = Error::ObjectLost { id: target.clone() };
-        self.members.rejected(&mut ctx.world(&mut self.outbox), target, None, &error);
+        self.members.rejected(&mut ctx.world(&mut self.outbox), target, attempt, &error);
     }
 
     /// The daemon stops.

@@ -16,30 +16,14 @@ use crate::topology::place::Path;
 use crate::topology::reported::Reports;
 use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
-/// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
-/// receives at once, so that any schedule of steps only adds latency.
-pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// Collectives of parts whose sources have no more bytes together are done by the participants alone, which get all sources. These are
-/// n(n-1) gets, so that a session pays off sooner: measured on 4, 8 and 16 hosts.
-const MAX_GOT_BYTES: u64 = 8 << 10;
 /// The time to wait at least for those who are late: some wake-ups and round trips of the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `true` if no session is made of sources that have so many bytes together.
-pub const fn is_little(kind: Collective, all_bytes: u64) -> bool {
-    let most = match kind {
-        Collective::Allreduce => MAX_STAR_BYTES,
-        Collective::ReduceScatter | Collective::Allgather => MAX_GOT_BYTES,
-        // Otherwise each pair has an object of its own, whatever the size.
-        Collective::AllToAll => 0,
-    };
-    all_bytes <= most
-}
-
-/// Returns `true` if a session is likely, where each source has so many bytes: others take the general path for sure.
-pub fn promises_session(agreement: &Agreement, source_bytes: u64) -> bool {
+/// Returns `true` if an attempt is likely, where each source has so many bytes. Other collectives take the general path for sure.
+pub fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
-    agreement.order == ReduceOrder::Any && agreement.participants > 1 && !is_little(agreement.kind, all_bytes)
+    let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
+    agreement.order == ReduceOrder::Any && agreement.participants > 1 && is_large
 }
 
 /// A member of a session to be.
@@ -150,6 +134,7 @@ impl Sources {
         if self.request.count < self.request.sources.len() || self.request.range.is_some() {
             return Outlook::General("not all of all sources is reduced");
         }
+        let kind = self.kind.properties();
         let objects = self.news.iter().flatten().filter_map(|news| news.object.as_ref());
         let mut objects = objects.peekable();
         let Some(first) = objects.peek().copied() else { return Outlook::Waiting(None) };
@@ -161,37 +146,34 @@ impl Sources {
                 return Outlook::General("the sources are not alike, or one is lost");
             }
             if object.metadata.user != metadata.user {
-                if self.kind == Collective::AllToAll {
+                if kind.is_paired {
                     return Outlook::General("the parts are not alike");
                 }
                 metadata.user = Bytes::new();
             }
         }
-        if self.kind == Collective::AllToAll && source_bytes == 0 {
+        if kind.is_paired && source_bytes == 0 {
             return Outlook::General("the parts of a participant differ in size");
         }
         let participants = self.request.sources.len() as u64;
         let all_bytes = source_bytes.saturating_mul(participants);
-        if is_little(self.kind, all_bytes) {
+        if all_bytes <= kind.max_general_bytes {
             return Outlook::General("so little goes through one node at once");
         }
-        if self.kind.is_combined() && !self.request.op.is_defined_for(metadata.dtype)
+        if kind.combines && !self.request.op.is_defined_for(metadata.dtype)
             || !source_bytes.is_multiple_of(metadata.dtype.size_bytes())
         {
             return Outlook::General("the operation is not defined for the sources");
         }
-        if matches!(self.kind, Collective::ReduceScatter | Collective::AllToAll)
-            && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes())
-        {
+        if kind.divides_sources && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes()) {
             return Outlook::General("the sources do not divide into equal parts");
         }
-        let size_bytes = if self.kind == Collective::Allgather { all_bytes } else { source_bytes };
-        if self.kind.is_of_parts() {
+        let size_bytes = if kind.joins_sources { all_bytes } else { source_bytes };
+        if !kind.makes_target {
             metadata.shape = None;
         }
         let Some(members) = self.members() else {
-            let waits = matches!(self.kind, Collective::Allreduce | Collective::AllToAll)
-                && self.request.sources.len() <= MAX_MEMBERS;
+            let waits = kind.awaits_sources && self.request.sources.len() <= MAX_MEMBERS;
             let due = self.first_at.filter(|_| !waits);
             return match due.map(|first_at| first_at + patience(size_bytes, participants, link)) {
                 Some(due) if due <= now => Outlook::General("not all sources came in time"),
@@ -200,11 +182,11 @@ impl Sources {
         };
         let is_member = members.iter().any(|member| member.member.node == *coordinator);
         let is_fit = members.iter().all(|member| member.sources.len() <= MAX_SOURCES_PER_MEMBER)
-            && (!self.kind.is_of_parts() || self.request.sources.len() <= MAX_MEMBERS)
-            && (self.kind != Collective::AllToAll || members.iter().all(|member| self.has_few_pairs(member)));
+            && (kind.makes_target || self.request.sources.len() <= MAX_MEMBERS)
+            && (!kind.is_paired || members.iter().all(|member| self.has_few_pairs(member)));
         match members.len() {
             0 => Outlook::General("there are no members"),
-            1 if self.kind != Collective::AllToAll => Outlook::General("all sources are at one node"),
+            1 if !kind.is_paired => Outlook::General("all sources are at one node"),
             count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
             _ if !is_member => Outlook::General("rank 0 has no source at its node"),
             _ => Outlook::Ready(Members { members, size_bytes, metadata }),

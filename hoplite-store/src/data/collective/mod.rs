@@ -10,6 +10,6 @@ mod give;
 mod member;
 mod take;
 
-pub(crate) use enlist::Words;
+pub(crate) use enlist::Decisions;
 pub(crate) use exchange::Exchange;
 pub(crate) use member::{Enlisted, MemberHost};

@@ -83,7 +83,7 @@ impl Exchange {
 
     /// Waits until all have been given what they need, or `cancel`; then nobody reads the sources any more.
     pub(super) async fn finish(&self, cancel: &CancellationToken) {
-        if self.plan.agreement.kind.ends_together() {
+        if self.plan.properties().ends_together() {
             // The coordinator hears when all have theirs. Until then what was lost on its way can be given again.
             cancel.cancelled().await;
         } else {
