@@ -1,42 +1,42 @@
-//! The coordinator's decision: whether what a session makes is the target.
+//! The coordinator's view of one attempt, and its decision: the copies of the members are the target, or never will be.
 
 use super::{Decision, EnlistmentId, Failure, Report};
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// Whether what a session makes is the target.
+/// The decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// The coordinator's own member has not all bytes yet; of parts: not all have theirs.
+    /// The coordinator's own member misses bytes. Of parts: a member misses some.
     Open,
-    /// It is: for good. Of parts: all have theirs.
+    /// The copies are the target, for good. Of parts: all members have theirs.
     Committed,
-    /// It is not: for good.
+    /// The attempt never makes the target.
     Aborted,
 }
 
 /// What follows from a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptAction {
-    /// Say this to a member.
+    /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
     /// A member is not needed any more.
     Dismiss(EnlistmentId),
-    /// Do without a session, for this reason.
+    /// Take the general path, for this reason.
     FallBack(String),
     /// The whole collective has failed.
     Fail(Error),
 }
 
-/// One attempt, as its coordinator sees it.
+/// An attempt, as its coordinator sees it.
 #[derive(Debug)]
 pub struct Attempt {
     kind: Collective,
     target: ObjectId,
     members: Vec<AttemptMember>,
-    /// The member that is the coordinator's own store, which decides an allreduce when it has all bytes: so its copy stands
-    /// whatever becomes of the others, and nobody else has to say a thing before.
+    /// The member at the coordinator's own store. An allreduce is decided when it has all bytes, because its copy stands whatever
+    /// becomes of the other members.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }
@@ -55,7 +55,7 @@ enum MemberState {
 }
 
 impl Attempt {
-    /// A session of these members, who have just been asked. One of them is the coordinator's own store.
+    /// An attempt of these members, which were just asked. One of them is at the coordinator's own store.
     pub fn new(
         kind: Collective,
         target: ObjectId,
@@ -77,7 +77,7 @@ impl Attempt {
         self.state
     }
 
-    /// Returns `true` if there is nobody left to be heard or told.
+    /// Returns `true` if no member is left to be heard or told.
     pub fn is_over(&self) -> bool {
         let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
@@ -127,7 +127,7 @@ impl Attempt {
         actions
     }
 
-    /// Once all are heard, nobody needs what another one gives any more.
+    /// Dismisses the members that still give, once all are heard.
     fn dismissals(&self) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed || !self.is_over() {
             return Vec::new();
@@ -136,7 +136,7 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// The target was deleted, which those who have not all of it cannot hear from the directory.
+    /// The target was deleted. Members that miss bytes of it cannot hear that from the directory.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();
@@ -150,7 +150,7 @@ impl Attempt {
         actions
     }
 
-    /// Gives the session up, unless its result is the target already. Those who wait for it at other nodes are told `error`.
+    /// Aborts the attempt, unless it is committed. Participants at the members' nodes are told `error`.
     pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Open {
             return Vec::new();
@@ -165,7 +165,7 @@ impl Attempt {
     }
 }
 
-/// What a member's failure means, for people.
+/// Describes the failure of a member for people.
 pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
     match failure {
         Failure::Unreachable => format!("member {index} could not be reached"),

@@ -1,4 +1,4 @@
-//! What coordinator and members say to each other.
+//! The messages of coordinators and members.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -38,11 +38,11 @@ impl AttemptId {
     }
 }
 
-/// A member of a session that this store coordinates.
+/// A member of an attempt that this store coordinates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// A session in which this store is a member.
+/// An attempt in which this store is a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
     /// This store coordinates it too.
@@ -60,7 +60,7 @@ pub struct Member {
     pub address: SocketAddr,
 }
 
-/// What a member is to do.
+/// The task of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The object that all members make, or under whose name they exchange parts.
@@ -69,19 +69,19 @@ pub struct Plan {
     pub attempt: AttemptId,
     /// The put of the copies that the attempt makes.
     pub put: PutId,
-    /// What the participants agree about.
+    /// The agreement of the participants.
     pub agreement: Agreement,
     /// The size of what is made, by an all-to-all for each rank. Each source has that, or is a part of it.
     pub size_bytes: u64,
     /// The metadata of the target. The sources have its type; those of an allreduce have its shape.
     pub metadata: Metadata,
-    /// What the program is made from.
+    /// The schedule, from which the member derives its program.
     pub schedule: Schedule,
     /// The length of a frame.
     pub frame_bytes: u64,
     /// All members, in the order of the schedule.
     pub members: Vec<Member>,
-    /// Which of them this is.
+    /// The index of this member.
     pub index: usize,
     /// If it is of parts: the ranks at each member, in the order of their sources. The part of rank k is the k-th of equal ones.
     pub ranks: Vec<Vec<usize>>,
@@ -93,7 +93,7 @@ pub struct Plan {
     pub explanation: String,
 }
 
-/// How a collective is done, for people: by which schedule, why, and in which order.
+/// Describes the schedule, the reason for it and the order of the members for people.
 pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, members: &[Member]) -> String {
     let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
     let schedule = match kind {
@@ -132,7 +132,7 @@ impl Plan {
         finals
     }
 
-    /// Where the part of a rank is.
+    /// Returns the range of a rank's part.
     fn part(&self, rank: usize) -> Range<u64> {
         let part_bytes = self.size_bytes / u64::from(self.agreement.participants.max(1));
         let start = rank as u64 * part_bytes;
@@ -199,15 +199,15 @@ impl Plan {
     }
 }
 
-/// What a member says.
+/// A report of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// It has all bytes. At the coordinator's own store that decides an allreduce; other members say it when they have the
-    /// coordinator's word, so that the bytes are the target. Of parts each says it at once. It still gives.
+    /// The member has all bytes and still gives. The report of the coordinator's own member decides an allreduce. Other members
+    /// report after the commit. Members with parts report at once.
     Filled,
     /// The same, and it has given all that others need: it has left.
     Done,
-    /// It will never have them from this session.
+    /// It will not get them from this attempt.
     Failed(Failure),
 }
 
@@ -229,12 +229,12 @@ pub enum Failure {
     Disagrees(Error),
 }
 
-/// What a coordinator says.
+/// The decision of a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// What the session makes is the target; of an all-to-all: all have what is for them.
+    /// The copies are the target. Of an all-to-all: all members have their parts.
     Commit,
-    /// It is not, and never will be, or it was deleted already; those who wait for the target are told this.
+    /// The attempt never makes the target, or the target was deleted. Participants are told this error.
     Stop(Error),
 }
 

@@ -35,7 +35,7 @@ pub struct ReduceRecord {
     pub restarts: u32,
     /// `true` if it still goes on.
     pub is_running: bool,
-    /// How far this store is, if it is a member of a session that makes the target.
+    /// The progress of this store, if it is a member of an attempt that makes the target.
     pub position: Option<Position>,
 }
 
@@ -88,14 +88,14 @@ impl ReduceRecord {
         }
     }
 
-    /// Returns `true` if this store was a member of a session that has not made the target.
+    /// Returns `true` if this store was a member of an attempt that has not made the target.
     pub fn has_failed(&self) -> bool {
         let short = |position: &Position| position.final_bytes < position.size_bytes;
         !self.is_running && self.position.as_ref().is_some_and(short)
     }
 }
 
-/// How far a member of a session is.
+/// The progress of a member of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
     /// Which member it is, in the order of the schedule, from 0.

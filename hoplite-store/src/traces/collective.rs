@@ -83,7 +83,7 @@ impl Traces {
         }
     }
 
-    /// What coordinates a session, if that is recorded. Others who wait for the target, or ask for a source, are in traces of their own.
+    /// What coordinates an attempt, if that is recorded. Others who wait for the target, or ask for a source, are in traces of their own.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
         let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();

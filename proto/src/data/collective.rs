@@ -1,4 +1,4 @@
-//! What coordinator and members of a session say to each other, and what members ask of each other.
+//! The messages between the coordinator and the members of an attempt, and between members.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ use crate::{error, metadata, v1};
 /// Asks a member for what its program gives to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
-    /// The target of the session.
+    /// The target of the attempt.
     pub target: ObjectId,
     /// Its put.
     pub put: PutId,
@@ -89,7 +89,7 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
 /// # Errors
 /// What is wrong with it.
 pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
-    check_count("members of a session", enlist.members.len(), MAX_MEMBERS)?;
+    check_count("members of an attempt", enlist.members.len(), MAX_MEMBERS)?;
     check_count("sources of a member", enlist.sources.len(), MAX_SOURCES_PER_MEMBER)?;
     check_count("stages of a schedule", enlist.radices.len(), MAX_MEMBERS)?;
     check_count("bytes of the explanation of a plan", enlist.account.len(), MAX_EXPLANATION_BYTES)?;
@@ -97,7 +97,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
         return Err(malformed("an explanation with control characters"));
     }
     if enlist.sources.is_empty() || enlist.members.len() < 2 {
-        return Err(malformed("a session without members, or a member without sources"));
+        return Err(malformed("an attempt without members, or a member without sources"));
     }
     let radices = enlist.radices.iter().map(|radix| decode_index(*radix, MAX_MEMBERS + 1));
     let schedule = Schedule::hierarchical(enlist.members.len(), &radices.collect::<Result<Vec<_>>>()?);
@@ -113,7 +113,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     }
     if !(1..=u64::from(MAX_BLOCK_BYTES)).contains(&frame_bytes) || !frame_bytes.is_multiple_of(element_bytes)
     {
-        return Err(malformed("frames that are no blocks"));
+        return Err(malformed("frames whose size is zero, too large, or not a whole number of elements"));
     }
     let index = decode_index(enlist.index, enlist.members.len())?;
     let ranks = if kind.makes_target {
@@ -204,7 +204,7 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
     })
 }
 
-/// How a member of a session of so many ended that was not released.
+/// Checks the end of a member, of so many, that was not released.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is no end of such a member.
@@ -222,17 +222,17 @@ pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     Ok(Report::Failed(failure))
 }
 
-/// The wire form of the word that gives a session up.
+/// The wire form of the decision that aborts an attempt.
 pub fn encode_stop(reason: &Error) -> v1::Stop {
     v1::Stop { error: Some(error::encode(reason)) }
 }
 
-/// The word that gives a session up.
+/// Checks the decision that aborts an attempt.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it does not say why.
 pub fn decode_stop(stop: v1::Stop) -> Result<Decision> {
-    let reason = stop.error.ok_or(malformed("a session that is given up for no reason"))?;
+    let reason = stop.error.ok_or(malformed("an attempt that is aborted for no reason"))?;
     Ok(Decision::Stop(error::decode(reason, Plane::Data)))
 }
 
@@ -269,7 +269,7 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
 }
 
 /// How far the member with this index, of so many, says that it is; checked so that it can be shown. `None` if it has no part in
-/// the session.
+/// the attempt.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is another one, or says what cannot be shown.

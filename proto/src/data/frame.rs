@@ -63,7 +63,7 @@ pub enum Kind {
     Filled = 13,
     /// What the session makes is the object, coordinator to member.
     Commit = 14,
-    /// `Stop`, coordinator to member: the session is given up.
+    /// `Stop`, coordinator to member: the attempt is aborted.
     Stop = 15,
     /// `Take`, member to member: send what your program gives me.
     Take = 16,

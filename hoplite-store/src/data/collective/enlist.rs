@@ -27,7 +27,7 @@ use super::super::pull::Puller;
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
-    /// Has the member that `plan` is for take part in a session, because of the span `trace`, until `decisions` end, and calls
+    /// Has the member that `plan` is for take part in an attempt, because of the span `trace`, until `decisions` end, and calls
     /// `report` with what it says.
     ///
     /// Dropping the future closes the connection, which ends its membership too.
@@ -40,7 +40,7 @@ impl Puller {
     ) {
         if let Err(error) = self.try_enlist(plan, &mut decisions, trace, report).await {
             let member = &plan.members[plan.index].node;
-            warn_repeated!(id = %plan.target, %member, %error, "a member of a session cannot be reached");
+            warn_repeated!(id = %plan.target, %member, %error, "a member of an attempt cannot be reached");
             if matches!(&error, CallError::Connection(error) if error.is_malformed()) {
                 count(&self.metrics.corrupt_frames, 1);
             }

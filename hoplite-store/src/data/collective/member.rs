@@ -18,7 +18,7 @@ use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
-/// Takes part in sessions for coordinators.
+/// Takes part in attempts for coordinators.
 pub(crate) trait MemberHost: Send + Sync + 'static {
     /// Becomes a member, because of the span `trace`, until what is returned is dropped.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
@@ -62,7 +62,7 @@ impl Drop for Enlisted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in a session until the coordinator has no more need, or it fails. If the coordinator is gone, or is silent for
+    /// Takes part in an attempt until the coordinator has no more need, or it fails. If the coordinator is gone, or is silent for
     /// too long, it ends too.
     pub(in super::super) async fn host_member(
         &self,
@@ -73,15 +73,15 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let trace = trace::decode(&enlist.trace);
         let plan = Box::new(decode_plan(enlist)?);
         let (target, put) = (plan.target.clone(), plan.put);
-        tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins a session");
+        tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
         // Before the answer, so that a coordinator which has it finds the member gone.
         drop(enlisted);
         match &ended {
-            Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left a session"),
+            Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),
             Err(error) => {
-                warn_repeated!(%target, %put, %coordinator, %error, "a session lost its coordinator");
+                warn_repeated!(%target, %put, %coordinator, %error, "an attempt lost its coordinator");
             }
         }
         connection.write_control(Kind::End, &ended?).await

@@ -1,4 +1,4 @@
-//! The taking end of the streams between members, and a member's part of a session as a whole.
+//! The taking end of the streams between members, and a member's part of an attempt as a whole.
 
 use futures::future::try_join_all;
 use hoplite_core::collective::{BadBlock, Block, Break, Member, Resumes};
@@ -132,7 +132,7 @@ impl Puller {
             };
             let taken_bytes = exchange.stream_from(from).position_bytes();
             let (id, node) = (&exchange.plan().target, &member.node);
-            warn_repeated!(%id, peer = %node, %error, taken_bytes, "a stream of a session broke");
+            warn_repeated!(%id, peer = %node, %error, taken_bytes, "a stream of an attempt broke");
             match resumes.broke(self.now(), taken_bytes, error.cause()) {
                 Some(pause) => sleep(pause).await,
                 None => return Err(self.outcome_of(exchange, member, error)),
