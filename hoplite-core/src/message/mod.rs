@@ -5,7 +5,6 @@
 mod effect;
 mod event;
 mod hop;
-mod record;
 mod request;
 mod response;
 mod status;
@@ -14,11 +13,11 @@ mod trouble;
 pub use effect::*;
 pub use event::*;
 pub use hop::*;
-pub use record::*;
 pub use request::*;
 pub use response::*;
 pub use status::*;
 pub use trouble::*;
 
+pub use crate::collective::{Position, ReduceRecord};
 pub use crate::vocabulary::local::*;
 pub use crate::vocabulary::reduce::{Reduce, ReduceOrder};

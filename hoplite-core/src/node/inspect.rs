@@ -1,9 +1,10 @@
 //! The load of a store, for people who watch the cluster.
 
-use super::collecting::Collectives;
+use super::collectives::participants_of;
 use super::missing::View;
+use crate::id::ObjectId;
 use crate::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad};
-use crate::message::{LongWait, NodeStatus, PeerFault, ReduceRecord, ShardFault, Troubles};
+use crate::message::{LongWait, NodeStatus, PeerFault, Reduce, ReduceRecord, ShardFault, Troubles};
 use crate::text::{cut, escape};
 use crate::time::Time;
 
@@ -11,7 +12,8 @@ impl View<'_> {
     /// Describes the load of a store with this status. The data plane knows the rest.
     pub(super) fn load(&self, status: &NodeStatus, now: Time) -> Load {
         let running = self.reductions.running(self.objects.ctx.link(), now).map(ReduceLoad::from);
-        let reduces = running.chain(self.collectives.running(now)).take(MAX_REPORTED);
+        let coordinated = self.collectives.under_way().map(|one| coordinated(now, one));
+        let reduces = running.chain(coordinated).take(MAX_REPORTED);
         Load {
             capacity_bytes: status.capacity_bytes,
             free_bytes: status.free_bytes,
@@ -25,6 +27,29 @@ impl View<'_> {
             troubles: self.trouble_lines(now),
             ..Load::default()
         }
+    }
+
+    /// As [`Node::how_made`](super::Node::how_made).
+    pub(super) fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
+        let link = self.objects.ctx.link();
+        self.collectives
+            .record_coordinated(target, link, now)
+            .or_else(|| self.reductions.running_for(target, link, now))
+            .or_else(|| self.collectives.record_member(target, link, now))
+            .or_else(|| {
+                // Participants that wait mean no round that is over.
+                let remembered = self.reductions.record(target).filter(|known| known.has_failed());
+                remembered.cloned().or_else(|| self.record_waiting(target))
+            })
+            .or_else(|| self.reductions.record(target).cloned())
+    }
+
+    /// Describes a target that participants of this node wait for, and of which nothing else is known.
+    fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
+        let (_, agreement) = *participants_of(self.objects, target).first()?;
+        let plan = "not known here yet: participants of this node wait for the store of rank 0".to_owned();
+        let known = ReduceRecord::of_another_store(target, &agreement, self.objects.ctx.link());
+        Some(ReduceRecord { plan, is_running: true, ..known })
     }
 
     /// Describes troubles in words, the most important first.
@@ -61,20 +86,17 @@ impl From<ReduceRecord> for ReduceLoad {
     }
 }
 
-impl Collectives {
-    /// Describes the collectives that this store coordinates.
-    fn running(&self, now: Time) -> impl Iterator<Item = ReduceLoad> {
-        self.under_way().map(move |(request, started, members, plan)| ReduceLoad {
-            target: request.target.clone(),
-            op: request.op.name().to_owned(),
-            joined: if members > 0 { request.sources.len() as u64 } else { 0 },
-            sources: request.sources.len() as u64,
-            plan: if members > 0 {
-                cut(format!("{members} members, {plan}"), MAX_PLAN_BYTES)
-            } else {
-                String::new()
-            },
-            elapsed: now.since(started),
-        })
+/// Describes a collective that this store coordinates: the request, the start, the number of members and the plan.
+fn coordinated(now: Time, (request, started, members, plan): (&Reduce, Time, usize, &str)) -> ReduceLoad {
+    let has_begun = members > 0;
+    let plan =
+        if has_begun { cut(format!("{members} members, {plan}"), MAX_PLAN_BYTES) } else { String::new() };
+    ReduceLoad {
+        target: request.target.clone(),
+        op: request.op.name().to_owned(),
+        joined: if has_begun { request.sources.len() as u64 } else { 0 },
+        sources: request.sources.len() as u64,
+        plan,
+        elapsed: now.since(started),
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::collecting::Collectives;
+use crate::collective::Collectives;
 use crate::error::Missing;
 use crate::id::ObjectId;
 use crate::message::{CallKey, LongWait, PeerFault, Troubles};
@@ -116,7 +116,7 @@ impl View<'_> {
             return Some(missing);
         }
         if !absent.is_empty() {
-            if self.collectives.agreement_about(target).is_some() {
+            if self.collectives.agreement(target).is_some() {
                 return participants(absent);
             }
             let sources = Named::of(absent.into_iter().map(|(_, id)| id));

@@ -7,7 +7,8 @@
 //!
 //! * `objects`: copies, calls of clients, fetches, queries and publication.
 //! * `reduction`: reduces that this store coordinates, and hops that it performs.
-//! * `collecting`: collectives that this store coordinates or is a member of.
+//! * [`collective`](crate::collective): collectives that this store coordinates or is a member of. `collectives` performs
+//!   their actions.
 //!
 //! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs other machines through a
 //! `Notice`, which the router delivers after the current event is complete, so no machine is entered while its state is
@@ -21,7 +22,7 @@
 //! * Every request is answered exactly once, unless its client is gone. Exceptions are documented at the request: some
 //!   have no answer, and a subscription has any number of answers.
 
-mod collecting;
+mod collectives;
 mod inspect;
 mod missing;
 
@@ -34,15 +35,17 @@ pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use crate::collective::{Collectives, Member};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 use crate::load::{Load, MAX_REPORTED};
 use crate::objects::Objects;
 use crate::objects::combinations::CombineUser;
 use crate::objects::notice::{Deadline, Notice, SpaceWaiter};
+use crate::plan::collective::Collective;
 use crate::reduction::Reductions;
 use crate::time::Time;
-use collecting::Collectives;
+use collectives::Adapter;
 use missing::View;
 
 /// The state machine of one store. See the [module documentation](self).
@@ -105,16 +108,16 @@ impl Node {
             Event::Compared { copy, equal } => objects.compared(copy, equal),
             Event::CombineEnded { combine, valid_bytes, outcome } => {
                 match objects.combine_ended(combine, valid_bytes) {
-                    Some((CombineUser::Target(target), valid_bytes)) => {
+                    Some((CombineUser::Target(target), Some(valid_bytes))) => {
                         self.reductions.combined(objects, &target, (valid_bytes, outcome));
                     }
-                    Some((CombineUser::Hop(owner), _)) => {
+                    Some((CombineUser::Hop(owner), Some(_))) => {
                         self.reductions.hostings().combined(objects, owner, outcome);
                     }
-                    Some((CombineUser::Membership(membership), _)) => {
-                        self.exchange_ended(membership, outcome);
+                    Some((CombineUser::Membership(membership), valid_bytes)) => {
+                        self.adapter().exchange_ended(membership, valid_bytes.map(|_| outcome));
                     }
-                    None => {}
+                    Some((_, None)) | None => {}
                 }
             }
             Event::HopRequested { hosting, hop } => {
@@ -124,7 +127,7 @@ impl Node {
                 self.reductions.hostings().release(objects, HopOwner::Elsewhere(hosting));
             }
             Event::HopReported { hop, report } => self.reductions.hop_reported(objects, hop, report),
-            Event::Collective(event) => self.collective(event),
+            Event::Collective(event) => self.collectives.apply(objects.ctx.of_collectives(), event),
             Event::Measured { link } => objects.ctx.set_link(link),
             Event::SlowLinks { peers } => objects.has_slow_links(peers),
             Event::Tick => {}
@@ -140,7 +143,7 @@ impl Node {
             Request::Reduce(request) => self.reduce(key, request),
             Request::Collective(kind, request) => self.coordinate(key, kind, request),
             Request::Join { target, agreement, is_again, source_bytes, timeout } => {
-                self.join(key, target, (agreement, is_again), source_bytes, timeout);
+                self.adapter().join(key, target, (agreement, is_again), source_bytes, timeout);
             }
             Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
             request => self.objects.request(key, request),
@@ -165,6 +168,14 @@ impl Node {
         self.reductions.start(&mut self.objects, key, request, None);
     }
 
+    fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
+        if let Err(error) = self.check_reduce(key.client, &request) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        self.enter_reduce(key, &request);
+        self.adapter().coordinate(key, kind, request);
+    }
+
     /// Checks that this store may coordinate a reduce or a collective.
     fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
         request.check()?;
@@ -178,7 +189,7 @@ impl Node {
 
     /// Enters the call of a reduce or a collective.
     fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
-        self.forget_denials(&request.target);
+        self.collectives.attempt_begins(self.objects.ctx.of_collectives(), &request.target);
         self.objects.enter_reduce(key, request);
     }
 
@@ -189,54 +200,52 @@ impl Node {
 
     /// Looks whether a reduce or a collective can go on.
     fn reconsider_target(&mut self, target: &ObjectId) {
-        self.reconsider_gathering(target);
-        self.give_up_without_room(target);
+        self.adapter().give_up_without_room(target);
         self.reductions.reconsider(&mut self.objects, target);
-    }
-
-    /// Fails the reduce or the collective that makes an object.
-    fn fail_target(&mut self, target: &ObjectId, error: Error) {
-        self.fail_collective(target, &error);
-        self.reductions.fail(&mut self.objects, target, error);
     }
 
     /// Ends the reduce or the collective that makes an object which is being deleted. Returns `true` if there was one.
     fn delete_target(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.makes(target);
-        self.withdraw_announcement(target);
-        self.fail_target(target, Error::Deleted { id: target.clone() });
+        self.adapter().withdraw_announcement(target);
+        self.adapter().fail_target(target, Error::Deleted { id: target.clone() });
         is_under_way
     }
 
     fn deliver_notices(&mut self) {
-        while let Some(notice) = self.objects.ctx.next_notice() {
+        loop {
+            self.adapter().perform_all();
+            let Some(notice) = self.objects.ctx.next_notice() else { return };
             let objects = &mut self.objects;
             match notice {
                 Notice::Answer(call, response) => self.reductions.fetched(objects, call, response),
                 Notice::Report(hop, report) => self.reductions.hop_reported(objects, hop, report),
                 Notice::Changed(id) => {
                     objects.changed(&id);
-                    self.refer_participants(&id);
+                    self.adapter().refer_participants(&id);
                 }
                 Notice::TargetPublished(target) => self.reductions.target_published(objects, &target),
-                Notice::TargetLacksRoom(target) => self.give_up_without_room(&target),
+                Notice::TargetLacksRoom(target) => self.adapter().give_up_without_room(&target),
                 Notice::Gone(id, copy, error) => {
-                    self.collective_target_gone(&id, &error);
+                    if matches!(error, Error::Deleted { .. }) {
+                        self.collectives.target_deleted(objects.ctx.of_collectives(), &id);
+                    }
                     self.reductions.target_gone(&mut self.objects, &id, copy, error);
                 }
                 Notice::ReduceEnded(key, target, error) => {
-                    self.end_audience(key, &target, error.as_ref());
-                    self.collective_unwanted(key, &target);
+                    self.collectives.call_ended(objects.ctx.of_collectives(), key, &target, error.as_ref());
+                    let unwanted = Error::ObjectLost { id: target.clone() };
+                    self.collectives.call_ended(objects.ctx.of_collectives(), key, &target, Some(&unwanted));
                     self.reductions.call_ended(&mut self.objects, key, &target);
                 }
                 Notice::SourceLocated(target, index, locations) => {
-                    self.source_located(&target, index, locations);
+                    self.adapter().source_located(&target, index, locations);
                 }
-                Notice::TargetLocated(locations) => self.target_located(&locations),
+                Notice::TargetLocated(locations) => self.adapter().target_located(&locations),
                 Notice::TargetDeleted(target) => {
                     self.delete_target(&target);
                 }
-                Notice::QueryFailed(target, error) => self.fail_target(&target, error),
+                Notice::QueryFailed(target, error) => self.adapter().fail_target(&target, error),
             }
         }
     }
@@ -252,10 +261,9 @@ impl Node {
                 Deadline::Republish(copy) => self.objects.publish_again(copy),
                 Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
                 Deadline::Reduce(target) => self.reconsider_target(&target),
-                Deadline::Membership(membership) => self.membership_expired(membership),
-                Deadline::Join(key) => self.join_expired(key),
             }
         }
+        self.collectives.expire(self.objects.ctx.of_collectives());
     }
 
     /// Lets waiters for room try again, in the order of their arrival. A waiter that still does not
@@ -269,7 +277,7 @@ impl Node {
                 SpaceWaiter::Fetch(id) => self.objects.fetch_has_space(&id),
                 SpaceWaiter::Hop(owner) => self.reductions.hostings().begin(&mut self.objects, owner),
                 SpaceWaiter::Target(id) => self.reconsider_target(&id),
-                SpaceWaiter::Membership(membership) => self.begin_membership(membership),
+                SpaceWaiter::Membership(membership) => self.adapter().open_member(membership),
             }
         }
         true
@@ -279,13 +287,14 @@ impl Node {
         self.objects.ctx.begin_shutdown();
         self.objects.end_calls();
         self.reductions.hostings().shut_down(&mut self.objects);
-        self.shut_down_memberships();
+        self.collectives.shut_down(self.objects.ctx.of_collectives());
+        self.adapter().perform_all();
         self.objects.withdraw_copies();
     }
 
     /// Returns the time at which [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.objects.ctx.next_deadline()
+        self.objects.ctx.next_deadline().into_iter().chain(self.collectives.next_deadline()).min()
     }
 
     /// Describes the contents of the store now.
@@ -307,6 +316,11 @@ impl Node {
     /// Describes the troubles of this store at `now`.
     pub fn troubles(&self, now: Time) -> Troubles {
         self.view().troubles(now)
+    }
+
+    fn adapter(&mut self) -> Adapter<'_> {
+        let Self { objects, reductions, collectives } = self;
+        Adapter { objects, reductions, collectives }
     }
 
     fn view(&self) -> View<'_> {
@@ -332,5 +346,16 @@ impl Node {
     /// Describes the latest reduce of this target that this store coordinated, if the store remembers it.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.reductions.record(target)
+    }
+
+    /// Describes how `target` is made, or was, as far as this store knows: because it coordinates that, is a member, or has
+    /// participants that wait for it. Of what is over it remembers the latest.
+    pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
+        self.view().how_made(target, now)
+    }
+
+    /// Returns the members of the attempt that makes `target`, in their order, and the index of this store, if it is one of them.
+    pub fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
+        self.collectives.members_making(target)
     }
 }

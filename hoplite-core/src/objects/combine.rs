@@ -26,7 +26,7 @@ impl Objects {
         self.ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
     }
 
-    /// Starts to fill `copy` as a member of a session, from these copies and the data of other
+    /// Starts to fill `copy` as a member of an attempt, from these copies and the data of other
     /// members.
     pub(crate) fn start_exchange(
         &mut self,
@@ -58,20 +58,20 @@ impl Objects {
         combine.map(|combine| self.ctx.push(Effect::CancelCombine { combine })).is_some()
     }
 
-    /// Ends a combination that no longer touches any memory. Returns its user and the number of valid bytes, if the copy is
-    /// still wanted.
+    /// Ends a combination that no longer touches any memory. Returns its user, and the number of valid bytes if the copy is still
+    /// wanted.
     pub(crate) fn combine_ended(
         &mut self,
         combine: CombineId,
         valid_bytes: u64,
-    ) -> Option<(CombineUser, u64)> {
+    ) -> Option<(CombineUser, Option<u64>)> {
         let Combination { copy, held, user } = self.combinations.remove(&combine)?;
         let is_live = self.copies[&copy].is_live();
         let valid_bytes = self.copies.end_combine(&mut self.ctx, copy, valid_bytes);
         for input in held {
             self.let_go(input);
         }
-        is_live.then_some((user, valid_bytes))
+        Some((user, is_live.then_some(valid_bytes)))
     }
 
     /// Returns where an input is read; `None` if it should be here and is not, or is of another size.

@@ -5,14 +5,15 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::notice::{Deadline, Notice};
+use crate::collective;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::limits::Limits;
 use crate::message::{CallKey, ClientId, Effect, NodeConfig, Response, Urgency};
-use crate::placement::mix;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Placed, ToShard, UnpublishReason};
 use crate::time::Time;
+use crate::vocabulary::number::Numbers;
 
 /// See the [module documentation](self).
 #[derive(Debug)]
@@ -27,7 +28,7 @@ pub(crate) struct Context {
     notices: VecDeque<Notice>,
     deadlines: BTreeSet<(Time, Deadline)>,
     shards_up: Vec<bool>,
-    last_number: u64,
+    numbers: Numbers,
     is_shutting_down: bool,
 }
 
@@ -35,6 +36,7 @@ impl Context {
     pub(crate) fn new(config: NodeConfig) -> Self {
         Self {
             shards_up: vec![false; config.shards.len()],
+            numbers: Numbers::new(config.seed),
             config,
             now: Time::ZERO,
             link: LinkEstimate::default(),
@@ -43,7 +45,6 @@ impl Context {
             effects: Vec::new(),
             notices: VecDeque::new(),
             deadlines: BTreeSet::new(),
-            last_number: 0,
             is_shutting_down: false,
         }
     }
@@ -63,6 +64,17 @@ impl Context {
 
     pub(crate) const fn now(&self) -> Time {
         self.now
+    }
+
+    /// Returns the part that the machine of collectives sees.
+    pub(crate) fn of_collectives(&mut self) -> collective::Context<'_> {
+        collective::Context {
+            now: self.now,
+            node: &self.config.node,
+            link: self.link,
+            preference: self.config.allreduce_schedule,
+            numbers: &mut self.numbers,
+        }
     }
 
     /// Moves the clock, which never goes back.
@@ -173,13 +185,11 @@ impl Context {
 
     /// A number never given before in this run.
     pub(crate) fn next_number(&mut self) -> u64 {
-        self.last_number += 1;
-        self.last_number
+        self.numbers.next()
     }
 
     pub(crate) fn next_put(&mut self) -> PutId {
-        let number = self.next_number();
-        PutId(mix(self.config.seed ^ mix(number)))
+        self.numbers.next_put()
     }
 
     /// Notes that a session with a shard came or went.

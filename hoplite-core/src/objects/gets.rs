@@ -39,8 +39,8 @@ impl Objects {
         self.retry_get(key, &id, until, join);
     }
 
-    /// Answers a get if a copy can. An empty object is ready only when it is complete. A copy that grows in a session answers only
-    /// participants of its collective.
+    /// Answers a get if a copy can. An empty object is ready only when it is complete. A copy that a
+    /// member of a collective fills is only for participants that join.
     fn ready_copy(
         &mut self,
         key: CallKey,

@@ -14,8 +14,6 @@ pub(crate) enum Deadline {
     Republish(CopyId),
     Hop(HopOwner),
     Reduce(ObjectId),
-    Membership(MembershipId),
-    Join(CallKey),
 }
 
 /// A message from a machine to machines of the same level or of higher levels. The router delivers

@@ -17,6 +17,7 @@ pub mod load;
 pub mod local;
 pub mod metadata;
 pub mod missing;
+pub(crate) mod number;
 pub mod op;
 pub mod place;
 pub mod placement;

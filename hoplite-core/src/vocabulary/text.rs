@@ -23,7 +23,7 @@ pub fn is_plain(text: &str) -> bool {
     !text.chars().any(disturbs)
 }
 
-/// The beginning of a text, at most so many bytes.
+/// Returns the beginning of a text: at most so many bytes.
 pub(crate) fn cut(mut text: String, max_bytes: usize) -> String {
     while text.len() > max_bytes {
         text.pop();

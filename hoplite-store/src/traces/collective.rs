@@ -2,7 +2,7 @@
 //! Its child is the member's `take part`, and each member has a span `exchange`.
 
 use hoplite_core::TraceContext;
-use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Plan, Report, Word};
+use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Decision, Plan, Report};
 use hoplite_daemon::{Span, SpanKind};
 
 use super::{Traces, Work, enter, number};
@@ -39,7 +39,7 @@ impl Traces {
             CollectiveEvent::Reported { enlistment, report: Report::Filled } => {
                 self.enlistments.get(enlistment).map(|enlistment| enlistment.parent)
             }
-            CollectiveEvent::Denied { .. } => None,
+            CollectiveEvent::Rejected { .. } => None,
         }
     }
 
@@ -51,7 +51,7 @@ impl Traces {
                 span.set("hoplite.member", plan.members[plan.index].node.to_string());
                 Some(enter(&mut self.enlistments, *enlistment, Work { span, parent }))
             }
-            CollectiveEffect::Tell { enlistment, word: Word::Stop(reason) } => {
+            CollectiveEffect::Tell { enlistment, decision: Decision::Stop(reason) } => {
                 let enlistment = self.enlistments.remove(enlistment)?;
                 Some(enlistment.end(reason.to_string(), false))
             }
@@ -80,7 +80,7 @@ impl Traces {
             }
             CollectiveEffect::Tell { .. }
             | CollectiveEffect::Report { .. }
-            | CollectiveEffect::Deny { .. } => None,
+            | CollectiveEffect::Reject { .. } => None,
         }
     }
 

@@ -2,14 +2,14 @@
 //! may have.
 //!
 //! Between the two machines are queues, one for each direction of each member, as the shell has them: in order, until the member is
-//! gone. What a member does with a word is as short here as it can be: `Node` does the same beside what it does with copies.
+//! gone. What a member does with a decision is as short here as it can be: `Node` does the same beside what it does with copies.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, Decision, EnlistmentId, Failure, Member, Membership, Plan, Report, CollectiveSession, SessionAction,
-    MemberStage, Word,
+    Agreement, AttemptId, AttemptState, EnlistmentId, Failure, Member, Membership, Plan, Report, Attempt, AttemptAction,
+    MemberStage, Decision,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -88,7 +88,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         }
     }
     let elements = u64::from(input.int_in_range(0_u16..=300)?);
-    let elements = if kind.is_of_parts() { elements * participants as u64 } else { elements };
+    let elements = if kind.properties().makes_target { elements } else { elements * participants as u64 };
     let members: Vec<Member> = (0..count)
         .map(|member| Member {
             node: NodeId::new(&format!("node-{member}")).expect("it is a name"),
@@ -99,6 +99,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         |rank: &usize| (ObjectId::new([b's', *rank as u8]).expect("it is short"), PutId(*rank as u64));
     let plan = |index: usize| Plan {
         target: target(),
+        attempt: AttemptId { run: 1, number: 1 },
         put: PutId(1000),
         agreement: Agreement {
             kind,
@@ -113,10 +114,10 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         frame_bytes: 16 << 10,
         members: members.clone(),
         index,
-        ranks: if kind.is_of_parts() { ranks.clone() } else { Vec::new() },
+        ranks: if kind.properties().makes_target { Vec::new() } else { ranks.clone() },
         sources: ranks[index].iter().map(source).collect(),
         timeout: Duration::from_secs(2),
-        account: String::new(),
+        explanation: String::new(),
     };
     Ok((0..count).map(plan).collect())
 }
@@ -149,22 +150,22 @@ fn check_finals(plans: &[Plan]) {
 }
 
 struct World {
-    session: CollectiveSession,
+    session: Attempt,
     seats: Vec<Seat>,
     kind: Collective,
     /// Which of them is the coordinator's own.
     own: usize,
     now: Time,
-    decision: Decision,
+    decision: AttemptState,
     /// Somebody deleted the target after it was decided on.
     is_deleted: bool,
     /// What the collective came to, beside a target.
-    end: Option<SessionAction>,
+    end: Option<AttemptAction>,
 }
 
 struct Seat {
     member: Membership,
-    words: VecDeque<Word>,
+    decisions: VecDeque<Decision>,
     reports: VecDeque<Report>,
     /// Said to the coordinator's machine.
     has_reported: Option<Report>,
@@ -182,13 +183,13 @@ impl World {
         let kind = plans[0].agreement.kind;
         let own = own % plans.len();
         let enlistments = (0..plans.len() as u64).map(EnlistmentId);
-        let session = CollectiveSession::new(kind, target(), enlistments, Some(EnlistmentId(own as u64)));
+        let session = Attempt::new(kind, target(), enlistments, Some(EnlistmentId(own as u64)));
         let seat = |plan: Plan| {
             let member = Membership::new(Box::new(plan), Time::ZERO);
             Seat {
                 stage: member.stage(),
                 member,
-                words: VecDeque::new(),
+                decisions: VecDeque::new(),
                 reports: VecDeque::new(),
                 has_reported: None,
                 has_left: false,
@@ -204,7 +205,7 @@ impl World {
             kind,
             own,
             now: Time::ZERO,
-            decision: Decision::Open,
+            decision: AttemptState::Open,
             is_deleted: false,
             end: None,
         }
@@ -228,29 +229,29 @@ impl World {
         if completed.is_some() {
             seat.ended_copies += 1;
         }
-        // The coordinator decides by that of its own store; parts are for nobody else; others wait for the word.
-        if index == self.own || self.kind.is_of_parts() || completed.is_some() {
+        // The coordinator decides by that of its own store; parts are for nobody else; others wait for the decision.
+        if index == self.own || !self.kind.properties().makes_target || completed.is_some() {
             seat.reports.push_back(Report::Filled);
         }
     }
 
-    /// A member hears the next word.
+    /// A member hears the next decision.
     fn hear(&mut self, index: usize) {
         let seat = &mut self.seats[index];
-        let Some(word) = seat.words.pop_front() else { return };
-        match word {
-            Word::Commit => {
+        let Some(decision) = seat.decisions.pop_front() else { return };
+        match decision {
+            Decision::Commit => {
                 if seat.member.commit().is_some() {
                     seat.ended_copies += 1;
-                    if !self.kind.is_of_parts() {
+                    if self.kind.properties().makes_target {
                         seat.reports.push_back(Report::Filled);
                     }
                 }
             }
-            Word::Stop(error) if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) => {
+            Decision::Stop(error) if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) => {
                 seat.drop_copy(self.now);
             }
-            Word::Stop(_) => {}
+            Decision::Stop(_) => {}
         }
     }
 
@@ -269,26 +270,26 @@ impl World {
             return;
         }
         seat.has_reported = Some(report.clone());
-        let before = self.session.decision();
+        let before = self.session.state();
         let actions = self.session.reported(EnlistmentId(index as u64), report.clone());
         let have_all = |seat: &Seat| seat.has_reported == Some(Report::Filled);
         let is_last =
-            if self.kind.is_of_parts() { self.seats.iter().all(have_all) } else { index == self.own };
+            if !self.kind.properties().makes_target { self.seats.iter().all(have_all) } else { index == self.own };
         assert_eq!(
-            before == Decision::Open && self.session.decision() == Decision::Committed,
-            before == Decision::Open && report == Report::Filled && is_last,
+            before == AttemptState::Open && self.session.state() == AttemptState::Committed,
+            before == AttemptState::Open && report == Report::Filled && is_last,
             "{report:?} of {index}, where {} decides",
             self.own
         );
-        let gives_up = before == Decision::Open && self.session.decision() == Decision::GivenUp;
-        assert_eq!(gives_up, before == Decision::Open && matches!(report, Report::Failed(_)), "{report:?}");
+        let gives_up = before == AttemptState::Open && self.session.state() == AttemptState::Aborted;
+        assert_eq!(gives_up, before == AttemptState::Open && matches!(report, Report::Failed(_)), "{report:?}");
         let ends = actions
             .iter()
-            .filter(|action| matches!(action, SessionAction::FallBack(_) | SessionAction::Fail(_)));
+            .filter(|action| matches!(action, AttemptAction::FallBack(_) | AttemptAction::Fail(_)));
         assert_eq!(ends.count(), usize::from(gives_up), "one way on, once: {actions:?}");
         let disagrees = matches!(report, Report::Failed(Failure::Disagrees(_)));
         if let Some(end) = actions.last().filter(|_| gives_up) {
-            assert_eq!(matches!(end, SessionAction::Fail(_)), disagrees, "{end:?}");
+            assert_eq!(matches!(end, AttemptAction::Fail(_)), disagrees, "{end:?}");
         }
         self.perform(before, actions);
     }
@@ -306,7 +307,7 @@ impl World {
     fn leave(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         seat.has_left = true;
-        seat.words.clear();
+        seat.decisions.clear();
         seat.drop_copy(self.now);
     }
 
@@ -322,55 +323,55 @@ impl World {
         if self.session.is_over() {
             return;
         }
-        let before = self.session.decision();
+        let before = self.session.state();
         let actions = self.session.deleted(&Error::Deleted { id: target() });
-        self.is_deleted |= before == Decision::Committed;
-        assert_eq!(actions.is_empty(), before != Decision::Committed, "{actions:?}");
+        self.is_deleted |= before == AttemptState::Committed;
+        assert_eq!(actions.is_empty(), before != AttemptState::Committed, "{actions:?}");
         self.perform(before, actions);
     }
 
     fn give_up(&mut self) {
-        let before = self.session.decision();
+        let before = self.session.state();
         let actions = self.session.give_up(&Error::ShuttingDown);
-        assert!(before == Decision::Open || actions.is_empty(), "it was decided: {actions:?}");
+        assert!(before == AttemptState::Open || actions.is_empty(), "it was decided: {actions:?}");
         self.perform(before, actions);
     }
 
-    /// Returns `true` if members wait for a word.
+    /// Returns `true` if members wait for a decision.
     const fn tells(&self) -> bool {
-        !self.kind.is_of_parts() || self.kind.ends_together()
+        self.kind.properties().awaits_commit
     }
 
-    fn perform(&mut self, before: Decision, actions: Vec<SessionAction>) {
-        let decision = self.session.decision();
-        let commits = before == Decision::Open && decision == Decision::Committed && self.tells();
-        let stops = before == Decision::Open && decision == Decision::GivenUp;
+    fn perform(&mut self, before: AttemptState, actions: Vec<AttemptAction>) {
+        let decision = self.session.state();
+        let commits = before == AttemptState::Open && decision == AttemptState::Committed && self.tells();
+        let stops = before == AttemptState::Open && decision == AttemptState::Aborted;
         for action in actions {
             match action {
-                SessionAction::Tell(to, word) => {
+                AttemptAction::Tell(to, decision) => {
                     let seat = &mut self.seats[to.0 as usize];
                     assert!(
                         !seat.is_out() && !seat.is_stopped && !seat.is_dismissed,
-                        "{to:?} hears {word:?}"
+                        "{to:?} hears {decision:?}"
                     );
-                    match &word {
-                        Word::Commit => {
+                    match &decision {
+                        Decision::Commit => {
                             assert!(commits && !seat.is_committed, "{to:?} is told at once, and once");
                             seat.is_committed = true;
                         }
-                        Word::Stop(error) => {
+                        Decision::Stop(error) => {
                             let is_deleted = self.is_deleted && matches!(error, Error::Deleted { .. });
                             assert!(stops && !seat.is_committed || is_deleted, "{to:?} hears {error}");
                             seat.is_stopped = true;
                         }
                     }
                     if !seat.has_left {
-                        seat.words.push_back(word);
+                        seat.decisions.push_back(decision);
                     }
                 }
-                SessionAction::Dismiss(whom) => {
+                AttemptAction::Dismiss(whom) => {
                     let seat = &mut self.seats[whom.0 as usize];
-                    assert!(decision == Decision::Committed && self.session.is_over(), "{whom:?} is needed");
+                    assert!(decision == AttemptState::Committed && self.session.is_over(), "{whom:?} is needed");
                     assert!(!seat.is_out() && !seat.is_stopped && !seat.is_dismissed, "{whom:?} has gone");
                     seat.is_dismissed = true;
                 }
@@ -387,14 +388,14 @@ impl World {
     }
 
     fn check(&mut self) {
-        let decision = self.session.decision();
+        let decision = self.session.state();
         assert!(
-            self.decision == Decision::Open || self.decision == decision,
+            self.decision == AttemptState::Open || self.decision == decision,
             "{:?} is for good",
             self.decision
         );
         self.decision = decision;
-        assert!(decision != Decision::GivenUp || self.session.is_over(), "nobody is waited for");
+        assert!(decision != AttemptState::Aborted || self.session.is_over(), "nobody is waited for");
         let tells = self.tells();
         for seat in &mut self.seats {
             let stage = seat.member.stage();
@@ -405,7 +406,7 @@ impl World {
             if stage == MemberStage::Complete {
                 assert!(seat.is_committed && seat.member.is_committed(), "it is complete without a word");
                 assert!(
-                    decision == Decision::Committed && self.end.is_none(),
+                    decision == AttemptState::Committed && self.end.is_none(),
                     "the general path makes another one"
                 );
                 assert!(tells, "parts are no target");
@@ -416,7 +417,7 @@ impl World {
     /// All that is under way arrives, and all who have not ended do.
     fn finish(&mut self) {
         for index in 0..self.seats.len() {
-            while !self.seats[index].words.is_empty() || !self.seats[index].reports.is_empty() {
+            while !self.seats[index].decisions.is_empty() || !self.seats[index].reports.is_empty() {
                 self.hear(index);
                 self.report(index);
                 self.check();
@@ -426,7 +427,7 @@ impl World {
             self.check();
         }
         assert!(self.session.is_over(), "it ends with its members");
-        assert_ne!(self.session.decision(), Decision::Open, "it is decided");
+        assert_ne!(self.session.state(), AttemptState::Open, "it is decided");
         for seat in &self.seats {
             assert_eq!(seat.member.growing_copy(), None, "nothing is left");
             let has_gone = seat.is_out() || seat.is_stopped || seat.is_dismissed;

@@ -1,0 +1,296 @@
+//! The coordinator's view of one attempt, and its decision: the copies of the members are the target, or never will be.
+
+use super::{Decision, EnlistmentId, Failure, Report};
+use crate::error::Error;
+use crate::id::ObjectId;
+use crate::plan::collective::Collective;
+
+/// The decision about an attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AttemptState {
+    /// The coordinator's own member misses bytes. Of parts: a member misses some.
+    Open,
+    /// The copies are the target, for good. Of parts: all members have theirs.
+    Committed,
+    /// The attempt never makes the target.
+    Aborted,
+}
+
+/// What follows from a report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum AttemptAction {
+    /// Tell a member the decision.
+    Tell(EnlistmentId, Decision),
+    /// A member is not needed any more.
+    Dismiss(EnlistmentId),
+    /// Take the general path, for this reason.
+    FallBack(String),
+    /// The whole collective has failed.
+    Fail(Error),
+}
+
+/// An attempt, as its coordinator sees it.
+#[derive(Debug)]
+pub struct Attempt {
+    kind: Collective,
+    target: ObjectId,
+    members: Vec<AttemptMember>,
+    /// The member at the coordinator's own store. An allreduce is decided when it has all bytes, because its copy stands whatever
+    /// becomes of the other members.
+    own: Option<EnlistmentId>,
+    state: AttemptState,
+}
+
+#[derive(Debug)]
+struct AttemptMember {
+    enlistment: EnlistmentId,
+    state: MemberState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MemberState {
+    Exchanging,
+    Filled,
+    Out,
+}
+
+impl Attempt {
+    /// An attempt of these members, which were just asked. One of them is at the coordinator's own store.
+    pub fn new(
+        kind: Collective,
+        target: ObjectId,
+        enlistments: impl IntoIterator<Item = EnlistmentId>,
+        own: Option<EnlistmentId>,
+    ) -> Self {
+        let member = |enlistment| AttemptMember { enlistment, state: MemberState::Exchanging };
+        let members = enlistments.into_iter().map(member).collect();
+        Self { kind, target, members, own, state: AttemptState::Open }
+    }
+
+    /// Returns the member at the coordinator's own store.
+    pub const fn own(&self) -> Option<EnlistmentId> {
+        self.own
+    }
+
+    /// Returns the decision so far.
+    pub const fn state(&self) -> AttemptState {
+        self.state
+    }
+
+    /// Returns `true` if no member is left to be heard or told.
+    pub fn is_over(&self) -> bool {
+        let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
+        self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
+    }
+
+    /// The indices of the members that have neither all bytes nor failed.
+    pub fn unfinished(&self) -> impl Iterator<Item = usize> {
+        let members = self.members.iter().enumerate();
+        members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
+    }
+
+    /// A member has reported.
+    pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
+        let index = self.members.iter().position(|member| member.enlistment == enlistment);
+        let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
+            return Vec::new();
+        };
+        self.members[index].state =
+            if report == Report::Filled { MemberState::Filled } else { MemberState::Out };
+        let Report::Failed(failure) = report else { return self.filled(enlistment) };
+        if self.state != AttemptState::Open {
+            return self.dismissals();
+        }
+        let (decision, end) = match failure {
+            Failure::Disagrees(error) => (error.clone(), AttemptAction::Fail(error)),
+            failure => {
+                let error = Error::Superseded { id: self.target.clone() };
+                (error, AttemptAction::FallBack(describe_failure(index, &failure)))
+            }
+        };
+        let mut actions = self.give_up(&decision);
+        actions.push(end);
+        actions
+    }
+
+    fn filled(&mut self, enlistment: EnlistmentId) -> Vec<AttemptAction> {
+        let mut actions = Vec::new();
+        let kind = self.kind.properties();
+        let decides = if kind.makes_target { Some(enlistment) == self.own } else { self.is_over() };
+        if self.state == AttemptState::Open && decides {
+            self.state = AttemptState::Committed;
+            if kind.awaits_commit {
+                actions.extend(self.decisions_to_all(&Decision::Commit));
+            }
+        }
+        actions.extend(self.dismissals());
+        actions
+    }
+
+    /// Dismisses the members that still give, once all are heard.
+    fn dismissals(&self) -> Vec<AttemptAction> {
+        if self.state != AttemptState::Committed || !self.is_over() {
+            return Vec::new();
+        }
+        let filled = self.members.iter().filter(|member| member.state == MemberState::Filled);
+        filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
+    }
+
+    /// The target was deleted. Members that miss bytes of it cannot hear that from the directory.
+    pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
+        if self.state != AttemptState::Committed {
+            return Vec::new();
+        }
+        let mut actions = Vec::new();
+        for member in self.members.iter_mut().filter(|member| member.state == MemberState::Exchanging) {
+            member.state = MemberState::Out;
+            actions.push(AttemptAction::Tell(member.enlistment, Decision::Stop(error.clone())));
+        }
+        actions.extend(self.dismissals());
+        actions
+    }
+
+    /// Aborts the attempt, unless it is committed. Participants at the members' nodes are told `error`.
+    pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
+        if self.state != AttemptState::Open {
+            return Vec::new();
+        }
+        self.state = AttemptState::Aborted;
+        self.decisions_to_all(&Decision::Stop(error.clone())).collect()
+    }
+
+    fn decisions_to_all(&self, decision: &Decision) -> impl Iterator<Item = AttemptAction> {
+        let present = self.members.iter().filter(|member| member.state != MemberState::Out);
+        present.map(|member| AttemptAction::Tell(member.enlistment, decision.clone()))
+    }
+}
+
+/// Describes the failure of a member for people.
+pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
+    match failure {
+        Failure::Unreachable => format!("member {index} could not be reached"),
+        Failure::Peer { index: peer, outcome } => {
+            format!("member {index} could not take from member {peer}: {outcome:?}")
+        }
+        Failure::Refused(error) | Failure::Disagrees(error) => format!("member {index} refused: {error}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn attempt(members: u64) -> Attempt {
+        attempt_of(Collective::Allreduce, members)
+    }
+
+    fn attempt_of(kind: Collective, members: u64) -> Attempt {
+        let target = ObjectId::new("t").unwrap();
+        Attempt::new(kind, target, (0..members).map(EnlistmentId), Some(EnlistmentId(0)))
+    }
+
+    fn told(actions: &[AttemptAction]) -> Vec<(u64, bool)> {
+        let decision = |action: &AttemptAction| match action {
+            AttemptAction::Tell(to, decision) => Some((to.0, *decision == Decision::Commit)),
+            _ => None,
+        };
+        actions.iter().filter_map(decision).collect()
+    }
+
+    #[test]
+    fn the_coordinators_own_member_decides_and_the_last_ends_it() {
+        let mut attempt = attempt(4);
+        assert_eq!(attempt.reported(EnlistmentId(3), Report::Filled), [], "it was not told that this counts");
+        let actions = attempt.reported(EnlistmentId(0), Report::Filled);
+        assert_eq!(told(&actions), [(0, true), (1, true), (2, true), (3, true)]);
+        assert_eq!(attempt.reported(EnlistmentId(1), Report::Done), []);
+        let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(actions, [0, 3].map(|member| AttemptAction::Dismiss(EnlistmentId(member))));
+        assert!(attempt.is_over());
+        assert_eq!(attempt.give_up(&Error::ShuttingDown), []);
+        assert_eq!(attempt.state(), AttemptState::Committed);
+    }
+
+    #[test]
+    fn if_the_coordinators_own_member_fails_first_nobody_has_the_target() {
+        let mut attempt = attempt(3);
+        attempt.reported(EnlistmentId(1), Report::Done);
+        let actions = attempt.reported(EnlistmentId(0), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(2, false)]);
+        assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Aborted);
+    }
+
+    #[test]
+    fn those_who_have_left_are_not_dismissed() {
+        let mut attempt = attempt(3);
+        attempt.reported(EnlistmentId(0), Report::Filled);
+        assert_eq!(attempt.reported(EnlistmentId(0), Report::Done), []);
+        assert_eq!(attempt.reported(EnlistmentId(1), Report::Done), []);
+        assert!(!attempt.is_over());
+        assert_eq!(attempt.reported(EnlistmentId(2), Report::Done), []);
+        assert!(attempt.is_over());
+    }
+
+    #[test]
+    fn when_the_target_is_deleted_those_who_still_make_it_are_stopped() {
+        let (mut attempt, error) = (attempt(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
+        assert_eq!(attempt.deleted(&error), [], "it was that of another attempt");
+        attempt.reported(EnlistmentId(0), Report::Filled);
+        let stop = |member| AttemptAction::Tell(EnlistmentId(member), Decision::Stop(error.clone()));
+        assert_eq!(attempt.deleted(&error), [stop(1), stop(2), AttemptAction::Dismiss(EnlistmentId(0))]);
+        assert!(attempt.is_over());
+    }
+
+    #[test]
+    fn who_has_its_parts_waits_for_no_word_but_gives_until_all_have_theirs() {
+        let mut attempt = attempt_of(Collective::ReduceScatter, 2);
+        assert_eq!(attempt.reported(EnlistmentId(1), Report::Filled), []);
+        assert_eq!(attempt.state(), AttemptState::Open);
+        let dismissals = [0, 1].map(|member| AttemptAction::Dismiss(EnlistmentId(member)));
+        assert_eq!(attempt.reported(EnlistmentId(0), Report::Filled), dismissals);
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Committed);
+    }
+
+    #[test]
+    fn who_ends_together_with_the_others_is_told_when_all_have_what_is_for_them() {
+        let mut attempt = attempt_of(Collective::AllToAll, 2);
+        assert_eq!(attempt.reported(EnlistmentId(0), Report::Filled), []);
+        let actions = attempt.reported(EnlistmentId(1), Report::Filled);
+        assert_eq!(told(&actions), [(0, true), (1, true)]);
+        assert!(actions.ends_with(&[0, 1].map(|member| AttemptAction::Dismiss(EnlistmentId(member)))));
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Committed);
+    }
+
+    #[test]
+    fn if_one_does_not_get_its_parts_all_are_told_to_do_without() {
+        let mut attempt = attempt_of(Collective::Allgather, 3);
+        attempt.reported(EnlistmentId(1), Report::Filled);
+        let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
+        assert!(attempt.is_over() && attempt.state() == AttemptState::Aborted);
+    }
+
+    #[test]
+    fn after_it_was_given_up_nobody_can_commit() {
+        let mut attempt = attempt(3);
+        let actions = attempt.reported(EnlistmentId(2), Report::Failed(Failure::Unreachable));
+        assert_eq!(told(&actions), [(0, false), (1, false)]);
+        assert!(matches!(actions.last(), Some(AttemptAction::FallBack(_))));
+        for member in 0..3 {
+            assert_eq!(attempt.reported(EnlistmentId(member), Report::Filled), []);
+        }
+        assert_eq!(attempt.state(), AttemptState::Aborted);
+    }
+
+    #[test]
+    fn disagreement_fails_the_collective_and_everybody_hears_why() {
+        let mut attempt = attempt(2);
+        let error = Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
+        let report = Report::Failed(Failure::Disagrees(error.clone()));
+        let actions = attempt.reported(EnlistmentId(1), report);
+        let stop = AttemptAction::Tell(EnlistmentId(0), Decision::Stop(error.clone()));
+        assert_eq!(actions, [stop, AttemptAction::Fail(error)]);
+    }
+}

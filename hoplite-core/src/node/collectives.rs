@@ -1,0 +1,331 @@
+//! The adapter between the machine of collectives and the rest of the store: feeds it and performs its [`Action`]s.
+//!
+//! The router performs them when the present event is complete, so nothing here is entered while the machine changes its state.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::collective::{
+    Action, Agreement, Collectives, Failure, Found, MembershipId, Plan, promises_attempt,
+};
+use crate::error::{Error, Result};
+use crate::id::{ObjectId, PutId};
+use crate::message::{
+    CallId, CallKey, ClientId, CombineOutcome, Confirm, CopyId, Effect, Reduce, Response, Until,
+};
+use crate::metadata::Metadata;
+use crate::objects::Objects;
+use crate::objects::calls::{Access, Call, Contents, CreateCall};
+use crate::objects::notice::{Deadline, SpaceWaiter};
+use crate::objects::queries::Purpose;
+use crate::objects::table::{LocalCopy, Object, Phase};
+use crate::peer::ROOM_TIMEOUT;
+use crate::plan::collective::Collective;
+use crate::reduction::{Fallback, Reductions, what_to_query_for};
+use crate::shard::{Locations, RequestId, UnpublishReason, Wants};
+
+/// The time in which a store expects to be asked to be a member before it asks the directory for a target that a participant wants:
+/// twice as long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes otherwise.
+const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
+
+/// The machines of a store, for what collectives need of the others.
+pub(super) struct Adapter<'n> {
+    pub(super) objects: &'n mut Objects,
+    pub(super) reductions: &'n mut Reductions,
+    pub(super) collectives: &'n mut Collectives,
+}
+
+impl Adapter<'_> {
+    /// Coordinates a collective, whose request was checked and whose call was entered.
+    pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
+        let target = request.target.clone();
+        let existence = self.objects.query(target.clone(), Purpose::Target);
+        let makes_target = kind.properties().makes_target;
+        // A reduce may take over. Parts stay where they are, or are exchanged.
+        let wants = if makes_target { what_to_query_for(&request) } else { Wants::Locations };
+        let query =
+            |(index, id): (usize, &ObjectId)| self.objects.query_source(id.clone(), &target, index, wants);
+        let queries: Vec<RequestId> = request.sources.iter().enumerate().map(query).collect();
+        let ctx = self.objects.ctx.of_collectives();
+        self.collectives.coordinate(ctx, key, (kind, request), existence, queries);
+    }
+
+    /// Lets a participant wait for the target of a collective.
+    pub(super) fn join(
+        &mut self,
+        key: CallKey,
+        target: ObjectId,
+        (agreement, is_again): (Agreement, bool),
+        source_bytes: u64,
+        timeout: Duration,
+    ) {
+        let Objects { ctx, copies, .. } = &mut *self.objects;
+        let is_here = |id: &ObjectId, put: PutId| copies.live_put(id, put).is_some();
+        let joined = self.collectives.join(ctx.of_collectives(), &target, (agreement, is_again), is_here);
+        if let Err(error) = joined {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        self.perform_all();
+        let objects = &mut *self.objects;
+        if !is_again && objects.copies.live(&target).is_none() && promises_attempt(&agreement, source_bytes) {
+            let until = objects.ctx.now() + INVITATION_TIMEOUT;
+            objects.fetches.expect(&mut objects.ctx, &target, until);
+        }
+        if let Some(response) = self.refer_to_parts(key, &target) {
+            return self.objects.ctx.reply(key, response);
+        }
+        self.objects.get(key, target.clone(), Until::Started, Some(agreement), timeout);
+        if self.objects.calls.contains(key) {
+            self.collectives.joined(self.objects.ctx.of_collectives(), key, &target);
+        }
+    }
+
+    /// Refers the participants that wait for a target to the copy that a member fills here.
+    pub(super) fn refer_participants(&mut self, target: &ObjectId) {
+        if self.objects.ctx.is_shutting_down() || self.growing_copy(target).is_none() {
+            return;
+        }
+        for (key, _) in participants_of(self.objects, target) {
+            if let Some(response) = self.refer_to_parts(key, target) {
+                self.objects.finish(key, response);
+            }
+        }
+    }
+
+    /// Answers a participant if a member fills the target here, and the participant can follow it.
+    fn refer_to_parts(&mut self, key: CallKey, target: &ObjectId) -> Option<Result<Response>> {
+        let copy = self.growing_copy(target)?;
+        let (membership, order) = self.collectives.order_of(copy)?;
+        let view = self.objects.refer(key.client, copy, Access::Read);
+        self.collectives.answered(self.objects.ctx.of_collectives(), membership);
+        Some(view.map(|view| Response::Ranges { view, order }))
+    }
+
+    /// Returns the copy of a target that is not complete, and that the directory does not know.
+    fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
+        let (copy, local) = self.objects.copies.live(target)?;
+        (!local.is_complete() && !local.is_public).then_some(copy)
+    }
+
+    /// Takes in the locations of a source.
+    pub(super) fn source_located(&mut self, target: &ObjectId, index: usize, locations: Locations) {
+        let ctx = self.objects.ctx.of_collectives();
+        if let Some(locations) = self.collectives.source_located(ctx, target, index, locations) {
+            self.reductions.source_located(self.objects, target, index, locations);
+        }
+    }
+
+    /// Takes in the answer of the directory about a target.
+    pub(super) fn target_located(&mut self, locations: &Locations) {
+        if !self.collectives.target_located(self.objects.ctx.of_collectives(), locations) {
+            self.reductions.target_located(self.objects, locations);
+        }
+    }
+
+    /// Takes in the end of a member's exchange. `outcome` is `None` if the copy was given up before.
+    pub(super) fn exchange_ended(&mut self, membership: MembershipId, outcome: Option<CombineOutcome>) {
+        let failure = outcome.map(|outcome| match outcome {
+            CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
+            _ => Failure::Refused(Error::ShuttingDown),
+        });
+        self.collectives.exchange_ended(self.objects.ctx.of_collectives(), membership, failure);
+    }
+
+    /// Fails a collective whose target has no room here, and will have none unless objects are deleted. A short wait comes
+    /// before that, because the objects of the previous round may be about to be deleted.
+    pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
+        let objects = &mut *self.objects;
+        let is_waiting = objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));
+        let Some(since) = self.collectives.awaited_since(target).filter(|_| is_waiting) else { return };
+        let Some(size_bytes) = self.reductions.target_size(target) else { return };
+        let now = objects.ctx.now();
+        if now < since + ROOM_TIMEOUT {
+            return objects.ctx.schedule(since + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
+        }
+        if objects.copies.may_come_to_fit(size_bytes) {
+            return objects.ctx.schedule(now + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
+        }
+        self.fail_target(target, self.objects.copies.store_full(self.objects.ctx.node(), size_bytes));
+    }
+
+    /// Fails the reduce or the collective that makes an object.
+    pub(super) fn fail_target(&mut self, target: &ObjectId, error: Error) {
+        self.collectives.fail(self.objects.ctx.of_collectives(), target, &error);
+        self.reductions.fail(self.objects, target, error);
+    }
+
+    /// Drops a target that this store has announced, if the directory does not know the target yet.
+    pub(super) fn withdraw_announcement(&mut self, target: &ObjectId) {
+        let objects = &mut *self.objects;
+        if self.collectives.withdraw_announcement(objects.ctx.of_collectives(), target)
+            && let Some((copy, local)) = objects.copies.live(target)
+            && local.is_complete()
+            && local.size_bytes == 0
+        {
+            objects.abandon(copy, Error::Deleted { id: target.clone() }, UnpublishReason::Aborted);
+            objects.wake(target);
+        }
+    }
+
+    /// Performs the actions of the machine, in order.
+    pub(super) fn perform_all(&mut self) {
+        while let Some(action) = self.collectives.next_action(self.objects.ctx.of_collectives()) {
+            self.perform(action);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        let Self { objects, reductions, collectives } = self;
+        match action {
+            Action::Perform(effect) => objects.ctx.push(Effect::Collective(effect)),
+            Action::Withdraw(request) => objects.withdraw_query(request),
+            Action::Follow(target, sources) => {
+                let query = |(rank, id)| (rank, objects.query_source(id, &target, rank, Wants::Locations));
+                let queries = sources.into_iter().map(query).collect();
+                collectives.follows(objects.ctx.of_collectives(), &target, queries);
+            }
+            Action::Answer(key, answer) => {
+                if objects.calls.contains(key) {
+                    let indices = |sources| Response::Reduced { indices: (0..sources).collect() };
+                    objects.finish(key, answer.map(indices));
+                }
+            }
+            Action::Reduce { key, request, reason, found } => {
+                self.take_general_path(key, request, reason, found);
+            }
+            Action::Announce(id, metadata, timeout) => {
+                let contents = Some(Contents { bytes: Bytes::new(), confirm: Confirm::No });
+                let key = CallKey { client: ClientId::STORE, call: CallId(objects.ctx.next_number()) };
+                objects.create(key, CreateCall { id, size_bytes: 0, metadata, contents }, timeout);
+            }
+            Action::Remember(record) => reductions.remember(record),
+            Action::Open(membership) => self.open_member(membership),
+            Action::LackRoom(membership) => {
+                if let Some(plan) = collectives.awaits_room(membership) {
+                    let error = objects.copies.store_full(objects.ctx.node(), plan.copy_bytes());
+                    let failure = Failure::Refused(error);
+                    collectives.refused(objects.ctx.of_collectives(), membership, failure);
+                }
+            }
+            Action::CompleteTarget(copy, sealer) => {
+                objects.copies.reveal(copy);
+                match sealer {
+                    Some((key, sources)) => objects.complete_target(key, copy, (0..sources).collect()),
+                    None => objects.complete_put(copy),
+                }
+            }
+            Action::CompleteParts(target, copy) => {
+                // All participants of this node were given the copy.
+                objects.complete(copy);
+                objects.detach(copy, Error::Superseded { id: target });
+            }
+            Action::FailParticipants(target, error) => {
+                for (key, _) in participants_of(objects, &target) {
+                    objects.finish(key, Err(error.clone()));
+                }
+            }
+            Action::FailParticipant(key, target, error) => {
+                if participants_of(objects, &target).iter().any(|(waiting, _)| *waiting == key) {
+                    objects.finish(key, Err(error));
+                }
+            }
+            Action::EndMember { membership, target, put, copy, error } => {
+                objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+                objects.copies.refuse_awaiting_put(&mut objects.ctx, &target, put);
+                if let Some(copy) = copy.filter(|copy| objects.copies.is_live(*copy)) {
+                    objects.detach(copy, error);
+                }
+                objects.wake(&target);
+            }
+            Action::RejectOrphan(target, attempt) => {
+                if objects.copies.live(&target).is_none() {
+                    collectives.orphaned(objects.ctx.of_collectives(), &target, attempt);
+                }
+            }
+            Action::Cancel(combine) => objects.ctx.push(Effect::CancelCombine { combine }),
+        }
+    }
+
+    /// Makes the target of an allreduce with a reduce, which takes over the queries of a search.
+    fn take_general_path(&mut self, key: CallKey, request: Reduce, reason: String, found: Option<Found>) {
+        let Self { objects, reductions, .. } = self;
+        let target = request.target.clone();
+        let fallback = Some(Fallback { agreement: Agreement::of(Collective::Allreduce, &request), reason });
+        let Some(Found { existence, asks, locations }) = found else {
+            reductions.start(objects, key, request, fallback);
+            return reductions.expect_sources(&target);
+        };
+        reductions.begin(objects, (key, request, fallback), (existence, asks));
+        for (index, locations) in locations.into_iter().enumerate() {
+            if let Some(locations) = locations {
+                reductions.source_located(objects, &target, index, locations);
+            }
+        }
+    }
+
+    /// Starts the exchange of a member if there is room for its copy, and waits for room if not.
+    pub(super) fn open_member(&mut self, membership: MembershipId) {
+        let Some(plan) = self.collectives.awaits_room(membership).cloned() else { return };
+        let checked = self.check_plan(&plan);
+        let Self { objects, collectives, .. } = self;
+        let sources = match checked {
+            Ok(sources) => sources,
+            Err(failure) => {
+                return collectives.refused(objects.ctx.of_collectives(), membership, failure);
+            }
+        };
+        let size_bytes = plan.copy_bytes();
+        let Some(room) = objects.allocate_keeping(&sources, size_bytes) else {
+            return objects.copies.wait_for_space(SpaceWaiter::Membership(membership));
+        };
+        objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
+        // Calls that wait here for the object get this copy.
+        objects.stop_fetch(&plan.target);
+        let id = plan.target.clone();
+        let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
+        let object = Object { id: id.clone(), put: plan.put, size_bytes, metadata };
+        let opening = LocalCopy::begin(object, room, Phase::Combining { combine: None }).private();
+        let stays = plan.properties().makes_target && matches!(membership, MembershipId::Here(_));
+        let opening = if stays { opening } else { opening.evictable() };
+        let copy = objects.copies.open(&mut objects.ctx, opening);
+        for source in &sources {
+            objects.copies.touch(*source);
+        }
+        let combine = objects.start_exchange(copy, sources, Box::new(plan), membership);
+        collectives.began(objects.ctx.of_collectives(), membership, copy, combine);
+        objects.copies.accept_awaiting(&mut objects.ctx, copy);
+        objects.wake(&id);
+    }
+
+    /// Checks that this store can follow a plan now. Returns the copies of its sources.
+    fn check_plan(&self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
+        let Self { objects, reductions, .. } = self;
+        if objects.ctx.is_shutting_down() {
+            return Err(Failure::Refused(Error::ShuttingDown));
+        }
+        if objects.copies.live(&plan.target).is_some() || reductions.contains(&plan.target) {
+            return Err(Failure::Refused(Error::AlreadyExists { id: plan.target.clone() }));
+        }
+        let checked = objects.check_incoming(&plan.target, plan.copy_bytes(), &plan.metadata);
+        checked.map_err(Failure::Refused)?;
+        for (_, agreement) in participants_of(objects, &plan.target) {
+            agreement.check(&plan.target, &plan.agreement).map_err(Failure::Disagrees)?;
+        }
+        let find = |(id, put): &(ObjectId, PutId)| {
+            let copy = objects.copies.live_put(id, *put);
+            let copy = copy.filter(|copy| objects.copies[copy].size_bytes == plan.source_bytes());
+            copy.ok_or_else(|| Failure::Refused(Error::ObjectLost { id: id.clone() }))
+        };
+        plan.sources.iter().map(find).collect()
+    }
+}
+
+/// Returns the calls of this node's participants that wait for a target, and their agreements.
+pub(super) fn participants_of(objects: &Objects, target: &ObjectId) -> Vec<(CallKey, Agreement)> {
+    let agreement = |key| match objects.calls.get(key) {
+        Some(Call::Get { join: Some(agreement), .. }) => Some((key, *agreement)),
+        _ => None,
+    };
+    objects.calls.gets(target).into_iter().filter_map(agreement).collect()
+}
