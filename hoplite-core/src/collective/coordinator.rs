@@ -360,7 +360,12 @@ impl Coordinator {
 
     /// Ends the search or the undecided attempt that would make `target`, and its call.
     pub(super) fn fail(&mut self, world: &mut World<'_>, target: &ObjectId, error: &Error) {
-        let mut key = self.drop_search(world, target).map(|participants| participants.key);
+        let mut key = None;
+        if let Some(participants) = self.drop_search(world, target) {
+            key = Some(participants.key);
+            // They are told when the call ends.
+            self.participants.insert(target.clone(), participants);
+        }
         if let Some((put, _)) = self.open_for(target) {
             key = self.attempts.get_mut(&put).and_then(|one| one.call.key.take());
             self.abort(world, put, error);

@@ -179,3 +179,32 @@ fn two_stores_agree_that_an_attempt_is_over() {
         CollectiveEffect::Report { membership: MembershipId::Elsewhere(2), report: Report::Failed(refused) };
     assert_eq!(actions, [Action::Perform(report)]);
 }
+
+#[test]
+fn participants_of_a_search_that_fails_are_told() {
+    let mut store = Store::new("here", 1);
+    let request = Reduce {
+        target: id("t"),
+        sources: vec![id("a"), id("b")],
+        count: 2,
+        op: crate::reduce::ReduceOp::Sum,
+        order: ReduceOrder::Any,
+        range: None,
+        timeout: Duration::from_secs(9),
+    };
+    let asks = vec![RequestId(101), RequestId(102)];
+    let kind = Collective::Allreduce;
+    store.feed(|machine, ctx| machine.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
+    store.feed(|machine, ctx| drop(machine.source_located(ctx, &id("t"), 1, located("b", "n1"))));
+    let error = Error::AlreadyExists { id: id("t") };
+    let actions = store.feed(|machine, ctx| assert!(machine.target_located(ctx, &located("t", "n2"))));
+    assert!(actions.ends_with(&[Action::Answer(KEY, Err(error.clone()))]), "{actions:?}");
+    let actions = store.feed(|machine, ctx| machine.call_ended(ctx, KEY, &id("t"), Some(&error)));
+    let is_told = |action: &Action| match action {
+        Action::Perform(CollectiveEffect::Reject { node, error: told, .. }) => {
+            node.as_str() == "n1" && *told == error
+        }
+        _ => false,
+    };
+    assert!(actions.iter().any(is_told), "{actions:?}");
+}

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use hoplite_core::TraceContext;
 use hoplite_core::collective::{AttemptId, CollectiveEvent, MembershipId, Plan};
 use hoplite_core::error::Error;
-use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::{Event, HostingId, ReduceRecord, ServeId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -76,7 +76,7 @@ impl MemberHost for Engine {
         }
         let (teller, leaver) = (Arc::clone(self), Arc::clone(self));
         let tell =
-            move |word| teller.apply(Event::Collective(CollectiveEvent::Told { membership, decision }));
+            move |decision| teller.apply(Event::Collective(CollectiveEvent::Told { membership, decision }));
         let leave = move || {
             let mut state = leaver.lock();
             state.memberships.remove(&membership);
