@@ -1,14 +1,14 @@
-//! How much of an unfinished copy may be passed on.
+//! Computes how much of an unfinished copy a node may forward.
 
 use crate::block::{publishable, publishable_unsealed};
 use crate::vocabulary::local::Producer;
 
-/// How many leading bytes of a copy may be passed on to those who want what is before `end_bytes`, given that `valid_bytes` of
-/// its `size_bytes` are valid.
+/// Returns the number of leading bytes of a copy that may be forwarded to a receiver of the bytes
+/// before `end_bytes`, if `valid_bytes` of its `size_bytes` are valid.
 ///
-/// No node has all bytes of an object that may yet be aborted: the end of what a worker writes, or a reduce makes, is kept
-/// back until the copy is complete. So is the end of a part of any object: a node that has all of a part takes it for a part of
-/// a complete object.
+/// No node gets all bytes of an object that may yet be aborted, so the end of a producing copy is
+/// kept back until the copy is complete. The end of a part of any object is kept back, too, because
+/// a node with a whole part takes the object for complete.
 pub const fn forwardable(
     producer: Producer,
     is_complete: bool,
@@ -27,8 +27,9 @@ pub const fn forwardable(
     }
 }
 
-/// Returns `true` if it is news to somebody who knows of `offset_bytes` that `forwardable_bytes` of those before `end_bytes` may be passed on.
-/// All of them always are, but that an object without bytes is complete must be known.
+/// Returns `true` if a receiver that knows of `offset_bytes` has to hear that `forwardable_bytes`
+/// of the bytes before `end_bytes` may be forwarded. It always has to hear of the last byte. An
+/// empty object is news only once it is complete.
 pub const fn is_news(is_complete: bool, forwardable_bytes: u64, offset_bytes: u64, end_bytes: u64) -> bool {
     let is_all = forwardable_bytes == end_bytes && (forwardable_bytes > 0 || is_complete);
     forwardable_bytes > offset_bytes || is_all
