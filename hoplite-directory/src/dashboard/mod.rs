@@ -31,7 +31,7 @@ use self::login::{Door, Entry};
 use self::page::Asset;
 use crate::events::Events;
 use crate::owner::ShardHandle;
-use crate::strangers::Strangers;
+use crate::refusals::Refusals;
 use crate::watch::Loads;
 
 /// What the dashboard shows.
@@ -46,7 +46,7 @@ pub(crate) struct Sights {
     /// How the stores are.
     pub(crate) loads: Loads,
     /// The visitors that were refused.
-    pub(crate) strangers: Arc<Strangers>,
+    pub(crate) refusals: Arc<Refusals>,
 }
 
 /// Serves the dashboard on `listener` until `stop`; counts in `refused` the connections whose request never came.
@@ -141,7 +141,7 @@ impl Dashboard {
     }
 
     fn note_failure(&self, address: IpAddr, why: &str) {
-        if is_notable(&self.sights.strangers.logins) {
+        if is_notable(&self.sights.refusals.logins) {
             tracing::warn!(%address, why, "a login at the dashboard failed");
         }
         self.sights.events.push_stranger(format!("{why} at the dashboard"));

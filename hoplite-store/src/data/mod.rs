@@ -11,6 +11,7 @@
 //! A [`Surveyor`] has the stores measure the links between them.
 
 mod pull;
+mod puller;
 mod server;
 mod stream;
 
@@ -46,6 +47,7 @@ pub(crate) use serving::{HopHost, HopRequest, Hosted, ServeRequest, ServeSource,
 pub(crate) use combine::{CombineRequest, CombineSource};
 pub(crate) use pool::Peer;
 pub(crate) use probe::{SurveyTally, Surveyor};
-pub(crate) use pull::{CompareRequest, PullRequest, Puller};
+pub(crate) use pull::{CompareRequest, PullRequest};
+pub(crate) use puller::Puller;
 pub(crate) use server::run;
 pub(crate) use session::{Enlisted, Exchange, MemberHost, Words};
