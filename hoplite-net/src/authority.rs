@@ -1,4 +1,4 @@
-//! Makes certificates, for those who have no authority of their own.
+//! Makes certificates, for clusters without an authority of their own.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -20,7 +20,7 @@ pub struct Authority {
     pub key: String,
 }
 
-/// What an authority has made.
+/// A certificate that an authority has made.
 #[derive(Clone)]
 pub struct Issued {
     /// The certificate, in the form of PEM.
@@ -29,7 +29,7 @@ pub struct Issued {
     pub key: String,
 }
 
-/// Why no certificate was made: a name cannot be in one, or the key of the authority is none.
+/// No certificate was made: a name cannot be in one, or the key of the authority cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("no certificate can be made")]
 pub struct NotIssued(#[from] rcgen::Error);
