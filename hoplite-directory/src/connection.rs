@@ -33,7 +33,7 @@ use tonic::transport::server::Connected;
 
 use crate::direct::DirectSessions;
 use crate::events::Events;
-use crate::strangers::Strangers;
+use crate::refusals::Refusals;
 
 /// Most connections at once: two per store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
@@ -95,7 +95,7 @@ pub(crate) struct Gate {
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterId,
     pub(crate) direct: DirectSessions,
-    pub(crate) strangers: Arc<Strangers>,
+    pub(crate) refusals: Arc<Refusals>,
     pub(crate) events: Events,
     /// Breaks all connections.
     pub(crate) abort: CancellationToken,
@@ -197,14 +197,14 @@ impl Gate {
                     }
                     Ok(Admitted::Visitor(wire)) => {
                         let place = visits.enter();
-                        let strangers = Arc::clone(&gate.strangers);
+                        let refusals = Arc::clone(&gate.refusals);
                         let end = async move {
                             tokio::select! {
                                 () = abort.cancelled() => return,
                                 () = place.lost() => {}
                                 () = sleep(VISIT_TIMEOUT) => {}
                             }
-                            strangers.connections.fetch_add(1, Ordering::Relaxed);
+                            refusals.connections.fetch_add(1, Ordering::Relaxed);
                         };
                         let _ = visitors.send(Incoming::new(wire, peer, end, held)).await;
                     }
@@ -212,10 +212,10 @@ impl Gate {
                         gate.direct.adopt(socket, records, abort, (held.task, held.permit));
                     }
                     Err(Refused::Rejected(error)) => {
-                        gate.strangers.refused(&gate.events, peer, &error.to_string());
+                        gate.refusals.report(&gate.events, peer, &error.to_string());
                     }
                     Err(Refused::Broken) => {
-                        gate.strangers.connections.fetch_add(1, Ordering::Relaxed);
+                        gate.refusals.connections.fetch_add(1, Ordering::Relaxed);
                     }
                 }
             };

@@ -9,21 +9,21 @@ use tonic::{Request, Status};
 
 use crate::connection::Peer;
 use crate::events::Events;
-use crate::strangers::Strangers;
+use crate::refusals::Refusals;
 
 const REASON: &str = "the directory has a token, and the connection has shown none";
 
 /// An interceptor that lets no call through.
 #[derive(Debug, Clone)]
 pub(crate) struct Guard {
-    pub(crate) strangers: Arc<Strangers>,
+    pub(crate) refusals: Arc<Refusals>,
     pub(crate) events: Events,
 }
 
 impl Interceptor for Guard {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         if let Some(peer) = request.extensions().get::<Peer>() {
-            self.strangers.refused(&self.events, *peer, REASON);
+            self.refusals.report(&self.events, *peer, REASON);
         }
         Err(to_status(&Error::permission_denied(REASON)))
     }

@@ -8,7 +8,7 @@ use hoplite_core::topology::place::LEVEL_KEYS;
 use hoplite_daemon::metrics::{IntCounter, IntGauge, IntGaugeVec, Metrics, follow, level};
 
 use crate::owner::ShardHandle;
-use crate::strangers::Strangers;
+use crate::refusals::Refusals;
 
 /// What is looked up when somebody asks.
 #[derive(Clone)]
@@ -86,11 +86,11 @@ impl Levels {
         }
     }
 
-    fn update(&self, looked: &Look, queue: usize, strangers: &Strangers) {
+    fn update(&self, looked: &Look, queue: usize, refusals: &Refusals) {
         let Look { status, groups, placed_nodes } = looked;
-        follow(&self.refused_connections, strangers.connections.load(Ordering::Relaxed));
-        follow(&self.refused_calls, strangers.calls.load(Ordering::Relaxed));
-        follow(&self.refused_logins, strangers.logins.load(Ordering::Relaxed));
+        follow(&self.refused_connections, refusals.connections.load(Ordering::Relaxed));
+        follow(&self.refused_calls, refusals.calls.load(Ordering::Relaxed));
+        follow(&self.refused_logins, refusals.logins.load(Ordering::Relaxed));
         let connected = status.nodes.iter().filter(|node| node.connected).count();
         for (gauge, number) in [
             (&self.objects, status.objects),
@@ -130,14 +130,14 @@ impl Look {
 }
 
 /// Looks the rest up whenever somebody asks. A shard is ready as long as it answers.
-pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, strangers: Arc<Strangers>) {
+pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, refusals: Arc<Refusals>) {
     let levels = Levels::new(metrics);
     metrics.look_when_asked(Box::new(move || {
-        let (levels, shard, strangers) = (levels.clone(), shard.clone(), strangers.clone());
+        let (levels, shard, refusals) = (levels.clone(), shard.clone(), refusals.clone());
         Box::pin(async move {
             let queue = shard.queue_length();
             let looked = shard.inspect(Look::at).await;
-            levels.update(&looked.map_err(|error| format!("the directory: {error}"))?, queue, &strangers);
+            levels.update(&looked.map_err(|error| format!("the directory: {error}"))?, queue, &refusals);
             Ok(())
         })
     }));

@@ -8,7 +8,7 @@
 //! * `session`: one session with a store: hello, then messages in; `direct`: the same messages over a direct connection.
 //! * `owner`: the task that owns the shard, and the only one that touches it.
 //! * `send_queue`: messages out.
-//! * `said`: what a store says in one frame; `strangers`: peers that are refused.
+//! * `batch`: the messages of a store in one frame; `refusals`: counts the peers that are refused.
 //! * `metrics` and `levels`: what Prometheus is told; `dashboard`: what people see; `events`: what has happened lately; `watch`: how the
 //!   stores are.
 //! * `inspections`: what tools see.
@@ -16,10 +16,10 @@
 
 mod server;
 
+mod batch;
 mod connection;
 mod direct;
 mod guard;
-mod said;
 mod service;
 mod session;
 mod watch;
@@ -30,8 +30,8 @@ mod dashboard;
 mod events;
 mod levels;
 mod metrics;
+mod refusals;
 mod send_queue;
-mod strangers;
 mod traces;
 
 mod inspections;

@@ -19,9 +19,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use crate::batch::TracedMessage;
 use crate::events::{EventKind, Events};
 use crate::metrics::{SessionEnd, ShardMetrics};
-use crate::said::Said;
 use crate::send_queue::SendQueue;
 use crate::traces::Traces;
 
@@ -37,7 +37,7 @@ type Inspection = Box<dyn FnOnce(&Shard) + Send>;
 
 enum Command {
     Open { info: NodeInfo, send_queue: Arc<SendQueue>, reply: oneshot::Sender<Result<SessionId>> },
-    Messages { session: SessionId, messages: Vec<Said> },
+    Messages { session: SessionId, messages: Vec<TracedMessage> },
     Close { session: SessionId },
     Place { places: MeasuredPlaces, reply: oneshot::Sender<Taken> },
     Inspect(Inspection),
@@ -71,7 +71,7 @@ impl ShardHandle {
     }
 
     /// Passes on the messages of a store. Has no effect if the session has ended in the meantime.
-    pub(crate) async fn say(&self, session: SessionId, messages: Vec<Said>) -> Result<()> {
+    pub(crate) async fn say(&self, session: SessionId, messages: Vec<TracedMessage>) -> Result<()> {
         self.send(Command::Messages { session, messages }).await
     }
 

@@ -27,9 +27,9 @@ use crate::guard::Guard;
 use crate::levels;
 use crate::metrics::ShardMetrics;
 use crate::owner::ShardOwner;
+use crate::refusals::Refusals;
 use crate::service::DirectoryService;
 use crate::session::Host;
-use crate::strangers::Strangers;
 use crate::watch::Loads;
 
 /// The cluster that daemons belong to unless they are told otherwise.
@@ -138,13 +138,13 @@ pub async fn run(
     if let (Listener::Tcp(listener), Some(tls)) = (&listener, &config.credentials.tls) {
         warn_of_other_names(tls, listener);
     }
-    let (events, strangers) = (Events::new(), Arc::<Strangers>::default());
+    let (events, refusals) = (Events::new(), Arc::<Refusals>::default());
     let loads = Loads::new(events.clone());
     let (owner, shard) =
         ShardOwner::new(shard_config(&config), metrics.as_ref().map(ShardMetrics::new), events.clone());
     let owner = owner.traced(config.tracer.clone());
     if let Some(metrics) = &metrics {
-        levels::look(metrics, shard.clone(), strangers.clone());
+        levels::look(metrics, shard.clone(), refusals.clone());
     }
     let mut owner = event_loop.spawn(owner.run(stop.clone()));
 
@@ -155,7 +155,7 @@ pub async fn run(
             cluster,
             events: events.clone(),
             loads: loads.clone(),
-            strangers: strangers.clone(),
+            refusals: refusals.clone(),
         };
         let refused = metrics.as_ref().map(|metrics| metrics.refused_connections("dashboard"));
         tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
@@ -170,12 +170,12 @@ pub async fn run(
         .max_encoding_message_size(MAX_SHARD_FRAME_BYTES);
     let (health, health_server) = tonic_health::server::health_reporter();
     health.set_serving::<DirectoryServer<DirectoryService>>().await;
-    let guard = Guard { strangers: Arc::clone(&strangers), events: events.clone() };
+    let guard = Guard { refusals: Arc::clone(&refusals), events: events.clone() };
     let gate = Gate {
         credentials: config.credentials,
         cluster: config.cluster,
         direct,
-        strangers,
+        refusals,
         events,
         abort: abort.clone(),
         tasks: tasks.clone(),

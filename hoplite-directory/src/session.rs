@@ -14,8 +14,8 @@ use tokio::sync::oneshot;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use crate::batch::decode;
 use crate::owner::{SessionId, ShardHandle};
-use crate::said::decode;
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
 

@@ -1,4 +1,4 @@
-//! What a program proves to the daemons of a cluster, and demands of them.
+//! The proofs that a program gives to daemons of its cluster, and demands from them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,14 +7,14 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// What a daemon proves with, to its peers, that it belongs to the cluster; and what it demands of them.
+/// The secrets with which a daemon proves to its peers that it belongs to the cluster, and checks the same of them.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// The secret that all daemons of the cluster share.
     pub token: Option<Token>,
     /// The certificates.
     pub tls: Option<Tls>,
-    /// Where the secret comes from, if nobody has named one.
+    /// The file of the secret, if it is that of the user.
     pub secret_of_user: Option<PathBuf>,
 }
 
@@ -51,7 +51,7 @@ pub enum SecurityError {
     /// The token cannot be used.
     #[error("the token cannot be used")]
     Token(#[from] TokenError),
-    /// Nobody has named a token, and the secret of this user cannot be used.
+    /// No token is named, and the secret of this user cannot be used.
     #[error("no token is named, and the secret of this user cannot be used")]
     Secret(#[from] SecretError),
     /// The certificates cannot be used.

@@ -1,4 +1,4 @@
-//! Connections on which nothing may be said for hours.
+//! Connections that may be silent for hours.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,16 +8,16 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// After so long without a word the system asks whether the other side is there: more often than firewalls forget a connection.
+/// Time of silence after which the system probes the peer. Firewalls forget a connection later than this.
 const PROBED_AFTER: Duration = Duration::from_secs(30);
-/// The time that it asks, and how long what was sent may go without an acknowledgement. A peer that only does not read for now is not
-/// taken for dead; that it is, the pings of those who talk here tell sooner.
+/// Time of these probes, and time that sent bytes may stay without an acknowledgement. A peer that reads nothing for a while
+/// still acknowledges. The pings of the users of a connection find a dead peer sooner.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// Prepares a TCP connection for small messages at any time, on which those who use it send pings.
+/// Prepares a TCP connection for small messages at any time. The users of the connection send pings.
 ///
 /// # Errors
-/// What the operating system says.
+/// Errors of the operating system.
 pub fn prepare_idle_socket(socket: impl AsFd) -> io::Result<()> {
     set_tcp_nodelay(&socket, true)?;
     set_socket_keepalive(&socket, true)?;

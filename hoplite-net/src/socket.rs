@@ -11,7 +11,7 @@ use tokio_rustls::TlsStream;
 
 use crate::idle_socket::prepare_idle_socket;
 
-/// How many connections within the process may wait to be accepted.
+/// Most connections within the process that wait to be accepted.
 const MAX_WAITING: usize = 64;
 
 /// One end of a connection.
@@ -54,7 +54,7 @@ impl InProcess {
 }
 
 impl InProcessListener {
-    /// Waits for the next connection; `None` when nobody can make one any more.
+    /// Waits for the next connection; `None` once the last [`InProcess`] is gone.
     pub async fn accept(&mut self) -> Option<Socket> {
         loop {
             // One that cannot be registered is closed, and who made it hears of that.

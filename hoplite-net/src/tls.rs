@@ -1,9 +1,9 @@
-//! Certificates: this daemon's own, and the authority that its peers' must come from. TLS 1.3 only, and always mutual.
+//! The certificate of this daemon, and the authority of the certificates of its peers. TLS 1.3 only, and always mutual.
 //!
-//! The files are looked at again when a connection is made, at most once a second; so new ones
-//! count without a restart. As long as new files cannot be used, the old ones count, and the new
-//! ones are tried again every few seconds: what was wrong may be over although no file has changed,
-//! as when a certificate becomes valid.
+//! A new connection checks whether the files have changed, at most once a second. New certificates
+//! are thus used without a restart. While new files cannot be used, the old certificates stay in
+//! use, and the new files are tried again every few seconds, because a certificate may become valid
+//! although no file changes.
 
 use std::fmt;
 use std::fs;
@@ -29,7 +29,7 @@ use rustls::{
 use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
-/// How often the files are looked at, at most.
+/// The shortest time between two checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Time after which files that could not be used are tried again if none of them changes.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
@@ -63,8 +63,8 @@ impl Protocol {
     /// protocol. rustls itself refuses a peer that offers other protocols, and accepts one that
     /// offers none.
     ///
-    /// For the planes, on either side. The pages for people do without it, because many clients of
-    /// HTTP offer nothing.
+    /// Both sides of the planes call this. The pages for people do not, because many clients of HTTP
+    /// offer nothing.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -77,8 +77,8 @@ impl Protocol {
     }
 }
 
-/// Explains, in the words of those who run daemons, why a handshake of TLS failed. `None` if what
-/// rustls itself says is clear enough.
+/// Explains to operators why a handshake of TLS failed. Returns `None` if the text of rustls is
+/// clear enough.
 pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     use CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
@@ -131,10 +131,10 @@ pub enum TlsError {
     Missing {
         /// Its path.
         path: PathBuf,
-        /// What should be there.
+        /// The missing part.
         what: &'static str,
     },
-    /// What is in the files does not fit together, or is not valid now.
+    /// The contents of the files do not fit together, or are not valid now.
     #[error("the certificate in {} cannot be used", path.display())]
     Unusable {
         /// The file of the certificate.
@@ -199,7 +199,7 @@ pub enum TlsError {
     },
 }
 
-/// Where the certificates are.
+/// The files of the certificates.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
     /// The certificate of this daemon, and those between it and the authority.
@@ -210,7 +210,7 @@ pub struct TlsFiles {
     pub ca: PathBuf,
 }
 
-/// What this daemon needs to speak TLS with its peers.
+/// The certificates with which this daemon speaks TLS with its peers.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -285,21 +285,21 @@ impl Tls {
         Ok(Self { shared: Arc::new(Shared { files, name, clock, state: Mutex::new(state) }) })
     }
 
-    /// How to connect to peers.
+    /// Returns the settings for connections to peers.
     pub fn client(&self, protocol: Protocol) -> Arc<ClientConfig> {
         let mut config = self.current().client.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// How to accept them.
+    /// Returns the settings for connections of peers.
     pub fn server(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().server.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// How to accept those who prove in another way who they are, and have no certificate.
+    /// Returns the settings for connections of clients without a certificate, which prove their identity in another way.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
@@ -311,7 +311,7 @@ impl Tls {
         self.current().expiry
     }
 
-    /// What the certificate of a peer that is reached at `host` must be for.
+    /// Returns the name that the certificate of a peer at `host` must be for.
     ///
     /// # Errors
     /// [`TlsError::Name`].
@@ -418,7 +418,7 @@ impl Shared {
     }
 }
 
-/// The time of day; rustls takes one that has none for the beginning of time.
+/// The time of day. rustls takes a clock without a time for the beginning of time.
 fn time_of(clock: &dyn TimeProvider) -> UnixTime {
     clock.current_time().unwrap_or(UnixTime::since_unix_epoch(Duration::ZERO))
 }
@@ -584,7 +584,7 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// What those in the file say, in their order. One that cannot be understood is left out.
+    /// Returns the facts of the certificates in the file, in their order, without those that cannot be parsed.
     ///
     /// # Errors
     /// [`TlsError`] if the file cannot be read, or has no certificate.

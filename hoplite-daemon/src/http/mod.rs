@@ -14,6 +14,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use hoplite_net::{HalfOpen, HalfOpenPlace, Protocol, Tls, accept_tls};
 use http_body_util::{BodyExt, Collected, Full, Limited};
 use hyper::Request;
 use hyper::body::Incoming;
@@ -35,7 +36,6 @@ pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 
 use crate::accept::Acceptor;
 use crate::metrics::IntCounter;
-use hoplite_net::{HalfOpen, HalfOpenPlace, Protocol, Tls, accept_tls};
 
 /// A request with its body; the body is `None` if it is longer than [`MAX_BODY_BYTES`] or does not
 /// arrive.

@@ -16,6 +16,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
+use hoplite_net::Tls;
 use prometheus::{HistogramOpts, Opts, Registry, TextEncoder};
 use tokio::time::timeout;
 
@@ -29,7 +30,6 @@ use register::registered;
 
 use crate::http::HttpAddress;
 use crate::logging;
-use hoplite_net::Tls;
 
 /// Upper bounds of the buckets of durations, in seconds. A put of a small object takes tens of
 /// microseconds; a get may wait half a minute.

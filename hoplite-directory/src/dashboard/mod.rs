@@ -31,7 +31,7 @@ use self::login::{Door, Entry};
 use self::page::Asset;
 use crate::events::Events;
 use crate::owner::ShardHandle;
-use crate::strangers::Strangers;
+use crate::refusals::Refusals;
 use crate::watch::Loads;
 
 /// The data that the dashboard shows.
@@ -46,7 +46,7 @@ pub(crate) struct Sights {
     /// The latest load reports of the stores.
     pub(crate) loads: Loads,
     /// The visitors that were refused.
-    pub(crate) strangers: Arc<Strangers>,
+    pub(crate) refusals: Arc<Refusals>,
 }
 
 /// Serves the dashboard on `listener` until `stop`. Counts connections without a complete request
@@ -143,7 +143,7 @@ impl Dashboard {
     }
 
     fn note_failure(&self, address: IpAddr, why: &str) {
-        if is_notable(&self.sights.strangers.logins) {
+        if is_notable(&self.sights.refusals.logins) {
             tracing::warn!(%address, why, "a login at the dashboard failed");
         }
         self.sights.events.push_stranger(format!("{why} at the dashboard"));

@@ -1,8 +1,8 @@
-//! What carries the bytes of a connection between two stores.
+//! The transports of connections between two stores.
 //!
-//! This is all that the rest of the data plane sees of a socket. A transport must be able to read into plain memory and
-//! into the arena, to write a header together with bytes of the arena, and to say what the peer has acknowledged. One that
-//! needs buffers of its own, as encryption does, copies through them; [`Plain`](Transport::Plain) copies nothing.
+//! The data plane sees no more of a socket than this. A transport reads into plain memory and into the arena, writes a
+//! header together with bytes of the arena, and tells how much the peer has acknowledged. [`Plain`](Transport::Plain) copies
+//! nothing. Encryption needs buffers of its own, so TLS copies through them.
 
 #[cfg(feature = "buffered")]
 mod buffered;
@@ -26,11 +26,11 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// How long what was sent may go without an acknowledgement. The system's own limit is about a quarter of an hour: for so
-/// long, a sender of keepalives would take a peer that vanished without a word for one that listens.
+/// Time that sent bytes may stay without an acknowledgement. The limit of the system is about a quarter of an hour. For that
+/// time, a sender of keepalives would wait for a peer that has vanished.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
-/// Which transport connections have.
+/// The kind of the transport.
 #[derive(Debug, Clone, Default)]
 pub enum TransportKind {
     /// TCP, with the bytes of objects going straight from one arena to the other.
@@ -56,7 +56,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// The transport over a connection that was made from here.
+    /// Returns the transport over a connection that this side has made.
     pub async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -67,7 +67,7 @@ impl Transport {
         })
     }
 
-    /// The transport over a connection that a peer has made.
+    /// Returns the transport over a connection that a peer has made.
     pub async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -78,7 +78,7 @@ impl Transport {
         })
     }
 
-    /// The same, to be used on another runtime; if it has buffers, it stays where it is.
+    /// Moves the transport to another runtime. A transport with buffers stays where it is.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -86,7 +86,7 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte into `into`, which is not empty; answers how many, zero if the peer has closed.
+    /// Reads at least one byte into `into`, which is not empty. Returns the number of bytes, zero if the peer has closed.
     ///
     /// # Cancel safety
     /// Cancel safe: nothing is read if the future is dropped before it is done.
@@ -99,7 +99,7 @@ impl Transport {
         }
     }
 
-    /// As [`read`](Self::read), into `range` of `buffer`.
+    /// Reads into `range` of `buffer`, as [`read`](Self::read) does.
     pub async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_into(buffer, range).await,
@@ -109,7 +109,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `bytes`; answers how many.
+    /// Writes some of `bytes`. Returns the number of bytes.
     pub async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write(bytes).await,
@@ -119,7 +119,7 @@ impl Transport {
         }
     }
 
-    /// Writes some of `head` and then of `range` of `buffer`; answers how many bytes, those of `head` included.
+    /// Writes some of `head` and then of `range` of `buffer`. Returns the number of bytes, those of `head` included.
     pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
@@ -129,7 +129,7 @@ impl Transport {
         }
     }
 
-    /// Passes on what was written and is still here.
+    /// Sends the bytes that are still in buffers.
     pub async fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
@@ -139,7 +139,7 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
+    /// Returns `true` if the peer has closed or sent bytes, without waiting. The bytes may be lost.
     pub fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
@@ -149,17 +149,17 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if it finds out by itself that bytes were changed on the way, so that they need no checksum.
+    /// Returns `true` if the transport itself finds bytes that were changed on the way, so that they need no checksum.
     pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// What the peer has acknowledged of what was sent; `None` if nothing yet.
+    /// Returns the progress of acknowledgements of the peer; `None` before the first one.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
-    /// At which address of this store, and of the peer, the connection is.
+    /// Returns the address of this store and that of the peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
     }

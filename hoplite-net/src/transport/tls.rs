@@ -1,10 +1,9 @@
 //! TLS between two stores.
 //!
-//! rustls does the cryptography; the buffers are here, so that a system call moves many records at
-//! once. They are small until the handshake is complete, which takes a certificate of the
-//! authority. The bytes of objects are copied three times in either direction, within the caches:
-//! out of the arena, into the record that rustls makes, and to where the socket takes them from;
-//! and the other way round.
+//! rustls performs the cryptography. The buffers are here, so that a system call moves many records
+//! at once. The buffers are small until the peer has shown a certificate of the authority. Bytes of
+//! objects are copied three times in either direction, within the caches: between the arena and
+//! plain text, between plain text and records, and between records and the socket.
 
 use std::fmt;
 use std::io;
@@ -40,14 +39,14 @@ pub struct TlsStream {
     incoming: Vec<u8>,
     /// Which of `incoming` has arrived and is not decrypted.
     unread: Range<usize>,
-    /// What was decrypted, and had no place where it was to go.
+    /// Decrypted bytes that did not fit where they were read to.
     plain: Vec<u8>,
-    /// How much of `plain` was taken since.
+    /// The number of bytes of `plain` that were read since.
     taken: usize,
     outgoing: Outgoing,
     /// The peer will send no more.
     is_closed: bool,
-    /// Why the session is of no more use: it must not be asked again.
+    /// The failure of the session, after which rustls must not be called again.
     failed: Option<rustls::Error>,
 }
 
@@ -62,7 +61,7 @@ struct Outgoing {
     unsent: Range<usize>,
 }
 
-/// How far a session got.
+/// The progress of a session in one step.
 #[derive(Debug, PartialEq, Eq)]
 enum Advance {
     /// Plain text has arrived.
@@ -71,7 +70,7 @@ enum Advance {
     Queued,
     /// The handshake needs more of the peer.
     Blocked,
-    /// All that has arrived is dealt with, and what was to be encrypted is.
+    /// The session has processed all input, and the plain text is encrypted.
     Ready,
     /// The peer has said that it sends no more.
     Closed,
@@ -150,8 +149,8 @@ impl TlsStream {
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Hands at least one byte, and at most `limit`, to `put`, with where they belong; answers how many, zero if the peer
-    /// has closed.
+    /// Hands at least one byte, and at most `limit`, to `put`, with their position. Returns the number of bytes, zero if the
+    /// peer has closed.
     async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
         consume_budget().await;
         loop {
@@ -165,7 +164,7 @@ impl TlsStream {
         }
     }
 
-    /// As `receive`, without waiting.
+    /// Does the same as `receive`, without waiting.
     fn take(&mut self, limit: usize, put: &mut impl FnMut(usize, &[u8])) -> io::Result<usize> {
         let mut received = limit.min(self.plain.len() - self.taken);
         put(0, &self.plain[self.taken..self.taken + received]);
@@ -258,7 +257,7 @@ impl TlsStream {
         }
     }
 
-    /// Waits until all is sent that was encrypted.
+    /// Waits until all records are sent.
     pub(super) async fn flush(&mut self) -> io::Result<()> {
         while !self.outgoing.send(&self.stream)? {
             self.stream.writable().await?;
@@ -266,7 +265,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Returns `true` if the peer has closed, or sent something, as far as is known without waiting. What it sent may be lost.
+    /// Returns `true` if the peer has closed or sent bytes, without waiting. The bytes may be lost.
     pub(super) fn is_readable(&mut self) -> bool {
         self.taken < self.plain.len()
             || !self.unread.is_empty()
@@ -307,7 +306,7 @@ impl TlsStream {
         }
     }
 
-    /// Lets the session deal with the next record that has arrived, or else encrypt `plain`.
+    /// Lets the session process the next record that has arrived, or else encrypt `plain`.
     fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
@@ -363,7 +362,7 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// Performs what a session asks for; answers how many bytes of its input it needs no longer, too.
+/// Performs the step that a session asks for. Returns the number of bytes of its input that it has consumed, too.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Outgoing,
@@ -410,11 +409,11 @@ fn step<Data>(
     Ok((discard, step))
 }
 
-/// Whether something was put behind what waits to be sent.
+/// The outcome of an attempt to queue bytes.
 enum Put {
-    /// It was, and has this length.
+    /// So many bytes are queued.
     Whole(usize),
-    /// It needs so much room.
+    /// The bytes need so much room.
     Needs(usize),
 }
 
@@ -439,7 +438,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends what the socket takes; answers whether that was all.
+    /// Sends as much as the socket takes. Returns `true` if that was all.
     fn send(&mut self, stream: &TcpStream) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             match stream.try_write(&self.bytes[self.unsent.clone()]) {
@@ -461,7 +460,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
 }
 
-/// The failure of a connection of TLS, with an explanation if what rustls says needs one.
+/// The failure of a connection of TLS, explained where the text of rustls needs it.
 #[derive(Debug)]
 struct TlsFailure(rustls::Error);
 

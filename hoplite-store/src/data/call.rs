@@ -5,7 +5,7 @@ use prost::Message;
 
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
-use super::pull::Puller;
+use super::puller::Puller;
 
 /// How a request to another store failed.
 #[derive(Debug, thiserror::Error)]

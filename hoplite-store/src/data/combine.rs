@@ -14,15 +14,10 @@ use tokio::task::yield_now;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::config::{PIECE_BYTES, STEP_BYTES};
 use super::input::Input;
-use super::pull::Puller;
+use super::puller::Puller;
 use crate::copies::LiveCopy;
-
-/// How much is combined at a time: two such pieces stay in the first and second level of the cache while they are read,
-/// combined and written.
-pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// How much is combined between two looks at other tasks and at progress, as much as the longest frame: some 100 us.
-pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 /// What to combine.
 #[derive(Debug)]

@@ -4,11 +4,16 @@ use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId};
 use hoplite_core::peer;
-use hoplite_net::Token;
+use hoplite_net::{Token, TransportKind};
 
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
-use hoplite_net::TransportKind;
+
+/// How much is combined at a time: two such pieces stay in the first and second level of the cache while they are read,
+/// combined and written.
+pub(super) const PIECE_BYTES: usize = 32 << 10;
+/// How much is combined between two looks at other tasks and at progress, as much as the longest frame: some 100 us.
+pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 /// The name and the cluster of this store, and the limits of its data plane.
 #[derive(Debug, Clone)]

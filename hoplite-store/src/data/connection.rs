@@ -10,6 +10,7 @@ use hoplite_core::error::Error;
 use hoplite_core::id::IdError;
 use hoplite_core::link::Delivery;
 use hoplite_core::stall::Sign;
+use hoplite_net::Transport;
 use hoplite_proto::data::frame::{FrameError, HEADER_BYTES, Header, Kind};
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
@@ -18,7 +19,6 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{SMALL_BYTES, Sizes};
-use hoplite_net::Transport;
 
 /// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
 /// with its header is copied once more, so this stays small.

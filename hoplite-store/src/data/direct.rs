@@ -14,7 +14,7 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::keepalive::{Awaited, Keepalive, Until};
 use super::metrics::count;
 use super::pool::Peer;
-use super::pull::Puller;
+use super::puller::Puller;
 use super::serving::HopRequest;
 
 impl Puller {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane};
 use hoplite_core::id::NodeId;
-use hoplite_net::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, nonce};
+use hoplite_net::{HelloFields, Hellos, NONCE_BYTES, Prover, Purpose, Transport, nonce};
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::error::{decode, encode};
 use hoplite_proto::{PROTOCOL_VERSION, v1};
@@ -19,7 +19,6 @@ use tokio::time::{Instant, timeout};
 use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
-use hoplite_net::Transport;
 
 /// Which end of a connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

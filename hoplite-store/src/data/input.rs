@@ -9,7 +9,7 @@ use hoplite_core::trace::TraceContext;
 use hoplite_proto::v1;
 use hoplite_shm::Buffer;
 
-use super::pull::Puller;
+use super::puller::Puller;
 use super::stream::{Arrived, HeldBytes, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 

@@ -11,6 +11,7 @@
 //! A [`Surveyor`] has the stores measure the links between them.
 
 mod pull;
+mod puller;
 mod server;
 mod stream;
 
@@ -47,5 +48,6 @@ pub(crate) use collective::{Decisions, Enlisted, Exchange, MemberHost};
 pub(crate) use combine::{CombineRequest, CombineSource};
 pub(crate) use pool::Peer;
 pub(crate) use probe::{SurveyTally, Surveyor};
-pub(crate) use pull::{CompareRequest, PullRequest, Puller};
+pub(crate) use pull::{CompareRequest, PullRequest};
+pub(crate) use puller::Puller;
 pub(crate) use server::run;

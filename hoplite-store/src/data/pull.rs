@@ -1,33 +1,24 @@
 //! The receiver's side: pulls objects from other stores into copies of this one, and compares copies with theirs.
 
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
-use hoplite_core::plan::link::LinkEstimate;
-use hoplite_core::plan::link::{Intake, LinkEstimator, RateSample};
+use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
-use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
-use tokio::time::{Instant, interval};
 use tokio_util::sync::CancellationToken;
 
 use super::call::{Call, CallError};
-use super::config::{DataConfig, Sizes};
-use super::connection::{ConnectionError, PeerConnection};
+use super::connection::ConnectionError;
 use super::digest::digest;
-use super::faults::PeerReports;
-use super::handshake;
-use super::metrics::{DataMetrics, count};
-use super::pool::{Peer, Pool};
-use super::probe::Surveyor;
+use super::metrics::count;
+use super::puller::{Flow, Puller};
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
-use hoplite_net::TransportKind;
 
 /// What to pull, and from whom.
 #[derive(Debug, Clone)]
@@ -59,104 +50,7 @@ pub(crate) struct CompareRequest {
     pub(crate) holder_address: SocketAddr,
 }
 
-/// Pulls from other stores, and directs hops there, over pooled connections.
-#[derive(Debug)]
-pub(crate) struct Puller {
-    pub(super) config: Arc<DataConfig>,
-    pub(super) metrics: Arc<DataMetrics>,
-    pub(super) pool: Pool,
-    reports: Arc<PeerReports>,
-    link: Arc<Mutex<LinkEstimator>>,
-    /// What comes in just now.
-    intake: Arc<Mutex<Intake>>,
-    origin: Instant,
-}
-
-/// A transfer whose bytes come, until this is dropped.
-struct Flow<'a>(&'a Puller);
-
-impl<'a> Flow<'a> {
-    fn begin(puller: &'a Puller) -> Self {
-        puller.lock_intake().begin();
-        Self(puller)
-    }
-}
-
-impl Drop for Flow<'_> {
-    fn drop(&mut self) {
-        let ended = self.0.lock_intake().end();
-        if let Some(sample) = ended {
-            self.0.lock_link().took_in(sample);
-        }
-    }
-}
-
 impl Puller {
-    /// A puller without any connection.
-    pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
-        let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
-        let link = LinkEstimator::new(config.links.bytes_per_second, config.links.latency);
-        let link = Arc::new(Mutex::new(link));
-        let (reports, intake) = (Arc::default(), Arc::default());
-        Self { config, metrics, pool, reports, link, intake, origin: Instant::now() }
-    }
-
-    /// Returns `true` if bytes go straight from sockets to the arena.
-    pub(crate) fn is_plain(&self) -> bool {
-        matches!(self.config.transport, TransportKind::Plain)
-    }
-
-    /// Another one for small objects, with connections of its own: each belongs to the runtime in which it was made.
-    pub(crate) fn for_small(&self) -> Self {
-        let config = Arc::new(DataConfig { sizes: Sizes::Small, ..DataConfig::clone(&self.config) });
-        let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
-        let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
-        let (reports, intake) = (Arc::clone(&self.reports), Arc::clone(&self.intake));
-        Self { config, metrics, pool, reports, link, intake, origin: self.origin }
-    }
-
-    /// What coordinates probes of the network for the same store.
-    pub(crate) fn surveyor(&self) -> Surveyor {
-        Surveyor::new(Arc::clone(&self.config))
-    }
-
-    /// What the links to other stores do: as set, or as measured, or as one assumes before that.
-    pub(crate) fn link(&self) -> LinkEstimate {
-        self.lock_link().link()
-    }
-
-    /// Takes in what a transfer has shown of the links.
-    pub(super) fn transferred(&self, sample: RateSample) {
-        let mut link = self.lock_link();
-        link.transferred(sample);
-        if let Some(rate) = link.measured_rate() {
-            self.metrics.received(rate);
-        }
-    }
-
-    fn lock_link(&self) -> MutexGuard<'_, LinkEstimator> {
-        // Each change is one store, so a panic elsewhere leaves it whole.
-        self.link.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn lock_intake(&self) -> MutexGuard<'_, Intake> {
-        // A count that a panic left wrong means samples that are too long, and say nothing.
-        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(super) fn now(&self) -> Time {
-        Time::ZERO + self.origin.elapsed()
-    }
-
-    /// Closes connections that have been idle for too long, until `shutdown`; then all of them.
-    pub(crate) async fn maintain(&self, shutdown: CancellationToken) {
-        let mut checks = interval(self.config.pool_idle_timeout / 2);
-        while shutdown.run_until_cancelled(checks.tick()).await.is_some() {
-            self.pool.expire();
-        }
-        self.pool.close();
-    }
-
     /// Pulls the bytes of an object into `live` and advances it, until all have arrived or it has to end.
     ///
     /// Answers how many leading bytes of `live` are valid then, all of them checked, and how it ended. Nothing touches
@@ -277,31 +171,5 @@ impl Puller {
         };
         call.finish();
         Ok(digest)
-    }
-
-    /// A new connection to a store.
-    pub(super) async fn connect(&self, peer: &Peer) -> Result<PeerConnection, ConnectionError> {
-        match handshake::connect(&self.config, peer).await {
-            Ok((connection, took)) => {
-                self.reports.reached(peer);
-                self.lock_link().connected(took);
-                Ok(connection)
-            }
-            Err(error) => {
-                self.reports.failed(self.now(), peer, &error);
-                Err(error)
-            }
-        }
-    }
-
-    /// What it has to tell of the stores that refuse this one, or cannot be reached.
-    pub(crate) fn reports(&self) -> &PeerReports {
-        &self.reports
-    }
-
-    /// Returns the number of connections that are idle.
-    #[cfg(test)]
-    pub(super) fn idle_connections(&self) -> usize {
-        self.pool.idle_connections()
     }
 }

@@ -16,7 +16,7 @@ use prost::Message;
 use super::call::{Call, CallError};
 use super::connection::ConnectionError;
 use super::metrics::count;
-use super::pull::Puller;
+use super::puller::Puller;
 
 /// A copy at another node.
 #[derive(Debug, Clone)]

@@ -24,7 +24,7 @@ use hoplite_proto::data::frame::{Header, Kind};
 use hoplite_proto::data::{Pull, encode_hop, encode_hop_failure, encode_pull};
 use hoplite_proto::directory::{encode_hello, encode_load, encode_to_shard, encode_to_store, welcome};
 use hoplite_proto::local::{Request, Response, encode_request, encode_response};
-use hoplite_proto::v1;
+use hoplite_proto::{error, v1};
 use prost::Message;
 
 const SIZE: u64 = 24;
@@ -240,8 +240,9 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
     ];
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
     let batch = |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
-    let first = v1::ShardMessages { welcome: Some(welcome(None)), ..Default::default() };
-    let all = messages.into_iter().chain(failures).map(batch).chain([first]);
+    let first = v1::ShardMessages { welcome: Some(welcome()), ..Default::default() };
+    let last = v1::ShardMessages { error: Some(error::encode(&Error::ShuttingDown)), ..Default::default() };
+    let all = messages.into_iter().chain(failures).map(batch).chain([first, last]);
     all.map(|batch| batch.encode_to_vec()).collect()
 }
 

@@ -21,7 +21,7 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::metrics::count;
 use super::super::pool::Peer;
-use super::super::pull::Puller;
+use super::super::puller::Puller;
 
 /// What a coordinator says to a member: at most `Commit`, and then nothing, or `Stop`. It is over when the sender is gone.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use super::super::combine::{PIECE_BYTES, STEP_BYTES};
+use super::super::config::{PIECE_BYTES, STEP_BYTES};
 use crate::copies::LiveCopy;
 
 /// One member's part of an attempt, shared by its streams.

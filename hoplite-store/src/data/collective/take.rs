@@ -17,7 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::call::{Call, CallError};
 use super::super::connection::ConnectionError;
 use super::super::metrics::count;
-use super::super::pull::Puller;
+use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 

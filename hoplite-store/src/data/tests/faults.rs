@@ -1,13 +1,13 @@
 //! Peers that die, stand still, or whose bytes are damaged on the way.
 
 use hoplite_core::error::Error;
+use hoplite_net::TransportKind;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::v1;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use super::*;
 use crate::data::connection::ConnectionError;
-use hoplite_net::TransportKind;
 
 /// More than all socket buffers on the way take.
 pub(super) const BIG_BYTES: u64 = 48 << 20;

@@ -18,6 +18,7 @@ use hoplite_core::id::{ClusterId, NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport, Producer};
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::trace::TraceContext;
+use hoplite_net::Transport;
 use hoplite_shm::{Arena, Backing, Buffer, Extent, HEADER_BYTES};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
@@ -33,7 +34,6 @@ use crate::data::{
     DataConfig, DataMetrics, Enlisted, HopHost, HopRequest, Hosted, MemberHost, PullRequest, Puller,
     ServeRequest, ServeSource, Served,
 };
-use hoplite_net::Transport;
 
 const PUT: PutId = PutId(7);
 /// Longer than anything here takes; a test that reaches it has hung.

@@ -7,10 +7,8 @@ use std::path::Path;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, SystemTime};
 
-use hoplite_net::{Authority, Issued, Tls, TlsFiles};
+use hoplite_net::{Authority, Issued, Tls, TlsFiles, TransportKind};
 use tempfile::TempDir;
-
-use hoplite_net::TransportKind;
 
 #[path = "../suite.rs"]
 mod suite;

@@ -1,4 +1,4 @@
-//! Peers that are refused: how many there were, and what is reported of them.
+//! Counts and reports the peers that are refused.
 
 use std::fmt;
 use std::sync::atomic::AtomicU64;
@@ -7,9 +7,9 @@ use hoplite_daemon::is_notable;
 
 use crate::events::Events;
 
-/// Counts of refusals.
+/// The numbers of refusals.
 #[derive(Debug, Default)]
-pub(crate) struct Strangers {
+pub(crate) struct Refusals {
     /// Connections that ended half open, because they took too long, were too many, or spoke another protocol.
     pub(crate) connections: AtomicU64,
     /// Connections and calls without the right token.
@@ -18,9 +18,9 @@ pub(crate) struct Strangers {
     pub(crate) logins: AtomicU64,
 }
 
-impl Strangers {
+impl Refusals {
     /// Counts a peer that is refused for its token, and reports it.
-    pub(crate) fn refused(&self, events: &Events, peer: impl fmt::Display, reason: &str) {
+    pub(crate) fn report(&self, events: &Events, peer: impl fmt::Display, reason: &str) {
         if is_notable(&self.calls) {
             tracing::warn!(%peer, reason, "refused a peer of the control plane");
         }

@@ -1,4 +1,4 @@
-//! What a store says in one frame.
+//! The messages of a store in one frame.
 
 use hoplite_core::TraceContext;
 use hoplite_core::error::Result;
@@ -8,13 +8,13 @@ use hoplite_proto::trace;
 use hoplite_proto::v1::StoreMessages;
 
 /// A message of a store, and the span that has caused it, if its trace is recorded.
-pub(crate) type Said = (ToShard, Option<TraceContext>);
+pub(crate) type TracedMessage = (ToShard, Option<TraceContext>);
 
-/// What a store said in one frame.
+/// Checks the messages of one frame.
 ///
 /// # Errors
-/// What of it makes no sense.
-pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<Said>> {
+/// As [`decode_store_batch`].
+pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<TracedMessage>> {
     let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
     Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())
 }
