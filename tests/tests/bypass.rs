@@ -21,30 +21,30 @@ enum Fate {
     Passes,
     IsSwallowed,
     IsClosed,
-    /// It ends after [`SOME_BYTES`].
+    /// The connection ends after [`SOME_BYTES`].
     EndsSoon,
-    /// Nothing that the shard says comes.
+    /// No bytes of the shard arrive.
     IsDeaf,
-    /// The same after [`SOME_BYTES`].
+    /// No bytes of the shard arrive after [`SOME_BYTES`].
     FallsDeaf,
-    /// Nothing that the store says comes after [`SOME_BYTES`].
+    /// No bytes of the store arrive after [`SOME_BYTES`].
     FallsMute,
-    /// A bit of it flips now and then, and of gRPC too.
+    /// Some bits flip, of gRPC too.
     Flips,
 }
 
-/// More than the opening, and less than what follows.
+/// More bytes than the opening, and fewer than the rest.
 const SOME_BYTES: u64 = 300;
 
-/// Stands between stores and a shard.
+/// A relay between stores and a shard.
 struct Relay {
     address: SocketAddr,
     fate: Fate,
-    /// Decides which bits flip.
+    /// The seed of the flipped bits.
     seed: u64,
     /// The number of connections so far.
     connections: AtomicU64,
-    /// The number of bits that were flipped.
+    /// The number of flipped bits.
     flips: AtomicU64,
     /// The direct connections, at the store's end.
     bypasses: Mutex<Vec<TcpStream>>,
@@ -98,7 +98,7 @@ impl Relay {
                 _ => u64::MAX,
             };
             if fate == Fate::Flips {
-                // Each direction of each connection has its own bits flipped.
+                // Each direction of each connection has its own flipped bits.
                 let random = bytes(self.seed ^ (2 * number + u64::from(is_from_store)), 1 << 16);
                 let relay = Arc::clone(self);
                 thread::spawn(move || relay.pass_with_flips(from, to, &random));
@@ -116,7 +116,7 @@ impl Relay {
         }
     }
 
-    /// Passes on what comes, and flips a bit in about every fiftieth part.
+    /// Forwards bytes, and flips a bit in about every fiftieth part.
     fn pass_with_flips(&self, mut from: TcpStream, mut to: TcpStream, random: &[u8]) {
         let mut part = vec![0; 16 << 10];
         let mut words =
@@ -135,7 +135,7 @@ impl Relay {
         let _ = to.shutdown(Shutdown::Both);
     }
 
-    /// Breaks the direct connections. Returns how many there were.
+    /// Breaks the direct connections. Returns their number.
     fn cut(&self) -> usize {
         let cut: Vec<TcpStream> = self.bypasses.lock().unwrap().drain(..).collect();
         cut.iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
@@ -186,7 +186,8 @@ impl Relayed {
         self.cluster.client(node)
     }
 
-    /// Returns `true` for each store that uses its direct connection, by the last line of its log about that.
+    /// Returns `true` for each store that uses its direct connection, according to the last line of
+    /// its log about it.
     fn is_past_grpc(&self) -> Vec<bool> {
         let last = |store: &Daemon| {
             let log = store.log();
@@ -232,7 +233,7 @@ fn flipped_bits_change_no_object() {
     let mut got = 0;
     for number in 0..200_usize {
         let (id, bytes) = (format!("flipped/{number}"), vec![(number % 251) as u8; 100 + number]);
-        // The sessions break again and again, so a call may run into its deadline.
+        // The sessions break again and again, so a call may reach its deadline.
         if putter.put(&id, &bytes).is_err() {
             continue;
         }
