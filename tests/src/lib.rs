@@ -13,5 +13,5 @@ pub mod raw;
 /// The time limit of every wait in the suite.
 ///
 /// It ends a test that hangs, and is far longer than a busy machine needs. A test that measures
-/// time has a limit of its own.
+/// time has its own limit.
 pub const PATIENCE: Duration = Duration::from_secs(300);

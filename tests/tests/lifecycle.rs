@@ -15,7 +15,7 @@ use rustix::process::Signal;
 /// Period over which the processor time of idle daemons is measured.
 const MEASURED: Duration = Duration::from_secs(2);
 
-/// Returns `true` if `error` is that of a call whose store stops.
+/// Returns `true` if a call gets `error` when its store stops.
 fn is_parting(error: &Error) -> bool {
     matches!(
         error,

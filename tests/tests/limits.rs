@@ -78,7 +78,7 @@ fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
         await_that("calls that have all ids of the user", || {
             other.wait(["a", "b"], 1, SHORT).is_err_and(|error| is_refused(&error))
         });
-        // Calls of single objects continue, and so does the node.
+        // Calls of single objects succeed, and the node continues.
         assert!(other.get("there", PATIENCE).unwrap()[..] == bytes(1, 3 * MIB)[..]);
         assert!(matches!(refusal(other.get("nowhere", SHORT)), ObjectError::Timeout { .. }));
         other.put("made", b"here").unwrap();

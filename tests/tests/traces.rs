@@ -296,7 +296,7 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     }
 }
 
-/// Ranks on both nodes have traces of their own; the coordinator has none.
+/// Ranks on both nodes have separate traces; the coordinator has none.
 #[test]
 fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
     let collector = Collector::start();

@@ -140,8 +140,8 @@ fn sources_that_do_not_go_together_are_named_at_all_ranks() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Small sources go through one store. There is no comparison of the ranks' arguments until there
-/// is a target.
+/// Small sources go through one store. The ranks' arguments are compared only when there is a
+/// target.
 #[test]
 fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want() {
     let mut cluster = Cluster::start(chained(3));
