@@ -208,7 +208,7 @@ impl Observer {
             ),
             exchange_failures: metrics.counters(
                 "hoplite_store_exchange_failures_total",
-                "Failed exchanges; the collective continues without this store, or fails.",
+                "Failed exchanges; the collective continues without an exchange, or fails.",
                 "collective",
                 &collectives,
             ),

@@ -113,7 +113,7 @@ impl Links {
     }
 
     /// Holds bytes from one node to another back after the first `bytes`, until
-    /// [`open`](Self::open). Both connections stay open.
+    /// [`open`](Self::open). The connections stay open.
     pub fn hold(&self, from: usize, to: usize, bytes: u64) {
         self.shared.change(|state| {
             state.limits.insert((from, to), bytes);

@@ -367,7 +367,7 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
         assert_eq!(ids(&cluster), <[&str; 0]>::default());
         let plan = plan(&cluster, 0);
         // A stream is resumed. Without a connection to a member, or with a member that is silent
-        // for long, the pairs exchange directly.
+        // for long, the general path is used.
         let goes_on = (between, is_silent) == ((GIVER, TAKER), false);
         assert!(plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }), "{plan}");
     }
