@@ -1,8 +1,8 @@
 //! The blocking client: the asynchronous client, driven by the calling thread.
 //!
-//! It has no thread and no runtime of its own. The calling thread sends the request, sleeps until
-//! the answer arrives, and receives it. Any number of threads may call at once. Messages that
-//! arrive between calls are received during the next call.
+//! It starts no thread and no runtime. The calling thread sends the request, sleeps until the
+//! answer arrives, and receives it. Any number of threads may call at once. Messages that arrive
+//! between calls are received during the next call.
 //!
 //! In a task of an asynchronous runtime these calls would block all tasks of the thread. Use
 //! [`crate::Client`] there.
@@ -30,7 +30,7 @@ use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
 ///
-/// Cloning is cheap; clones share the connection. Errors and semantics are those of
+/// Cloning is cheap; clones share the connection. It has the same errors and semantics as
 /// [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client {

@@ -40,7 +40,7 @@ const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 /// bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
 /// # Errors
-/// Every call can return the following errors, in addition to those of its method:
+/// Every call can return the following errors, in addition to the errors of its method:
 /// * [`Error::ConnectionLost`], as soon as the connection breaks during the call;
 /// * [`Error::Connect`], if the connection was lost earlier and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
@@ -119,7 +119,7 @@ impl Client {
     }
 
     /// The size in bytes below which a put does not wait for the directory, unless
-    /// [`Confirmation`](crate::Confirmation) asks for that.
+    /// [`Confirmation`](crate::Confirmation) requires it.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
     }

@@ -43,8 +43,7 @@ pub enum Error {
         /// The state of the call.
         call: LostCall,
     },
-    /// This process was forked from the one that connected. The child must open a connection of its
-    /// own.
+    /// This process was forked from the one that connected. The child must open a new connection.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
     ForkedChild {
         /// The process that connected.
@@ -211,7 +210,7 @@ impl fmt::Display for LostCall {
     }
 }
 
-/// Stable codes of the errors: those of objects, and those of the client.
+/// Stable codes of the errors of objects and of the client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -244,7 +243,7 @@ impl Error {
 
     /// Returns the same error for a call that a lost connection leaves in the state `call`.
     ///
-    /// This is for callers that combine several calls, each of which would leave another state.
+    /// This is for callers that combine several calls with different states.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {

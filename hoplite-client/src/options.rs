@@ -95,9 +95,9 @@ impl Default for PutOptions {
 /// The confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// The store has the object, and announces it to the directory afterwards. If another node puts
-    /// other bytes under the same id at that moment, the directory keeps the put that it hears of
-    /// first, and the store counts the conflict. This applies below
+    /// The store has the object, and announces it to the directory afterwards. Another node may put
+    /// other bytes under the same id at that moment. The directory then keeps the put that it hears
+    /// of first, and the store counts the conflict. This applies below
     /// [`crate::Client::confirmed_from_bytes`]; larger objects are [`Confirmation::Confirmed`].
     #[default]
     BySize,

@@ -11,7 +11,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A thread with a runtime of its own.
+/// A thread with a separate runtime.
 ///
 /// On a runtime with several threads, a task that wakes another task also wakes another thread,
 /// which costs more than a small message. Here all tasks share one thread, so long computations do

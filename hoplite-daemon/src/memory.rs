@@ -69,8 +69,8 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
         return None;
     };
     let own = top.join(path.trim_start_matches('/'));
-    // In a container, the path may be one of the host, of which only the top is visible: the
-    // container's own group.
+    // In a container, the path may be a path of the host. Only its top is visible, which is the
+    // container's group.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
         .flat_map(|place| files.iter().map(move |file| place.join(file)))
@@ -124,7 +124,7 @@ mod tests {
         let files =
             [("memory/memory.limit_in_bytes", "9000\n"), ("memory/a/memory.limit_in_bytes", "8000\n")];
         assert_eq!(limited(&files, "3:cpu,cpuacct:/a\n2:memory:/a\n0::/a\n"), Some(8000));
-        // As in a container without a namespace of its own.
+        // As in a container without a separate namespace.
         assert_eq!(limited(&files, "2:memory:/docker/123\n"), Some(9000));
         assert_eq!(limited(&files, "3:cpu:/a\n"), None);
     }

@@ -3,7 +3,7 @@
 //!
 //! A daemon has one struct of settings, which derives `clap::Args` with `long` and `env` on each
 //! field. That defines all sources. The keys of the file are the long flags. Its values are parsed
-//! like those of the flags, and replace the defaults.
+//! like flags, and replace the defaults.
 
 use std::ffi::OsString;
 use std::io::{self, Write};

@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 /// Most recorded events about stores: enough history for one person.
 const MAX_EVENTS: usize = 512;
-/// Most recorded events about strangers. They have a limit of their own, because a stranger can
-/// cause any number of events.
+/// Most recorded events about strangers. They have a separate limit, because a stranger can cause
+/// any number of events.
 const MAX_OF_STRANGERS: usize = 64;
 /// Longest text of an event, in bytes.
 const MAX_TEXT_BYTES: usize = 256;

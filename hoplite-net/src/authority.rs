@@ -1,4 +1,4 @@
-//! Creates certificates for clusters without an authority of their own.
+//! Creates certificates for clusters without a certificate authority.
 
 use std::ops::Range;
 use std::time::SystemTime;

@@ -42,8 +42,8 @@ const OPERATIONS: [&str; 11] = [
 const WITH_BYTES: [&str; 2] = ["put", "get"];
 const COLLECTIVES: [Collective; 4] =
     [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll];
-/// Most stores that get a value of their own in the label `peer`, so that the number of series
-/// stays bounded.
+/// Most stores that get a separate value of the label `peer`, so that the number of series stays
+/// bounded.
 const MAX_PEERS: usize = 32;
 /// The label value of all further stores. No node can have this name.
 const OTHER_PEERS: &str = "(others)";
@@ -208,7 +208,7 @@ impl Observer {
             ),
             exchange_failures: metrics.counters(
                 "hoplite_store_exchange_failures_total",
-                "Failed exchanges; the collective continues without this store, or fails.",
+                "Failed exchanges; the collective continues without an exchange, or fails.",
                 "collective",
                 &collectives,
             ),

@@ -100,7 +100,7 @@ pub(crate) struct Settings {
     #[arg(long, env = "HOPLITE_CLUSTER", value_name = "NAME")]
     cluster: Option<String>,
     /// Place of this node, outermost first by the keys zone, pod, rack and host, as in
-    /// zone=a,rack=7: stores prefer close senders. The dashboard shows labels with other keys too
+    /// zone=a,rack=7: stores prefer close senders. The directory shows labels with other keys too
     #[arg(long, env = "HOPLITE_LABELS", value_name = "KEY=VALUE,...", value_delimiter = ',')]
     labels: Option<Vec<String>>,
     #[command(flatten)]

@@ -3,9 +3,9 @@
 //!
 //! Like the observer of metrics, [`Traces`] sees every event and effect of the node. An effect
 //! belongs to the trace of an open call for its object. Without such a call, it belongs to the
-//! trace of the event that caused it, because an event also triggers work that is due for other
-//! calls. Requests to shards, pulls, combinations and hops have numbers, which assign their later
-//! events to the same trace.
+//! trace of the event that caused it. An event also triggers work that is due for other calls.
+//! Requests to shards, pulls, combinations and hops have numbers, which assign their later events
+//! to the same trace.
 
 mod collective;
 

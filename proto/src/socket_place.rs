@@ -20,7 +20,7 @@ use rustix::net::SocketAddrUnix;
 /// The variable with the user who runs the store.
 pub const DAEMON_USER_VARIABLE: &str = "HOPLITE_DAEMON_USER";
 
-/// The user as which the packages run a store. Only root can create this account.
+/// The user as which the packages run a store. Only root can create this user.
 pub const DEFAULT_DAEMON_USER: &str = "hoplite";
 
 /// Most symbolic links on the path to a socket: the limit of Linux.
@@ -80,7 +80,7 @@ pub fn daemon_user_of_environment() -> Option<String> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Distrust {
-    /// A directory, a link or the socket belongs to a user who is not trusted.
+    /// An untrusted user owns a directory, a link or the socket.
     #[error(
         "{} belongs to user {owner}, who could put a socket of their own there: use a socket in a directory of your own, or \
          set {DAEMON_USER_VARIABLE}={owner} if that user runs the store",
@@ -209,7 +209,7 @@ enum Entry {
 }
 
 /// A walk along a path. Each directory is opened from the previous one and checked while it is
-/// open, so that no user can exchange it between the check and the next step.
+/// open. So no user can exchange it between the check and the next step.
 struct Walk<'a> {
     users: &'a TrustedUsers,
     directory: OwnedFd,
@@ -367,7 +367,7 @@ fn others_may_write(found: &Stat, path: &Path) -> bool {
 }
 
 /// Returns `true` if the group is a private group, as many systems create for each user: it has the
-/// user's name and no other member.
+/// user's name, and only this member.
 fn is_private_group(user: u32, group: u32) -> bool {
     let Ok(Some(user)) = User::from_uid(Uid::from_raw(user)) else { return false };
     let Ok(Some(group)) = Group::from_gid(Gid::from_raw(group)) else { return false };

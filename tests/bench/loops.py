@@ -54,8 +54,7 @@ class Loop:
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float) -> float:
         """The least time for all steps.
 
-        Synchronous: the result of the slowest worker must still reach the others in each step, and
-        an allreduce at the limit cannot begin before the fastest worker is ready. The longer time
+        Synchronous: the slowest worker's result must still reach the others in each step. An allreduce at the limit cannot begin before the fastest worker is ready. The longer time
         counts. Asynchronous: the longer of two times. One lasts until enough gradients or rollouts
         are computed and the last one has arrived; for each but its first one, a worker needs a
         model. The other lasts until the link of h0 has carried the bytes that h0 receives or sends.

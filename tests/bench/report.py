@@ -223,7 +223,7 @@ def _foot(results: Results) -> list[str]:
 
 
 def _processor_times(results: Results) -> list[str]:
-    """The processor time of large collectives, beside that of the reference peer."""
+    """The processor time of large collectives, beside the reference peer."""
     rows = []
     for verdict in targets.verdicts(results):
         cell, ratio = verdict.cell, targets.processor_ratio(results, verdict.cell)

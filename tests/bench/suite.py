@@ -30,7 +30,7 @@ _TIMEOUT_TIMES_SERIAL: Final = 6
 # A first round may open connections. It counts only if that is a small part of its least time.
 _COUNTED_FIRST_S: Final = 2
 # A cell with a shorter time at the limit has all its rounds, and other cells have just enough for a
-# median. A peer far behind has one round, and so has a cell with very long rounds.
+# median. A peer far behind has one round. A cell with very long rounds has one too.
 _SHORT_S: Final = 1
 _MEDIAN_ROUNDS: Final = 3
 _FAR_BEHIND: Final = 1.1

@@ -8,7 +8,7 @@
   labs of racks (`topology_lab.py`).
 * A program of MPI with the rankfile of `hoplite topology order`, and without, on a lab of racks.
 
-Without root, the parts that need a lab keep their earlier text. Without Open MPI, so does the last.
+Without root, the parts that need a lab keep their earlier text. Without Open MPI, the last part does too.
 """
 
 import argparse
@@ -207,7 +207,7 @@ class Report:
         # A lab lists the hosts rack by rack. A scheduler's list alternates between racks.
         as_they_come = [index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)]
         worst = max(shuffled, key=lambda order: self._cost(matrix, model, order))
-        # Their costs lie between the best cost and those of shuffled orders.
+        # Their costs lie between the best cost and the costs of shuffled orders.
         orders = [found["order"], as_they_come, worst]
         for _ in range(_SWAPPED_ORDERS):
             order = list(orders[-1] if len(orders) > 3 else found["order"])

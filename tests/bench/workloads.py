@@ -6,8 +6,7 @@ starts with the first call of the collective. It stops when the last receiving h
 bytes. Elements are f32, the operation is the sum. Sections 6.2 to 6.4 have the training loops,
 which are in `loops.py`.
 
-For every system, a worker on each host gets its start time, and reports when it began and ended, by
-the clock of the machine that all of them share.
+For every system, a worker on each host gets its start time, and reports when it began and ended. All workers share the machine's clock.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,8 +1,7 @@
 """Hosts on one machine: network namespaces whose links have a given rate, queue and failures.
 
 Each host is a network namespace with one interface, a name and an address. A pair of token buckets
-shapes its link, one for each direction. The links meet in bridges, which have a namespace of their
-own.
+shapes its link, one for each direction. The links meet in bridges, which have a separate namespace.
 
 * `plan`: the hosts and links, and the commands that build them. Pure.
 * `lab`: builds a lab, cuts links, counts bytes, and removes the lab.

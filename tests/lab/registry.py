@@ -46,7 +46,7 @@ def new_name() -> str:
 
 
 def names() -> list[str]:
-    """The names of all labs of this machine, with those of dead owners."""
+    """The names of all labs of this machine, with labs of dead owners."""
     directories = os.listdir(STATE) if STATE.is_dir() else []
     found = {name for name in directories if _NAME.fullmatch(name)}
     members = [_MEMBER.fullmatch(namespace) for namespace in system.network_namespaces()]

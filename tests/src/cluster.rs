@@ -1,4 +1,4 @@
-//! Real daemons as child processes, on loopback, with ports and directories of their own.
+//! Real daemons as child processes, on loopback, each with its own ports and directories.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,10 +21,11 @@ use tonic::transport::{Channel, Endpoint};
 use crate::PATIENCE;
 use crate::contents::bytes;
 
-/// The path of a program of this workspace, built by the same `cargo` run or by `cargo build --bins`.
+/// The path of a program of this workspace, built by the same `cargo` run or by `cargo build
+/// --bins`.
 ///
 /// # Panics
-/// If it has not been built.
+/// If it is not built.
 pub fn program(name: &str) -> PathBuf {
     let path = launch::program(name);
     assert!(path.is_absolute(), "{name} is missing: run `cargo build --workspace --bins` first");
@@ -37,7 +38,7 @@ pub struct Daemon {
     child: Child,
     name: String,
     log: Arc<Mutex<String>>,
-    /// The line that it printed when it was ready.
+    /// The line that the daemon printed when it was ready.
     pub first_line: String,
 }
 
@@ -45,7 +46,7 @@ impl Daemon {
     /// Starts `command` and waits until it prints a line.
     ///
     /// # Panics
-    /// If it ends instead; the message has what it wrote to standard error.
+    /// If it ends first; the message has its standard error.
     pub fn start(name: &str, command: &mut Command) -> Self {
         let mut daemon = Self::spawn(name, command);
         let stdout = daemon.child.stdout.take().expect("stdout is piped");
@@ -58,7 +59,7 @@ impl Daemon {
         daemon
     }
 
-    /// Starts `command` and does not wait for anything.
+    /// Starts `command` without waiting.
     ///
     /// # Panics
     /// If there is no such program.
@@ -86,20 +87,21 @@ impl Daemon {
         Self { child, name: name.to_owned(), log, first_line: String::new() }
     }
 
-    /// Returns the addresses that it printed.
+    /// Returns the addresses that the daemon printed.
     ///
     /// # Panics
-    /// If it is not a daemon that prints its addresses.
+    /// If the daemon did not print its addresses.
     pub fn addresses(&self) -> Addresses {
         serde_json::from_str(&self.first_line).expect("a daemon prints JSON")
     }
 
-    /// Returns its log so far. A line may arrive after the answer to a request: see [`Self::await_log`].
+    /// Returns the log so far. A line may arrive after the answer to a request: see
+    /// [`Self::await_log`].
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until its log has `text`.
+    /// Waits until the log contains `text`.
     ///
     /// # Panics
     /// If it takes too long.
@@ -107,30 +109,30 @@ impl Daemon {
         await_that(&format!("{text:?} in the log of {}", self.name), || self.log().contains(text));
     }
 
-    /// Its process id.
+    /// The process id of the daemon.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Sends it a signal.
+    /// Sends a signal to the daemon.
     pub fn signal(&self, signal: Signal) {
         let pid =
             Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
         kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
     }
 
-    /// Kills it at once, as a crash would, and waits until it is gone.
+    /// Kills the daemon, as a crash does, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Returns `true` while it runs.
+    /// Returns `true` while the daemon runs.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks it to end with SIGTERM; returns its exit code.
+    /// Asks the daemon to end with SIGTERM; returns its exit code.
     ///
     /// # Panics
     /// If it does not end in time.
@@ -139,7 +141,7 @@ impl Daemon {
         self.exit_code()
     }
 
-    /// Waits for its end; -1 stands for a signal.
+    /// Waits for the daemon's end, and returns its exit code; -1 stands for a signal.
     ///
     /// # Panics
     /// If it does not end in time.
@@ -161,7 +163,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs a command that is expected to end by itself; returns its exit code and what it wrote to standard error.
+/// Runs a command to its end; returns its exit code and its standard error.
 ///
 /// # Panics
 /// If it does not end in time.
@@ -177,7 +179,7 @@ pub fn run_to_end(command: &mut Command) -> (i32, String) {
     (code, text)
 }
 
-/// A client in a process of its own, which can be killed: see `hoplite-test-worker` for what it can be told.
+/// A client in a separate process that can be killed. `hoplite-test-worker` has its commands.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -202,7 +204,7 @@ impl Worker {
         Self { child, commands, answers }
     }
 
-    /// Tells it to do something, without waiting for it.
+    /// Sends a command without waiting for the answer.
     ///
     /// # Panics
     /// If it has ended.
@@ -210,7 +212,7 @@ impl Worker {
         writeln!(self.commands, "{command}").expect("the worker listens");
     }
 
-    /// The answer to the oldest command that was not answered yet.
+    /// Waits for the answer to the oldest open command.
     ///
     /// # Panics
     /// If it has ended.
@@ -221,7 +223,7 @@ impl Worker {
         line.trim().to_owned()
     }
 
-    /// Tells it to do something that must succeed, and waits for it.
+    /// Sends a command that must succeed, and waits for the answer.
     ///
     /// # Panics
     /// If it fails.
@@ -230,7 +232,7 @@ impl Worker {
         assert_eq!(self.answer(), "done", "{command}");
     }
 
-    /// Kills it.
+    /// Kills the client.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -258,19 +260,20 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     /// More arguments for each shard.
     pub shard_arguments: Vec<String>,
-    /// The addresses at which other stores reach each store, if they differ from those where it listens.
+    /// The addresses of stores for other stores, if they differ from the ones that they listen on.
     pub advertised: Vec<String>,
 }
 
 impl Plan {
-    /// A plan of daemons that ask nobody for a token, for tests that speak to their ports themselves.
+    /// A plan of daemons that require no token, for tests that use their ports directly.
     pub fn open() -> Self {
         let insecure = vec!["--insecure".to_owned()];
         Self { store_arguments: insecure.clone(), shard_arguments: insecure, ..Self::default() }
     }
 }
 
-/// A client of the shard at `address` that shows the token which the daemons of this user share. To be called on a runtime.
+/// A client of the shard at `address` with the token of this user's daemons. Must be called on a
+/// runtime.
 ///
 /// # Panics
 /// If there is no such token, or no such address.
@@ -299,11 +302,11 @@ impl Default for Plan {
 pub struct Cluster {
     directory: TempDir,
     plan: Plan,
-    /// The shards; `None` where one was killed.
+    /// The shards; `None` for a killed one.
     pub shards: Vec<Option<Daemon>>,
-    /// Where the shards listen.
+    /// The addresses of the shards.
     pub shard_addresses: Vec<String>,
-    /// The stores; `None` where one was killed.
+    /// The stores; `None` for a killed one.
     pub stores: Vec<Option<Daemon>>,
 }
 
@@ -336,7 +339,7 @@ impl Cluster {
         Self::start(Plan { nodes, ..Plan::default() })
     }
 
-    /// The same, of daemons that ask nobody for a token.
+    /// The same, with daemons that require no token.
     pub fn open(nodes: usize) -> Self {
         Self::start(Plan { nodes, ..Plan::open() })
     }
@@ -395,10 +398,10 @@ impl Cluster {
         Client::connect(self.socket(node)).expect("the store accepts clients")
     }
 
-    /// Puts an array of 4 MiB on store number `node`, of floats that are all zero: more than a collective makes in one place.
+    /// Puts an array of 4 MiB on store number `node`, with floats that are all zero. It is too
+    /// large for a collective at one place.
     ///
-    /// # Panics
-    /// If that fails.
+    /// If the put fails.
     pub fn put_zeros(&self, node: usize, id: &str) {
         let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
         let options = PutOptions { metadata, ..PutOptions::default() };
@@ -415,11 +418,11 @@ impl Cluster {
         self.stores[node].as_mut().expect("the store runs")
     }
 
-    /// Checks that all daemons that were started are alive and do their work: what is put on the first store can be got
-    /// on all of them, and is gone when it is deleted.
+    /// Checks that all started daemons are alive and work: an object from the first store reaches
+    /// all of them, and is gone after a delete.
     ///
     /// # Panics
-    /// If that is not so.
+    /// If a check fails.
     pub fn assert_serves(&mut self) {
         static ROUND: AtomicU64 = AtomicU64::new(0);
         let round = ROUND.fetch_add(1, Ordering::Relaxed);
@@ -439,10 +442,10 @@ impl Cluster {
         }
     }
 
-    /// Returns the sender of each node that pulls `id`, as the directory knows it.
+    /// Returns the sender of each node that pulls `id`, according to the directory.
     ///
     /// # Panics
-    /// If store number `node`, which is asked, does not answer.
+    /// If store number `node`, which is queried, does not answer.
     pub fn senders(&self, node: usize, id: &str) -> BTreeMap<usize, usize> {
         let number = |name: &str| name.strip_prefix("node-")?.parse().ok();
         let description = self.client(node).describe(id).expect("the directory describes");
@@ -454,10 +457,10 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until store number `node` has no copy of anything, and all its memory back.
+    /// Waits until store number `node` has no copies, and all its memory is free.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// If that takes too long.
     pub fn await_empty(&self, node: usize) {
         let client = self.client(node);
         await_that("all memory back", || {
@@ -466,7 +469,7 @@ impl Cluster {
         });
     }
 
-    /// Kills store number `node` as a crash would.
+    /// Kills store number `node`, as a crash does.
     pub fn kill_store(&mut self, node: usize) {
         self.stores[node] = None;
     }
@@ -479,12 +482,12 @@ impl Cluster {
         self.await_sessions(node);
     }
 
-    /// Kills shard number `shard` as a crash would.
+    /// Kills shard number `shard`, as a crash does.
     pub fn kill_shard(&mut self, shard: usize) {
         self.shards[shard] = None;
     }
 
-    /// Starts shard number `shard` again at the same address, knowing nothing.
+    /// Starts shard number `shard` again at the same address, with empty state.
     pub fn restart_shard(&mut self, shard: usize) {
         self.shards[shard] = None;
         let daemon = self.spawn_shard(shard, &self.shard_addresses[shard]);
@@ -494,7 +497,7 @@ impl Cluster {
     /// Waits until store number `node` has a session with each running shard.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// If that takes too long.
     pub fn await_sessions(&self, node: usize) {
         let client = self.client(node);
         await_that("sessions with the directory", || {
@@ -517,10 +520,10 @@ pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     }
 }
 
-/// Asks again and again until `is_so`, for things that nothing announces.
+/// Polls until `is_so` returns `true`, for conditions without a notification.
 ///
 /// # Panics
-/// If it takes too long.
+/// If that takes too long.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {

@@ -1,6 +1,7 @@
-//! Bytes that tests put and expect: cheap to make, different everywhere, the same for the same seed.
+//! Bytes for objects of tests: cheap to compute, different everywhere, and equal for equal seeds.
 
-/// `length` bytes that depend on `seed` and on their place, so that a shifted, repeated or swapped block is noticed.
+/// Returns `length` bytes that depend on `seed` and on their position, so that a shifted, repeated
+/// or swapped block is noticed.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length + 8);
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
@@ -12,8 +13,8 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// The seed of a randomised test: from `HOPLITE_SEED` if set, else from the clock. Printed, so that a failure can be
-/// repeated.
+/// The seed of a randomised test: from `HOPLITE_SEED` if set, else from the clock. It is printed,
+/// so that a failure can be repeated.
 pub fn seed() -> u64 {
     let seed = match std::env::var("HOPLITE_SEED") {
         Ok(text) => text.parse().expect("HOPLITE_SEED is a number"),

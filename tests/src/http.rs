@@ -1,11 +1,11 @@
-//! A request over HTTP, as far as the tests of daemons need one.
+//! A minimal HTTP request for tests of daemons.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::PATIENCE;
 
-/// The status and the body of what `address` answers to `GET path`.
+/// The status and the body of the answer to `GET path` at `address`.
 ///
 /// # Panics
 /// If it does not answer.

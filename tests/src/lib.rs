@@ -1,4 +1,5 @@
-//! What the tests that span crates share: real daemons as child processes, and the contents of what they move.
+//! Shared parts of the tests that span crates: real daemons as child processes, and the contents of
+//! their objects.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -9,8 +10,8 @@ pub mod http;
 pub mod links;
 pub mod raw;
 
-/// The time that the suite gives to anything that a test waits for.
+/// The time limit of every wait in the suite.
 ///
-/// It ends a test that would otherwise hang, and is far beyond what a busy machine needs. A test that measures time has a
-/// limit of its own.
+/// It ends a test that hangs, and is far longer than a busy machine needs. A test that measures
+/// time has its own limit.
 pub const PATIENCE: Duration = Duration::from_secs(300);

@@ -1,4 +1,5 @@
-//! The links between the data planes of stores, all of them through this process, which holds bytes up and breaks connections.
+//! The links between the data planes of stores. All of them pass through this process, which can
+//! hold bytes back and break connections.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,10 +13,10 @@ use prost::Message;
 use crate::cluster::{Cluster, await_that};
 use crate::raw::{HEADER_BYTES, payload_length};
 
-/// From which node to which one bytes go.
+/// The direction of bytes: from the first node to the second one.
 type Way = (usize, usize);
 
-/// A relay in front of each store of a cluster. The directory is reached without them.
+/// A relay in front of each store of a cluster. The relays do not cover the directory.
 #[derive(Debug)]
 pub struct Links {
     addresses: Vec<SocketAddr>,
@@ -30,13 +31,13 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Where each store listens.
+    /// The address of each store.
     stores: BTreeMap<usize, SocketAddr>,
-    /// The number of bytes that have passed, of all connections.
+    /// The number of bytes that have passed on all connections.
     passed: BTreeMap<Way, u64>,
-    /// How many may pass; all, if nothing is said.
+    /// The number of bytes that may pass; without an entry, all.
     limits: BTreeMap<Way, u64>,
-    /// Open connections by number: from whom to whom, and both sockets.
+    /// Open connections by number: their direction, and both sockets.
     connections: BTreeMap<u64, (Way, [TcpStream; 2])>,
     last_number: u64,
     is_over: bool,
@@ -52,7 +53,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until some of `length` bytes may pass on a connection; answers how many, or none if it was broken.
+    /// Waits until some of `length` bytes may pass on a connection. Returns their number, or `None`
+    /// if the connection was broken.
     fn pass(&self, number: u64, way: Way, length: usize) -> Option<usize> {
         let mut state = self.state();
         loop {
@@ -72,7 +74,8 @@ impl Shared {
 }
 
 impl Links {
-    /// Relays for stores number 0 to `nodes`. Stores are to advertise [their addresses](Self::addresses).
+    /// Creates relays for stores number 0 to `nodes`. Stores must advertise [their
+    /// addresses](Self::addresses).
     ///
     /// # Panics
     /// If there is no port to listen on.
@@ -88,12 +91,12 @@ impl Links {
         Self { addresses: (0..nodes).map(relay).collect(), shared }
     }
 
-    /// Where stores are reached through the relays.
+    /// The addresses of the relays.
     pub fn addresses(&self) -> Vec<String> {
         self.addresses.iter().map(ToString::to_string).collect()
     }
 
-    /// Relays to the stores of a cluster that run now.
+    /// Connects the relays to the running stores of a cluster.
     pub fn attach(&self, cluster: &Cluster) {
         let running = (0..self.addresses.len()).filter(|node| cluster.stores[*node].is_some());
         let stores = running.map(|node| {
@@ -104,40 +107,41 @@ impl Links {
         self.shared.change(|state| state.stores = stores);
     }
 
-    /// Counts from zero again what passes.
+    /// Restarts the count of passed bytes.
     pub fn mark(&self) {
         self.shared.change(|state| state.passed.clear());
     }
 
-    /// Holds up what goes from one node to another one after so many bytes, until [`open`](Self::open). Nobody is told.
+    /// Holds bytes from one node to another back after the first `bytes`, until
+    /// [`open`](Self::open). The connections stay open.
     pub fn hold(&self, from: usize, to: usize, bytes: u64) {
         self.shared.change(|state| {
             state.limits.insert((from, to), bytes);
         });
     }
 
-    /// Holds up all that goes between two nodes.
+    /// Holds all bytes between two nodes back.
     pub fn silence(&self, one: usize, other: usize) {
         self.hold(one, other, 0);
         self.hold(other, one, 0);
     }
 
-    /// Holds up all that goes to a node or comes from it.
+    /// Holds all bytes to or from a node back.
     pub fn isolate(&self, node: usize) {
         for other in (0..self.addresses.len()).filter(|other| *other != node) {
             self.silence(node, other);
         }
     }
 
-    /// Lets everything pass again.
+    /// Lets all bytes pass again.
     pub fn open(&self) {
         self.shared.change(|state| state.limits.clear());
     }
 
-    /// Waits until what goes from one node to another one is held up.
+    /// Waits until bytes from one node to another are held back.
     ///
     /// # Panics
-    /// If that does not happen.
+    /// If that takes too long.
     pub fn await_held(&self, from: usize, to: usize) {
         await_that("bytes that are held up", || {
             let state = self.shared.state();
@@ -146,7 +150,7 @@ impl Links {
         });
     }
 
-    /// Breaks all connections between two nodes. They may make new ones.
+    /// Breaks all connections between two nodes. The nodes may reconnect.
     pub fn reset(&self, one: usize, other: usize) {
         self.shared.change(|state| {
             state.connections.retain(|_, (way, sockets)| {
@@ -168,7 +172,7 @@ impl Drop for Links {
             state.connections.clear();
         });
         for address in &self.addresses {
-            // Wakes the relay up, which then ends.
+            // Wakes the relay, which then ends.
             drop(TcpStream::connect(address));
         }
     }
@@ -176,7 +180,7 @@ impl Drop for Links {
 
 fn close(sockets: &[TcpStream; 2]) {
     for socket in sockets {
-        // It may be closed already.
+        // The socket may be closed already.
         let _ = socket.shutdown(Shutdown::Both);
     }
 }
@@ -220,7 +224,7 @@ fn carry(shared: &Arc<Shared>, mut incoming: TcpStream, to: usize) -> io::Result
     Ok(())
 }
 
-/// Reads who connects, as far as the frame that says so.
+/// Reads the name of the connecting node, up to the frame that contains it.
 fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     let mut frame = vec![0; HEADER_BYTES];
     incoming.read_exact(&mut frame)?;
@@ -231,7 +235,7 @@ fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     Ok((number.ok_or(io::ErrorKind::InvalidData)?, frame))
 }
 
-/// Passes on what goes one way, after `first`, until either side ends it.
+/// Forwards bytes in one direction, after `first`, until either side ends the connection.
 fn pump(shared: &Shared, number: u64, way: Way, (mut from, mut to): (TcpStream, TcpStream), first: Vec<u8>) {
     let mut bytes = first;
     let mut buffer = vec![0; 64 << 10];

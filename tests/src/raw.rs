@@ -1,4 +1,5 @@
-//! The local plane and the data plane spoken by hand, to say what no client and no store would say.
+//! The local plane and the data plane by hand, for messages that no real client or store would
+//! send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +14,8 @@ use hoplite_proto::v1::request::Body;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use prost::Message;
 
-/// A client of a store that says what it is told. Dropping it is all that the store sees of a client's death.
+/// A client of a store that sends arbitrary messages. To the store, dropping it looks like a
+/// client's death.
 #[derive(Debug)]
 pub struct RawClient {
     stream: UnixStream,
@@ -22,20 +24,20 @@ pub struct RawClient {
 }
 
 impl RawClient {
-    /// Connects and says nothing.
+    /// Connects without sending.
     ///
     /// # Panics
-    /// If nobody listens at `socket`.
+    /// If no process listens at `socket`.
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the store listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
         Self { stream, inbox: BytesMut::new(), last_call: 0 }
     }
 
-    /// Connects and introduces itself, as a client does.
+    /// Connects and sends the hello of a client.
     ///
     /// # Panics
-    /// If it is refused.
+    /// If the store refuses it.
     pub fn greeted(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
         client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "raw".to_owned() });
@@ -44,7 +46,7 @@ impl RawClient {
         client
     }
 
-    /// Sends bytes as they are. That the store has closed the connection meanwhile is no error.
+    /// Sends raw bytes. A connection that the store has closed is no error.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -70,7 +72,7 @@ impl RawClient {
     /// The next message; `None` if the store has closed the connection.
     ///
     /// # Panics
-    /// If neither happens in time, or something arrives that is no such message.
+    /// If neither happens in time, or another message arrives.
     pub fn hear<M: Message + Default>(&mut self) -> Option<M> {
         loop {
             let message =
@@ -90,19 +92,20 @@ impl RawClient {
     /// The answer to the latest request.
     ///
     /// # Panics
-    /// If there is none.
+    /// If there is no answer.
     pub fn answer(&mut self) -> v1::response::Body {
         let response: v1::Response = self.hear().expect("the store answers");
         assert_eq!(response.call, self.last_call);
         response.body.expect("an answer says something")
     }
 
-    /// Sends no more, so that the store sees the end of what was said.
+    /// Closes the sending side, so that the store sees the end.
     pub fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Sends a message, waiting at most `patience` for room in the socket; says whether all of it was sent.
+    /// Sends a message, and waits at most `patience` for room in the socket. Returns `true` if it
+    /// was sent completely.
     ///
     /// # Panics
     /// If it is longer than any message may be.
@@ -112,17 +115,17 @@ impl RawClient {
         self.try_send(&frame, patience)
     }
 
-    /// Sends bytes as they are, waiting at most `patience` for room in the socket at a time. Returns `true` if all of
-    /// them were sent.
+    /// Sends raw bytes, and waits at most `patience` for room in the socket each time. Returns
+    /// `true` if all bytes were sent.
     ///
     /// # Panics
-    /// If the socket is none.
+    /// If the socket is invalid.
     pub fn try_send(&mut self, bytes: &[u8], patience: Duration) -> bool {
         self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Waits until the store has closed the connection, and ignores what it says before.
+    /// Waits until the store has closed the connection, and ignores its messages.
     pub fn await_close(&mut self) {
         while read(&mut self.stream, &mut [0; 4096]) > 0 {}
     }
@@ -146,51 +149,51 @@ fn read(stream: &mut impl Read, piece: &mut [u8]) -> usize {
 pub enum Kind {
     /// The first frame in each direction.
     Hello = 1,
-    /// Asks for the bytes of an object.
+    /// Requests the bytes of an object.
     Pull = 2,
     /// Bytes of an object.
     Block = 3,
     /// The end of the bytes of an object.
     End = 4,
-    /// Nothing new.
+    /// A sign of life.
     Keepalive = 5,
-    /// Asks for the digest of an object.
+    /// Requests the digest of an object.
     DigestRequest = 6,
     /// A digest.
     Digest = 7,
-    /// Asks for a hop of a reduce.
+    /// Requests a hop of a reduce.
     Combine = 8,
     /// The output of a hop is complete.
     Combined = 9,
-    /// A hop is needed no longer.
+    /// Ends a hop.
     Release = 10,
-    /// The proof that a token is known.
+    /// The proof that the sender knows the token.
     Proof = 11,
-    /// Asks to take part in a session.
+    /// Requests to take part in a collective.
     Enlist = 12,
-    /// What a session makes is the object.
+    /// Makes the result of a collective the object.
     Commit = 14,
-    /// A session is given up.
+    /// Aborts a collective.
     Stop = 15,
-    /// Asks a member for what its program gives.
+    /// Requests bytes from a member's program.
     Take = 16,
-    /// There will be no such object.
+    /// Reports that an attempt will not make its target.
     Reject = 17,
-    /// Asks to take part in a probe of the network.
+    /// Requests to take part in a probe of the network.
     Probe = 18,
-    /// The answer to that.
+    /// The answer to `Probe`.
     ProbeReady = 19,
-    /// Directs to answer a peer.
+    /// Permits the requests of a peer.
     Arm = 20,
-    /// Directs to measure.
+    /// Requests a measurement.
     Measure = 22,
     /// An echo over TCP.
     Echo = 24,
-    /// Asks for a train.
+    /// Requests a train.
     TakeTrain = 25,
 }
 
-/// How long the header of a frame is.
+/// Length of the header of a frame.
 pub(crate) const HEADER_BYTES: usize = 28;
 
 /// Returns the length of the payload of the frame that begins with this header.
@@ -199,18 +202,18 @@ pub(crate) fn payload_length(header: &[u8]) -> usize {
     usize::try_from(length).expect("a length fits")
 }
 
-/// A frame of the data plane as its documentation says: header, checksums, payload.
+/// A frame of the data plane as documented: header, checksums, payload.
 pub fn data_frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("frames of tests are short");
     data_frame_claiming(kind as u8, 1, length, payload)
 }
 
-/// A frame whose header claims another number of a kind, version or length than it should.
+/// A frame whose header has an arbitrary kind, version and length.
 pub fn data_frame_claiming(kind: u8, version: u8, length_bytes: u32, payload: &[u8]) -> Vec<u8> {
     frame_at(0, (kind, version), length_bytes, payload)
 }
 
-/// Some bytes of a stream, from `offset_bytes` on.
+/// A block of a stream, from `offset_bytes` on.
 pub fn data_block(offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("frames of tests are short");
     frame_at(offset_bytes, (Kind::Block as u8, 1), length, payload)
@@ -227,27 +230,27 @@ fn frame_at(offset_bytes: u64, (kind, version): (u8, u8), length_bytes: u32, pay
     frame
 }
 
-/// A peer of a store's data plane that says what it is told.
+/// A peer of a store's data plane that sends arbitrary messages.
 #[derive(Debug)]
 pub struct RawPeer {
     stream: TcpStream,
 }
 
 impl RawPeer {
-    /// Connects and says nothing.
+    /// Connects without sending.
     ///
     /// # Panics
-    /// If nobody listens at `address`.
+    /// If no process listens at `address`.
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the store listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
         Self { stream }
     }
 
-    /// Waits until a store connects, and introduces itself as a node of the default cluster.
+    /// Waits until a store connects, and sends the hello of a node of the default cluster.
     ///
     /// # Panics
-    /// If the store does not introduce itself.
+    /// If the store sends no hello.
     pub fn accepted(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().expect("a store connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -258,10 +261,10 @@ impl RawPeer {
         peer
     }
 
-    /// Connects and introduces itself as a node of the default cluster.
+    /// Connects and sends the hello of a node of the default cluster.
     ///
     /// # Panics
-    /// If the store does not introduce itself.
+    /// If the store sends no hello.
     pub fn greeted(address: &str) -> Self {
         let mut peer = Self::connect(address);
         peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()));
@@ -270,7 +273,7 @@ impl RawPeer {
         peer
     }
 
-    /// Sends bytes as they are. That the store has closed the connection meanwhile is no error.
+    /// Sends raw bytes. A connection that the store has closed is no error.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -299,18 +302,18 @@ impl RawPeer {
         Some(bytes)
     }
 
-    /// Sends no more, so that the store sees the end of what was said.
+    /// Closes the sending side, so that the store sees the end.
     pub fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Waits until the store has closed the connection, and ignores what it says before.
+    /// Waits until the store has closed the connection, and ignores its messages.
     pub fn await_close(&mut self) {
         while read(&mut self.stream, &mut [0; 4096]) > 0 {}
     }
 }
 
-/// The introduction of a store.
+/// The hello of a store.
 pub fn hello(cluster: &str, version: u32) -> v1::DataHello {
     v1::DataHello { version, cluster: cluster.to_owned(), node: "raw".to_owned(), ..v1::DataHello::default() }
 }

@@ -1,4 +1,4 @@
-//! That docs/configuration.md lists the settings that the daemons have.
+//! Checks that docs/configuration.md lists the settings of the daemons.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::path::Path;

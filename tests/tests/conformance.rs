@@ -1,4 +1,5 @@
-//! One table of cases, run through the asynchronous client, the blocking client and the command line.
+//! One table of cases, run through the asynchronous client, the blocking client and the command
+//! line.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -12,10 +13,10 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 
-/// The time that what should fail is tried.
+/// The timeout of calls that must fail.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// What is asked of a store. Ids are strings, so that every interface can say them.
+/// A request to a store. Ids are strings, so that every interface can express them.
 #[derive(Debug, Clone)]
 enum Call {
     Put {
@@ -30,7 +31,7 @@ enum Call {
         contents: Vec<u8>,
         piece: usize,
     },
-    /// Begun, written in part and given up.
+    /// Begun, partly written, and aborted.
     Abort {
         id: &'static str,
         contents: Vec<u8>,
@@ -74,7 +75,7 @@ enum Call {
     },
 }
 
-/// What it answers.
+/// The answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 enum Answer {
     Done,
@@ -84,15 +85,15 @@ enum Answer {
     Ready(Vec<usize>),
     Is(bool),
     Nodes(Vec<String>),
-    /// Which sources were reduced, sorted unless the order was fixed.
+    /// The reduced sources, sorted unless the order was fixed.
     Reduced(Vec<String>),
     /// The code and a part of the message.
     Failed(ObjectErrorCode, &'static str),
-    /// This interface cannot say it.
+    /// This interface cannot express the request.
     NotOffered,
 }
 
-/// A call on a node, and what it must answer.
+/// A call on a node, and its expected answer.
 struct Case(usize, Call, Answer);
 
 fn put(id: &'static str, contents: &[u8]) -> Call {
@@ -252,7 +253,8 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
         let given_up = if let Call::Abort { id, .. } = call { Some(id) } else { None };
         let answer = perform(&cluster, node, call);
         if let Some(id) = given_up {
-            // Nobody waits for the end of what is given up, so the directory may hear of it a moment later.
+            // No call waits for the end of an aborted object, so the directory may learn of it
+            // later.
             let client = cluster.client(node);
             await_that("the end of it", || {
                 client.locate(id, Duration::ZERO).is_ok_and(|known| known.locations.is_empty())
@@ -271,7 +273,7 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
     cluster.assert_serves();
 }
 
-/// The answer that stands for an error: its code, and the part of the message that the cases know.
+/// The expected form of an error: its code, and the part of the message in the cases.
 fn failed(error: &Error) -> Answer {
     let ErrorCode::Object(code) = error.code() else { panic!("an unexpected kind of error: {error}") };
     recognised(code, &error.to_string())
@@ -419,7 +421,7 @@ fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Re
     })
 }
 
-/// The command line, with a place for files.
+/// The command line, with a directory for files.
 struct CommandLine {
     place: tempfile::TempDir,
 }
@@ -446,7 +448,7 @@ impl CommandLine {
         output.expect("the command line starts")
     }
 
-    /// The answer to a command whose success is `done`.
+    /// Converts the output of a command. Success becomes `done`.
     fn judge(output: Output, done: impl FnOnce(Output) -> Answer) -> Answer {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {

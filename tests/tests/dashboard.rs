@@ -1,4 +1,4 @@
-//! The HTTP side of the dashboard: who is told what, and what those get who misbehave.
+//! The HTTP side of the dashboard: access, and the treatment of misbehaving clients.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
 const TOKEN: &str = "a token of these tests";
-/// All paths that answer something, but for those of the login.
+/// All paths with an answer, except for those of the login.
 const PATHS: [&str; 14] = [
     "/",
     "/app.js",
@@ -41,7 +41,7 @@ fn address(cluster: &Cluster) -> SocketAddr {
     cluster.shards[0].as_ref().unwrap().addresses().dashboard.unwrap()
 }
 
-/// What comes back for `request`, until the server closes the connection.
+/// The response to `request`, until the server closes the connection.
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -81,7 +81,7 @@ fn json(answer: &str) -> serde_json::Value {
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// A cluster with a token, of a directory only.
+/// A cluster with a token and only a directory.
 fn with_token() -> (Cluster, tempfile::TempDir) {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("token");
@@ -199,7 +199,7 @@ fn a_full_store_is_an_event() {
     let client = cluster.client(0);
     client.put("kept", &bytes(4, 50 << 20)).unwrap();
     let events = || -> Vec<String> {
-        // Stores tell how they are while somebody looks.
+        // Stores report their load while the dashboard is in use.
         get(address, "/api/overview", "");
         let events = json(&get(address, "/api/events", ""))["events"].take();
         let troubles = events.as_array().unwrap().iter().filter(|event| event["kind"] == "trouble");
@@ -253,7 +253,7 @@ fn what_makes_no_sense_is_refused() {
         let answer = exchange(address, garbage);
         assert!(answer.is_empty() || status(&answer) >= 400, "{answer}");
     }
-    // A page from elsewhere whose name is looked up as this address gets nothing.
+    // A page of another site, whose name resolves to this address, gets nothing.
     refuses_foreign_hosts(address, "/api/objects");
     for host in ["localhost", "localhost:7402", "127.0.0.1", "[::1]:7402"] {
         let request = format!("GET /api/objects HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -312,8 +312,8 @@ fn tokens_cannot_be_tried_fast_and_the_owner_still_gets_in() {
     assert!(answers.iter().all(|status| matches!(status, 403 | 429)), "{answers:?}");
     let looked_at = answers.iter().filter(|status| **status == 403).count();
     assert!((1..50).contains(&looked_at), "{answers:?}");
-    // The browser in which the owner has logged in before is not slowed down, though it is at the
-    // same address.
+    // The browser of the owner's earlier login is not slowed down, although it has the same
+    // address.
     assert_eq!(status(&post(address, "/login", &known, &format!("token={TOKEN}"))), 303);
     let form = format!("token={TOKEN}");
     await_that("everybody else gets in after a while", || status(&post(address, "/login", "", &form)) == 303);
@@ -339,7 +339,7 @@ fn those_who_are_slow_or_many_keep_nobody_out() {
         })
         .collect();
     let began = Instant::now();
-    // All of them give way at once, though each could last for ten seconds.
+    // All of them give way immediately, although each could last for ten seconds.
     assert_eq!(status(&get(address, "/api/overview", "")), 200);
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(held);

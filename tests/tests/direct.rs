@@ -21,32 +21,32 @@ enum Fate {
     Passes,
     IsSwallowed,
     IsClosed,
-    /// It ends after [`SOME_BYTES`].
+    /// The connection ends after [`SOME_BYTES`].
     EndsSoon,
-    /// Nothing that the shard says comes.
+    /// No bytes of the shard arrive.
     IsDeaf,
-    /// The same after [`SOME_BYTES`].
+    /// No bytes of the shard arrive after [`SOME_BYTES`].
     FallsDeaf,
-    /// Nothing that the store says comes after [`SOME_BYTES`].
+    /// No bytes of the store arrive after [`SOME_BYTES`].
     FallsMute,
-    /// A bit of it flips now and then, and of all other connections.
+    /// Some bits of this connection and of all others flip.
     Flips,
 }
 
-/// More than the opening, and less than what follows.
+/// More bytes than the opening, and fewer than the rest.
 const SOME_BYTES: u64 = 300;
 /// As many as there are stores.
 const FATED: usize = 2;
 
-/// Stands between stores and a shard.
+/// A relay between stores and a shard.
 struct Relay {
     address: SocketAddr,
     fate: Fate,
-    /// Decides which bits flip.
+    /// The seed of the flipped bits.
     seed: u64,
     /// The number of connections so far.
     connections: AtomicU64,
-    /// The number of bits that were flipped.
+    /// The number of flipped bits.
     flips: AtomicU64,
     /// All direct connections so far, at the store's end.
     direct: Mutex<Vec<TcpStream>>,
@@ -101,7 +101,7 @@ impl Relay {
                 _ => u64::MAX,
             };
             if fate == Fate::Flips {
-                // Each direction of each connection has its own bits flipped.
+                // Each direction of each connection has its own flipped bits.
                 let random = bytes(self.seed ^ (2 * number + u64::from(is_from_store)), 1 << 16);
                 let relay = Arc::clone(self);
                 thread::spawn(move || relay.pass_with_flips(from, to, &random));
@@ -119,7 +119,7 @@ impl Relay {
         }
     }
 
-    /// Passes on what comes, and flips a bit in about every fiftieth part.
+    /// Forwards bytes, and flips a bit in about every fiftieth part.
     fn pass_with_flips(&self, mut from: TcpStream, mut to: TcpStream, random: &[u8]) {
         let mut part = vec![0; 16 << 10];
         let mut words =
@@ -228,7 +228,7 @@ fn flipped_bits_change_no_object() {
     let mut got = 0;
     for number in 0..200_usize {
         let (id, bytes) = (format!("flipped/{number}"), vec![(number % 251) as u8; 100 + number]);
-        // The sessions break again and again, so a call may run into its deadline.
+        // The sessions break again and again, so a call may reach its deadline.
         if putter.put(&id, &bytes).is_err() {
             continue;
         }

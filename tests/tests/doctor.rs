@@ -1,5 +1,5 @@
-//! What `hoplite doctor` says of a real directory: with the right credentials, with wrong ones, and
-//! with none.
+//! The findings of `hoplite doctor` about a real directory: with right credentials, with wrong
+//! ones, and with none.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use hoplite_tests::cluster::{Cluster, Plan, program};
 
-/// The doctor itself stays below 2 s; the machine of the tests may be busy.
+/// The doctor itself needs less than 2 s; the machine of the tests may be busy.
 const LONGEST: Duration = Duration::from_secs(60);
 
 fn write_private(path: &Path, text: &str) {
@@ -23,7 +23,7 @@ fn arguments(flags: &[(&str, &Path)]) -> Vec<String> {
     flags.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect()
 }
 
-/// What the doctor says of the directory at `address`: a verdict, and why.
+/// The doctor's finding about the directory at `address`: a verdict, and the reason.
 fn doctor(address: &str, flags: &[String]) -> (String, String) {
     let mut command = Command::new(program("hoplite"));
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
@@ -73,7 +73,7 @@ fn the_doctor_asks_a_directory_with_the_token_that_is_named() {
     );
     assert_says(doctor(address, &[]), "bad", "name the token of the directory");
     let tls = certificates(&place.path().join("ours"), "n,127.0.0.1");
-    assert_says(doctor(address, &tls), "bad", "does not speak TLS, and this host is to");
+    assert_says(doctor(address, &tls), "bad", "does not speak TLS, but this host has certificates");
 }
 
 #[test]
@@ -84,9 +84,9 @@ fn the_doctor_tells_which_side_speaks_tls_and_whose_certificate_is_refused() {
     let cluster = shard(&ours);
     let address = &cluster.shard_addresses[0];
     assert_says(doctor(address, &ours), "good", "answers, for cluster");
-    assert_says(doctor(address, &[]), "bad", "speaks TLS, and this host does not");
+    assert_says(doctor(address, &[]), "bad", "speaks TLS, but this host has no certificates");
     assert_says(doctor(address, &theirs), "bad", "does not come from the authority");
-    // It is trusted here, but its side does not trust ours.
+    // This host trusts the directory's certificate, but the directory does not trust ours.
     let both = place.path().join("both.pem");
     let read = |file: &str| fs::read_to_string(place.path().join(file)).unwrap();
     fs::write(&both, read("theirs/ca.pem") + &read("ours/ca.pem")).unwrap();

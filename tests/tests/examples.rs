@@ -1,4 +1,4 @@
-//! The examples of the Rust client, each run as a reader would.
+//! The examples of the Rust client, each run as a reader would run it.
 
 use std::process::Command;
 

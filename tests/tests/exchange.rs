@@ -1,4 +1,4 @@
-//! All-to-all and barrier among real nodes, which join in any order.
+//! All-to-all and barrier among real nodes, with any order of arrival.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::{bytes, seed};
 use hoplite_tests::links::Links;
 
-/// The time to wait for those who never come: long enough for all the others, who are there.
+/// Timeout of a wait for absent ranks: long enough for all present ranks.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// Nothing, what is in the directory, and what is not.
+/// An empty object, inline sizes, and larger ones.
 const SIZES: [usize; 5] = [0, 1, 1000, 70_001, 300_001];
 
 fn cluster(nodes: usize) -> Cluster {
@@ -23,7 +23,7 @@ fn cluster(nodes: usize) -> Cluster {
     Cluster::start(Plan { nodes, memory: "24MiB".to_owned(), store_arguments, ..Plan::default() })
 }
 
-/// The ranks of so many participants in an order that depends on the seed.
+/// The ranks of `participants` participants in an order that depends on the seed.
 fn shuffled(seed: u64, participants: usize) -> Vec<usize> {
     let keys = bytes(seed, participants);
     let mut ranks: Vec<usize> = (0..participants).collect();
@@ -31,7 +31,7 @@ fn shuffled(seed: u64, participants: usize) -> Vec<usize> {
     ranks
 }
 
-/// What one rank has for another one: of the same size as all others, or of any.
+/// The part of one rank for another: of a common size, or of various sizes.
 fn part(from: usize, to: usize, size: Option<usize>) -> Vec<u8> {
     bytes((100 * from + to) as u64, size.unwrap_or(SIZES[(from + 2 * to) % SIZES.len()]))
 }
@@ -44,7 +44,7 @@ fn within(timeout: Duration) -> PutOptions {
     PutOptions { timeout, ..PutOptions::default() }
 }
 
-/// Exchanges parts by views or copies; returns what each of the others has given.
+/// Exchanges parts by views or copies; returns the parts of the others.
 fn exchange(
     client: &Client,
     (participants, size): (usize, Option<usize>),
@@ -75,12 +75,12 @@ fn ids(cluster: &Cluster) -> Vec<String> {
     page.objects.iter().map(|object| object.id.to_string()).collect()
 }
 
-/// How the store of a node says that the latest exchange was done.
+/// The plan of the latest exchange, according to the store of a node.
 fn plan(cluster: &Cluster, node: usize) -> String {
     cluster.client(node).describe("m").unwrap().reduce.expect("it remembers").plan
 }
 
-/// Waits until the coordinator does without a member.
+/// Waits until the coordinator continues without a member.
 fn await_given_up(cluster: &Cluster) {
     await_that("the coordinator gives up", || plan(cluster, 0).starts_with("general path: member"));
 }
@@ -105,7 +105,8 @@ fn everybody_gets_what_everybody_has_for_it() {
     let seed = seed();
     let nodes = 8;
     let mut cluster = cluster(nodes);
-    // With ten, two ranks are on one node; and a name serves again when all have returned.
+    // With ten participants, two ranks are on one node. A name is free again when all have
+    // returned.
     for participants in [1, 2, 5, 8, 10] {
         for size in [None, Some(1), Some(1001), Some(70_001)] {
             let what = (participants, size);
@@ -137,7 +138,7 @@ fn everybody_gets_what_everybody_has_for_it() {
 #[test]
 fn nodes_with_different_numbers_of_ranks_exchange_together() {
     let mut cluster = cluster(2);
-    // What one node gets is small, what the other one gets is not.
+    // The result of one node is small, and the other one is large.
     let what = (4, Some(10_240));
     scope(|scope| {
         let calls = [0, 1, 2, 3].map(|rank| {
@@ -201,7 +202,7 @@ fn a_late_rank_is_waited_for() {
 #[test]
 fn who_gives_parts_of_another_size_is_heard_by_all() {
     let mut cluster = cluster(3);
-    // Two of them have equal parts, but not as long as each other's.
+    // Two of them have parts of one size each, but of different sizes.
     let sizes = [Some(1000), None, Some(2000)];
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| {
@@ -289,14 +290,14 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     };
     assert_eq!(meet(&[3], IN_VAIN / 4).into_iter().map(missing).collect::<Vec<_>>(), [[0, 1, 2]]);
     assert_eq!(meet(&[0, 1], IN_VAIN).into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
-    // They can call again. Those whose first call counts may find that all have met.
+    // They can call again. A rank whose first call counts may find that all have met.
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
     for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {
         let is_over = matches!(&met, Err(Error::Object(error)) if is_used(error));
         assert!(met.is_ok() || is_over && [1, 3].contains(&rank), "{rank}: {met:?}");
     }
-    // But nobody can once more, before the name is free.
+    // No rank can call once more before the name is free.
     for error in meet(&[0, 1, 2, 3], PATIENCE).into_iter().map(refusal) {
         assert!(is_used(&error), "{error}");
     }
@@ -307,13 +308,13 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     assert_nothing_left(&mut cluster);
 }
 
-/// The link of the tests that disturb an exchange, and what goes over it of the parts: half.
+/// The disturbed link of an exchange. It carries half of the parts.
 const GIVER: usize = 1;
 const TAKER: usize = 2;
 const LARGE: usize = 700_001;
 const HALF: u64 = 350_000;
 
-/// Three stores whose links can be held up.
+/// Three stores whose links can be held back.
 fn linked() -> (Cluster, Links) {
     let links = Links::new(3);
     let store_arguments = vec!["--no-prefault".to_owned()];
@@ -325,7 +326,8 @@ fn linked() -> (Cluster, Links) {
     (cluster, links)
 }
 
-/// Has three ranks exchange, and `disturb` happen when half of a part has passed; answers what they get.
+/// Lets three ranks exchange, and calls `disturb` when half of a part has passed. Returns the
+/// results.
 fn disturbed(
     cluster: &mut Cluster,
     links: &Links,
@@ -364,7 +366,8 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
         }
         assert_eq!(ids(&cluster), <[&str; 0]>::default());
         let plan = plan(&cluster, 0);
-        // A stream is resumed; without the connection to a member, or while a member is silent for long, pairs do without.
+        // A stream is resumed. Without a connection to a member, or with a member that is silent
+        // for long, the general path is used.
         let goes_on = (between, is_silent) == ((GIVER, TAKER), false);
         assert!(plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }), "{plan}");
     }
@@ -378,7 +381,8 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
         let timeout = IN_VAIN * 2;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
-            // Else what the giver has left in buffers may complete the exchange before its coordinator hears of that.
+            // Otherwise the bytes in the giver's buffers may complete the exchange before its
+            // coordinator notices.
             if killed == GIVER {
                 await_given_up(cluster);
             }
@@ -388,7 +392,7 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
             let is_named = matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [killed]);
             assert!(is_named, "{rank} without {killed}: {error}");
         }
-        // What those have put who are still there.
+        // The objects of the living ranks.
         let client = cluster.client(TAKER);
         let page = client.list("", "", 1000).unwrap();
         client.delete(page.objects.iter().map(|object| &object.id), PATIENCE).unwrap();

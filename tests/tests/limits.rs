@@ -1,4 +1,4 @@
-//! What there is not enough of: memory, clients, calls, references. A typed error, and all is well again afterwards.
+//! Exhausted memory, clients, calls and references: a typed error, and full recovery afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-/// The time that what should fail is tried.
+/// The timeout of calls that must fail.
 const SHORT: Duration = Duration::from_millis(150);
 const MIB: usize = 1 << 20;
 
@@ -36,14 +36,14 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
         get(number);
     }
     assert_eq!(client.status().unwrap().evictions, 0);
-    // Used again, so that the second one is the oldest now.
+    // Used again, so the second one is the oldest now.
     get(0);
     get(3);
     let status = client.status().unwrap();
     assert_eq!((status.evictions, status.copies, status.pinned_bytes), (1, 3, 0));
     let holders = |number: u64| client.locate(format!("object-{number}"), PATIENCE).unwrap().locations.len();
     await_that("the directory to know", || [0, 1, 2, 3].map(holders) == [2, 1, 2, 2]);
-    // What was evicted is fetched again.
+    // An evicted object is fetched again.
     assert!(client.get("object-1", PATIENCE).unwrap()[..] == contents(1)[..]);
     assert_eq!(client.status().unwrap().evictions, 2);
     cluster.assert_serves();
@@ -57,7 +57,7 @@ fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
     let waits: Vec<Client> = (0..2).map(|_| cluster.client(1)).collect();
     let ids = |wait: usize| (0..1 << 16).map(move |number| format!("none/{wait}/{number}"));
     let is_refused = |error: &Error| error.to_string().contains("ids of a user's open requests");
-    // Refused while the call below has ids of its own.
+    // Refused while the call below holds ids.
     let wait = |wait: usize, client: &Client| loop {
         match client.wait(ids(wait), 1, PATIENCE) {
             Err(error) if is_refused(&error) => {}
@@ -78,7 +78,7 @@ fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
         await_that("calls that have all ids of the user", || {
             other.wait(["a", "b"], 1, SHORT).is_err_and(|error| is_refused(&error))
         });
-        // Calls of single objects go on, and so does the node.
+        // Calls of single objects succeed, and the node continues.
         assert!(other.get("there", PATIENCE).unwrap()[..] == bytes(1, 3 * MIB)[..]);
         assert!(matches!(refusal(other.get("nowhere", SHORT)), ObjectError::Timeout { .. }));
         other.put("made", b"here").unwrap();
@@ -168,7 +168,7 @@ fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
         for (number, (id, size)) in ids.iter().enumerate() {
             assert!(client.get(id, PATIENCE).unwrap()[..] == bytes(number as u64, *size)[..], "{id}");
         }
-        // Every other one first, so that the free memory is in pieces.
+        // Every other one first, so that the free memory is fragmented.
         let (even, odd): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(number, _)| number % 2 == 0);
         for half in [even, odd] {
             let deleted = client.delete(half.iter().map(|(_, (id, _))| id), PATIENCE).unwrap();
@@ -243,7 +243,7 @@ fn references_of_a_client_are_limited() {
     }
     let get = |number: usize| client.get(format!("object-{number}"), PATIENCE);
     let mut views: Vec<_> = (0..4).map(|number| get(number).unwrap()).collect();
-    // Each view counts, also another one of an object that is held already.
+    // Each view counts, also a second one of the same object.
     for number in [3, 4] {
         let error = refusal(get(number));
         assert!(matches!(error, ObjectError::LimitExceeded { maximum: 4, .. }), "{error}");
@@ -276,7 +276,7 @@ fn ids_in_a_request_are_limited() {
     let mut cluster = cluster(1, "4MiB", &["--max-ids=10"]);
     let client = cluster.client(0);
     let ids: Vec<String> = (0..11).map(|number| format!("object-{number}")).collect();
-    // The client sends longer lists in parts.
+    // The client splits longer lists.
     assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
     assert_eq!(client.wait(&ids, 1, SHORT).unwrap(), [0_usize; 0]);
     let reduce = |ids: &[String]| refusal(client.reduce("target", ids, ReduceOp::Sum, SHORT));

@@ -1,4 +1,5 @@
-//! Tests with real daemons: one program, since each that is linked with the client and gRPC takes seconds to build.
+//! Tests with real daemons. They form one program, because linking the client and gRPC takes
+//! seconds for each.
 
 mod background;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! What daemons tell Prometheus: that it is right, and that docs/metrics.md says what it is.
+//! The metrics of daemons: their values, and their descriptions in docs/metrics.md.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,7 @@ use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
 use tokio::sync::mpsc;
 
-/// What stands before and after the table in the page.
+/// The text before and after the table in the page.
 const TABLE: [&str; 2] =
     ["<!-- The table is what daemons export: tests/tests/metrics.rs -->\n", "<!-- end -->\n"];
 
@@ -38,13 +38,13 @@ fn text(daemon: &Option<Daemon>) -> String {
     text
 }
 
-/// The value of a series, written as Prometheus does.
+/// The value of a series, in Prometheus' format.
 fn value(text: &str, series: &str) -> f64 {
     let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("{series} is not in {text}")).parse().unwrap()
 }
 
-/// Something of each kind: puts, a get from another store, a reduce, a failure, a delete.
+/// One operation of each kind: puts, a get from another store, a reduce, a failure, a delete.
 fn work(cluster: &Cluster) {
     let (first, second) = (cluster.client(0), cluster.client(1));
     let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![25_000]), ..Metadata::default() };
@@ -129,7 +129,7 @@ fn collectives_are_counted_where_they_are_coordinated_and_at_their_members() {
         let text = text(&cluster.stores[node]);
         value(&text, "hoplite_store_exchange_seconds_count{collective=\"allreduce\"}")
     };
-    // A member is done when nobody needs any of its bytes.
+    // A member is done when none of its bytes are needed.
     await_that("the ends of the exchanges", || exchanged(0) == 1.0 && exchanged(1) == 1.0);
     let [first, second] = [0, 1].map(|node| text(&cluster.stores[node]));
     let operation = |text: &str, name: &str| {
@@ -161,7 +161,8 @@ fn a_put_that_waits_for_room_is_seen() {
     assert_eq!(value(&text, "hoplite_store_room_wait_seconds_count"), 1.0);
 }
 
-/// Tells the shard that the nodes are in two racks, whose uplinks carry a quarter of a host's link.
+/// Sends measured places to the shard: two racks whose uplinks have a quarter of a host's
+/// bandwidth.
 fn place(cluster: &Cluster, version: u64) {
     let node = |number: u32| v1::measured_places::Node {
         node: format!("node-{number}"),
@@ -190,7 +191,7 @@ fn measured_places_are_seen_at_the_shard_and_at_the_stores() {
     assert_eq!([shard(rack), store(0, rack), store(1, rack)], [250.0; 3]);
     let zone = "uplink_permille{level=\"zone\"}";
     assert_eq!([shard(zone), store(0, zone)], [0.0; 2]);
-    // Two nodes make no groups.
+    // Two nodes form no groups.
     let before = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis() as f64;
     let probed = probe(&cluster, &["--apply", "--probes", "5"]).status().unwrap();
     assert!(probed.success());
@@ -292,7 +293,7 @@ fn garbage_on_the_port_does_not_disturb_the_store() {
     assert_eq!(get(metrics, "/healthz").0, 200);
 }
 
-/// The arguments for a certificate that is made in `place`, valid for 30 days.
+/// The arguments for a new certificate in `place`, valid for 30 days.
 fn certificate(place: &Path) -> Vec<String> {
     let mut command = Command::new(program("hoplite"));
     let (code, text) =
@@ -334,7 +335,7 @@ fn daemons_tell_when_their_certificate_expires_and_follow_it() {
     assert!(!self::text(&without.stores[0]).contains(NAME), "only with TLS");
 }
 
-/// One row for each metric: its name, type and labels, and what it is.
+/// One row for each metric: its name, type, labels and description.
 fn rows(texts: &[String]) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
     for text in texts {
@@ -367,7 +368,7 @@ fn rows(texts: &[String]) -> BTreeMap<String, String> {
 
 #[test]
 fn the_page_lists_all_that_is_exported_and_nothing_else() {
-    // With all that is exported only if it is set.
+    // Includes the metrics that depend on settings.
     let place = tempfile::tempdir().unwrap();
     let flags = certificate(place.path());
     let metrics = ["--metrics", "0"].map(str::to_owned);

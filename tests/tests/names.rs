@@ -1,4 +1,5 @@
-//! Names of the network whose addresses change while daemons run. A shard or a store that moves to another address is found again by its name.
+//! Host names whose addresses change while daemons run. A shard or a store that moves to another
+//! address is found again by its name.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -14,18 +15,18 @@ use tempfile::TempDir;
 
 /// All addresses of the network.
 const ADDRESSES: [&str; 4] = ["10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"];
-/// Gives a network all of them.
+/// Assigns all addresses to a network.
 const MAKE: &str = "mount --bind \"$HOSTS\" /etc/hosts && ip link set lo up &&
 for address in $ADDRESSES; do ip address add $address/32 dev lo || exit 1; done";
 
-/// A network of its own, without a name server, and with an `/etc/hosts` that can be rewritten.
+/// A separate network without a name server. Its `/etc/hosts` can be rewritten.
 struct Network {
     place: TempDir,
     holder: Daemon,
 }
 
 impl Network {
-    /// Makes one; `None`, and a word why, where that cannot be.
+    /// Creates a network. Returns `None` and prints the reason if this user cannot have one.
     #[expect(clippy::print_stderr, reason = "who runs the tests is told that some were skipped")]
     fn new() -> Option<Self> {
         let place = tempfile::tempdir().unwrap();
@@ -54,13 +55,13 @@ impl Network {
         command
     }
 
-    /// Says where a name is, the only one.
+    /// Sets the address of the only known name.
     fn name(&self, name: &str, address: &str) {
-        // In place: daemons see this file, whatever is at its path.
+        // Written in place, because daemons see this file whatever is at its path.
         fs::write(self.place.path().join("hosts"), format!("{address} {name}\n")).unwrap();
     }
 
-    /// Takes an address away.
+    /// Removes an address.
     fn remove(&self, address: &str) {
         let mut command = self.command("ip".into());
         let status = command.args(["address", "del", &format!("{address}/32"), "dev", "lo"]).status();
@@ -101,7 +102,7 @@ fn insecure() -> Vec<String> {
     vec!["--insecure".to_owned()]
 }
 
-/// Certificates for all names and addresses, and the arguments by which daemons take them.
+/// Certificates for all names and addresses, and the arguments for daemons.
 fn certificates(network: &Network) -> Vec<String> {
     let place = network.place.path().join("certs");
     let names = format!("n,shard.test,127.0.0.1,{}", ADDRESSES.join(","));
@@ -119,14 +120,14 @@ fn a_shard_moves(network: &Network, security: &[String]) {
     network.assert_serves("at home");
     network.client(0).put("before", &bytes(7, 100_000)).unwrap();
 
-    // It ends, and begins again elsewhere, knowing nothing.
+    // The shard ends, and restarts elsewhere with empty state.
     drop(shard);
     network.name("shard.test", ADDRESSES[1]);
     let shard = network.shard(ADDRESSES[1], security);
     assert!(network.client(1).get("before", PATIENCE).unwrap()[..] == bytes(7, 100_000)[..]);
     network.assert_serves("elsewhere");
 
-    // It is silent, as one whose machine has lost its power, and another one takes its place.
+    // The shard is silent, as after a power failure, and another one replaces it.
     network.client(0).put("then", &bytes(8, 100_000)).unwrap();
     shard.signal(Signal::STOP);
     network.name("shard.test", ADDRESSES[2]);
@@ -170,7 +171,7 @@ fn a_store_that_moves_is_found_by_its_name() {
     };
     await_that("the directory to know of the object", || is_at(ADDRESSES[1]));
 
-    // A host that gets another address loses its sessions.
+    // A host whose address changes loses its sessions.
     let restart = |shard: Daemon| {
         drop(shard);
         network.shard(ADDRESSES[0], &insecure())
@@ -184,7 +185,7 @@ fn a_store_that_moves_is_found_by_its_name() {
     let status = network.client(0).status().unwrap();
     assert_eq!(status.data_address, format!("{}:7402", ADDRESSES[2]));
 
-    // While nobody knows the name, it is where it was last, not where it was first.
+    // While the name is unknown, its last address counts, not the first.
     network.name("other.test", ADDRESSES[3]);
     let _shard = restart(shard);
     await_that("the directory to be told again", || is_at(ADDRESSES[2]));

@@ -16,7 +16,7 @@ use hoplite_tests::raw::{Kind, RawPeer, data_frame};
 use prost::Message;
 use serde_json::Value;
 
-/// `hoplite topology probe` at a node.
+/// A probe command at a node.
 fn probe(cluster: &Cluster, node: usize, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("hoplite"));
     command.args(["topology", "probe"]).args(arguments).env("HOPLITE_SOCKET", cluster.socket(node));
@@ -29,7 +29,7 @@ fn succeed(mut command: Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The one line that says why it failed.
+/// The one line of error of a failed command.
 fn failure(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let line = String::from_utf8(output.stderr.clone()).unwrap();
@@ -37,7 +37,7 @@ fn failure(output: &Output) -> String {
     line
 }
 
-/// A probe that goes on for seconds: as many echoes as there may be, of which a pair sends 10,000 a second.
+/// A probe that takes seconds: the most echoes, of which a pair sends 10,000 a second.
 fn begin_long(cluster: &Cluster, node: usize) -> Child {
     let count = MAX_PROBES.to_string();
     let mut command = probe(cluster, node, &["--json", "--probes", &count]);
@@ -85,12 +85,12 @@ fn a_probe_makes_a_matrix_and_leaves_nothing_behind() {
     for node in 0..3 {
         assert_eq!(echo_ports(&cluster, node), BTreeSet::new(), "no socket is left");
     }
-    // The other verbs read it.
+    // The other verbs can read it.
     let order = ["topology", "order", "--matrix", path, "--for", "ring", "--size", "1MiB"];
     let mut command = Command::new(program("hoplite"));
     command.args(order);
     succeed(command);
-    // Any store can coordinate, at once after another one, and with some nodes only.
+    // Any store can coordinate, immediately after another one, and with only some nodes.
     let text = succeed(probe(&cluster, 2, &["--json", "--nodes", "node-2,node-1", "--probes", "5"]));
     let matrix: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(matrix["nodes"], serde_json::json!(["node-1", "node-2"]));
@@ -112,7 +112,7 @@ fn what_is_found_can_be_applied_again_and_again() {
         let applied: Value = serde_json::from_str(&text).unwrap();
         let applied = applied["applied"].clone();
         assert_eq!((applied["shards"].as_u64(), applied["all_shards"].as_u64()), (Some(2), Some(2)));
-        // Two nodes make no groups.
+        // Two nodes form no groups.
         assert_eq!((applied["groups"].as_u64(), &applied["uplink_permille"]), (Some(0), &Value::Null));
         applied["version"].as_u64().unwrap()
     };
@@ -123,19 +123,20 @@ fn what_is_found_can_be_applied_again_and_again() {
     assert_eq!(status(), [second, second]);
     let text = succeed(probe(&cluster, 1, &["--apply", "--probes", "5"]));
     assert!(text.contains("applied at 2 of 2 shards") && text.contains("no groups"), "{text}");
-    // Each shard says what it has.
+    // Each shard reports its version.
     let version = status()[0].to_string();
     let mut command = Command::new(program("hoplite"));
     command.arg("status").env("HOPLITE_SOCKET", cluster.socket(1));
     let text = succeed(command);
     assert_eq!(text.matches(&version).count(), 2, "{text}");
-    // It would take the groups of all other nodes away.
+    // It would remove the groups of all other nodes.
     let output = probe(&cluster, 0, &["--apply", "--nodes", "node-0,node-1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--nodes"), "{output:?}");
 }
 
-/// The version of the measured places that each shard has, and what uplinks carry by it, as a store hears it.
+/// The version of the measured places at each shard, and the uplink bandwidth, as reported to a
+/// store.
 fn places(cluster: &Cluster) -> Vec<(u64, Option<u64>)> {
     let mut command = Command::new(program("hoplite"));
     command.args(["status", "--json"]).env("HOPLITE_SOCKET", cluster.socket(0));
@@ -146,7 +147,7 @@ fn places(cluster: &Cluster) -> Vec<(u64, Option<u64>)> {
         .collect()
 }
 
-/// Tells a shard where nodes are, as the store does that has coordinated a probe.
+/// Sends measured places to a shard, as the coordinator of a probe does.
 fn place(cluster: &Cluster, shard: usize, version: u64) {
     let node = |(number, group): (usize, u32)| v1::measured_places::Node {
         node: format!("node-{number}"),
@@ -187,10 +188,10 @@ fn probes_that_cannot_be_are_refused() {
     let mut long = begin_long(&cluster, 0);
     await_that("the probe to begin", || !echo_ports(&cluster, 1).is_empty());
     assert!(fail(&[]).contains("coordinates at once are limited to 1"));
-    // The stores take part in one probe at a time, whoever coordinates it.
+    // The stores take part in one probe at a time, for any coordinator.
     let other = failure(&probe(&cluster, 1, &[]).output().unwrap());
     assert!(other.contains("needs two nodes"), "{other}");
-    // Who asked for the probe is gone: so is the probe.
+    // The probe ends with its caller.
     long.kill().unwrap();
     long.wait().unwrap();
     await_that("the sockets to close", || (0..2).all(|node| echo_ports(&cluster, node).is_empty()));
@@ -270,7 +271,7 @@ fn peers_get_only_what_a_probe_directs() {
         peer.send_bytes(&data_frame(kind, &message));
         peer.await_close();
     }
-    // A coordinator that says what makes no sense is gone, and so is its probe.
+    // An invalid message ends the coordinator's connection, and so its probe.
     let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
     coordinator.say(Kind::Probe, &());
     let (kind, _) = coordinator.hear().unwrap();

@@ -1,5 +1,5 @@
-//! Where the local socket is: at places of other users, under long paths, and removed while the
-//! store runs.
+//! Places of the local socket: in directories of other users, under long paths, and removed at run
+//! time.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -15,10 +15,10 @@ use hoplite_tests::cluster::{Cluster, Daemon, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-/// The time that what should succeed may take.
+/// Time limit of calls that must succeed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// User ids that no machine gives to anybody.
+/// User ids that no machine assigns.
 const STRANGER: u32 = 4_000_001;
 const COLLEAGUE: u32 = 4_000_002;
 
@@ -35,12 +35,12 @@ fn connect(socket: &Path, daemon_user: Option<&str>) -> Result<Client, ConnectFa
     })
 }
 
-/// A copy of a program where every user can run it: they may not be able to reach the one that was
-/// built.
+/// Copies a program to where every user can run it. Other users may not be able to reach the built
+/// one.
 fn copy_of(name: &str, directory: &Path) -> PathBuf {
     let copy = directory.join(name);
-    // By another process: one that this process forks meanwhile would keep the file open for
-    // writing.
+    // Copied by another process. A process that this one forks in the meantime would keep the file
+    // open for writing.
     assert!(Command::new("cp").arg(program(name)).arg(&copy).status().unwrap().success());
     copy
 }
@@ -95,7 +95,7 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     }
     connect(&socket, Some(&STRANGER.to_string())).unwrap().put("x", b"1").unwrap();
 
-    // The place may be beyond doubt, and the daemon still be of another user.
+    // The place may be trusted, and the daemon may still belong to another user.
     chown(&directory, Some(0), Some(0)).unwrap();
     let refused = connect(&socket, None).unwrap_err();
     assert!(matches!(refused, ConnectFailure::UntrustedDaemon { user: STRANGER }), "{refused}");
@@ -137,7 +137,7 @@ fn a_directory_that_others_may_write_to_is_refused_by_the_store_and_by_clients()
     );
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("other users may write to"), "{text}");
-    // Sticky, as /tmp is: only the owner of the socket can replace it.
+    // Sticky like /tmp: only the owner of the socket can replace it.
     set_mode(cluster.directory(), 0o1777);
     connect(&cluster.socket(0), None).unwrap();
 }
@@ -169,7 +169,7 @@ fn the_path_of_a_socket_may_have_any_length() {
     let place = tempfile::tempdir().unwrap();
     let long = place.path().join("job-1234567.node-a012.cluster.example.org".repeat(4));
     fs::create_dir(&long).unwrap();
-    // In a temporary directory, as batch systems give one to each job.
+    // In a temporary directory, as batch systems provide for each job.
     let mut command = Command::new(program("hoplite"));
     command.args(["up", "--nodes", "2", "--memory", "16MiB"]).env("TMPDIR", &long);
     let mut up = Daemon::start("up", &mut command);
@@ -210,14 +210,14 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     writer.put("before", &large).unwrap();
     reader.get("before", PATIENCE).unwrap();
     fs::remove_file(&socket).unwrap();
-    // The first large put of a client that has only read: it asks for nothing by the path of the
+    // The first large put of a client that has only read so far. It does not use the path of the
     // socket.
     reader.put("after", &large).unwrap();
     assert!(writer.get("after", PATIENCE).unwrap()[..] == large[..]);
     await_that("a socket again", || Client::connect(&socket).is_ok());
     assert!(Client::connect(&socket).unwrap().get("after", PATIENCE).unwrap()[..] == large[..]);
     cluster.store(0).await_log("the socket's file was removed; created it again");
-    // Whoever starts another store there finds this one.
+    // A second store at that path finds this one.
     let (code, text) = run_to_end(&mut cluster.store_command(0));
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("another daemon listens"), "{text}");

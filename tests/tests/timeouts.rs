@@ -1,5 +1,5 @@
-//! One default of timeouts, through both clients in Rust and the command line.
-//! `python/tests/test_timeouts.py` has the same for Python.
+//! The common default of timeouts, in both Rust clients and the command line.
+//! `python/tests/test_timeouts.py` covers Python.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -14,7 +14,7 @@ fn worker(socket: &Path, timeout: &str, line: &str) -> Output {
     command.arg(socket).env("HOPLITE_TIMEOUT", timeout);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // It ends without having read anything if it cannot connect.
+    // The worker ends without reading if it cannot connect.
     let _ = writeln!(child.stdin.take().unwrap(), "{line}");
     child.wait_with_output().unwrap()
 }
@@ -59,7 +59,7 @@ fn a_wrong_variable_is_an_error_that_names_it() {
         let said = text(&output.stderr);
         assert!(said.contains("HOPLITE_TIMEOUT") && said.contains("\"soon\" is not a timeout"), "{said}");
     }
-    // An empty one counts as unset.
+    // An empty variable counts as unset.
     assert_eq!(text(&worker(&socket, "", "put x 1").stdout), "done\n");
     assert!(command_line(&socket, "", &["get", "x"]).output().unwrap().status.success());
 }

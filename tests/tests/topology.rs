@@ -40,7 +40,7 @@ fn topology(arguments: &[&str]) -> Output {
     Command::new(program("hoplite")).arg("topology").args(arguments).output().unwrap()
 }
 
-/// What a command that succeeds prints.
+/// The output of a command that succeeds.
 fn text(arguments: &[&str]) -> String {
     let output = topology(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
@@ -51,7 +51,7 @@ fn document(arguments: &[&str]) -> Value {
     serde_json::from_str(&text(arguments)).unwrap()
 }
 
-/// The one line that says why a command failed.
+/// The one line of error of a failed command.
 fn failure(arguments: &[&str]) -> String {
     let output = topology(arguments);
     let line = String::from_utf8(output.stderr.clone()).unwrap();
@@ -61,7 +61,7 @@ fn failure(arguments: &[&str]) -> String {
     line
 }
 
-/// Racks of hosts in an order that has nothing to do with them.
+/// Racks of hosts, in an order that ignores the racks.
 fn racks(racks: usize, hosts: usize) -> Value {
     let nodes = racks * hosts;
     let mut shuffled: Vec<usize> = (0..nodes).collect();
@@ -360,7 +360,7 @@ fn fabrics_are_simulated_and_drawn() {
 #[test]
 fn pairs_of_a_matrix_share_the_uplinks_of_groups() {
     let files = Files::new();
-    // Racks of four: the rates between them are those of pairs that crossed at once.
+    // Racks of four. The rates between them come from pairs that crossed at once.
     let loaded = files.write_json("loaded.json", &racks(2, 4));
     let mut stated = racks(1, 8);
     let rack = |node: usize| json!([if node < 4 { "a" } else { "b" }]);

@@ -1,4 +1,4 @@
-//! What daemons tell collectors of OpenTelemetry: that one operation is one trace, and that a collector which is away does no harm.
+//! The traces of daemons: each operation is one trace, and an absent collector does no harm.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::net::TcpListener;
@@ -23,14 +23,15 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// What spans that nobody takes may cost: 2048 that wait, and 16,384 that are open, of a kilobyte each; and what the puts need.
+/// Most memory of spans without a collector: 2048 waiting and 16,384 open ones, of a kilobyte each,
+/// and the memory of the puts.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// What is said of the links, so that stores which exchange 4 MiB wait long enough for sources that come late.
+/// Link settings with which stores of an exchange of 4 MiB wait long enough for late sources.
 const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
 
-/// A collector that keeps what it is told.
+/// A collector that keeps its spans.
 struct Collector {
     endpoint: String,
     told: Told,
@@ -72,7 +73,7 @@ impl Collector {
         Self { endpoint, told, _runtime: runtime }
     }
 
-    /// What it was told, by which daemon.
+    /// The received spans, with the names of their daemons.
     fn spans(&self) -> Vec<(String, Span)> {
         self.told.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -83,11 +84,11 @@ impl Collector {
     }
 }
 
-/// The spans of one trace, and whose they are.
+/// The spans of one trace, with the names of their daemons.
 struct Trace(Vec<(String, Span)>);
 
 impl Trace {
-    /// The spans of this name, of the store `node` if one is named, else of a shard.
+    /// The spans with this name, of the store `node` or, without one, of a shard.
     fn named(&self, name: &str, node: Option<&str>) -> Vec<&Span> {
         let is_of = |service: &str, span: &Span| match node {
             Some(node) => text(&span.attributes, "hoplite.node").as_deref() == Some(node),
@@ -103,7 +104,7 @@ impl Trace {
         found[0]
     }
 
-    /// Whether each span but the first ones has its parent among the others.
+    /// Checks that each span except the roots has its parent among the others.
     fn assert_whole(&self) {
         for (_, span) in &self.0 {
             let has_parent = span.parent_span_id == CALLER
@@ -138,7 +139,7 @@ fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
     Cluster::start(Plan { store_arguments, shard_arguments: arguments, ..Plan::default() })
 }
 
-/// Ends all daemons, which tell their last spans then.
+/// Ends all daemons, which then export their last spans.
 fn end(cluster: &mut Cluster) {
     for daemon in cluster.stores.iter_mut().chain(&mut cluster.shards) {
         assert_eq!(daemon.as_mut().unwrap().terminate(), 0);
@@ -177,7 +178,7 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     let serve = trace.one("serve", Some("node-0"));
     assert_eq!(serve.parent_span_id, pull.span_id);
     assert_eq!(text(&serve.attributes, "hoplite.object").as_deref(), Some("a"));
-    // What the store tells the shard of its copy is for the get, too.
+    // The message about the new copy belongs to the get, too.
     assert!(trace.named("publish", None).iter().all(|publish| publish.parent_span_id == get.span_id));
     // The put came without a trace, and began one.
     let spans = collector.spans();
@@ -206,7 +207,7 @@ fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
     let trace = collector.trace();
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
-    // Twice, if it was asked before the store knew that the shard is gone.
+    // Twice, if the first query was before the store noticed the shard's end.
     let asked = trace.named("ask directory", Some("node-1"));
     assert!(
         !asked.is_empty() && asked.iter().all(|span| span.parent_span_id == get.span_id),
@@ -240,14 +241,14 @@ fn a_reduce_is_one_trace_with_its_hops() {
     assert_eq!(reduce.parent_span_id, CALLER);
     let asked = trace.named("ask directory", Some("node-0"));
     assert!(asked.iter().all(|ask| ask.parent_span_id == reduce.span_id), "{}", trace.tree());
-    // Of each source, and whether there is a target.
+    // For each source, and for the target.
     assert!(trace.named("subscribe", None).len() >= 3, "{}", trace.tree());
     let hop = trace.one("hop", Some("node-0"));
     assert_eq!(hop.parent_span_id, reduce.span_id);
     let performed = trace.one("perform hop", Some("node-1"));
     assert_eq!(performed.parent_span_id, hop.span_id);
     assert_eq!(trace.one("combine", Some("node-1")).parent_span_id, performed.span_id);
-    // The coordinator pulls what the hop makes.
+    // The coordinator pulls the hop's output.
     let combine = trace.one("combine", Some("node-0"));
     assert_eq!(combine.parent_span_id, reduce.span_id);
     assert_eq!(trace.one("serve", Some("node-1")).parent_span_id, combine.span_id);
@@ -281,7 +282,7 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     assert_eq!(text(&enlist.attributes, "hoplite.member").as_deref(), Some("node-1"));
     let part = trace.one("take part", Some("node-1"));
     assert_eq!(part.parent_span_id, enlist.span_id, "{}", trace.tree());
-    // The coordinator asks nobody to do its own part.
+    // The coordinator's own store gets no enlistment.
     let [first, second] = [("node-0", collective), ("node-1", part)].map(|(node, parent)| {
         let exchange = trace.one("exchange", Some(node));
         assert_eq!(exchange.parent_span_id, parent.span_id, "{}", trace.tree());
@@ -295,7 +296,7 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     }
 }
 
-/// Ranks on both nodes are in a trace, which is theirs; whoever coordinates is in none.
+/// Ranks on both nodes have separate traces; the coordinator has none.
 #[test]
 fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
     let collector = Collector::start();
@@ -370,7 +371,7 @@ fn nobody_waits_for_a_collector_that_is_away() {
 fn nobody_waits_for_a_collector_that_never_answers() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", deaf.local_addr().unwrap());
-    // Accepts, and reads what comes, so that the connection is as good as any until something is awaited.
+    // Accepts and reads, so that the connection looks healthy until an answer is due.
     let accepting = deaf.try_clone().unwrap();
     std::thread::spawn(move || {
         for mut stream in accepting.incoming().map_while(Result::ok) {
@@ -380,7 +381,7 @@ fn nobody_waits_for_a_collector_that_never_answers() {
     let mut cluster = cluster(&endpoint, &[]);
     let client = cluster.client(0);
     let before = private_bytes(&cluster);
-    // More than the queue of the export holds.
+    // More spans than the queue of the export holds.
     for number in 0..5000 {
         client.put(format!("{number}"), &bytes(number, 100)).unwrap();
     }
@@ -388,11 +389,11 @@ fn nobody_waits_for_a_collector_that_never_answers() {
     assert!(growth < MAX_GROWTH_BYTES, "{growth} bytes more");
     cluster.assert_serves();
     drop(client);
-    // Which waits for no more than one second for the last spans of each daemon.
+    // Each daemon waits at most one second for the export of its last spans.
     end(&mut cluster);
 }
 
-/// The memory of the first store but for the arena.
+/// The memory of the first store without the arena.
 fn private_bytes(cluster: &Cluster) -> u64 {
     let pid = cluster.stores[0].as_ref().unwrap().pid();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -1,4 +1,4 @@
-//! What docs/compatibility.md promises of programs that speak another version of the protocol.
+//! The promises of docs/compatibility.md about programs with another version of the protocol.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -14,9 +14,9 @@ use prost::Message;
 use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
-/// The version that programs of the time before this one speak.
+/// The previous version of the protocol.
 const PREVIOUS: u32 = PROTOCOL_VERSION - 1;
-/// What a later program of the present version may say in any message: field 1000, a number.
+/// A field that a later program of this version may add to any message: field 1000, a number.
 const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 
 #[test]
@@ -52,7 +52,7 @@ fn a_store_of_the_previous_version_is_told_both_versions_by_the_directory() {
         client.session(open).await?.into_inner().message().await
     });
     let error = from_status(&ended.expect_err("it is refused"));
-    // From where the store stands.
+    // From the store's point of view.
     assert_eq!(error, Error::VersionMismatch { ours: PREVIOUS, theirs: PROTOCOL_VERSION });
     cluster.assert_serves();
 }
@@ -95,7 +95,7 @@ fn what_a_later_program_of_this_version_says_beside_is_ignored() {
     cluster.assert_serves();
 }
 
-/// Each field, value and method of the protocol, one a line.
+/// Each field, value and method of the protocol, one per line.
 fn protocol() -> BTreeSet<String> {
     let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
     let mut lines = BTreeSet::new();

@@ -64,7 +64,7 @@ pub(crate) struct Arguments {
 enum Wanted {
     /// This number of objects, in turn.
     Each(u64),
-    /// The object of which every holder has a copy.
+    /// The object that every holder has.
     Hot,
 }
 

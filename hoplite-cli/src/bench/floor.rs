@@ -15,7 +15,7 @@ const MESSAGE_BYTES: usize = 64;
 /// The size of one `read` or `write` of the TCP stream.
 const PIECE_BYTES: usize = 1 << 20;
 
-/// A thread that sends back what it receives, over a blocking Unix socket.
+/// A thread that echoes messages over a blocking Unix socket.
 #[derive(Debug)]
 pub(super) struct UnixEcho {
     socket: UnixStream,
@@ -41,7 +41,7 @@ impl UnixEcho {
     }
 }
 
-/// Shared memory like that of a store, faulted in.
+/// Shared memory with touched pages, as in a store.
 #[derive(Debug)]
 pub(super) struct WarmMemory {
     buffer: Buffer,

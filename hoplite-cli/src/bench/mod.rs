@@ -12,9 +12,8 @@
 //! * [`floor`]: the bare loops that the measurements are compared with.
 //! * [`report`]: medians, tables and JSON.
 //!
-//! Every measurement except `kernels` and `shard` starts a cluster of its own, with the memory of
-//! all arenas faulted in. Compared measurements alternate, so that a disturbance of the machine
-//! affects both.
+//! Every measurement except `kernels` and `shard` starts a new cluster, with touched pages in all
+//! arenas. Compared measurements alternate, so that a disturbance of the machine affects both.
 
 mod broadcast;
 mod directory;
@@ -132,7 +131,7 @@ impl Room {
     }
 }
 
-/// Runs `body` on a thread of its own, with a new cluster.
+/// Runs `body` on a separate thread, with a new cluster.
 async fn in_cluster(
     room: Room,
     body: impl FnOnce(&Cluster) -> anyhow::Result<Report> + Send + 'static,

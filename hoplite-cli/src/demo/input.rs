@@ -46,7 +46,7 @@ impl Input {
             if collected >= size_bytes {
                 break;
             }
-            // Unreadable files are skipped, for example those of root.
+            // Unreadable files are skipped, for example root's.
             let Ok(source) = File::open(source) else { continue };
             let copied = io::copy(&mut source.take(size_bytes - collected), &mut file).with_context(write)?;
             collected += copied;

@@ -8,7 +8,7 @@ use hoplite_core::topology::Matrix;
 /// The output format of an order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(super) enum Format {
-    /// The order with its cost, that of the matrix's own order, and a lower bound
+    /// The order with its cost, the cost of the matrix's own order, and a lower bound
     Json,
     /// Names in rank order, with one slot each. Open MPI may reorder them: use a rankfile there
     Hostfile,

@@ -36,9 +36,9 @@ pub(crate) struct Arguments {
     /// less bandwidth than their hosts together, and disturbs other users of the network
     #[arg(long)]
     loaded: bool,
-    /// Use the result in the directory and the stores: the groups, within those of labels, and the
-    /// bandwidth of uplinks. It replaces the previous result, so that nodes lost during the probe
-    /// are in no group. Implies --loaded
+    /// Use the result in the directory and the stores: the groups, nested in the groups of labels,
+    /// and the bandwidth of uplinks. It replaces the previous result, so that nodes lost during the
+    /// probe are in no group. Implies --loaded
     #[arg(long, conflicts_with = "nodes")]
     apply: bool,
     /// Print the matrix and the remarks as JSON

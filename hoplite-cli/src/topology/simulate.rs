@@ -25,7 +25,7 @@ pub(crate) struct Arguments {
     /// bigraph, fat-tree, torus, or a matrix file
     #[arg(long, value_name = "FABRIC|FILE")]
     fabric: PathBuf,
-    /// Number of nodes [default with a file: those of the file]
+    /// Number of nodes [default with a file: the nodes of the file]
     #[arg(long)]
     nodes: Option<u32>,
     /// Algorithm of the allreduce
@@ -34,7 +34,7 @@ pub(crate) struct Arguments {
     /// Bytes at each node
     #[arg(long, value_parser = parse_size)]
     size: u64,
-    /// Groups of `hierarchical`, innermost first, such as 8x16 [default: those of the fabric]
+    /// Groups of `hierarchical`, innermost first, such as 8x16 [default: the groups of the fabric]
     #[arg(long, value_parser = parse_levels)]
     levels: Option<Levels>,
     /// Nodes by rank: identity, shuffled:SEED, or a file [default: identity; the order of HDRM for
@@ -123,7 +123,7 @@ struct NoNodes {
     fabric: String,
 }
 
-/// The fabric has links of its own.
+/// The fabric defines its own links.
 #[derive(Debug, thiserror::Error)]
 #[error("--uplinks is for a matrix file; a {fabric} has its own links")]
 struct OwnLinks {
@@ -234,7 +234,7 @@ fn simulate(arguments: &Arguments, network: &Network, collective: Collective) ->
     Ok(allreduce(network, &algorithm, &order, bytes, arguments.latency, arguments.bandwidth)?)
 }
 
-/// The groups from the arguments, or else those of the fabric: its switches or its dimensions.
+/// The groups from the arguments, or else the groups of the fabric: its switches or its dimensions.
 fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
     match (&arguments.levels, network) {
         (Some(Levels(levels)), _) => levels.clone(),

@@ -22,7 +22,7 @@ pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 pub(super) enum Waiter {
     /// One answer.
     Once(oneshot::Sender<Answer>),
-    /// Any number of answers, of which only the latest matters.
+    /// Any number of answers. Only the latest one matters.
     Latest(watch::Sender<News>),
 }
 

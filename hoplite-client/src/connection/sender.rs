@@ -1,7 +1,7 @@
 //! Sends requests from the calling thread, without ever blocking it.
 //!
 //! The socket almost always takes a whole request at once. If the store is busy or suspended, the
-//! rest waits in a buffer, and a short-lived thread writes it as soon as the socket has room. A
+//! rest waits in a buffer. A short-lived thread writes the buffer as soon as the socket has room. A
 //! task could not do this: views may be dropped outside of any runtime, and the blocking client
 //! drives futures only during its calls.
 
@@ -20,8 +20,8 @@ use tokio::sync::Notify;
 use crate::error::Loss;
 
 /// Most unsent bytes before new calls are refused. Requests that give something back (Release,
-/// Abort, Cancel) are always taken: there is at most one per reference and per call, and both have
-/// limits of their own.
+/// Abort, Cancel) are always taken: there is at most one per reference and per call, and both are
+/// limited.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
 /// The kind of a request, which decides if it may be refused when too many bytes are unsent.
@@ -178,7 +178,7 @@ fn write_out(socket: &OwnedFd, unsent: &mut Unsent) -> Result<(), Loss> {
             Err(error) => return Err(system(error)),
         }
     }
-    // Keeps the buffer of an ordinary request and frees that of a flood.
+    // Keeps a buffer of ordinary size and frees a larger one.
     if unsent.buffer.capacity() > 1 << 16 {
         unsent.buffer = BytesMut::new();
     }

@@ -53,8 +53,7 @@ async fn an_answer_that_was_delivered_but_never_looked_at_is_given_back() {
     store.until("the put is done", |state| state.references() == 0).await;
     let mut get = Box::pin(client.get("a", LONG));
     assert!(futures::poll!(&mut get).is_pending());
-    // Answers come in order. Once this one has arrived, so has the answer of the get that is not
-    // polled.
+    // Answers come in order. When this one has arrived, the unpolled get has its answer too.
     client.status().await.unwrap();
     drop(get);
     store.until("the reference is back", |state| state.references() == 0).await;
@@ -186,7 +185,7 @@ async fn references_come_back_even_if_the_socket_is_full_when_they_are_dropped()
     }
     store.until("the put is done", |state| state.references() == 3000).await;
     store.set_paused(true);
-    // Far more messages than a socket buffers unread: each message costs it a buffer of its own.
+    // Far more messages than a socket buffers unread: each message costs one buffer.
     std::thread::spawn(move || drop(views)).join().unwrap();
     store.set_paused(false);
     // No call is made, but the queued requests are sent nevertheless.

@@ -2,9 +2,9 @@
 //! cause little work.
 //!
 //! A connection waits for its complete request in one of a limited number of places. When all
-//! places are taken, the oldest connection loses its place, so idle connections keep nobody out.
-//! With a complete request, the connection moves to one of as many seats until its answer is sent.
-//! Each connection ends after a few seconds.
+//! places are taken, the oldest connection loses its place, so idle connections cannot block
+//! others. With a complete request, the connection moves to one of as many seats until its answer
+//! is sent. Each connection ends after a few seconds.
 
 mod address;
 mod hosts;

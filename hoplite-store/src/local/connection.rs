@@ -396,7 +396,7 @@ impl Connection {
         }
         let response = response.map_err(|error| match error {
             // Other stores that take part in a reduce or collective name only themselves, so this
-            // store adds the names of its own holders.
+            // store adds its holders.
             Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
                 if holders.is_empty() || holders == format!("on {}", self.plane.node) =>
             {

@@ -77,7 +77,7 @@ pub(crate) struct SocketAccess {
     pub(crate) owner: Option<u32>,
     /// The group of the socket file; by default the group of the process.
     pub(crate) group: Option<u32>,
-    /// The users, among those whom the permissions admit, who may be clients.
+    /// The users who may be clients, in addition to the check of the permissions.
     pub(crate) clients: ClientRules,
 }
 

@@ -85,7 +85,7 @@ impl Traces {
     }
 
     /// The span of the call that coordinates the collective, if it is recorded. Other calls on the
-    /// target or a source have traces of their own.
+    /// target or a source have separate traces.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
         let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();

@@ -46,7 +46,7 @@ class System(ABC):
         name: the name on the command line and in results.
         title: the name for people. Variants of one system share it, and the better one counts.
         setting: the difference to other variants.
-        omits: workloads that it cannot express, or that equal those of another variant.
+        omits: workloads that it cannot express, or that equal another variant's.
         most_hosts: the most hosts that fit on this machine; None without such a limit.
     """
 

@@ -1,8 +1,9 @@
-//! Many stores that a directory takes for real, for tests of what it shows: `hoplite-test-crowd ADDRESS NODES OBJECTS RECEIVERS`.
+//! Many simulated stores, for tests of the directory's views: `hoplite-test-crowd ADDRESS NODES
+//! OBJECTS RECEIVERS`.
 //!
-//! They have sessions, labels and loads, but no bytes. The first of them has objects, and an object that so many others are
-//! told to pull; some of these are complete, so that several chains begin. Prints `ready` and stays until its standard input
-//! ends.
+//! They have sessions, labels and loads, but no bytes. The first store has objects, one of which
+//! RECEIVERS others are told to pull. Some of these receivers are complete, so that several chains
+//! begin. Prints `ready` and runs until its standard input ends.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -24,10 +25,10 @@ use tokio::sync::mpsc;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// What is broadcast.
+/// The id of the broadcast object.
 const BROADCAST: &str = "weights/step-1200";
 const BROADCAST_BYTES: u64 = 2 << 30;
-/// Two streams for each node, and at most 128 of a connection.
+/// Two streams for each node, and at most 128 streams per connection.
 const NODES_PER_CONNECTION: usize = 60;
 /// Publications in one frame.
 const BATCH: usize = 256;
@@ -62,7 +63,8 @@ async fn main() -> anyhow::Result<()> {
         crowd[0].say(batch.to_vec()).await?;
     }
     crowd[0].say(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
-    // A third comes first and forms a chain; the first quarter of it becomes complete, and sends to the others.
+    // One third arrives first and forms a chain. The first quarter of it becomes complete, and
+    // sends to the others.
     let first = receivers.div_ceil(3);
     for (number, node) in crowd.iter_mut().enumerate().skip(1).take(first) {
         let slot = node.pull(number).await?;
@@ -80,7 +82,7 @@ async fn main() -> anyhow::Result<()> {
         node.ask(number).await?;
     }
     writeln!(std::io::stdout(), "ready")?;
-    // Sessions go on meanwhile, in tasks of the channels.
+    // The sessions continue in tasks of the channels.
     let reading: FuturesUnordered<_> = crowd
         .iter_mut()
         .map(|node| async { while let Ok(Some(_)) = node.inbound.message().await {} })
@@ -106,7 +108,7 @@ impl Node {
         self.say(vec![ToShard::Query(query)]).await
     }
 
-    /// Asks for a sender, and waits for it.
+    /// Requests a sender, and waits for the grant.
     async fn pull(&mut self, number: usize) -> anyhow::Result<hoplite_core::shard::GrantId> {
         self.ask(number).await?;
         loop {
@@ -147,7 +149,7 @@ async fn join(mut client: Client, number: usize, address: &str, receivers: usize
     Ok(Node { outbox, inbound })
 }
 
-/// Tells the same load whenever it is asked for.
+/// Sends the same load report on each request.
 async fn tell(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()> {
     let (reports, mut queued) = mpsc::channel(2);
     reports.send(LoadReport { node: node.to_string(), ..LoadReport::default() }).await?;
@@ -159,7 +161,7 @@ async fn tell(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()
     Ok(())
 }
 
-/// What looks like a cluster at work.
+/// The load of a cluster at work.
 fn load(number: usize, receivers: usize) -> Load {
     let spread = (number * 7919 % 1000) as u64;
     let capacity_bytes = 64 << 30;
@@ -219,7 +221,8 @@ fn publish(id: &str, size_bytes: u64) -> ToShard {
     ToShard::Publish(publication(id, size_bytes))
 }
 
-/// The links of a node: to the others of its rack, and to the same place in other racks. One port is broken.
+/// The links of a node: to the others of its rack, and to the same place in other racks. One port
+/// is broken.
 fn links(number: usize) -> Vec<LinkLoad> {
     let (rack, place) = (number / 32, number % 32);
     let inside =

@@ -1,15 +1,16 @@
-//! A client of a store for tests, in a process that can be killed. Takes one command per line on standard input, and
-//! answers each with `done` or with the error.
+//! A client of a store for tests, in a process that can be killed. Takes one command per line on
+//! standard input, and answers each with `done` or with the error.
 //!
-//! * `create ID SIZE [DTYPE LENGTH]`: begins an object of so many bytes, maybe an array of so many elements.
-//! * `write COUNT`: writes so many of its bytes, zeros.
+//! * `create ID SIZE [DTYPE LENGTH]`: begins an object of SIZE bytes, optionally an array of LENGTH
+//!   elements.
+//! * `write COUNT`: writes COUNT zero bytes of it.
 //! * `seal`: completes it.
 //! * `get ID`: gets a view, and holds it.
 //! * `put ID SIZE`: puts an object of zeros.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
 //! * `reduce-default TARGET SOURCE...`: the same with the default options.
 //! * `reduce-default-async TARGET SOURCE...`: the same through the asynchronous client.
-//! * `allreduce TARGET RANK SOURCE...`: does so as one of several participants.
+//! * `allreduce TARGET RANK SOURCE...`: adds up arrays as one of several participants.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, Write};
@@ -20,7 +21,7 @@ use hoplite_client::blocking::{Client, ObjectWriter};
 use hoplite_client::{AllreduceOptions, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
 use hoplite_tests::PATIENCE;
 
-/// What the process holds until it is killed.
+/// The objects that the process holds until it is killed.
 #[derive(Default)]
 struct Held {
     writer: Option<ObjectWriter>,

@@ -30,7 +30,7 @@ fn create(size_bytes: u64) -> Body {
     Body::Create(Create { id, size_bytes, metadata: None, timeout_ms: TIMEOUT_MS })
 }
 
-/// Sends a create and takes the answer; returns the reference.
+/// Sends a create and reads the answer; returns the reference.
 fn created(client: &mut RawClient, size_bytes: u64) -> u64 {
     client.request(create(size_bytes));
     match client.answer() {
@@ -49,7 +49,8 @@ fn got(client: &mut RawClient, body: Body) -> u64 {
 
 type Script = fn(&mut RawClient);
 
-/// What clients said before they died, each a few messages longer than the one before.
+/// The messages of clients before they die. Each script continues the previous one by a few
+/// messages.
 const SCRIPTS: &[(&str, Script)] = &[
     ("hello", |_| {}),
     ("half a frame", |client| client.send_bytes(&[100, 0, 0, 0, 8])),
@@ -135,8 +136,8 @@ const SCRIPTS: &[(&str, Script)] = &[
     }),
 ];
 
-/// What clients of an unfinished object said. A pull that has begun goes on without them, since other nodes may have been
-/// told to pull from this one.
+/// The messages of readers of an unfinished object. A pull that has begun continues without them,
+/// because other nodes may have been told to pull from this one.
 const FOLLOWERS: &[(&str, Script)] = &[
     ("get what is being written, and follow it", |client| {
         let copy = got(client, get_started("half"));
@@ -174,7 +175,8 @@ fn a_client_may_die_between_any_two_messages() {
     };
     for (what, script) in SCRIPTS {
         gone(what, *script);
-        // What was sealed, and what was fetched and could be evicted, may stay; what cannot be evicted may not.
+        // Sealed copies, and fetched copies that could be evicted, may stay. Copies that cannot be
+        // evicted must not stay.
         here.delete(["new"], PATIENCE).unwrap();
         await_that(&format!("memory back after {what:?}"), || {
             let status = here.status().unwrap();

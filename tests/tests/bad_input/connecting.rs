@@ -1,4 +1,4 @@
-//! Paths at which no store listens, or none of ours.
+//! Paths without a listening store, or with a foreign listener.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use hoplite_client::blocking::Client;
 use hoplite_client::{ConnectFailure, ConnectOptions, Error};
 use hoplite_tests::cluster::{Cluster, program, run_to_end};
 
-/// The user and group id that own nothing, by convention.
+/// The user and group id that own no files, by convention.
 const NOBODY: u32 = 65534;
 
 fn failure(path: &Path) -> ConnectFailure {
@@ -30,7 +30,7 @@ fn failure(path: &Path) -> ConnectFailure {
     }
 }
 
-/// What the command line says of a store that it cannot reach.
+/// The error of the command line about a store that it cannot reach.
 fn complaint(path: &Path) -> String {
     let (code, text) = run_to_end(Command::new(program("hoplite")).arg("--socket").arg(path).arg("status"));
     assert_eq!(code, 1);
@@ -99,13 +99,14 @@ fn a_socket_of_another_user_is_refused_by_name() {
         return;
     }
     let mut cluster = Cluster::of(1);
-    // Everybody may see the socket; only its owner and group may use it.
+    // Every user may see the socket; only its owner and group may use it.
     fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
     let metadata = fs::metadata(cluster.socket(0)).unwrap();
     assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o660, 0));
-    // A copy, since other users may not be able to reach the one that was built.
+    // A copy, because other users may not be able to reach the built program.
     let command_line = cluster.directory().join("hoplite");
-    // By another process: one that this process forks meanwhile would keep the file open for writing.
+    // Copied by another process. A process that this one forks in the meantime would keep the file
+    // open for writing.
     assert!(Command::new("cp").arg(program("hoplite")).arg(&command_line).status().unwrap().success());
     let mut command = Command::new(&command_line);
     command.arg("--socket").arg(cluster.socket(0)).arg("status").uid(NOBODY).gid(NOBODY);

@@ -1,4 +1,4 @@
-//! What is not of the protocol, on the ports of the directory.
+//! Invalid input on the ports of the directory.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The frame that comes next, with no settings.
+/// The frame that must follow, with no settings.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 #[test]
@@ -65,7 +65,8 @@ fn headers_are_bounded() {
             assert!(client.list(request).await.is_err(), "{length} bytes");
         }
     });
-    // Without an end: each piece has a header that is not kept (RFC 7541, section 6.2.2), with a name and a value of one byte.
+    // Without an end. Each piece has an unindexed header (RFC 7541, section 6.2.2) with a name and
+    // a value of one byte.
     let piece = [0x00, 1, b'x', 1, b'y'].repeat(3000);
     let mut peer = TcpStream::connect(&address).expect("it listens");
     peer.set_write_timeout(Some(super::PATIENCE)).expect("a socket has a timeout");
@@ -98,10 +99,10 @@ fn with_hello(hello: Hello) -> StoreMessages {
     StoreMessages { hello: Some(hello), messages: vec![] }
 }
 
-/// Says all this in one session, then waits for its end, which must be an error.
+/// Sends these messages in one session, and returns the error that ends it.
 async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
     let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
-    // Stays open after what is said, so that the end is the shard's doing.
+    // The stream stays open after the messages, so that the shard ends it.
     let open = futures::StreamExt::chain(futures::stream::iter(said), futures::stream::pending());
     let ended = async {
         let mut answers = client.session(open).await?.into_inner();
@@ -115,7 +116,7 @@ async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
     from_status(&ended.expect_err("the session ends with an error"))
 }
 
-/// The messages that have a field of this name, with those that contain them.
+/// The messages that have a field of this name, and the messages that contain them.
 fn messages_with(field: &str) -> Vec<String> {
     fn search(outer: &str, message: &DescriptorProto, field: &str, found: &mut Vec<String>) {
         let name = format!("{outer}{}", message.name());
@@ -227,7 +228,7 @@ fn questions_that_make_no_sense_are_refused_with_a_reason() {
         let prefix = vec![7; 256].into();
         let status = client.list(ListRequest { prefix, ..ListRequest::default() }).await.unwrap_err();
         assert_eq!(from_status(&status).code(), ErrorCode::InvalidId);
-        // A message above what tonic takes.
+        // A message above the limit of tonic.
         let prefix = vec![7; 16 << 20].into();
         assert!(client.list(ListRequest { prefix, ..ListRequest::default() }).await.is_err());
     });

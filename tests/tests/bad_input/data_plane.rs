@@ -1,4 +1,4 @@
-//! What is not of the protocol, and who does not take what he asked for, on the port between stores.
+//! Invalid input, and peers that do not read their answers, on the port between stores.
 
 use bytes::Bytes;
 use hoplite_core::{ErrorCode, ObjectId, PutId};
@@ -129,7 +129,7 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, ..Pull::default() };
     peer.say(Kind::Pull, &pull);
     await_that("the transfer begun", || client.status().unwrap().sent_bytes > 0);
-    // Another one dies while it is sent to.
+    // Another receiver dies during its transfer.
     let mut dying = RawPeer::greeted(&cluster.data_address(0));
     dying.say(Kind::Pull, &pull);
     assert_eq!(dying.hear().map(|(kind, _)| kind), Some(Kind::Block as u8));
@@ -151,7 +151,7 @@ fn output(put: u64) -> Bytes {
     Bytes::copy_from_slice(ObjectId::of_hop(PutId(put)).as_bytes())
 }
 
-/// A hop that makes sense: it passes on an object of 200,000 bytes that store number 0 has.
+/// A valid hop: it passes on an object of 200,000 bytes that store number 0 has.
 fn combine(cluster: &Cluster, put: u64) -> Combine {
     let input = HopInput {
         id: b"object".to_vec().into(),
@@ -173,10 +173,10 @@ fn combine(cluster: &Cluster, put: u64) -> Combine {
     }
 }
 
-/// Makes a hop senseless.
+/// Makes a hop invalid.
 type Change = fn(&mut Combine);
 
-/// The next frame that is no keepalive.
+/// The next frame that is not a keepalive.
 fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
     loop {
         let frame = peer.hear();
@@ -186,7 +186,7 @@ fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
     }
 }
 
-/// Waits until store number 0 has the object and nothing else.
+/// Waits until store number 0 holds only the object.
 fn await_no_output(cluster: &Cluster) {
     let client = cluster.client(0);
     await_that("the output gone", || client.status().is_ok_and(|status| status.copies == 1));
@@ -258,7 +258,7 @@ fn hops_that_cannot_be_are_refused_and_leave_nothing() {
         change(&mut combine.inputs[0]);
         combine
     };
-    // Nobody listens there any more.
+    // No process listens there any more.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut outcome = |combine: &Combine| {
         peer.say(Kind::Combine, combine);
@@ -318,7 +318,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
         assert_eq!((kind, end.outcome()), (Kind::End as u8, end::Outcome::Released));
         await_no_output(&cluster);
     }
-    // One whose input is its own output: it waits until nobody wants it any more.
+    // A hop whose input is its own output waits until it is released.
     let mut itself = right.clone();
     (itself.inputs[0].id, itself.inputs[0].put, itself.inputs[0].is_hop) = (right.output, 1, true);
     for is_released in [true, false] {
@@ -331,7 +331,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     }
     drop(peer);
     await_no_output(&cluster);
-    // Who waits for a hop that never begins is no burden.
+    // A pull from a hop that never begins costs little.
     let mut puller = RawPeer::greeted(&address);
     puller
         .say(Kind::Pull, &Pull { id: output(2), put: 2, size_bytes: 1, awaits_hop: true, ..Pull::default() });

@@ -1,4 +1,4 @@
-//! A client that writes nonsense into the headers of objects, which every client may write to.
+//! A client that writes garbage into the headers of objects. Every client can write to them.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs::{self, File};
@@ -12,7 +12,7 @@ use super::PATIENCE;
 /// The length of the header in front of the bytes of each object.
 const HEADER_BYTES: u64 = 64;
 
-/// The arena of a store, as any client that writes has it.
+/// The arena of a store, as mapped by a client that writes.
 struct Arena(File);
 
 impl Arena {
@@ -46,7 +46,7 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
         client.put("x", &contents).unwrap();
         let view = other.get("x", PATIENCE).unwrap();
         let arena = Arena::of(cluster.store(0).pid());
-        // No valid byte; no such object; an object that has failed.
+        // No valid byte; no such object; a failed object.
         let failed = {
             let mut header = [0; HEADER_BYTES as usize];
             header[28] = 2;
@@ -72,10 +72,10 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
                 }
                 assert!(read == contents, "{size} bytes");
             }
-            // To put the same again compares with what is there.
+            // A repeated put compares with the stored bytes.
             client.put("x", &contents).unwrap();
         }
-        // The store sends what it knows to be there.
+        // The store sends the bytes that it knows to be valid.
         assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
         cluster.assert_serves();
     }

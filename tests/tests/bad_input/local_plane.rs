@@ -1,4 +1,4 @@
-//! What is not of the protocol, on the Unix socket.
+//! Invalid input on the Unix socket.
 
 use hoplite_core::ErrorCode;
 use hoplite_proto::PROTOCOL_VERSION;
@@ -150,7 +150,7 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
         client.request(body);
         assert_eq!(error_code(client.answer()), code as u32, "{what}");
     }
-    // These have no answer, and no effect.
+    // These requests have no answer and no effect.
     client.request(Body::SealUnconfirmed(request::SealUnconfirmed { copy }));
     client.request(Body::Abort(request::Abort { copy }));
     client.request(Body::Release(request::Release { copy: u64::MAX }));
@@ -164,7 +164,7 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
     assert_eq!(error_code(client.answer()), ErrorCode::InvalidRequest as u32);
     client.request(Body::Status(request::Status {}));
     assert!(matches!(client.answer(), Answer::Status(_)), "the connection goes on");
-    // No request at all.
+    // A message without a request.
     client.say(&v1::Request { call: 1000, ..Default::default() });
     let answer: Option<v1::Response> = client.hear();
     let code = answer.and_then(|answer| answer.body).map(error_code);
@@ -179,7 +179,7 @@ fn a_client_that_takes_no_answers_blocks_nobody() {
     let watcher = cluster.client(0);
     let mut client = RawClient::greeted(&cluster.socket(0));
     client.request(Body::Subscribe(request::Subscribe { id: b"object".to_vec().into() }));
-    // Fills the socket with answers that nobody reads, until the store reads no further requests.
+    // Fills the socket with unread answers, until the store stops reading requests.
     let question =
         v1::Request { call: 1000, body: Some(Body::Status(request::Status {})), ..Default::default() };
     while client.try_say(&question, std::time::Duration::from_millis(300)) {}

@@ -1,15 +1,15 @@
-//! Bad input gets a typed error, on every plane, and the daemons go on.
+//! Bad input gets a typed error on every plane, and the daemons continue.
 //!
-//! * `calls`: what an application may ask for that makes no sense or cannot be.
-//! * `reduces`: as `calls`, for reduces.
-//! * `connecting`: paths at which no store of ours listens.
+//! * `calls`: requests of an application that are invalid or impossible.
+//! * `reduces`: the same for reduces.
+//! * `connecting`: paths without a listening store.
 //! * `starting`: daemons that cannot start.
-//! * `resources`: limits of the process, and memory that others try to take away.
-//! * `local_plane`, `control_plane`, `data_plane`: what is not of the protocol.
-//! * `sessions`: as `data_plane`, for sessions of collectives.
-//! * `forged`: what a client writes into the headers of objects.
+//! * `resources`: limits of the process, and attacks on its memory.
+//! * `local_plane`, `control_plane`, `data_plane`: invalid messages.
+//! * `sessions`: invalid messages for collectives.
+//! * `forged`: forged headers of objects.
 //! * `clients`: clients that die between any two messages.
-//! * `strangers`: thousands who never say who they are, and handshakes that stay half open.
+//! * `strangers`: thousands of anonymous peers, and handshakes that stay half open.
 
 mod calls;
 mod clients;

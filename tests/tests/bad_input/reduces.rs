@@ -1,4 +1,5 @@
-//! Reduces that make no sense or cannot be: a typed error that names what is wrong, at once, and nothing is left.
+//! Invalid or impossible reduces. They fail immediately with a typed error that names the problem,
+//! and leave nothing behind.
 
 use std::time::{Duration, Instant};
 
@@ -10,7 +11,7 @@ use hoplite_tests::contents::bytes;
 
 use super::PATIENCE;
 
-/// The time that the reduces may take, which none of them uses up.
+/// The timeout of the reduces. None of them uses it up.
 const TIMEOUT: Duration = PATIENCE;
 
 fn put(client: &Client, id: &str, dtype: Dtype, shape: Option<Vec<u64>>, size: usize) {
@@ -31,8 +32,8 @@ fn attempt(client: &Client, target: &str, sources: &[&str], op: ReduceOp) -> Obj
     error
 }
 
-/// What a reduce that mixes `wrong` up with the source that comes before is answered: the one of them that came second is named
-/// with what it is, and the other too.
+/// Checks the error of a reduce that combines `wrong` with an earlier source. It names the later
+/// one of them with its type, and also the other one.
 fn assert_mismatch(error: &ObjectError, right: (&str, &str), wrong: (&str, &str)) {
     let ObjectError::TypeMismatch { id: named, reason } = error else { panic!("{error}") };
     let says = |(first, kind): (&str, &str), (second, other): (&str, &str)| {
@@ -52,7 +53,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         ("flat", Dtype::F32, Some(vec![50_000]), 200_000, "f32[50000]"),
         ("shapeless", Dtype::F32, None, 200_000, "f32 of 200000 bytes"),
         ("longer", Dtype::F32, Some(vec![50, 1001]), 200_200, "f32[50, 1001]"),
-        // Mixed up by a wrong id: one that is inline, and one that is nothing.
+        // Mixed up by a wrong id: an inline object, and an empty one.
         ("small", Dtype::F32, Some(vec![3]), 12, "f32[3]"),
         ("empty", Dtype::F32, Some(vec![0]), 0, "f32[0]"),
     ];
@@ -61,7 +62,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         put(client, name, *dtype, shape.clone(), *size);
     }
     let right = (kinds[0].0, kinds[0].4);
-    // Also where one of them is, or both are.
+    // The same where one or both of them are local.
     put(&cluster.client(0), "array-0", Dtype::F32, Some(vec![50, 1000]), 200_000);
     put(&cluster.client(0), "small-0", Dtype::F32, Some(vec![3]), 12);
     for (name, .., kind) in &kinds[1..] {
@@ -74,7 +75,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
     }
     let error = attempt(&cluster.client(0), "target", &["array-0", "small-0"], ReduceOp::Sum);
     assert_mismatch(&error, ("array-0", "f32[50, 1000]"), ("small-0", "f32[3]"));
-    // Also one that comes later.
+    // The same for a later one.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let late = scope.spawn(move || attempt(&client, "target", &["array", "late"], ReduceOp::Sum));
@@ -173,7 +174,8 @@ fn a_target_that_exists_is_refused() {
     let sources = ["source-0", "source-1", "source-2"];
     for (size, node) in [(4, 0), (4, 1), (200_000, 0), (200_000, 1)] {
         let name = format!("target-{size}-{node}");
-        // Another node knows of it when the directory does, which a small put does not wait for.
+        // Another node learns of the object from the directory, and a small put does not wait for
+        // the directory.
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
         let options = PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(node).put_with(&name, &bytes(1, size), options).unwrap();
@@ -186,7 +188,7 @@ fn a_target_that_exists_is_refused() {
         }
         assert!(cluster.client(2).get(&name, PATIENCE).unwrap()[..] == bytes(1, size)[..], "it stays");
     }
-    // Also one that another reduce is about to make.
+    // The same for the target of a running reduce.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let first = scope.spawn(move || {

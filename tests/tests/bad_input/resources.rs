@@ -1,4 +1,5 @@
-//! Limits of the process, and memory that others try to take away: errors that name the cause, and daemons that live on.
+//! Limits of the process, and attacks on its memory: errors that name the cause, and daemons that
+//! continue.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -17,10 +18,10 @@ use hoplite_tests::raw::RawClient;
 
 use super::PATIENCE;
 
-/// The time that what the store does not read is sent.
+/// Time to send bytes that the store does not read.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// Returns the command `program` below limits that `ulimit` sets, such as `-n 64`.
+/// Returns the command `program` below limits of `ulimit`, such as `-n 64`.
 fn limited(limits: &str, name: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "sh"]).arg(program(name));
@@ -160,7 +161,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let mut store = Daemon::start("flooded", &mut command);
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
-    // They take no answer, so that more can come than are served.
+    // They read no answer, so that more can connect than are served.
     let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned() };
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {
@@ -184,15 +185,15 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     cluster.assert_serves();
 }
 
-/// The private memory of a process that is resident, without what it shares.
+/// The resident private memory of a process.
 fn private_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Waits for memory to return, as long as the suite allows. The daemons look every few seconds, and
-/// the machine may be busy.
+/// Waits for memory to return, up to the limit of the suite. The daemons check every few seconds,
+/// and the machine may be busy.
 fn wait_until(is_back: impl Fn() -> bool) {
     while !is_back() {
         std::thread::sleep(Duration::from_millis(50));
@@ -227,7 +228,7 @@ fn requests_that_never_end_are_bounded_for_all_connections_of_a_user() {
     client.put("object", b"bytes").expect("others are served");
     assert_eq!(&client.get("object", PATIENCE).unwrap()[..], b"bytes");
     drop(unfinished);
-    // A list that needs the room which they had.
+    // This list needs the room that the flood had taken.
     let ids: Vec<String> = (0..20_000).map(|number| format!("{number:0>200}")).collect();
     assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
     wait_until(|| private_bytes(pid).saturating_sub(before) < 40 << 20);

@@ -1,4 +1,4 @@
-//! Sessions of collectives as no store would ask for them, and what members would not give, on the port between stores.
+//! Invalid messages for collectives, and invalid bytes of members, on the port between stores.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::net::TcpListener;
@@ -17,7 +17,7 @@ use prost::Message;
 use super::PATIENCE;
 
 const SIZE: usize = 200_000;
-/// How often a stream between members is begun before it is given up: once, and three times again.
+/// Attempts for a stream between members: one, and three retries.
 const ATTEMPTS: usize = 4;
 
 /// One store, with an object.
@@ -34,7 +34,8 @@ fn attempt(number: u64) -> Option<AttemptId> {
     Some(AttemptId { run: 1, number })
 }
 
-/// A session that makes sense: of store number 0, which has the object, and of a member that is at `address`.
+/// A valid collective of two members: store number 0, which has the object, and a member at
+/// `address`.
 fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
     let member = |node: &str, address| SessionMember { node: node.to_owned(), address, ranks: vec![] };
     Enlist {
@@ -60,7 +61,7 @@ fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
     }
 }
 
-/// The end that a store says, over keepalives.
+/// The store's end, after keepalives.
 fn ended(peer: &mut RawPeer) -> End {
     loop {
         let (kind, payload) = peer.hear().expect("the store answers");
@@ -71,7 +72,7 @@ fn ended(peer: &mut RawPeer) -> End {
     }
 }
 
-/// Waits until store number 0 has the object and nothing else.
+/// Waits until store number 0 holds only the object.
 fn await_no_target(cluster: &Cluster) {
     let client = cluster.client(0);
     await_that("the target gone", || {
@@ -161,7 +162,7 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
         assert_eq!(ended(&mut peer).outcome(), end::Outcome::Refused, "{what}");
         await_no_target(&cluster);
     }
-    // Who asks for a session that nobody knows, or that has what is for others.
+    // A request for an unknown collective, and one for the bytes of another member.
     let unknown =
         Take { target: right.target.clone(), put: 7, index: 1, offset_bytes: 1, trace: Bytes::new() };
     peer.say(Kind::Take, &unknown);
@@ -174,7 +175,7 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
     let _member = RawPeer::accepted(&listener);
     peer.say(Kind::Take, &Take { put: 3000, index: 0, offset_bytes: 0, ..unknown });
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy, "it is no member");
-    // Nobody needs it any more.
+    // The object is no longer needed.
     drop(coordinator);
     await_no_target(&cluster);
     cluster.assert_serves();

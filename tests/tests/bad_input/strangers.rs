@@ -1,4 +1,5 @@
-//! Crowds that never say who they are, and handshakes that stay half open: on every port of a cluster with a token.
+//! Crowds of anonymous peers, and handshakes that stay half open, on every port of a cluster with a
+//! token.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::VecDeque;
@@ -20,28 +21,30 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::PATIENCE;
 
-/// How many come to each port.
+/// The number of strangers at each port.
 const CROWD: usize = 10_000;
-/// How much a daemon may grow by them: a connection of gRPC has 34 KiB of buffers, and at most 1,024 may be half open.
+/// Most growth of a daemon: a connection of gRPC has 34 KiB of buffers, and at most 1,024 may be
+/// half open.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// How much the directory may grow while visitors say as much as they can: 64 connections with windows of 64 KiB, and the buffers
-/// of HTTP/2 for each.
+/// Most growth of the directory while visitors send as much as they can: 64 connections with
+/// windows of 64 KiB, and the buffers of HTTP/2 for each.
 const MAX_SHOUTED_BYTES: u64 = 32 << 20;
-/// How much a store may grow by handshakes of TLS: 256 at once, each with small buffers and the
-/// keys of the session.
+/// Most growth of a store by handshakes of TLS: 256 at once, each with small buffers and the keys
+/// of the session.
 const MAX_GROWTH_BY_TLS_BYTES: u64 = 32 << 20;
-/// A handshake lasts five seconds at most, or three for each part of a request of HTTP. A busy machine needs time to notice.
+/// A handshake lasts at most five seconds, or three seconds for each part of an HTTP request. A
+/// busy machine needs more time to notice.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A port that anybody reaches.
+/// A port that strangers can reach.
 struct Port {
     name: &'static str,
     address: SocketAddr,
-    /// How many of its connections may be half open.
+    /// Most half-open connections of the port.
     places: usize,
-    /// What somebody says who has not finished his introduction.
+    /// The first bytes of an unfinished introduction.
     beginning: Vec<u8>,
-    /// What counts those who are refused, and at whose metrics.
+    /// The counter of refused connections, and the address of its metrics.
     counter: &'static str,
     metrics: SocketAddr,
 }
@@ -70,7 +73,7 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
             name: "data plane",
             address: cluster.data_address(0).parse().unwrap(),
             places: 256,
-            // A hello of 1,000 bytes.
+            // A hello that announces 1,000 bytes.
             beginning: data_frame_claiming(Kind::Hello as u8, 1, 1000, b""),
             counter: "hoplite_store_malformed_connections_total",
             metrics: of_store,
@@ -79,7 +82,7 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
             name: "control plane",
             address: cluster.shard_addresses[0].parse().unwrap(),
             places: 1024,
-            // The preface, and a hello of 1,000 bytes.
+            // The preface, and a hello that announces 1,000 bytes.
             beginning: [&Preface::Grpc.bytes()[..], &1000_u32.to_le_bytes()].concat(),
             counter: "hoplite_directory_refused_connections_total",
             metrics: of_shard,
@@ -104,7 +107,7 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
     ]
 }
 
-/// Waits until the daemon closes the connection; what it has said before.
+/// Waits until the daemon closes the connection. Returns the number of its bytes.
 fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     stream.set_read_timeout(Some(patience)).unwrap();
     let mut said = Vec::new();
@@ -116,23 +119,24 @@ fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     }
 }
 
-/// Comes to `port` many times; every one who is turned away makes room for another.
-/// Returns those who still wait.
+/// Connects to `port` many times; each refused connection makes room for another. Returns the
+/// waiting connections.
 fn crowd(port: &Port) -> VecDeque<TcpStream> {
     let mut waiting = VecDeque::new();
     for number in 0..CROWD {
         let mut stream = TcpStream::connect(port.address).unwrap();
         if number % 2 == 1 {
-            // It may be too late already.
+            // The connection may be closed already.
             let _ = stream.write_all(&port.beginning);
         }
         waiting.push_back(stream);
-        // As many as are let in, and not so many more that they would wait in the queue of the kernel.
+        // As many connections as the daemon admits, and not many more, because these would wait in
+        // the queue of the kernel.
         if waiting.len() > port.places + 100 {
             await_end(&waiting.pop_front().unwrap(), PATIENCE);
         }
     }
-    // Those who belong here, or ask and go, are answered among all of these.
+    // Members, and visitors with short requests, are answered among all of these.
     assert_eq!(get(port.metrics, "/healthz").0, 200);
     waiting
 }
@@ -143,7 +147,7 @@ fn counted(port: &Port) -> f64 {
     found.unwrap_or_else(|| panic!("{} is not in {text}", port.counter)).parse().unwrap()
 }
 
-/// The memory of a daemon but for the arena, whose pages come as objects do.
+/// The memory of a daemon without the arena, whose pages are touched by objects.
 fn private_bytes(daemon: &Option<Daemon>) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.as_ref().unwrap().pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -187,7 +191,7 @@ fn a_handshake_that_stays_half_open_ends() {
     let ports = ports(&cluster);
     thread::scope(|scope| {
         for port in &ports {
-            // One says nothing more; the other one says a byte again and again, so that something always comes.
+            // One sends nothing more. The other sends a byte again and again.
             scope.spawn(|| {
                 let mut silent = TcpStream::connect(port.address).unwrap();
                 silent.write_all(&port.beginning).unwrap();
@@ -205,7 +209,7 @@ fn a_handshake_that_stays_half_open_ends() {
     cluster.assert_serves();
 }
 
-/// Has visitors of the directory, who may only ask for health, say as much as they can at once.
+/// Lets visitors, who may only request the health, send as much as they can.
 async fn shout(address: SocketAddr) -> usize {
     const CONNECTIONS: usize = 16;
     const CALLS: usize = 32;
@@ -244,7 +248,7 @@ fn what_visitors_say_is_not_kept() {
         peak
     });
     assert!(peak < MAX_SHOUTED_BYTES, "the directory grew by {peak} bytes");
-    // A short question is answered meanwhile and after.
+    // A short request is answered during the flood and afterwards.
     let healthy = runtime.block_on(async {
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         HealthClient::new(channel).check(HealthCheckRequest::default()).await
@@ -279,8 +283,7 @@ fn a_visitor_who_asks_and_never_reads_is_closed() {
     assert_eq!(cluster.shards[0].as_mut().unwrap().terminate(), 0);
 }
 
-/// The greeting of a client of TLS 1.3 (RFC 8446, section 4.1.2) that speaks the protocol of the
-/// data plane.
+/// The ClientHello of TLS 1.3 (RFC 8446, section 4.1.2) for the protocol of the data plane.
 fn hello_of_tls() -> Vec<u8> {
     let share = [&[0, 0x33, 0, 38, 0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
     let extensions = [

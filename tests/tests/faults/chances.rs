@@ -9,7 +9,7 @@ const ROUNDS: u64 = 10;
 const RECEIVERS: usize = 5;
 const SIZE: usize = 16 << 20;
 
-/// A number below `limit` that depends on all of these.
+/// A number below `limit` that depends on all arguments.
 fn random(seed: u64, round: u64, purpose: u64, limit: usize) -> usize {
     let numbers = bytes(seed ^ (round << 32) ^ (purpose << 48), 16);
     let number = u32::from_le_bytes(numbers[8..12].try_into().expect("four bytes"));

@@ -3,7 +3,7 @@
 //! * `stores`: senders, origins and the only holder of an object.
 //! * `workers`: application processes.
 //! * `shards`: the directory.
-//! * `races`: deletes, and gets that come before the put.
+//! * `races`: deletes, and gets before the put.
 //! * `chances`: a relay dies at a random moment, many times.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
@@ -18,7 +18,8 @@ use hoplite_client::blocking::ObjectWriter;
 use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, await_that};
 
-/// Begins to put `contents` under `id` on store number `node`, and writes so many bytes of it.
+/// Begins to put `contents` under `id` on store number `node`, and writes the first
+/// `written_bytes`.
 fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_bytes: usize) -> ObjectWriter {
     let size_bytes = contents.len() as u64;
     let mut writer = cluster.client(node).create(id, size_bytes, PutOptions::default()).unwrap();
@@ -26,14 +27,14 @@ fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_byte
     writer
 }
 
-/// Writes the rest of it.
+/// Writes the remaining bytes.
 fn finish(mut writer: ObjectWriter, contents: &[u8]) -> hoplite_client::Result<()> {
     let written_bytes = usize::try_from(writer.written_bytes()).unwrap();
     writer.write(&contents[written_bytes..])?;
     writer.seal()
 }
 
-/// Waits until store number `node` has received so many bytes in all.
+/// Waits until store number `node` has received `bytes` bytes in all.
 fn await_received(cluster: &Cluster, node: usize, bytes: usize) {
     let client = cluster.client(node);
     await_that("bytes received", || client.status().unwrap().received_bytes >= bytes as u64);

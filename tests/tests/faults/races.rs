@@ -1,4 +1,4 @@
-//! Deletes of what is on its way, and gets that come before the put.
+//! Deletes of objects in transfer, and gets before the put.
 
 use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that, refusal};
@@ -86,7 +86,7 @@ fn gets_before_the_put_get_it() {
         let cluster = Cluster::of(nodes);
         let expected = bytes(4, size);
         std::thread::scope(|scope| {
-            // Also on the node itself, twice.
+            // The producing node gets it too, twice.
             let receivers = gets(scope, &cluster, (0..nodes).chain([0]), "object");
             await_that("the gets to wait", || {
                 cluster.client(1).status().unwrap().shards[0].waiting_queries == 4

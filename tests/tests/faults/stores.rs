@@ -45,12 +45,13 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     let expected = bytes(2, 4 << 20);
     cluster.client(0).put("object", &expected).unwrap();
     cluster.client(1).get("object", PATIENCE).unwrap();
-    // The receiver hears of its last byte before the directory does.
+    // The receiver learns of its last byte before the directory does.
     await_that("both are known to be complete, and free", || {
         let grants = cluster.client(2).describe("object").unwrap().grants;
         grants.len() == 1 && grants.iter().all(|grant| grant.outcome.is_some())
     });
-    // Frozen, so that the origin dies while somebody pulls from it: each of the complete copies serves one receiver.
+    // Frozen, so that the origin dies during a pull from it: each complete copy serves one
+    // receiver.
     for holder in 0..2 {
         cluster.store(holder).signal(Signal::STOP);
     }
@@ -129,7 +130,8 @@ fn an_object_whose_only_holder_dies_is_lost() {
     }
     assert!(asked.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
     assert_eq!(&cluster.client(2).get("small", PATIENCE).unwrap()[..], b"inline", "the directory has it");
-    // The ids are free for new objects. The directory must have heard of them, for it remembers the loss until then.
+    // The ids are free for new objects. The puts wait for the directory, which remembers the loss
+    // until then.
     for id in ["half", "complete"] {
         let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(1).put_with(id, b"new", confirmed).unwrap();
@@ -153,7 +155,7 @@ fn a_copy_that_replaces_a_pinned_one_is_pinned() {
     assert_eq!(keeper.status().unwrap().pinned_bytes, 0);
     cluster.kill_store(0);
     await_that("the promotion", || keeper.status().unwrap().pinned_bytes > size as u64);
-    // Room for one more object beside it: each of these makes the one before go.
+    // Room for one more object. Each of these evicts the previous one.
     for round in 0..4 {
         let id = format!("filler-{round}");
         cluster.client(2).put(&id, &bytes(round, 2 * size)).unwrap();

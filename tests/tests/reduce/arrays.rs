@@ -1,35 +1,36 @@
-//! Arrays whose reductions are known, in the fewest words: element by element, in numbers that hold every integer exactly.
+//! Arrays with known reductions, computed element by element in numbers that hold every integer
+//! exactly.
 
 use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
 
 /// Numbered arrays of one type and length.
 ///
-/// Integers are anything that the type holds, so that sums wrap around. Floats are small whole numbers, so that their sums and
-/// products are exact, in whichever order they are made.
+/// Integers cover the whole range of the type, so that sums wrap around. Floats are small whole
+/// numbers, so that their sums and products are exact in any order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrays {
     pub(crate) dtype: Dtype,
-    /// The number of elements that each of them has.
+    /// The number of elements of each array.
     pub(crate) length: usize,
 }
 
 impl Arrays {
-    /// Arrays of f32 that take so many bytes.
+    /// Arrays of f32 with `size_bytes` bytes.
     pub(crate) const fn of_bytes(size_bytes: usize) -> Self {
         Self { dtype: Dtype::F32, length: size_bytes / 4 }
     }
 
-    /// Returns the number of bytes that each of them takes.
+    /// Returns the size of each array in bytes.
     pub(crate) fn size_bytes(self) -> u64 {
         self.length as u64 * self.dtype.size_bytes()
     }
 
-    /// The contents of one of them.
+    /// The contents of array `number`.
     pub(crate) fn bytes(self, number: u64) -> Vec<u8> {
         (0..self.length).flat_map(|index| self.encoded(self.element(number, index))).collect()
     }
 
-    /// What some of them are reduced to.
+    /// The reduction of the arrays `numbers`.
     pub(crate) fn reduced(self, op: ReduceOp, numbers: &[u64]) -> Vec<u8> {
         let elements = (0..self.length).map(|index| {
             let elements = numbers.iter().map(|number| self.element(*number, index));
@@ -38,14 +39,15 @@ impl Arrays {
         elements.flat_map(|element| self.encoded(element)).collect()
     }
 
-    /// The options of a put of one of them.
+    /// The options of a put of an array.
     pub(crate) fn options(self) -> PutOptions {
         let metadata =
             Metadata { dtype: self.dtype, shape: Some(vec![self.length as u64]), ..Metadata::default() };
         PutOptions { metadata, ..PutOptions::default() }
     }
 
-    /// An element that depends on all of these, so that one that is misplaced, missing or counted twice is noticed.
+    /// An element that depends on all arguments, so that a misplaced, missing or duplicate one is
+    /// noticed.
     fn element(self, number: u64, index: usize) -> i128 {
         let mut random = (number << 32 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random = (random ^ (random >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -70,7 +72,7 @@ impl Arrays {
         let bits: u64 = match self.dtype {
             Dtype::F64 => (number as f64).to_bits(),
             Dtype::F32 => single.into(),
-            // Whole numbers up to 256 fit into eight binary digits, the first of which is not written.
+            // Whole numbers up to 256 fit into eight binary digits, the first of which is implicit.
             Dtype::Bf16 => (single >> 16).into(),
             // The exponent has five bits instead of eight, the fraction ten instead of 23.
             Dtype::F16 if number == 0 => 0,

@@ -1,4 +1,4 @@
-//! Allreduce, gather and allgather among real nodes, which join in any order.
+//! Allreduce, gather and allgather among real nodes, with any order of arrival.
 
 use std::thread::scope;
 
@@ -16,7 +16,7 @@ fn shuffled(seed: u64, count: usize) -> Vec<usize> {
     ranks
 }
 
-/// Lets participants join one after the other, each with the array of its number, and checks what all of them get.
+/// Lets participants join one after another, each with the array of its number. Checks all results.
 fn allreduce(cluster: &Cluster, target: &str, arrays: Arrays, order: &[usize], options: &AllreduceOptions) {
     let all: Vec<u64> = (0..order.len() as u64).collect();
     let expected = arrays.reduced(options.op, &all);
@@ -25,7 +25,7 @@ fn allreduce(cluster: &Cluster, target: &str, arrays: Arrays, order: &[usize], o
             .iter()
             .map(|rank| {
                 let (client, sources, options) = (cluster.client(*rank), ids(&all), options.clone());
-                // Every other one puts its array only after it has called.
+                // Every other participant puts its array only after the call.
                 let puts_first = rank.is_multiple_of(2);
                 if puts_first {
                     put(cluster, *rank, arrays, *rank as u64);
@@ -63,8 +63,8 @@ fn all_participants_of_an_allreduce_get_the_same() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Lets the participants of an allreduce of 4 MiB join in an order that depends on the seed; returns how many bytes each of them
-/// received, and sent.
+/// Lets the participants of an allreduce of 4 MiB join in an order that depends on the seed.
+/// Returns the received and sent bytes of each.
 fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
     let mut cluster = Cluster::start(chained(participants));
     let arrays = Arrays::of_bytes(4 * MIB);
@@ -81,7 +81,7 @@ fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
             scope.spawn(move || client.allreduce("target", sources, rank, AllreduceOptions::default()))
         };
         let calls: Vec<_> = order.iter().map(call).collect();
-        // Nothing is written before everybody takes from its neighbour.
+        // No source is written before all participants take from their neighbours.
         for rank in 0..participants {
             let client = cluster.client(rank);
             await_that("the ring is closed", || client.status().unwrap().serves > 0);
@@ -106,7 +106,7 @@ fn an_allreduce_moves_what_a_ring_does_at_each_node() {
         let ring = 2 * 4 * MIB as u64 * (participants as u64 - 1) / participants as u64;
         let moved = traffic(participants, seed);
         eprintln!("{participants} participants, in and out: {moved:?}; a ring: {ring}");
-        // Parts are of whole cache lines.
+        // Parts are whole cache lines.
         let limit = ring + 64 * 2 * participants as u64;
         assert!(moved.iter().flatten().all(|bytes| *bytes <= limit), "{moved:?}");
         let all_received: u64 = moved.iter().map(|[received, _]| received).sum();
@@ -120,7 +120,7 @@ fn an_allreduce_whose_participant_dies_fails_for_all() {
     for rank in 0..2 {
         put(&cluster, rank, LARGE, rank as u64);
     }
-    // Less than the first part, so that nothing is complete.
+    // Less than the first part, so that no part is complete.
     let mut unfinished = Unfinished::begin(&cluster, 2, LARGE, 2);
     unfinished.write_to(MIB / 4).unwrap();
     scope(|scope| {

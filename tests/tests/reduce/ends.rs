@@ -1,4 +1,4 @@
-//! Reduces that are given up, and memory that is short.
+//! Aborted reduces, and lack of memory.
 
 use hoplite_client::{PutOptions, ReduceOptions};
 use hoplite_core::error::Missing;
@@ -40,7 +40,7 @@ fn the_hops_of_a_client_that_dies_end() {
 fn a_delete_of_the_target_ends_the_reduce() {
     let mut cluster = Cluster::start(chained(4));
     let unfinished = halves(&cluster, 3);
-    // Also from a node that has no part in it, and before anything is there to be deleted.
+    // Also from a node without a part in it, and before there is an object to delete.
     for (node, is_begun) in [(0, true), (1, true), (3, true), (0, false), (3, false)] {
         std::thread::scope(|scope| {
             let missing = if is_begun { 3 } else { 4 };
@@ -51,7 +51,7 @@ fn a_delete_of_the_target_ends_the_reduce() {
                 await_that("the first hop", || cluster.client(2).status().unwrap().copies == 2);
             }
             let deleted = cluster.client(node).delete(["target"], PATIENCE).unwrap();
-            // Elsewhere nobody knows an object that has not begun.
+            // Other nodes do not know an object that has not begun.
             assert_eq!(deleted, usize::from(is_begun || node == 0));
             let error = refusal(running.join().unwrap());
             assert!(matches!(&error, ObjectError::Deleted { id } if id.as_bytes() == b"target"), "{error}");
@@ -101,13 +101,13 @@ fn a_reduce_names_the_source_that_no_store_offers() {
 #[test]
 fn a_store_without_room_for_the_output_of_a_hop_is_done_without() {
     let mut plan = chained(4);
-    // Room for its source only.
+    // Room only for its source.
     plan.memory_of = [(2, "3MiB".to_owned())].into();
     let mut cluster = Cluster::start(plan);
     for node in 1..=3 {
         put(&cluster, node, LARGE, node as u64);
     }
-    // The hop waits for room for half of that.
+    // The hop waits for room for half of the timeout.
     let timeout = Duration::from_secs(3);
     let joined = cluster.client(0).reduce_with("target", ids(&[1, 2, 3]), within(timeout)).unwrap();
     assert_eq!(joined.len(), 3);

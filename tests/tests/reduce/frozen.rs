@@ -1,4 +1,4 @@
-//! Allreduces whose coordinator freezes at a known byte, and comes back; and members that have no room.
+//! Allreduces whose coordinator freezes at a known byte and comes back, and members without room.
 
 use std::thread::sleep;
 
@@ -10,24 +10,25 @@ use super::links::{END, FIRST_HALF, GIVER, TAKER, call, disturbed, linked, sum};
 use super::*;
 
 const COORDINATOR: usize = 0;
-/// Less than a peer may be silent.
+/// Shorter than a peer may be silent.
 const SHORT: Duration = Duration::from_millis(1500);
-/// Longer than a peer may be silent, and longer than the directory takes a store for alive that says nothing.
+/// Longer than a peer may be silent, and longer than the directory keeps a silent store.
 const LONG: Duration = Duration::from_secs(9);
 
-/// What the coordinator is doing when it freezes.
+/// The phase in which the coordinator freezes.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// A member has not got its plan.
+    /// A member lacks its plan.
     Plan,
     Exchange,
     /// The coordinator's own member lacks its last bytes.
     BeforeCommit,
-    /// One member has neither its last bytes nor the word of the coordinator, who has answered its own participant.
+    /// One member lacks its last bytes and the commit. The coordinator has answered its own
+    /// participant.
     AfterCommit,
 }
 
-/// Has the coordinator freeze for so long; answers what the ranks get.
+/// Freezes the coordinator for a time. Returns the results of the ranks.
 fn frozen(
     (cluster, links): (&mut Cluster, &Links),
     target: &str,
@@ -44,7 +45,7 @@ fn frozen(
     disturbed(cluster, target, |cluster| {
         links.await_held(from, to);
         if matches!(phase, Phase::AfterCommit) {
-            // What it gives its successor passes, but no word to this member.
+            // Its bytes for the successor pass, but no message to this member.
             links.hold(COORDINATOR, TAKER, 0);
             let client = cluster.client(COORDINATOR);
             await_that("the decision", || client.contains(target).unwrap());
@@ -59,7 +60,7 @@ fn frozen(
     })
 }
 
-/// Checks that nobody has anything but the sum, and that the cluster is as good as before.
+/// Checks that every result is the sum or an expected failure, and that the cluster still works.
 fn check(cluster: &mut Cluster, links: &Links, results: Vec<Result<Vec<u8>>>, may_fail: &[usize]) {
     for (rank, result) in results.into_iter().enumerate() {
         match result {
@@ -120,7 +121,7 @@ fn what_a_coordinator_has_decided_stands_though_it_freezes() {
 
 #[test]
 fn a_member_without_room_does_not_keep_the_others_from_the_target() {
-    // Room for its source only.
+    // Room only for its source.
     let plan = Plan { memory_of: [(2, "3MiB".to_owned())].into(), ..chained(3) };
     let mut cluster = Cluster::start(plan);
     for rank in 0..3 {
@@ -142,7 +143,7 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
             }
         }
         let plan = record(&cluster, 0, target).plan;
-        // Its own refusal, or that of a neighbour which finds nothing to take there.
+        // Its own refusal, or that of a neighbour that cannot take its bytes.
         assert!(plan.contains("no session, since member"), "{plan}");
         cluster.client(0).delete([target], PATIENCE).unwrap();
     }
@@ -151,7 +152,7 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
 
 #[test]
 fn a_full_store_at_rank_0_ends_an_allreduce_at_all_ranks() {
-    // Room for its source only.
+    // Room only for its source.
     let plan = Plan { memory_of: [(0, "3MiB".to_owned())].into(), ..chained(3) };
     let mut cluster = Cluster::start(plan);
     for rank in 0..3 {
@@ -175,11 +176,11 @@ fn a_full_store_at_rank_0_ends_an_allreduce_at_all_ranks() {
 #[test]
 fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
     let links = Links::new(2);
-    // Room for two sources, something else, and one target.
+    // Room for two sources, another object, and one target.
     let plan = Plan { memory: "9MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);
     links.attach(&cluster);
-    // Each store coordinates one: the node of rank k is that of the source.
+    // Each store coordinates one allreduce: rank k runs on the node of its source.
     let rounds = [("one", [(0, 0), (1, 1)]), ("other", [(1, 2), (0, 3)])];
     for (node, number) in rounds.iter().flat_map(|(_, ranks)| ranks) {
         put(&cluster, *node, LARGE, *number);
@@ -205,7 +206,8 @@ fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed(
             await_that("its own session has taken the room", || client.status().unwrap().copies == 4);
         }
         links.open();
-        // One is given up at least, which may be what the other one waits for; what is done instead waits for room too.
+        // At least one is aborted, and the other may wait for it. The replacement waits for room
+        // too.
         await_that("no session", || {
             rounds.iter().enumerate().any(|(node, (target, _))| {
                 let record = cluster.client(node).describe(*target).unwrap().reduce;

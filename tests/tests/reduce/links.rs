@@ -1,4 +1,5 @@
-//! Allreduces and exchanges of parts whose links or members fail at a known byte: all that goes between stores passes [`Links`].
+//! Allreduces and exchanges whose links or members fail at a known byte. All bytes between stores
+//! pass [`Links`].
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 
@@ -10,16 +11,17 @@ use super::*;
 
 const ALL: [u64; 3] = [0, 1, 2];
 
-/// In the ring of three, member 1 gives to member 2, which gives to member 0. Each stream has 4/3 of 2 MiB.
+/// In the ring of three, member 1 gives to member 2, which gives to member 0. Each stream has 4/3
+/// of 2 MiB.
 pub(super) const GIVER: usize = 1;
 pub(super) const TAKER: usize = 2;
 pub(super) const FIRST_HALF: u64 = 700_000;
 const TURN: u64 = 1_400_000;
 const SECOND_HALF: u64 = 2_100_000;
-/// All but the end of a stream: its taker is the only one that has not all bytes.
+/// All bytes of a stream except its end: only its taker lacks bytes.
 pub(super) const END: u64 = 2_700_000;
 
-/// So many stores, each with the source of a rank.
+/// This number of stores, each with the source of a rank.
 pub(super) fn linked(nodes: usize) -> (Cluster, Links) {
     let links = Links::new(nodes);
     let cluster = Cluster::start(Plan { advertised: links.addresses(), ..chained(nodes) });
@@ -43,7 +45,7 @@ pub(super) fn call<'scope>(
     scope.spawn(move || client.allreduce(target, ids(&ALL), rank, options))
 }
 
-/// Has all three ranks call, and `disturb` happen meanwhile; answers what they get.
+/// Lets all three ranks call, and calls `disturb` in the meantime. Returns the results.
 pub(super) fn disturbed(
     cluster: &mut Cluster,
     target: &str,
@@ -96,7 +98,8 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
                 links.open();
             });
             assert_sums(results);
-            // A member may leave when it has handed over all that it gives: what of that is lost on the way is got otherwise.
+            // A member may leave after it has sent all its bytes. Bytes that are lost on the way
+            // are fetched from others.
             if !is_broken || at < TURN {
                 let plan = record(&cluster, 0, &target).plan;
                 assert!(plan.starts_with("ring of 3"), "{at}, {is_broken}: {plan}");
@@ -133,14 +136,15 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
         links.hold(GIVER, TAKER, at);
         let results = disturbed(&mut cluster, "target", |_| {
             links.await_held(GIVER, TAKER);
-            // That of the plan too: the member takes itself for abandoned.
+            // This also breaks the connection of the plan, and the member takes itself for
+            // abandoned.
             links.reset(0, TAKER);
             links.reset(0, GIVER);
             links.open();
         });
         assert_sums(results);
         let plan = record(&cluster, 0, "target").plan;
-        // Near the end it may be over before.
+        // Near the end, the allreduce may be complete earlier.
         assert!(at == END || plan.contains("could not be reached"), "{plan}");
         cluster.client(0).delete(["target"], PATIENCE).unwrap();
     }
@@ -149,7 +153,8 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
 
 #[test]
 fn when_a_member_dies_the_others_are_told_or_have_it_already() {
-    // Held up from whom to whom and where, who dies then: before there is a plan, in each half, at the turn.
+    // The direction and the position of held bytes, and the victim: before there is a plan, in each
+    // half, and at the turn.
     let moments = [
         ((0, TAKER), 0, TAKER),
         ((GIVER, TAKER), 0, GIVER),
@@ -169,7 +174,8 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
         });
         for (rank, result) in results.into_iter().enumerate() {
             match result {
-                // Nobody needed anything of the victim any more, and its own participant may have been quicker than its end.
+                // The victim's bytes were no longer needed, and its own participant may have been
+                // faster than its end.
                 Ok(got) => assert!(got == sum() && at == SECOND_HALF, "{rank}, {at}"),
                 Err(_) if rank == victim => {}
                 Err(_) => assert_lost(result),
@@ -181,7 +187,8 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
     }
 }
 
-/// Has all three ranks call, and all but `last` get the target. Then `disturb` happens; answers what the last one gets.
+/// Lets all three ranks call, and all except `last` get the target. Then calls `disturb`. Returns
+/// the result of the last rank.
 fn lacking(
     cluster: &mut Cluster,
     links: &Links,
@@ -211,7 +218,7 @@ fn lacking(
 
 #[test]
 fn after_the_first_has_all_bytes_the_others_get_the_same_from_whoever_is_left() {
-    // Who lacks the end, and who dies then.
+    // The rank that lacks the end, and the victim.
     for (last, victim) in [(TAKER, GIVER), (GIVER, TAKER)] {
         let (mut cluster, links) = linked(3);
         let got = lacking(&mut cluster, &links, last, |cluster| cluster.kill_store(victim));
@@ -292,7 +299,7 @@ fn after_a_member_that_has_it_is_cut_off_the_others_have_the_same() {
         let [first, second, last] = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
         assert_sums([first.join().unwrap(), second.join().unwrap()]);
         links.isolate(GIVER);
-        // It is left for its silence.
+        // The others leave it because it is silent.
         assert_sums([last.join().unwrap()]);
     });
     links.open();
@@ -360,7 +367,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 let got = other.join().unwrap();
                 match (rank, dies) {
                     (0, true) => assert_lost(got),
-                    // Rank 0 tells the others why it has failed.
+                    // Rank 0 reports its failure to the others.
                     (0, false) => {
                         let error = refusal(got);
                         assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
@@ -412,7 +419,7 @@ fn two_exchanges_that_hold_the_room_which_the_other_one_waits_for_both_succeed()
     let plan = Plan { memory: "7MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);
     links.attach(&cluster);
-    // Each store coordinates one: the node of rank k is that of the source.
+    // Each store coordinates one exchange: rank k runs on the node of its source.
     let rounds = [("one", [(0, 0), (1, 1)]), ("other", [(1, 2), (0, 3)])];
     for (node, number) in rounds.iter().flat_map(|(_, ranks)| ranks) {
         put(&cluster, *node, LARGE, *number);
@@ -473,7 +480,7 @@ fn no_connection_is_left_of_those_that_broke() {
         }
     }
     for (node, before) in before.into_iter().enumerate() {
-        // Those to peers are pooled, and clients come and go.
+        // Connections to peers are pooled, and clients come and go.
         let spare = 4;
         await_that("no more connections", || open_files(&mut cluster, node) <= before + spare);
     }

@@ -1,4 +1,4 @@
-//! Participants of collectives that disagree, are none, or call again.
+//! Participants of collectives that disagree, have an invalid rank, or call again.
 
 use std::thread::scope;
 
@@ -22,8 +22,8 @@ fn with_sources() -> Cluster {
     cluster
 }
 
-/// Has rank 1 call for something, and ranks 0 and 2 for the sum of all; answers what they get. Links hold up what they make until
-/// then, so that all have called in time.
+/// Rank 1 calls with other arguments, and ranks 0 and 2 for the sum of all. Returns the results.
+/// Links hold the exchanged bytes back until all have called.
 fn disagreeing(
     cluster: &Cluster,
     target: &str,
@@ -88,8 +88,8 @@ fn who_comes_after_a_disagreement_was_told_is_told_too() {
     links.open();
     let error = refusal(call(2, options()));
     assert!(error.to_string().contains("a participant asks for max"), "{error}");
-    // They may all try again under the same name. What was said of the first attempt may be on its way still, to a rank, or to rank 0
-    // for all.
+    // All may retry under the same name. The error of the first attempt may still be on its way, to
+    // a rank, or to rank 0 for all.
     let again = |rank: usize| {
         let is_of_first = |result: &Result<_>| match result {
             Err(Error::Object(error @ ObjectError::TypeMismatch { .. })) => {
@@ -140,7 +140,8 @@ fn sources_that_do_not_go_together_are_named_at_all_ranks() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Small sources go through one store, where nobody compares before there is a target what the ranks want.
+/// Small sources go through one store. The ranks' arguments are compared only when there is a
+/// target.
 #[test]
 fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want() {
     let mut cluster = Cluster::start(chained(3));
@@ -190,7 +191,7 @@ fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
         let call = &call;
         scope(|scope| {
             let [first, second] = [0, 1].map(|rank| scope.spawn(move || call(rank)));
-            // Rank 1 may join late itself, and is then told as late as late ranks are looked for.
+            // Rank 1 may join late itself, and then learns of it only when late ranks are checked.
             let first = first.join().unwrap();
             put(&cluster, 2, usual, 2);
             let last = call(2);
@@ -239,7 +240,7 @@ fn a_rank_that_calls_again_gets_the_same_or_is_told_that_it_was_done() {
         move || client.allreduce("target", ids(&ALL), rank, options())
     };
     scope(|scope| {
-        // All but rank 0 twice, at the same time.
+        // All except rank 0 twice, at the same time.
         let calls = [0, 1, 1, 2, 2].map(|rank| scope.spawn(call(rank)));
         for result in calls.into_iter().map(|call| call.join().unwrap()) {
             assert!(result.unwrap() == expected);
@@ -272,7 +273,7 @@ fn more_ranks_than_a_session_takes_do_without_one() {
         }
     });
     let plan = record(&cluster, 0, "target").plan;
-    // The news of so many may take longer than late ones are waited for.
+    // The announcements of so many ranks may take longer than the wait for late ones.
     let reasons = ["there are too many members", "not all sources came in time"];
     assert!(reasons.iter().any(|reason| plan.contains(&format!("no session, since {reason}"))), "{plan}");
     assert_nothing_left(&mut cluster);

@@ -1,19 +1,20 @@
-//! Reduces with real daemons and sockets. Sources that are written in part hold a reduce where a test wants it.
+//! Reduces with real daemons and sockets. Partly written sources stop a reduce where a test needs
+//! it.
 //!
 //! * `results`: sizes, types, operations, orders, places and counts of sources.
 //! * `streams`: sources that come late or slowly, and reduces of reduces.
 //! * `sources`: sources that are deleted, or whose producer dies.
 //! * `stores`: nodes of a chain that die or freeze, and the coordinator.
-//! * `ends`: reduces that are given up, and memory that is short.
+//! * `ends`: aborted reduces, and lack of memory.
 //! * `shards`: the directory in the middle of a reduce.
 //! * `chances`: a node dies at a random moment, many times.
 //! * `collectives`: allreduce, gather and allgather.
-//! * `parts`: reduce_scatter and allgather by sessions.
+//! * `parts`: reduce_scatter and allgather as collectives among stores.
 //! * `sessions`: allreduces whose members, coordinator or participants fail, or disagree.
 //! * `links`: the same at a known byte, over links that fail.
 //! * `frozen`: coordinators that freeze at a known byte, and members without room.
-//! * `inspected`: what stores say of an allreduce, while it goes on and afterwards.
-//! * `mistakes`: participants that disagree, or are none.
+//! * `inspected`: reports of stores about an allreduce, during it and afterwards.
+//! * `mistakes`: participants that disagree, or have an invalid rank.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod arrays;
@@ -44,11 +45,11 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use arrays::Arrays;
 
 const MIB: usize = 1 << 20;
-/// Arrays that take long enough to be caught in the middle.
+/// Arrays that take long enough to be interrupted.
 const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
 
-/// Stores with little memory, and a directory with little patience for those that are away. The links are said to be such
-/// that sources of 2 MiB are arranged in a chain, in the order of the list.
+/// Stores with little memory, and a directory with a short grace for absent nodes. The configured
+/// links make a chain of sources of 2 MiB, in the order of the list.
 fn chained(nodes: usize) -> Plan {
     let all = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();
     Plan {
@@ -69,7 +70,7 @@ fn ids(numbers: &[u64]) -> Vec<String> {
     numbers.iter().copied().map(id).collect()
 }
 
-/// Which arrays were reduced.
+/// The numbers of the reduced arrays.
 fn numbers(joined: &[ObjectId]) -> Vec<u64> {
     let number = |id: &ObjectId| id.to_string().strip_prefix("array-")?.parse().ok();
     joined.iter().map(|id| number(id).unwrap_or_else(|| panic!("{id} is no source"))).collect()
@@ -87,7 +88,7 @@ struct Unfinished {
 }
 
 impl Unfinished {
-    /// Begins to put an array on store number `node`, and writes nothing yet.
+    /// Begins to put an array on store number `node`, without any bytes.
     fn begin(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) -> Self {
         let contents = arrays.bytes(number);
         let client = cluster.client(node);
@@ -115,7 +116,8 @@ impl Unfinished {
     }
 }
 
-/// Begins to put arrays number 1 to `nodes` on the stores of the same numbers, and writes half of each.
+/// Begins to put arrays number 1 to `nodes` on the stores of the same numbers, and writes half of
+/// each.
 fn halves(cluster: &Cluster, nodes: usize) -> Vec<Unfinished> {
     (1..=nodes).map(|node| Unfinished::half(cluster, node, LARGE, node as u64)).collect()
 }
@@ -124,7 +126,7 @@ fn finish_all(unfinished: impl IntoIterator<Item = Unfinished>) {
     unfinished.into_iter().for_each(|unfinished| unfinished.finish().unwrap());
 }
 
-/// A reduce that runs in a thread of its own.
+/// A reduce in a separate thread.
 type Running<'scope> = ScopedJoinHandle<'scope, Result<Vec<ObjectId>>>;
 
 /// Starts to reduce arrays into `target`, on store number `node`.
@@ -161,17 +163,17 @@ fn assert_reduced(
     }
 }
 
-/// Checks that `target` is the sum of these arrays, on all nodes that run.
+/// Checks that `target` is the sum of these arrays, on all running nodes.
 fn assert_sum(cluster: &Cluster, target: &str, numbers: &[u64]) {
     assert_reduced(cluster, running(cluster), target, (LARGE, ReduceOp::Sum), numbers);
 }
 
-/// The stores that run.
+/// The running stores.
 fn running(cluster: &Cluster) -> Vec<usize> {
     (0..cluster.stores.len()).filter(|node| cluster.stores[*node].is_some()).collect()
 }
 
-/// Reads from the front of an object until `end` bytes are there.
+/// Reads from the front of an object until `end` bytes have arrived.
 fn read_to(reader: &mut ObjectReader, end: usize) -> Vec<u8> {
     let mut bytes = vec![0; end];
     let mut length = 0;
@@ -181,7 +183,8 @@ fn read_to(reader: &mut ObjectReader, end: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until half of the sum of arrays 1 to `nodes` is at store number `node`; returns the reader that has read it.
+/// Waits until half of the sum of arrays 1 to `nodes` is at store number `node`. Returns the reader
+/// that has read it.
 fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> ObjectReader {
     let mut reader = cluster.client(node).get_reader(target, PATIENCE).unwrap();
     let half = LARGE.bytes(0).len() / 2;
@@ -190,18 +193,18 @@ fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> 
     reader
 }
 
-/// Waits until what this reader has read is known to be wrong.
+/// Waits until the bytes of this reader are declared wrong.
 fn await_superseded(mut reader: ObjectReader) {
     let error = refusal(reader.read(&mut [0; 10], PATIENCE));
     assert!(matches!(error, ObjectError::Superseded { .. }), "{error}");
 }
 
-/// How the reduce that made `target` went, as store number `node` remembers, which coordinated it.
+/// The record of the reduce of `target` at its coordinator, store number `node`.
 fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
     cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
 }
 
-/// Waits until the coordinator says that it does without a member, which has been silent for too long.
+/// Waits until the coordinator continues without a member that was silent for too long.
 fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
     let client = cluster.client(coordinator);
     await_that(plan, || {
@@ -209,7 +212,7 @@ fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &st
     });
 }
 
-/// Waits until each store has the copies that the directory knows of and no others: no hop keeps anything.
+/// Waits until each store has exactly the copies that the directory knows, so that no hop is left.
 fn await_no_hops(cluster: &Cluster) {
     let watcher = cluster.client(running(cluster)[0]);
     for node in running(cluster) {
@@ -224,7 +227,7 @@ fn await_no_hops(cluster: &Cluster) {
     }
 }
 
-/// Waits until no store performs or coordinates anything.
+/// Waits until no store performs or coordinates a reduce.
 fn await_idle(cluster: &Cluster) {
     for node in running(cluster) {
         let client = cluster.client(node);
@@ -235,7 +238,7 @@ fn await_idle(cluster: &Cluster) {
     }
 }
 
-/// Checks that no reduce has left anything: memory, a hop, a session, a daemon that does not serve.
+/// Checks that no reduce has left memory, a hop or a collective, and that all daemons serve.
 fn assert_nothing_left(cluster: &mut Cluster) {
     await_no_hops(cluster);
     await_idle(cluster);

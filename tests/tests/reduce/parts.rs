@@ -1,4 +1,4 @@
-//! Reduce-scatter and allgather among real nodes: by sessions, and where these cannot be.
+//! Reduce-scatter and allgather among real nodes: as collectives among stores, and without.
 
 use std::thread::{ScopedJoinHandle, scope};
 
@@ -21,7 +21,7 @@ fn options() -> AllreduceOptions {
 }
 
 impl Way {
-    /// What a rank gets.
+    /// Makes the call of a rank; returns its result.
     fn call(self, client: &Client, arrays: Arrays, all: &[u64], rank: usize) -> Result<Vec<u8>> {
         match self {
             Self::ReduceScatter => client.reduce_scatter("target", ids(all), rank, options()),
@@ -45,7 +45,7 @@ impl Way {
         scope.spawn(move || self.call(&client, arrays, all, rank))
     }
 
-    /// What it should get.
+    /// The expected result of a rank.
     fn expected(self, arrays: Arrays, all: &[u64], rank: usize) -> Vec<u8> {
         match self {
             Self::ReduceScatter => {
@@ -58,7 +58,7 @@ impl Way {
     }
 }
 
-/// Waits until the object is there that says that a collective is over, and deletes it.
+/// Waits for the object that marks the end of a collective, and deletes it.
 fn delete_target(cluster: &Cluster) {
     let target = cluster.client(running(cluster)[0]).get("target", PATIENCE).unwrap();
     assert!(target.is_empty());
@@ -83,7 +83,7 @@ fn each_rank_gets_its_parts_from_the_ring() {
             scope(|scope| {
                 let call = |rank| way.start(scope, &cluster, rank, (arrays, &all, rank));
                 let others: Vec<_> = (1..nodes).map(call).collect();
-                // Rank 0 calls last, so that all have joined before anybody has its parts.
+                // Rank 0 calls last, so that all have joined before any rank has its parts.
                 let client = cluster.client(0);
                 await_that("the others have joined", || {
                     client.status().unwrap().shards[0].waiting_queries == others.len() as u64
@@ -181,7 +181,7 @@ fn a_late_rank_makes_the_others_do_it_each_by_itself() {
             put(&cluster, 0, arrays, 0);
             put(&cluster, 1, arrays, 1);
             let first = [0, 1].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
-            // Said only when it was decided that there will be no session.
+            // The store reports this only after the decision against a collective.
             let target = cluster.client(1).get("target", PATIENCE).unwrap();
             assert!(target.is_empty());
             put(&cluster, 2, arrays, 2);
@@ -223,8 +223,8 @@ fn a_rank_may_call_elsewhere_than_where_its_source_is() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Three nodes, each with half a source, among which an exchange has begun; `disturb` is done to it. Answers what the ranks get. A
-/// store is taken for lost when it has been away for `node_grace`.
+/// Three nodes, each with half a source, among which an exchange has begun. Calls `disturb` on it,
+/// and returns the results of the ranks. The directory counts a store as lost after `node_grace`.
 fn disturbed(
     way: Way,
     node_grace: &str,

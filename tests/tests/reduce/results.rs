@@ -1,4 +1,4 @@
-//! What comes out, for arrays of all kinds in all places.
+//! Results of reduces, for all kinds and places of arrays.
 
 use hoplite_client::{ByteRange, Dtype, ReduceOp, ReduceOptions, ReduceOrder};
 use hoplite_tests::cluster::Cluster;
@@ -18,7 +18,7 @@ fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
     numbers
 }
 
-/// Checks that all of these were reduced, in the order of the list if that was asked for.
+/// Checks the reduced sources, and their order if it was fixed.
 fn assert_joined(joined: Vec<u64>, order: ReduceOrder, expected: &[u64]) {
     if order == ReduceOrder::Fixed {
         assert_eq!(joined, expected);
@@ -50,7 +50,7 @@ fn all_types_are_reduced_by_all_operations() {
 #[test]
 fn arrays_of_any_size_are_reduced_in_any_order() {
     let mut cluster = Cluster::start(chained(3));
-    // Around nothing, a block, what is inline, and a frame; not multiples of any of these.
+    // Sizes around zero, a block, the inline limit, and a frame; no multiples of these.
     for length in [0, 1, 2, 1023, 1024, 1025, 16_383, 16_384, 16_385, 262_145, 1_000_003] {
         let arrays = Arrays { dtype: Dtype::F32, length };
         for number in 0..3 {
@@ -58,7 +58,7 @@ fn arrays_of_any_size_are_reduced_in_any_order() {
         }
         for order in ORDERS {
             let options = ReduceOptions { order, ..ReduceOptions::default() };
-            // One of the sources is the caller's.
+            // One of the sources is local to the caller.
             for numbers in [&[0, 1, 2][..], &[2, 0, 1], &[1, 2], &[2]] {
                 let joined = reduce(&cluster, 0, "target", numbers, options.clone());
                 assert_joined(joined, order, numbers);
@@ -75,7 +75,7 @@ fn arrays_of_any_size_are_reduced_in_any_order() {
 fn sources_may_be_anywhere() {
     let mut cluster = Cluster::start(chained(3));
     for arrays in [Arrays::of_bytes(1000), Arrays::of_bytes(100_000)] {
-        // Where the arrays are; the caller is node 0.
+        // The nodes of the arrays; the caller is node 0.
         for places in [
             &[0][..],
             &[0, 0, 0],
@@ -83,7 +83,7 @@ fn sources_may_be_anywhere() {
             &[1, 1, 1],
             &[0, 1, 0, 1],
             &[2, 1, 1, 2, 0, 0, 1],
-            // More than one hop takes in.
+            // More than one hop takes.
             &[1; 70],
         ] {
             for (number, node) in places.iter().enumerate() {
@@ -109,7 +109,7 @@ fn the_first_so_many_are_reduced_and_named() {
         for number in 0..4 {
             put(&cluster, number, arrays, number as u64);
         }
-        // Two of them are never put.
+        // Two of the sources are never put.
         let numbers = [10, 3, 0, 11, 1, 2];
         for order in ORDERS {
             for count in 1..=4 {

@@ -1,4 +1,4 @@
-//! Sources that come late or slowly, and reduces of what other reduces make.
+//! Sources that come late or slowly, and reduces of other reduces' targets.
 
 use hoplite_client::{ReduceOp, ReduceOptions};
 use hoplite_tests::cluster::Cluster;
@@ -33,13 +33,13 @@ fn a_target_is_read_everywhere_while_its_sources_are_written() {
     let mut cluster = Cluster::start(chained(4));
     let numbers = [1, 2, 3, 4];
     let mut unfinished = halves(&cluster, 3);
-    // The caller has one too.
+    // The caller has a source too.
     unfinished.push(Unfinished::half(&cluster, 0, LARGE, 4));
     let expected = LARGE.reduced(ReduceOp::Sum, &numbers);
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
         let mut readers: Vec<_> = (0..4).map(|node| await_half(&cluster, node, "target", &numbers)).collect();
-        // Further, piece by piece: what all sources have can be read before any of them has more.
+        // Further pieces: bytes that all sources have can be read before any source has more.
         for end in [MIB + 4096, MIB + 300 * 1024, 2 * MIB - 4096] {
             unfinished.iter_mut().for_each(|unfinished| unfinished.write_to(end).unwrap());
             for reader in &mut readers {
@@ -81,7 +81,7 @@ fn a_source_that_comes_in_the_middle_joins() {
 fn reduces_of_reduces_stream() {
     let mut cluster = Cluster::start(chained(5));
     std::thread::scope(|scope| {
-        // The last one is asked for first: its sources are the targets of the others.
+        // The last reduce starts first: its sources are the targets of the others.
         let client = cluster.client(0);
         let sources = ["left".to_owned(), "right".to_owned(), id(1)];
         let last = scope.spawn(move || client.reduce("all", sources, ReduceOp::Sum, PATIENCE));
@@ -103,7 +103,7 @@ fn reduces_of_reduces_stream() {
 #[test]
 fn reduces_share_their_sources() {
     let mut cluster = Cluster::start(chained(4));
-    // Each a source of several reduces, the small ones too, of which one waits for what comes last.
+    // Each array is a source of several reduces, one of which waits for the last array.
     for arrays in [Arrays::of_bytes(1000), LARGE] {
         let (early, late) = ([1, 2], [1, 2, 3]);
         put(&cluster, 1, arrays, 1);
@@ -148,7 +148,8 @@ fn a_target_is_broadcast_while_it_grows() {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
         let unfinished = halves(&cluster, 5);
         let half = |node: usize| {
-            // Each node but the first has taken in one stream of the chain, or none, and the target.
+            // Each node except the first has received at most one stream of the chain, and the
+            // target.
             let streams = if node <= 1 { 1 } else { 2 };
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= streams * MIB as u64);

@@ -1,11 +1,11 @@
-//! What objects contain, so that every result can be checked.
+//! The contents of objects, with which every result can be checked.
 
 use anyhow::ensure;
 
-/// Every so manieth element of a large object is compared. A prime, so that no pattern of blocks is missed.
+/// The stride of the comparison in large objects. A prime, so that no pattern of blocks is missed.
 const STRIDE: usize = 61;
 
-/// What the elements of `rank` are multiples of. The sums of all ranks are exact.
+/// The factor of all elements of `rank`. The sums over all ranks are exact.
 pub(crate) fn factor(rank: usize, round: usize) -> f32 {
     ((rank + round) % 16 + 1) as f32
 }
@@ -14,12 +14,12 @@ fn element(factor: f32, index: usize) -> f32 {
     factor * (index % 8 + 1) as f32
 }
 
-/// The bytes of so many elements, which are multiples of `factor`.
+/// The bytes of `elements` elements, which are multiples of `factor`.
 pub(crate) fn contents(factor: f32, elements: usize) -> Vec<u8> {
     (0..elements).flat_map(|index| element(factor, index).to_le_bytes()).collect()
 }
 
-/// Compares enough of `bytes` with the multiples of `factor` to know.
+/// Compares a sample of `bytes` with the multiples of `factor`.
 pub(crate) fn compare(bytes: &[u8], factor: f32, elements: usize) -> anyhow::Result<()> {
     let (found, rest) = bytes.as_chunks::<4>();
     ensure!(

@@ -1,14 +1,16 @@
-//! One host's part in the benchmarks of `tests/bench`, for Hoplite.
+//! The worker of one host in the benchmarks of `tests/bench`, for Hoplite.
 //!
-//! Connects to the benchmark's socket, says `hello RANK`, and then does what it is told, one line at a time:
+//! Connects to the benchmark's socket, sends `hello RANK`, and then obeys one command per line:
 //!
-//! * `prepare WORKLOAD SIZE ROUND STEPS NANOSECONDS`: makes the objects that are there before the clock starts. The last two are
-//!   for training loops: how many steps they have, and how long computing takes on average. Answer: `ok`.
-//! * `run NANOSECONDS`: at that time of the monotonic clock, does its part of the workload. Answer: `done START END`.
-//! * `check`: compares what it got with what it should have got, and lets go of it. Answer: `ok`.
+//! * `prepare WORKLOAD SIZE ROUND STEPS NANOSECONDS`: creates the objects that exist before the
+//!   clock starts. The last two belong to training loops: the number of steps, and the mean time of
+//!   computing. Answer: `ok`.
+//! * `run NANOSECONDS`: performs the workload at that time of the monotonic clock. Answer: `done
+//!   START END`.
+//! * `check`: compares the result with the expected one, and drops it. Answer: `ok`.
 //! * `clean`: deletes the objects. Answer: `ok`.
 //!
-//! An answer that begins with `error` says what failed.
+//! An answer that begins with `error` describes a failure.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -31,7 +33,7 @@ mod contents;
 use contents::{compare, contents, factor};
 use training::{Kind, Training};
 
-/// The benchmark ends a worker that takes too long; this is so long that it always does so first.
+/// The benchmark kills slow workers; this time is so long that the benchmark always acts first.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn main() -> anyhow::Result<()> {
@@ -46,13 +48,14 @@ fn main() -> anyhow::Result<()> {
     writeln!(answers, "hello {rank}")?;
     for line in commands.lines() {
         let answer = worker.perform(&line?).unwrap_or_else(|error| format!("error {error:#}"));
-        // One write: the benchmark, which shares the processors with those who are not done, wakes once for it.
+        // One write, so that the benchmark wakes only once. It shares the processors with running
+        // workers.
         answers.write_all(format!("{}\n", answer.replace('\n', " ")).as_bytes())?;
     }
     Ok(())
 }
 
-/// What is done to one kind of collective.
+/// The kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Workload {
     RoundTrip,
@@ -62,7 +65,7 @@ enum Workload {
     /// A reduce whose sources are put while it runs.
     ReduceLate,
     Allreduce,
-    /// An allreduce in which each rank puts its source when it comes.
+    /// An allreduce in which each rank puts its source when it arrives.
     AllreduceLate,
     Allgather,
     ReduceScatter,
@@ -74,7 +77,7 @@ impl Workload {
     fn parse(name: &str) -> anyhow::Result<Self> {
         Ok(match name {
             "round_trip" => Self::RoundTrip,
-            // Who comes late is told a later start.
+            // A late rank gets a later start time.
             "broadcast" | "broadcast_late" => Self::Broadcast,
             "gather" => Self::Gather,
             "reduce" => Self::Reduce,
@@ -91,7 +94,7 @@ impl Workload {
         })
     }
 
-    /// Returns the number of parts that each of the ranks has, and gets.
+    /// Returns the number of parts that each rank gives, and the number that it gets.
     fn parts(self, ranks: usize) -> (usize, usize) {
         match self {
             Self::Allgather => (1, ranks),
@@ -102,7 +105,7 @@ impl Workload {
     }
 }
 
-/// A worker, and the round that it is in.
+/// A worker, and its present round.
 struct Worker {
     client: Client,
     rank: usize,
@@ -111,12 +114,12 @@ struct Worker {
     round: usize,
     steps: usize,
     compute: Duration,
-    /// The number of elements that an object has, or one of the equal parts that ranks have or get.
+    /// The number of elements of an object, or of one of the equal parts of a rank.
     elements: usize,
     /// The bytes of this rank's own object, or of all its parts.
     source: Vec<u8>,
     views: Vec<ObjectView>,
-    /// What the elements of the views of a training loop should be multiples of.
+    /// The expected factors of the views of a training loop.
     factors: Vec<f32>,
     out: Vec<u8>,
 }
@@ -160,12 +163,12 @@ impl Worker {
         Ok("ok".to_owned())
     }
 
-    /// The length of one of the parts of what is not empty.
+    /// The length of a part that is not empty.
     fn part_bytes(&self) -> usize {
         self.elements.max(1) * size_of::<f32>()
     }
 
-    /// The id of what `rank` makes.
+    /// The id of the object of `rank`.
     fn id(&self, rank: usize) -> String {
         format!("bench-{}-{rank}", self.round)
     }
@@ -183,7 +186,7 @@ impl Worker {
         self.round = round;
         let (given, taken) = workload.parts(self.ranks);
         self.elements = size_bytes / size_of::<f32>() / given.max(taken);
-        // A part that went to another rank than it is for would be noticed.
+        // Each part differs, so a part that reached the wrong rank would be noticed.
         let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
         self.source = (0..given).flat_map(part).collect();
         self.out = match workload {
@@ -359,7 +362,7 @@ fn now() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
-/// Sleeps, and returns what time it is then.
+/// Sleeps until `at`, and returns the time afterwards.
 fn sleep_until(at: Duration) -> Duration {
     let begun = Instant::now();
     let wait = at.saturating_sub(now());

@@ -1,7 +1,7 @@
-//! Training loops. Rank 0 is the parameter server, or the trainer, and the others are its workers.
+//! Training loops. Rank 0 is the parameter server or the trainer, and the others are its workers.
 //!
-//! Who is among the first is known only when they are, so the server tells each of them which model is theirs, in a small object
-//! that they wait for: their turn. Nothing is deleted before the end of the round.
+//! The first workers of a step are unknown in advance. So the server sends each of them a small
+//! object, its turn, with the number of its model. Nothing is deleted before the end of the round.
 
 use std::thread;
 use std::time::Duration;
@@ -13,23 +13,24 @@ use hoplite_client::{AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, Pu
 use crate::TIMEOUT;
 use crate::contents::factor;
 
-/// A rollout is so many times smaller than the model.
+/// The size of the model relative to a rollout.
 const ROLLOUT_PART: usize = 4;
-/// What a turn says instead of the number of a model when there is none any more.
+/// The number in a turn that tells a worker to stop.
 const STOP: u64 = u64::MAX;
 
-/// What a step of the server needs, and what it makes of that.
+/// The inputs and the result of a server's step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The sum of the gradients of all workers, for all of them: an allreduce, in which the server's own is nothing.
+    /// The sum of the gradients of all workers, for all of them: an allreduce, to which the server
+    /// adds zeros.
     AllGradients,
     /// The sum of the first gradients to be ready, for their workers.
     FirstGradients,
-    /// The first rollouts to be ready; their workers get a new model.
+    /// The first rollouts to be ready. Their workers get a new model.
     FirstSamples,
 }
 
-/// One rank's part in one round of a loop.
+/// One rank in one round of a loop.
 pub(crate) struct Training<'a> {
     pub(crate) kind: Kind,
     pub(crate) client: &'a Client,
@@ -37,24 +38,24 @@ pub(crate) struct Training<'a> {
     pub(crate) ranks: usize,
     pub(crate) round: usize,
     pub(crate) steps: usize,
-    /// The time that a worker computes before it has something to give, on average.
+    /// The mean time that a worker computes before it gives an object.
     pub(crate) compute: Duration,
     /// This rank's gradient or, of rank 0, its model.
     pub(crate) source: &'a [u8],
 }
 
-/// What a rank got last.
+/// The final results of a rank.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) views: Vec<ObjectView>,
-    /// What the elements of each should be multiples of.
+    /// The expected factor of each view.
     pub(crate) factors: Vec<f32>,
-    /// The sum of all gradients, if that is what it gets.
+    /// The sum of all gradients, if the rank gets it.
     pub(crate) sum: Vec<u8>,
 }
 
 impl Training<'_> {
-    /// Does this rank's part in all steps.
+    /// Performs all steps of this rank.
     pub(crate) fn run(&self) -> anyhow::Result<Outcome> {
         match (self.kind, self.rank) {
             (Kind::AllGradients, _) => self.take_part(),
@@ -63,10 +64,10 @@ impl Training<'_> {
         }
     }
 
-    /// The ids of all objects that a round can have made.
+    /// The ids of all objects that a round can create.
     ///
     /// # Errors
-    /// `InvalidId`, which none is.
+    /// `InvalidId`, which does not occur.
     pub(crate) fn ids(&self) -> anyhow::Result<Vec<ObjectId>> {
         let mut ids = vec![];
         for step in 0..self.steps {
@@ -84,7 +85,7 @@ impl Training<'_> {
         format!("bench-{}-model-{step}", self.round)
     }
 
-    /// What a worker gives in its own step of this number: a gradient, or rollouts.
+    /// The id of a worker's gift in its step number `step`: a gradient, or rollouts.
     fn gift(&self, rank: usize, step: usize) -> String {
         format!("bench-{}-gift-{rank}-{step}", self.round)
     }
@@ -93,7 +94,7 @@ impl Training<'_> {
         format!("bench-{}-turn-{rank}-{step}", self.round)
     }
 
-    /// All ranks do the same, in step.
+    /// Performs the steps that all ranks make together.
     fn take_part(&self) -> anyhow::Result<Outcome> {
         let mut sum = vec![0; self.source.len()];
         if self.rank == 0 {
@@ -114,7 +115,7 @@ impl Training<'_> {
     }
 
     fn serve(&self) -> anyhow::Result<Outcome> {
-        // By worker: the number of its own step that it is in.
+        // By worker: the number of its present step.
         let mut at = vec![0; self.ranks];
         let mut outcome = Outcome::default();
         for step in 0..self.steps {
@@ -136,7 +137,7 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// Reduces the first gradients to the next model; returns whose they are.
+    /// Reduces the first gradients to the next model; returns their workers.
     fn reduce(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
         let options =
             ReduceOptions { num_objects: Some(count), timeout: TIMEOUT, ..ReduceOptions::default() };
@@ -152,7 +153,7 @@ impl Training<'_> {
         Ok((first, Outcome { views, factors: vec![sum], ..Outcome::default() }))
     }
 
-    /// Gets the first rollouts, and puts the next model; returns whose they are.
+    /// Gets the first rollouts, and puts the next model; returns their workers.
     fn learn(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
         let mut ready = self.client.wait(gifts, count, TIMEOUT)?;
         ready.truncate(count);
@@ -177,25 +178,27 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// Returns the time that this worker computes in its own step of this number; the workers of other systems take the same times.
+    /// Returns the time that this worker computes in its step number `step`. The workers of other
+    /// systems use the same times.
     fn computing(&self, step: usize) -> anyhow::Result<Duration> {
         let parts = 4 + (5 * self.rank + 2 * step) % 9;
         Ok(self.compute * u32::try_from(parts)? / 8)
     }
 
-    /// The number of the model that this worker is to get; none if it is to end.
+    /// The number of the next model for this worker; `None` if it must stop.
     fn next_model(&self, step: usize) -> anyhow::Result<Option<usize>> {
         let turn = self.client.get(self.turn(self.rank, step), TIMEOUT)?;
         let number = u64::from_le_bytes(turn[..].try_into().context("a turn is no number")?);
         Ok(if number == STOP { None } else { Some(usize::try_from(number)?) })
     }
 
-    /// What the elements of a model should be multiples of.
+    /// The expected factor of a model.
     fn model_factor(&self, view: &ObjectView) -> anyhow::Result<f32> {
         if self.kind == Kind::FirstSamples {
             return Ok(factor(0, self.round));
         }
-        // Only the server knows whose gradients these are. But all of a sum are multiples of its first element.
+        // Only the server knows the workers of these gradients. But all elements of a sum are
+        // multiples of its first element.
         let found = f32::from_le_bytes(*view.first_chunk().context("an empty model")?);
         ensure!(found >= 1.0, "a model begins with {found}");
         Ok(found)
