@@ -99,7 +99,7 @@ doc: ## The API documentation, without a warning.
 deb: dist ## A Debian package of the programs and their units, in target/debian.
 	deploy/debian/build.sh $(DIST) target/debian
 
-release: ## All packages of one version, in target/release-VERSION: make release VERSION=0.2.0. Half an hour; needs PyPI.
+release: ## All packages of one version, in target/release-VERSION: make release VERSION=0.2.0. Takes long; needs PyPI.
 	CARGO=$(CARGO) PYTHON=$(PYTHON) deploy/release.sh $(VERSION)
 
 wheel: setup ## The Python package as a wheel for other Linux systems, checked, and its sources, in target/wheel. Needs PyPI.

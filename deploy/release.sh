@@ -74,8 +74,7 @@ if [ "$(git status --porcelain)" ] && [ "$profile" = dist ]; then
   echo "commit or remove the changes first: a release is built from a commit" >&2
   exit 1
 fi
-SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
-export SOURCE_DATE_EPOCH
+time=$(git log -1 --format=%ct)
 output=target/release-$version
 work=$(mktemp -d -p target)
 trap 'rm -rf "$work"' EXIT
@@ -87,14 +86,14 @@ else
   "${CARGO:-cargo}" build --locked --profile "$profile" -p hoplite-cli -p hoplite-store -p hoplite-directory
   binaries=target/$([ "$profile" = dev ] && echo debug || echo "$profile")
 fi
-deploy/debian/build.sh "$binaries" "$work"
+SOURCE_DATE_EPOCH=$time deploy/debian/build.sh "$binaries" "$work"
 HOPLITE_PROFILE=$profile deploy/wheel/build.sh "$work"
 # Cargo builds each crate from its package, so that a file that is missing there shows.
 rm -rf target/package
 "${CARGO:-cargo}" package --locked --workspace "${unpublished[@]/#/--exclude=}" $([ "$profile" = dist ] || echo --no-verify --allow-dirty)
 mv target/package/*-"$version".crate "$work"
 # An archive of the chart, as `helm package` makes it.
-tar --create --gzip --directory deploy/helm --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
+tar --create --gzip --directory deploy/helm --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$time" \
   --file "$work/hoplite-$version.tgz" hoplite
 build_image "$work"
 

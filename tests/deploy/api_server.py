@@ -1,4 +1,4 @@
-"""A stand-in for the API server of Kubernetes: it answers reads of the objects that a test gives it, and nothing else."""
+"""A stand-in for the API server of Kubernetes: it answers reads of the objects that a test names."""
 
 import json
 import threading

@@ -1,7 +1,8 @@
-"""The rules of the Pod Security Standards of Kubernetes, levels `baseline` and `restricted`, for rendered manifests.
+"""The Pod Security Standards of Kubernetes, `baseline` and `restricted`, for rendered manifests.
 
-Each rule yields the paths that break it. The rules follow the page "Pod Security Standards" of Kubernetes 1.35, and take
-what the API server fills in: with `hostNetwork`, each port of a container becomes a port of the host.
+Each rule yields the paths that break it. The rules follow the page "Pod Security Standards" of
+Kubernetes 1.35. They include what the API server fills in: with `hostNetwork`, each port of a
+container becomes a port of the host.
 """
 
 from collections.abc import Callable, Iterator
@@ -173,5 +174,5 @@ RULES: dict[str, Rule] = {
 
 
 def violations(pod: Pod) -> set[tuple[str, str]]:
-    """The rules of `restricted`, which include those of `baseline`, that a pod or a template of pods breaks, and where."""
+    """Returns the rules of both levels that a pod breaks, and the places."""
     return {(name, path) for name, rule in RULES.items() for path in rule(pod)}

@@ -1,4 +1,4 @@
-"""The chart: what Helm makes of it is valid for Kubernetes. That its pods run is shown in `test_containers`."""
+"""The chart: its objects are valid, secure and as its values say. `test_containers` runs its pods."""
 
 import json
 import os

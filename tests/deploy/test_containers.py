@@ -126,7 +126,7 @@ class Image(unittest.TestCase):
 
 
 class Pods(unittest.TestCase):
-    """The containers of the pods of the chart, with their commands, users, privileges, mounts and environment. Docker stands in for a kubelet."""
+    """The containers of the chart's pods, as Helm renders them. Docker stands in for a kubelet."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -155,7 +155,7 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def write_secret(cls, path: Path, group: int) -> None:
-        """Puts the secret into a volume as a kubelet does: files of root for the group, which change all at once."""
+        """Writes a Secret into a volume as a kubelet does: files of root, which change all at once."""
         version = path / f"..{len(list(path.iterdir()))}"
         version.mkdir(mode=0o755)
         for key, content in cls.secret.items():
@@ -221,7 +221,7 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def start(cls, pod: str, component: str, node: str, *names: str) -> None:
-        """Starts a pod on a node. In the network it has `names`; a pod without a name runs to its end."""
+        """Starts a pod on a node, under `names` in the network; without a name, runs it to its end."""
         spec = cls.pods[component]
         group = spec["securityContext"].get("fsGroup", 0)
         volumes = {volume["name"]: cls.volume(pod, node, volume, group) for volume in spec.get("volumes", [])}

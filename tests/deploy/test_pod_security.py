@@ -26,7 +26,7 @@ GOOD: dict[str, Any] = {
         "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "disk", "persistentVolumeClaim": {"claimName": "x"}}],
     },
 }
-# Changes that break rules, each at a place in the first container unless the path begins with a slash.
+# Changes that break rules. A path without a slash in front begins at a container.
 BAD: list[tuple[str, Any, set[str]]] = [
     ("securityContext.windowsOptions", {"hostProcess": True}, {"baseline: HostProcess"}),
     ("/spec.hostPID", True, {"baseline: Host Namespaces"}),

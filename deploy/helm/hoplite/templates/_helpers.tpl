@@ -36,7 +36,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- end }}
 {{- end -}}
 
-{{- /* The kubelet writes a renewed Secret into this volume, and daemons read certificates again. */ -}}
+{{- /* The kubelet renews these files, and daemons read certificates again. */ -}}
 {{- define "hoplite.credentialsVolume" -}}
 {{- if or .Values.auth.tokenSecret .Values.auth.tlsSecret }}
 - name: credentials
@@ -68,7 +68,7 @@ imagePullPolicy: {{ .Values.image.pullPolicy }}
 {{- toYaml (merge $labels (dict "app.kubernetes.io/component" .component) .own) -}}
 {{- end -}}
 
-{{- /* Restarts the daemons at an upgrade if the token changed. The version of the Secret tells nothing about the token. */ -}}
+{{- /* Restarts the daemons at an upgrade if the token changed. The version tells nothing of it. */ -}}
 {{- define "hoplite.podAnnotations" -}}
 {{- $annotations := dict -}}
 {{- with .root.Values.auth.tokenSecret -}}
