@@ -109,7 +109,7 @@ test-dashboard: tested ## Tests of the dashboard in a browser, and of `hoplite t
 	./setup.sh --browser
 	cd tests && $(PYTHON) -m unittest discover -s dashboard -t .
 
-bench-local: dist ## Hoplite alone over loopback, for docs/measurements.md.
+bench-local: dist ## Hoplite alone over loopback, for docs/dev/log.md.
 	$(DIST)/hoplite bench local
 	$(DIST)/hoplite bench p2p
 	$(DIST)/hoplite bench broadcast
@@ -127,7 +127,7 @@ BENCH_PYTHON := ../target/bench/venv/bin/python
 # For example `make bench BENCH_ARGUMENTS=--continue` after an interruption.
 BENCH_ARGUMENTS ?=
 
-bench: build-bench bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/benchmarks.md. Root; 45 minutes.
+bench: build-bench bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/dev/benchmarks.md. Root; 45 minutes.
 	cd tests && $(PYTHON) -m bench run $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
@@ -141,10 +141,10 @@ bench-full: build-bench bench-peers ## As bench, with more rounds of large objec
 	cd tests && $(PYTHON) -m bench run --full $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
-bench-report: ## Writes docs/benchmarks.md from the results of the last run.
+bench-report: ## Writes docs/dev/benchmarks.md from the results of the last run.
 	cd tests && $$([ -x $(BENCH_PYTHON) ] && echo $(BENCH_PYTHON) || echo $(PYTHON)) -m bench report
 
-topology-report: build-bench ## Reproduces what docs/topology.md shows of three papers, and writes it there. Root; fifteen minutes.
+topology-report: build-bench ## Reproduces what docs/dev/reproductions.md shows of three papers, and writes it there. Root; fifteen minutes.
 	cd tests && $(PYTHON) -m bench.topology --programs $(abspath $(DIST))
 
 test-lab: tested ## Tests of the lab, of Hoplite in it, and of the benchmarks themselves; most need root. Two minutes.
@@ -186,7 +186,7 @@ test-without-ray: python
 # Where what is not in the wheels of torch and Ray is, for example `make suites SUITES="--torch ~/pytorch --ray ~/ray"`.
 SUITES ?=
 
-suites: python ## Suites that others wrote, run with Hoplite, and docs/suites.md. Ten minutes.
+suites: python ## Suites that others wrote, run with Hoplite, and docs/dev/suites.md. Ten minutes.
 	cd python && .venv/bin/python suites/run.py $(SUITES)
 
 # For example `make bench-python BENCH_PYTHON_ARGUMENTS="--rounds 5"`.

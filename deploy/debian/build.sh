@@ -23,8 +23,8 @@ install -D -m 0644 "$source/deploy/debian/needrestart.conf" "$root/etc/needresta
 install -D -m 0644 "$source/deploy/monitoring/alerts.yml" "$root/usr/share/hoplite/alerts.yml"
 install -D -m 0644 "$source/deploy/monitoring/dashboard.json" "$root/usr/share/hoplite/dashboard.json"
 install -D -m 0644 "$source/deploy/debian/copyright" "$root/usr/share/doc/hoplite/copyright"
-for page in deploy configuration metrics troubleshooting compatibility limits; do
-  install -D -m 0644 "$source/docs/$page.md" "$root/usr/share/doc/hoplite/$page.md"
+for page in start/cluster howto/troubleshoot reference/{settings,metrics,limits,versions}; do
+  install -D -m 0644 "$source/docs/$page.md" "$root/usr/share/doc/hoplite/${page##*/}.md"
 done
 
 version=$("$binaries/hoplite" --version | cut -d' ' -f2)

@@ -29,7 +29,7 @@ pub(crate) struct ProcessArguments {
     /// End when the process with this number, which must be the parent, ends.
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) exit_with_parent: Option<u32>,
-    /// Print the rows of the table in docs/configuration.md
+    /// Print the rows of the table in docs/reference/settings.md
     #[arg(long, hide = true)]
     print_reference: bool,
 }

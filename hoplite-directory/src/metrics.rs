@@ -1,4 +1,4 @@
-//! What a shard tells Prometheus. The table of it is in `docs/metrics.md`.
+//! What a shard tells Prometheus. The table of it is in `docs/reference/metrics.md`.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a store tells Prometheus. The table of it is in `docs/metrics.md`.
+//! What a store tells Prometheus. The table of it is in `docs/reference/metrics.md`.
 //!
 //! An [`Observer`] is shown every event and effect of the node, and needs no help of theirs: it remembers when a call, a
 //! write or a pull began, and counts it when it ends. What only has a present value is looked up by [`look`].

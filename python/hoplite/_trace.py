@@ -18,7 +18,7 @@ def trace(traceparent: str | None = None) -> Iterator[None]:
         with tracer.start_as_current_span("step"), hoplite.trace():
             weights = client.get("weights")
 
-    The daemons record it if they are told where to: see docs/metrics.md. Threads and tasks of asyncio each have a trace of
+    The daemons record it if they are told where to: see docs/reference/metrics.md. Threads and tasks of asyncio each have a trace of
     their own.
 
     Args:

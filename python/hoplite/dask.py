@@ -10,7 +10,7 @@
 
 `install` teaches the workers, also those that come later, to pass on arrays as handles: the first worker that sends a large
 array puts it into the store of its node, and whoever receives it gets it from there, or from another one who has a part.
-Tasks get the arrays as before, but read-only and in shared memory. `docs/dask.md` says more.
+Tasks get the arrays as before, but read-only and in shared memory. `docs/start/dask.md` says more.
 """
 
 from __future__ import annotations

@@ -215,7 +215,7 @@ class ClusterMismatch(HopliteError):
 
 
 class PermissionDenied(HopliteError):
-    """This process may not do that: see `docs/security.md`."""
+    """This process may not do that: see `docs/reference/security.md`."""
 
     reason: str
 

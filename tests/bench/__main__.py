@@ -108,7 +108,7 @@ def _parser() -> argparse.ArgumentParser:
 
     write = commands.add_parser("report", help="write Markdown and plots from stored results")
     write.add_argument("results", type=Path, nargs="?", default=_BUILT / "results.json", metavar="FILE")
-    write.add_argument("--to", type=Path, default=_ROOT / "docs" / "benchmarks.md", metavar="FILE")
+    write.add_argument("--to", type=Path, default=_ROOT / "docs" / "dev" / "benchmarks.md", metavar="FILE")
     write.set_defaults(perform=_report)
     return parser
 

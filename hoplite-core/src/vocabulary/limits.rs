@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Limits that a store or shard enforces. Each has a row in `docs/limits.md`, which names its flag if it has one.
+/// Limits that a store or shard enforces. Each has a row in `docs/reference/limits.md`, which names its flag if it has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes. The arena's capacity limits further.

@@ -10,7 +10,7 @@
     weights = hoplite.ray.put(array)                       # a small handle, for tasks
     results = [work.remote(weights) for _ in range(100)]   # each calls hoplite.ray.get(weights)
 
-`docs/ray.md` shows all of it.
+`docs/start/ray.md` shows all of it.
 """
 
 import ray

@@ -5,7 +5,7 @@
     dist.init_process_group("hoplite")
 
 Nothing needs to be imported: torch finds the backend by the entry point of this package. With accelerators,
-`"cpu:hoplite,cuda:nccl"` leaves their tensors to another backend. `docs/torch.md` says what is supported.
+`"cpu:hoplite,cuda:nccl"` leaves their tensors to another backend. `docs/start/torch.md` says what is supported.
 
 The ranks ride on the objects of a store: each puts what it contributes under an id that is private to the group, and gets or
 reduces those of the others. `hoplite._group` has the schedules.
@@ -13,7 +13,7 @@ reduces those of the others. `hoplite._group` has the schedules.
     hoplite.torch.put_state_dict("policy", model.state_dict())            # in the trainer
     hoplite.torch.get_state_dict("policy", into=model.state_dict())       # in any number of others
 
-`docs/weights.md` is about these.
+`docs/howto/broadcast-weights.md` is about these.
 """
 
 from __future__ import annotations

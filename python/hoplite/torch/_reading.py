@@ -1,4 +1,4 @@
-"""How a state dict is got, whole. See `docs/weights.md`."""
+"""How a state dict is got, whole. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 

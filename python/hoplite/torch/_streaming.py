@@ -1,4 +1,4 @@
-"""How the tensors of a state dict are got one by one, as they come. See `docs/weights.md`."""
+"""How the tensors of a state dict are got one by one, as they come. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State dicts in the stores: put by one trainer, or by its ranks, and got by any number of others. See `docs/weights.md`."""
+"""State dicts in the stores: put by one trainer, or by its ranks, and got by any number of others. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 

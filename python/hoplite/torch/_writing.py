@@ -1,4 +1,4 @@
-"""How a state dict is put. See `docs/weights.md`."""
+"""How a state dict is put. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 

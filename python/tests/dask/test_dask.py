@@ -239,10 +239,10 @@ def test_install_comes_first() -> None:
 
 
 def test_the_page(tmp_path: Path) -> None:
-    """What docs/dask.md shows works as it is written."""
+    """What docs/start/dask.md shows works as it is written."""
     import re
 
-    page = (Path(__file__).parents[2] / "docs" / "dask.md").read_text()
+    page = (Path(__file__).parents[3] / "docs" / "start" / "dask.md").read_text()
     blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
     program = "if __name__ == '__main__':\n" + "".join(
         f"    {line}\n" if line else "\n" for line in "".join(blocks).splitlines()

@@ -15,7 +15,7 @@ import hoplite
 import hoplite.ray
 from hoplite.ray import _place
 
-PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
+PAGE = Path(__file__).parents[3] / "docs" / "start" / "ray.md"
 
 
 def test_all_of_the_page_runs(two_nodes: Cluster, stores: list[hoplite.ray.Node], tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ pytest.importorskip("torch", reason="torch is an optional extra of several gigab
 
 from ranks import is_installed
 
-PAGE = Path(__file__).parents[2] / "docs" / "torch.md"
+PAGE = Path(__file__).parents[3] / "docs" / "start" / "torch.md"
 
 
 def test_the_example_of_the_page(tmp_path: Path) -> None:
@@ -41,7 +41,7 @@ def test_the_example_of_the_page(tmp_path: Path) -> None:
 
 def test_the_page_on_weights(tmp_path: Path) -> None:
     """All of it is one program."""
-    page = PAGE.with_name("weights.md").read_text()
+    page = (PAGE.parents[1] / "howto" / "broadcast-weights.md").read_text()
     program = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
     environment = {**os.environ, "TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
