@@ -1,4 +1,4 @@
-"""What a cluster knows of an object."""
+"""The descriptions of objects that `stat` and `list` return."""
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ _KINDS: dict[bytes, Literal["bytes", "pickle", "torch", "ndarray"]] = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A copy of an object."""
+    """A copy of an object.
+
+    Examples:
+        >>> ref = client.put("grid", np.ones(4), confirm=True)
+        >>> [location] = client.stat("grid").locations
+        >>> location.state, location.pinned
+        ('complete', True)
+    """
 
     node: str
     state: Literal["producing", "partial", "complete"]
@@ -29,7 +36,13 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Who was told to fetch an object from whom, and why."""
+    """A decision of the directory: a node that fetches an object, its sender, and the reason.
+
+    Examples:
+        >>> ref = client.put("local", np.ones(4), confirm=True)
+        >>> client.stat("local").grants    # nobody fetched it
+        ()
+    """
 
     receiver: str
     sender: str
@@ -40,9 +53,14 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class MemberPosition:
-    """How far the store is, as a member of the session that makes an object.
+    """The progress of a store, as a member of the session that makes an object.
 
-    It is told once the directory knows of the object; `hoplite stat` tells it before, too.
+    The directory must know the object; `hoplite stat` shows the progress before that, too.
+
+    Examples:
+        >>> ref = client.put("plain", np.ones(4), confirm=True)
+        >>> client.stat("plain").reduce is None    # no reduce made it, so no positions
+        True
     """
 
     member: int
@@ -58,7 +76,15 @@ class MemberPosition:
 
 @dataclass(frozen=True, slots=True)
 class ReduceInfo:
-    """How a reduce was done that made an object."""
+    """The way in which a reduce made an object.
+
+    Examples:
+        >>> refs = [client.put(None, np.ones(4)) for _ in range(2)]
+        >>> used = client.reduce("sum", refs)
+        >>> info = client.stat("sum").reduce
+        >>> info.op, info.reduced, info.sources, info.is_running
+        ('sum', 2, 2, False)
+    """
 
     op: str
     plan: str
@@ -77,7 +103,14 @@ class ReduceInfo:
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object."""
+    """The size, type, copies and history of an object.
+
+    Examples:
+        >>> ref = client.put("grid", np.ones((2, 2), np.float32), confirm=True)
+        >>> info = client.stat("grid")
+        >>> info.id, info.nbytes, info.dtype, info.shape, info.lost
+        ('grid', 16, 'float32', (2, 2), False)
+    """
 
     id: str | bytes
     """`str` where it is UTF-8, else `bytes`."""
@@ -100,7 +133,13 @@ class ObjectInfo:
 
     @property
     def available(self) -> bool:
-        """Whether all bytes are somewhere."""
+        """`True` if all bytes are somewhere in the cluster.
+
+        Examples:
+            >>> ref = client.put("there", b"1", confirm=True)
+            >>> client.stat("there").available
+            True
+        """
         return self.inline or any(location.state == "complete" for location in self.locations)
 
 

@@ -84,7 +84,12 @@ class Settings:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the Ray cluster, and its store."""
+    """A node of the Ray cluster, and its store.
+
+    Examples:
+        >>> [node.state for node in hoplite.ray.refresh()]
+        ['running', 'running']
+    """
 
     node_id: str
     """How Ray calls the node."""
