@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup build dist profile build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel test-deploy \
-	test-dashboard bench-local clean
+	test-dashboard bench-local docs clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
@@ -61,7 +61,7 @@ $(DEMO_ENV): | setup
 
 test: setup ## Everything that a change must pass.
 	+$(AT_ONCE)=2 fetch lint tested doc
-	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python
+	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python docs
 	$(MAKE) --no-print-directory --jobs=1 test-fuzz test-lab test-deploy test-dashboard
 
 fetch: python-env # What the tests run besides our programs: torch, Ray, a browser, Docker.
@@ -95,6 +95,17 @@ test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 doc: ## The API documentation, without a warning.
 	RUSTDOCFLAGS="-D warnings" nice $(CARGO) doc --workspace --no-deps --document-private-items
 
+DOCS_ENV := target/docs-env
+
+# HOPLITE_REPOSITORY=https://github.com/OWNER/NAME makes links to other files of the repository work there.
+docs: $(DOCS_ENV)/.installed ## The site with the pages of docs/, in target/site; a broken link is an error. Needs PyPI the first time.
+	NO_MKDOCS_2_WARNING=1 $(DOCS_ENV)/bin/mkdocs build --strict
+
+$(DOCS_ENV)/.installed: docs/requirements.txt | setup
+	$(PYTHON) -m venv $(DOCS_ENV)
+	$(DOCS_ENV)/bin/pip install --quiet --requirement $<
+	touch $@
+
 deb: dist ## A Debian package of the programs and their units, in target/debian.
 	deploy/debian/build.sh $(DIST) target/debian
 
@@ -127,7 +138,7 @@ BENCH_PYTHON := ../target/bench/venv/bin/python
 # For example `make bench BENCH_ARGUMENTS=--continue` after an interruption.
 BENCH_ARGUMENTS ?=
 
-bench: build-bench bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/dev/benchmarks.md. Root; 45 minutes.
+bench: build-bench bench-peers ## Hoplite beside MPICH, Open MPI, Gloo and Ray, and docs/benchmarks.md. Root; 45 minutes.
 	cd tests && $(PYTHON) -m bench run $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
@@ -141,7 +152,7 @@ bench-full: build-bench bench-peers ## As bench, with more rounds of large objec
 	cd tests && $(PYTHON) -m bench run --full $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
-bench-report: ## Writes docs/dev/benchmarks.md from the results of the last run.
+bench-report: ## Writes docs/benchmarks.md and docs/dev/benchmarks.md from the results of the last run.
 	cd tests && $$([ -x $(BENCH_PYTHON) ] && echo $(BENCH_PYTHON) || echo $(PYTHON)) -m bench report
 
 topology-report: build-bench ## Reproduces what docs/dev/reproductions.md shows of three papers, and writes it there. Root; fifteen minutes.
