@@ -45,7 +45,7 @@ class Client:
     * **Timeouts**: in seconds. `None` waits for ever. The default is the value of
       `$HOPLITE_TIMEOUT` when the process first connected (`30s`, `5min`, a number of seconds, or
       `never`), or else 5 minutes. A call that has waited for 10 s warns once, with the logger
-      `hoplite`, and says what is missing.
+      `hoplite`, and names the missing object, rank or peer.
     * **Restarts**: the next call connects to the new store. A call in flight raises
       `ConnectionLost`, and its `retryable` says whether to repeat the call. If no store comes back
       within 5 s, the call raises `ConnectFailed`.
@@ -141,8 +141,8 @@ class Client:
         """Stores a value under `id`, and returns a handle.
 
         Blocks until the bytes are in the memory of the store. They are copied once, and an array
-        that is not contiguous twice. Receivers may fetch the first bytes meanwhile. If the store is
-        full, the call waits for room. A put of the same value under the same id succeeds.
+        that is not contiguous twice. Receivers may fetch the first bytes before that. If the store
+        is full, the call waits for room. A put of the same value under the same id succeeds.
 
         Args:
             id: The name; `None` for a new random one.
@@ -213,7 +213,7 @@ class Client:
         Raises:
             Timeout: The object did not come in time.
             ObjectLost: Every copy is gone.
-            Deleted: The object was deleted meanwhile.
+            Deleted: The object was deleted during the call.
             StoreFull: There was no room for a copy on this node.
             ObjectTooLarge: The object does not fit into the store of this node.
             PickleRefused: The value is a pickle, and this client refuses pickles.
@@ -325,7 +325,7 @@ class Client:
     ) -> list[Any]:
         """Gets several objects at once, in the order of `ids`.
 
-        Blocks until all are on this node. Arguments and values are those of `get`.
+        Blocks until all are on this node. Arguments and values are as for `get`.
 
         Args:
             ids: The objects; they need not exist yet.
@@ -417,7 +417,7 @@ class Client:
         Raises:
             TypeMismatch: The arrays, or the arguments of the participants, differ.
             ObjectLost: A source is gone.
-            InvalidRequest: The rank is not that of a source.
+            InvalidRequest: No source has this rank.
             Timeout: Participants were missing; `missing_ranks` names them.
             StoreFull: The store of rank 0 had no room for the result.
 
@@ -518,7 +518,7 @@ class Client:
         Raises:
             TypeMismatch: The arrays differ from each other, or from `out`.
             BufferTooSmall: The arrays are larger than `out`.
-            InvalidRequest: The rank is not that of a source.
+            InvalidRequest: No source has this rank.
             ObjectLost: A source is gone.
             Timeout: Participants were missing. After an error, `out` has no meaning.
 
@@ -656,7 +656,7 @@ class Client:
         Args:
             ids: The objects.
             num: The number to wait for; `None` means all.
-            timeout: Seconds to wait. Zero asks the directory once, which has 5 s to answer.
+            timeout: Seconds to wait. Zero sends one request to the directory, which has 5 s to answer.
 
         Returns:
             Two lists in the order of `ids`: the available objects, and the others. After a timeout the
@@ -707,7 +707,7 @@ class Client:
     def list(self, prefix: str | bytes = b"") -> Iterator[ObjectInfo]:
         """Yields the objects of the cluster whose id begins with `prefix`, in the order of their ids.
 
-        Fetches a page at a time, and blocks meanwhile. An object that was put without `confirm` may be
+        Fetches a page at a time, and blocks for each. An object that was put without `confirm` may be
         missing for some milliseconds.
 
         Raises:
@@ -765,7 +765,7 @@ class Client:
         return f"<hoplite.Client of node {self.node!r}>"
 
     def _outlived(self) -> _native.Client:
-        """The connection for owners, which delete their objects also when this client is closed. One for all of them."""
+        """Returns the one connection for all owners, which delete their objects also when this client is closed."""
         if self._for_owners is None:
             self._for_owners = self._native.share()
         return self._for_owners

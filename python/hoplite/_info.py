@@ -29,9 +29,9 @@ class Location:
 
     node: str
     state: Literal["producing", "partial", "complete"]
-    """Whether it is being put there, being fetched from elsewhere, or all there."""
+    """`"producing"` during a put, `"partial"` during a transfer, then `"complete"`."""
     pinned: bool
-    """Whether it stays until the object is deleted; others go when their node needs the room."""
+    """`True` if the copy stays until the object is deleted. Others are evicted when their node needs room."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Grant:
     sender: str
     reason: str
     outcome: str | None
-    """None while it goes on."""
+    """The end of the transfer; `None` while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +64,14 @@ class MemberPosition:
     """
 
     member: int
-    """Which one, in the order of the schedule, from 0."""
+    """The index of the member in the schedule."""
     members: int
     stage: str
-    """What it does, or how it ended."""
+    """The present activity, or the end."""
     final_bytes: int
     nbytes: int
     node: str
-    """Where it is, in `positions`."""
+    """The name of the node, in `positions`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class ReduceInfo:
 
     op: str
     plan: str
-    """Which schedule was chosen, and why."""
+    """The schedule, and the reason."""
     reduced: int
     sources: int
     hops: int
@@ -98,7 +98,7 @@ class ReduceInfo:
     is_running: bool
     position: MemberPosition | None
     positions: tuple[MemberPosition, ...]
-    """Of all members of a session, while it goes on."""
+    """The positions of all members, while a session runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,23 +113,23 @@ class ObjectInfo:
     """
 
     id: str | bytes
-    """`str` where it is UTF-8, else `bytes`."""
+    """A `str` if the id is UTF-8, else `bytes`."""
     nbytes: int
     dtype: str | None
-    """The name of the element type as numpy and torch say it; None for bytes."""
+    """The name of the element type in numpy and torch; `None` for bytes."""
     shape: tuple[int, ...] | None
     kind: Literal["bytes", "pickle", "torch", "ndarray"] | None
-    """What it was in the program that put it; None for an array, and for what another language put."""
+    """The kind of value that was put; `None` for a plain array, and for objects of other languages."""
     locations: tuple[Location, ...]
     inline: bool
-    """Whether the directory has the bytes too."""
+    """`True` if the directory has the bytes, too."""
     lost: bool
     put_id: int
-    """Which put made it: another one if the id was deleted and put again."""
+    """A number of the put. It changes if the id is deleted and put again."""
     grants: tuple[Grant, ...] = ()
-    """The latest decisions on who fetches it from whom. Not in listings."""
+    """The latest decisions on senders. Empty in listings."""
     reduce: ReduceInfo | None = None
-    """How it was reduced, if it was, by the store that was asked."""
+    """The reduce that made the object, if the store of this client knows one."""
 
     @property
     def available(self) -> bool:
@@ -144,7 +144,7 @@ class ObjectInfo:
 
 
 def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
-    """What the native half says of an object; None if it knows of none."""
+    """Converts the description of the native half; `None` if there is no object."""
     if not known["exists"]:
         return None
     reduce = known.get("reduce")

@@ -45,8 +45,8 @@ def init(
 
     Every call returns the same client. The store is the one at `socket`, else at
     `$HOPLITE_SOCKET`, else at the default socket. If none listens there, and you named none, this
-    starts a private store, and warns with the logger `hoplite`. A private store has a cluster of
-    its own. It ends with this process, and child processes find it. If the client was closed,
+    starts a private store, and warns with the logger `hoplite`. A private store has a separate
+    cluster. It ends with this process, and child processes find it. If the client was closed,
     disconnected or inherited by a fork, this makes another one.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
@@ -55,7 +55,7 @@ def init(
         socket: The store to connect to. With it, no store is started.
         address: Another name of `socket`.
         memory: The size of a private store, in bytes or as in `"2GiB"`; `None` for 30% of the
-            machine. The store takes only what is used.
+            machine. The store takes memory as it needs it.
         start: `False` starts no private store.
         allow_pickle: As for `hoplite.connect`; holds until `hoplite.shutdown`.
 

@@ -6,7 +6,7 @@
         await client.put("weights", weights)
         weights = await client.get("weights")
 
-Calls run on threads of their own, so nothing blocks the event loop, and any number of calls may be in
+Calls run on separate threads, so nothing blocks the event loop, and any number of calls may be in
 flight. Cancelling a coroutine cancels its call, in the store too.
 """
 
@@ -31,8 +31,8 @@ __all__ = ["Client", "connect", "init"]
 class Client(Calls):
     """A connection to the store of this node, for event loops.
 
-    `connect` and `init` make clients. Several event loops may use one. The methods are those of
-    `hoplite.Client`, as coroutines, with the same arguments, results and errors. Pickling happens in the
+    `connect` and `init` make clients. Several event loops may use one. The methods of
+    `hoplite.Client` are coroutines here, with the same arguments, results and errors. Pickling happens in the
     thread of the event loop.
 
     Examples:
@@ -158,7 +158,7 @@ async def init(
 ) -> Client:
     """Connects to the store that `hoplite.init` connects to or starts. Returns a new client each time.
 
-    Arguments and errors are those of `hoplite.init`.
+    Arguments and errors are as for `hoplite.init`.
 
     Examples:
         >>> import asyncio

@@ -140,7 +140,7 @@ class StoreFull(HopliteError):
 
     Attributes:
         holders: The reason why memory is in use, in words, with the programs that hold objects which
-            nobody else needs.
+            no other program needs.
 
     Examples:
         >>> refs = [client.put(f"big/{k}", np.empty(24 << 20, np.uint8)) for k in range(2)]

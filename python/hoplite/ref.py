@@ -61,13 +61,13 @@ class Ref:
     id: str | bytes
     """The id of the object."""
     dtype: str | None
-    """The name of the element type as numpy and torch say it, if it is known."""
+    """The name of the element type in numpy and torch; `None` if unknown."""
     shape: tuple[int, ...] | None
-    """The shape, if it is known."""
+    """The shape; `None` if unknown."""
     nbytes: int | None
-    """The size, if it is known."""
+    """The size in bytes; `None` if unknown."""
     cluster: str | None
-    """The name of the cluster that the object is in, if it is known. Stores of other clusters refuse the handle."""
+    """The cluster of the object; `None` if unknown. Stores of other clusters refuse the handle."""
 
     def __init__(
         self,

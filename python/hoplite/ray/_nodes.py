@@ -45,7 +45,7 @@ def start_on_all_nodes(
 
     Each node gets a keeper, an actor without a CPU that outlives the job. The keeper starts a store that
     ends with the node; the keeper on the head node also starts the directory. Where stores run already,
-    nothing changes, so every job may call this. Stores of somebody else, started by systemd for example,
+    nothing changes, so every job may call this. Stores that run already, started by systemd for example,
     are used. Blocks until all stores are ready.
 
     Args:
@@ -55,7 +55,7 @@ def start_on_all_nodes(
         insecure: `True` lets the stores listen on the network without authentication: everybody who
             reaches their ports can read, write and delete objects. Nodes on several machines need this, a
             token or certificates.
-        socket: The socket of stores of somebody else, if it is not the default one.
+        socket: The socket of stores that run already, if it is not the default one.
         labels: The labels of Ray's nodes that are their zone, pod, rack and host, as in
             `{"rack": "example.com/rack"}`. `None` takes labels of these names, after a slash if there is
             one, and Ray's own label for the zone. `{}` takes none.
@@ -72,9 +72,9 @@ def start_on_all_nodes(
     (`HOPLITE_TOKEN_FILE`, `HOPLITE_TLS_CERT` and so on). The environments of the nodes do not count.
 
     Raises:
-        RuntimeError: A store did not start, and the message says where and why; or only some nodes have a
-            store of somebody else.
-        ConnectFailed: No store listens at `socket`, or a store of somebody else refuses this user.
+        RuntimeError: A store did not start, and the message says where and why; or a store ran already on some
+            nodes only.
+        ConnectFailed: No store listens at `socket`, or a store that ran already refuses this user.
         ValueError: Nodes are on several machines, without a token, certificates or `insecure`; or `labels`
             has an unknown key.
         ray.exceptions.GetTimeoutError: The timeout passed first.
@@ -175,7 +175,7 @@ def refresh(timeout: float = 120.0) -> list[Node]:
 def stop_on_all_nodes(timeout: float = 120.0) -> None:
     """Stops all stores that `start_on_all_nodes` started, with their objects.
 
-    In stores of somebody else, it deletes the objects of this Ray cluster. Arrays stay readable. Blocks until
+    In stores that ran before, it deletes the objects of this Ray cluster. Arrays stay readable. Blocks until
     all stores have ended; then stores can be started again. Does nothing if nothing was started.
 
     Args:

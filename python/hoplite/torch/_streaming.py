@@ -1,4 +1,4 @@
-"""How the tensors of a state dict are got one by one, as they come. See `docs/howto/broadcast-weights.md`."""
+"""A stream of the tensors of a state dict. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class stream_state_dict:
             model.load_weights(tensors)
 
     An iterator and a context manager. Each step blocks until the next tensor is here. Further arguments and
-    errors are those of `get_state_dict`. If the version is lost on the way, the stream raises `VersionLost`,
+    errors are as for `get_state_dict`. If the version is lost on the way, the stream raises `VersionLost`,
     and its tensors are useless.
 
     Args:
@@ -43,7 +43,7 @@ class stream_state_dict:
     """
 
     version: Version
-    """What the version is called."""
+    """The name of the version."""
 
     def __init__(
         self,

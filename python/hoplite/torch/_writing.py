@@ -58,7 +58,7 @@ def put_state_dict(
 
     Blocks until all tensors are in the stores. Receivers get the first tensors before that. If there are
     `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all ranks if some
-    have no `DTensor`; otherwise each of those would put a version of its own.
+    have no `DTensor`; otherwise each of them would put a separate version.
 
     Args:
         name: The name for receivers.

@@ -3,8 +3,8 @@
     actor_rollout_ref.rollout.checkpoint_engine.backend=hoplite
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=hoplite.torch.verl
 
-The first rank of the trainer puts the tensors into the store of its node, as they are gathered. The rollouts
-get the tensors as they come, and their stores forward them. Replicas may come and go between two updates,
+The first rank of the trainer puts the tensors into the store of its node, one after the other. The rollouts
+get each tensor when it is there, and their stores forward them. Replicas may come and go between two updates,
 because there is no group.
 
 Written for verl 0.9.1. A version without its base class and registry is refused.

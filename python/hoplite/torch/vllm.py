@@ -8,8 +8,8 @@ Call `hoplite.torch.vllm.register()` in every process, before it makes an engine
     )
     engine.send_weights()
 
-The trainer puts each tensor into the store of its node once, as it is gathered. Any number of workers load
-the tensors as they come, and their stores forward them. There is no group: a worker that starts later takes
+The trainer puts each tensor into the store of its node once. Any number of workers load
+each tensor when it is there, and their stores forward them. There is no group: a worker that starts later takes
 part from the next update on.
 
 Written for vLLM 0.33. A version without the base classes is refused.
@@ -66,7 +66,7 @@ class HopliteInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
     """The knowledge of a worker before the first update."""
 
     name: str
-    """What the weights are called in the stores."""
+    """The name of the weights in the stores."""
 
 
 @dataclass
@@ -82,7 +82,7 @@ class HopliteTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
 
     backend: ClassVar[str] = NAME
     name: str = ""
-    """What the weights are called in the stores; by default a name of their own."""
+    """The name of the weights in the stores; random by default."""
 
 
 class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInfo]):  # type: ignore[misc]
@@ -104,7 +104,7 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: HopliteUpdateInfo) -> None:
-        """Loads the tensors of a version as they come."""
+        """Loads the tensors of a version when they arrive."""
         if self._name is None:
             raise RuntimeError("init_transfer_engine comes before receive_weights")
         # What goes to another device need not be copied on the way.
