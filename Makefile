@@ -73,13 +73,14 @@ tested: setup # What the tests run.
 	$(CARGO) build --workspace --all-targets
 
 # HOPLITE_ADVISORIES names a checkout of https://github.com/RustSec/advisory-db, in which dependencies are looked up.
-lint: ## Formatting, lints, the licences and sources of dependencies, and what pages name and link to.
+lint: ## Formatting, lints, the licences and sources of dependencies, the names and links of pages, and sentences.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(PYTHON) -m unittest discover -s tests/lint
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 	$(PYTHON) tests/lint/pages.py
 	$(PYTHON) tests/lint/levels.py
+	$(PYTHON) tests/lint/prose.py
 
 # Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.
 test-unit: tested ## Unit, property, simulation, conformance and process tests.
