@@ -1,4 +1,4 @@
-"""Checks what pages name: files and functions, the constants of limits, and files to which any page links.
+"""Checks what pages name: files and functions, the constants of limits, files to which any page links, and programs of Rust.
 
 Files and functions are checked in ARCHITECTURE.md and in the pages for developers, except those that record runs. A walk in ARCHITECTURE.md leads from file to file:
 what its arrow names must be in the file of its step and in that of the next one.
@@ -23,6 +23,8 @@ CONSTANT = re.compile(r"`((?:\w+::)+)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 
 # Pages that record runs: they may name files of other projects and of the past.
 RECORDS = {"docs/dev/log.md", "docs/dev/suites.md", "docs/dev/benchmarks.md", "docs/dev/python-benchmarks.md"}
+# A program of Rust in a page.
+RUST = re.compile(r"^```rust\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # A step of a walk, with the name through which it leads to the next one.
 STEP = re.compile(r"^\d+\. `([\w./-]+)`(?:[^\n]|\n {3})*", re.MULTILINE)
 ARROW = re.compile(r"→ `(\w+)`$")
@@ -47,6 +49,7 @@ def main() -> int:
         for link in sorted(set(LINK.findall(text))):
             if "://" not in link and not (ROOT / page.parent / link).exists():
                 wrong.append(f"{page} links to {link}, which is not there")
+        wrong += [f"{page} shows Rust that is in no example of hoplite-client" for code in RUST.findall(text) if not is_example(code)]
         for modules, name in sorted(set(CONSTANT.findall(text))):
             if not any(set(modules.split("::")) - {""} <= place for place in defined.get(name, [])):
                 wrong.append(f"{page} names {modules}{name}, which is not defined")
@@ -56,6 +59,11 @@ def main() -> int:
         print(f"ARCHITECTURE.md and the pages for developers name {named} files and directories and {items} items of them,")
         print(f"{len(pages)} pages link to others or name constants: all are there")
     return 1 if wrong else 0
+
+
+def is_example(code: str) -> bool:
+    """Returns `True` if a file of examples, which the build compiles, contains these lines."""
+    return any(code in path.read_text() for path in ROOT.glob("hoplite-client/examples/*.rs"))
 
 
 def lost_on_the_walk(text: str, files: list[str]) -> list[str]:
