@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # A path, or the end of one where the sentence says in which directory it is.
 NAMED = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:\.(?:rs|py|proto|txt|json|js|sh|toml|md)|/))`")
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 # `put` in `node/put.rs`, or the other way round.
 SOURCE = r"`([\w./-]+\.(?:rs|py|proto))`"
 ITEM = r"`([A-Za-z_][\w:.]*)`"
@@ -46,9 +46,14 @@ def main() -> int:
     defined = constants(files)
     for page in pages:
         text = (ROOT / page).read_text()
-        for link in sorted(set(LINK.findall(text))):
-            if "://" not in link and not (ROOT / page.parent / link).exists():
+        for link, anchor in sorted(set(LINK.findall(text))):
+            target = ROOT / page.parent / link if link else ROOT / page
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            if not target.exists():
                 wrong.append(f"{page} links to {link}, which is not there")
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text()):
+                wrong.append(f"{page} links to {link}#{anchor}, and there is no such heading")
         wrong += [f"{page} shows Rust that is in no example of hoplite-client" for code in RUST.findall(text) if not is_example(code)]
         for modules, name in sorted(set(CONSTANT.findall(text))):
             if not any(set(modules.split("::")) - {""} <= place for place in defined.get(name, [])):
@@ -59,6 +64,12 @@ def main() -> int:
         print(f"ARCHITECTURE.md and the pages for developers name {named} files and directories and {items} items of them,")
         print(f"{len(pages)} pages link to others or name constants: all are there")
     return 1 if wrong else 0
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower())) for heading in headings}
 
 
 def is_example(code: str) -> bool:

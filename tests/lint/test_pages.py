@@ -36,6 +36,12 @@ class WalkTest(unittest.TestCase):
         self.assertEqual(self.check("No walk."), ["ARCHITECTURE.md has no walk"])
 
 
+class AnchorsTest(unittest.TestCase):
+    def test_headings_have_anchors(self) -> None:
+        text = "# Who may do what?\n\n## `hoplite top`, and more\n```sh\n# no heading\n```\n"
+        self.assertEqual(pages.anchors(text), {"who-may-do-what", "hoplite-top-and-more"})
+
+
 class RustTest(unittest.TestCase):
     def test_programs_are_examples(self) -> None:
         with tempfile.TemporaryDirectory() as place:
