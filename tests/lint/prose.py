@@ -84,7 +84,7 @@ LIMITS = {
     "Rust": Limit(15.1, 114, 296, 150_000),
     "Python": Limit(15.4, 130, 41, 42_000),
     "pages for users": Limit(0, 1, 0, 24_000),
-    "pages for maintainers": Limit(0, 77, 14, 16_500),
+    "pages for maintainers": Limit(0, 12, 3, 12_500),
 }
 
 
