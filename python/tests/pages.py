@@ -16,6 +16,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from stores import await_that
+
 ROOT = Path(__file__).resolve().parents[2]
 #: The pages for users. The README of the package has links that PyPI shows.
 PAGES = [
@@ -125,9 +127,23 @@ def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> N
     assert done.returncode == 0, f"{page.name} failed with {done.returncode}:\n{done.stdout}"
     said = [done.stdout, *(path.read_text() for path in place.glob("*.err"))]
     assert not any("Traceback (most recent call last)" in text for text in said), f"{page.name}: {said}"
+    await_that(f"{page.name} leaves no process", lambda: not _processes(place))
     for index, (command, expected) in enumerate(page.commands):
         found = (place / f"{index}.out").read_text()
         assert _is_like(found, expected), f"{page.name}: {command}\nprints\n{found}\nand not\n{expected}"
+
+
+def _processes(place: Path) -> list[str]:
+    """The processes that run in a folder, or whose command line names it."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(place) in command or (entry / "cwd").readlink() == place:
+                found.append(command)
+        except OSError:
+            continue
+    return found
 
 
 def _script(page: Page) -> str:
@@ -137,7 +153,8 @@ def _script(page: Page) -> str:
         out = f"{index}.out"
         if command.endswith("&"):
             last = shlex.quote(expected.splitlines()[-1])
-            lines.append(f"{{ {command[:-1]}; }} >{out} 2>&1 &")
+            # Not in a group, which would have a shell in between that ends alone.
+            lines.append(f"{command[:-1]} >{out} 2>&1 &")
             lines.append(
                 f"until grep -qxF -- {last} {out}; do kill -0 $! || {{ cat {out}; exit 1; }}; sleep 0.05; done"
             )
