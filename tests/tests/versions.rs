@@ -1,4 +1,4 @@
-//! What docs/compatibility.md promises of programs that speak another version of the protocol.
+//! What docs/reference/versions.md promises of programs that speak another version of the protocol.
 
 use std::collections::BTreeSet;
 use std::path::Path;
