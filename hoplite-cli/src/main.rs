@@ -146,8 +146,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Certs(command) => certs::run(&command),
         Command::Demo(command) => demo::run(command).await,
         Command::Bench(command) => bench::run(command).await,
-        Command::Completion(command) => completion::run(&command),
-        Command::Man(command) => man::run(&command),
+        Command::Completion(command) => completion::run(&command, Arguments::command()),
+        Command::Man(command) => man::run(&command, Arguments::command()),
         Command::Topology(command) => topology::run(&store, command).await,
     }
 }

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use clap::CommandFactory;
+use clap::Command;
 use clap_complete::Shell;
 
 const EXAMPLES: &str = "Examples:
@@ -20,9 +20,10 @@ pub(crate) struct Arguments {
     shell: Shell,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+/// Prints the completions of `program`, the definition of the whole command line.
+pub(crate) fn run(arguments: &Arguments, mut program: Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
-    clap_complete::generate(arguments.shell, &mut crate::Arguments::command(), "hoplite", &mut script);
+    clap_complete::generate(arguments.shell, &mut program, "hoplite", &mut script);
     let mut stdout = io::stdout().lock();
     stdout.write_all(&script)?;
     Ok(stdout.flush()?)

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use anyhow::Context;
-use clap::CommandFactory;
+use clap::Command;
 
 const EXAMPLES: &str = "Examples:
   hoplite man ~/.local/share/man/man1 && man hoplite-put
@@ -19,9 +19,10 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
-pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
+/// Writes the pages of `program`, the definition of the whole command line.
+pub(crate) fn run(arguments: &Arguments, program: Command) -> anyhow::Result<()> {
     let directory = &arguments.directory;
     let cannot = || format!("cannot write manual pages into {}", directory.display());
     fs::create_dir_all(directory).with_context(cannot)?;
-    clap_mangen::generate_to(crate::Arguments::command(), directory).with_context(cannot)
+    clap_mangen::generate_to(program, directory).with_context(cannot)
 }
