@@ -81,10 +81,10 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(15.1, 114, 296, 150_000),
-    "Python": Limit(15.4, 130, 41, 42_000),
+    "Rust": Limit(5.6, 53, 132, 150_000),
+    "Python": Limit(11, 107, 33, 42_000),
     "pages for users": Limit(0, 1, 0, 24_000),
-    "pages for maintainers": Limit(0, 12, 3, 12_500),
+    "pages for maintainers": Limit(0, 12, 2, 12_500),
 }
 
 
