@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 .PHONY: help setup build dist profile build-bench demo test fetch tested lint test-unit fuzz-targets test-fuzz doc deb wheel release test-deploy \
-	test-dashboard bench-local clean
+	test-dashboard bench-local docs clean
 
 CARGO ?= cargo
 FUZZ_SECONDS ?= 20
@@ -61,7 +61,7 @@ $(DEMO_ENV): | setup
 
 test: setup ## Everything that a change must pass.
 	+$(AT_ONCE)=2 fetch lint tested doc
-	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python
+	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python docs
 	$(MAKE) --no-print-directory --jobs=1 test-fuzz test-lab test-deploy test-dashboard
 
 fetch: python-env # What the tests run besides our programs: torch, Ray, a browser, Docker.
@@ -73,13 +73,14 @@ tested: setup # What the tests run.
 	$(CARGO) build --workspace --all-targets
 
 # HOPLITE_ADVISORIES names a checkout of https://github.com/RustSec/advisory-db, in which dependencies are looked up.
-lint: ## Formatting, lints, the licences and sources of dependencies, and what pages name and link to.
+lint: ## Formatting, lints, the licences and sources of dependencies, the names and links of pages, and sentences.
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
 	$(PYTHON) -m unittest discover -s tests/lint
 	CARGO=$(CARGO) $(PYTHON) tests/lint/dependencies.py
 	$(PYTHON) tests/lint/pages.py
 	$(PYTHON) tests/lint/levels.py
+	$(PYTHON) tests/lint/prose.py
 	PYTHON=$(PYTHON) deploy/release.sh --check
 
 # Cargo's rustdoc would warn that it cannot use make's job server, which make lends to `$(MAKE)` only.
@@ -95,6 +96,17 @@ test-fuzz: ## A short run of each fuzz target; FUZZ_SECONDS=600 for a long one.
 
 doc: ## The API documentation, without a warning.
 	RUSTDOCFLAGS="-D warnings" nice $(CARGO) doc --workspace --no-deps --document-private-items
+
+DOCS_ENV := target/docs-env
+
+# HOPLITE_REPOSITORY=https://github.com/OWNER/NAME makes links to other files of the repository work there.
+docs: $(DOCS_ENV)/.installed ## The site with the pages of docs/, in target/site; a broken link is an error. Needs PyPI the first time.
+	NO_MKDOCS_2_WARNING=1 $(DOCS_ENV)/bin/mkdocs build --strict
+
+$(DOCS_ENV)/.installed: docs/requirements.txt | setup
+	$(PYTHON) -m venv $(DOCS_ENV)
+	$(DOCS_ENV)/bin/pip install --quiet --requirement $<
+	touch $@
 
 deb: dist ## A Debian package of the programs and their units, in target/debian.
 	deploy/debian/build.sh $(DIST) target/debian
@@ -113,7 +125,7 @@ test-dashboard: tested ## Tests of the dashboard in a browser, and of `hoplite t
 	./setup.sh --browser
 	cd tests && $(PYTHON) -m unittest discover -s dashboard -t .
 
-bench-local: dist ## Hoplite alone over loopback, for docs/measurements.md.
+bench-local: dist ## Hoplite alone over loopback, for docs/dev/log.md.
 	$(DIST)/hoplite bench local
 	$(DIST)/hoplite bench p2p
 	$(DIST)/hoplite bench broadcast
@@ -145,10 +157,10 @@ bench-full: build-bench bench-peers ## As bench, with more rounds of large objec
 	cd tests && $(PYTHON) -m bench run --full $(BENCH_ARGUMENTS)
 	$(MAKE) --no-print-directory bench-report
 
-bench-report: ## Writes docs/benchmarks.md from the results of the last run.
+bench-report: ## Writes docs/benchmarks.md and docs/dev/benchmarks.md from the results of the last run.
 	cd tests && $$([ -x $(BENCH_PYTHON) ] && echo $(BENCH_PYTHON) || echo $(PYTHON)) -m bench report
 
-topology-report: build-bench ## Reproduces what docs/topology.md shows of three papers, and writes it there. Root; fifteen minutes.
+topology-report: build-bench ## Reproduces what docs/dev/reproductions.md shows of three papers, and writes it there. Root; fifteen minutes.
 	cd tests && $(PYTHON) -m bench.topology --programs $(abspath $(DIST))
 
 test-lab: tested ## Tests of the lab, of Hoplite in it, and of the benchmarks themselves; most need root. Two minutes.
@@ -190,7 +202,7 @@ test-without-ray: python
 # Where what is not in the wheels of torch and Ray is, for example `make suites SUITES="--torch ~/pytorch --ray ~/ray"`.
 SUITES ?=
 
-suites: python ## Suites that others wrote, run with Hoplite, and docs/suites.md. Ten minutes.
+suites: python ## Suites that others wrote, run with Hoplite, and docs/dev/suites.md. Ten minutes.
 	cd python && .venv/bin/python suites/run.py $(SUITES)
 
 # For example `make bench-python BENCH_PYTHON_ARGUMENTS="--rounds 5"`.

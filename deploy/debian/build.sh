@@ -24,22 +24,17 @@ install -D -m 0644 "$source/deploy/monitoring/alerts.yml" "$root/usr/share/hopli
 install -D -m 0644 "$source/deploy/monitoring/dashboard.json" "$root/usr/share/hoplite/dashboard.json"
 install -D -m 0644 "$source/deploy/debian/copyright" "$root/usr/share/doc/hoplite/copyright"
 # All documents, in the directories that their links expect. Large pictures are left out.
-(cd "$source" && find README.md CHANGELOG.md SECURITY.md docs python/docs -type f \
+(cd "$source" && find README.md CHANGELOG.md SECURITY.md docs -type f \
   \( -name '*.md' -o \( -name '*.png' -o -name '*.svg' \) -size -100k \) -print0) |
   while IFS= read -r -d '' file; do
     install -D -m 0644 "$source/$file" "$root/usr/share/doc/hoplite/$file"
   done
-# A command line of an older commit has neither of these commands.
-if "$binaries/hoplite" man --help >/dev/null 2>&1; then
-  "$binaries/hoplite" man "$root/usr/share/man/man1"
-  find "$root/usr/share/man" -type f -exec gzip -9n {} +
-fi
-if "$binaries/hoplite" completion --help >/dev/null 2>&1; then
-  install -d -m 0755 "$root"/usr/share/{bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
-  "$binaries/hoplite" completion bash >"$root/usr/share/bash-completion/completions/hoplite"
-  "$binaries/hoplite" completion zsh >"$root/usr/share/zsh/vendor-completions/_hoplite"
-  "$binaries/hoplite" completion fish >"$root/usr/share/fish/vendor_completions.d/hoplite.fish"
-fi
+install -d -m 0755 "$root"/usr/share/{man/man1,bash-completion/completions,zsh/vendor-completions,fish/vendor_completions.d}
+"$binaries/hoplite" man "$root/usr/share/man/man1"
+find "$root/usr/share/man" -type f -exec gzip -9n {} +
+"$binaries/hoplite" completion bash >"$root/usr/share/bash-completion/completions/hoplite"
+"$binaries/hoplite" completion zsh >"$root/usr/share/zsh/vendor-completions/_hoplite"
+"$binaries/hoplite" completion fish >"$root/usr/share/fish/vendor_completions.d/hoplite.fish"
 
 version=$("$binaries/hoplite" --version | cut -d' ' -f2)
 architecture=$(dpkg --print-architecture)

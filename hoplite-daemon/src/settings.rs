@@ -31,7 +31,7 @@ pub(crate) struct ProcessArguments {
     /// Exit when the process with this number ends; it must be the parent.
     #[arg(long, value_name = "PID", hide = true)]
     pub(crate) exit_with_parent: Option<u32>,
-    /// Print the rows of the table in docs/configuration.md
+    /// Print the rows of the table in docs/reference/settings.md
     #[arg(long, hide = true)]
     print_reference: bool,
 }

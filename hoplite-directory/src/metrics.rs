@@ -1,4 +1,4 @@
-//! The metrics of a shard. `docs/metrics.md` lists them.
+//! The metrics of a shard. `docs/reference/metrics.md` lists them.
 
 use std::time::Duration;
 

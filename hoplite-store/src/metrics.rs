@@ -1,4 +1,4 @@
-//! The metrics of a store. `docs/metrics.md` lists them.
+//! The metrics of a store. `docs/reference/metrics.md` lists them.
 //!
 //! An [`Observer`] sees every event and effect of the node, so the node needs no code for metrics.
 //! The observer remembers when a call, a write or a pull began, and counts it when it ends.

@@ -4,7 +4,7 @@ The real thing needs vLLM 0.33, transformers and accelerators. vLLM 0.33.0 pins 
 refuses all but torch 2.15: until both agree, that takes a build of vLLM with torch 2.15. This program was run with classes
 that stand for vLLM's, which the tests have; never with a running vLLM.
 
-Each node has a store: see "A cluster on real machines" in docs/guide.md. Where a server runs, with this file in PYTHONPATH:
+Each node has a store: see docs/start/cluster.md. Where a server runs, with this file in PYTHONPATH:
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config '{"backend": "hoplite"}' \\
         --worker-extension-cls vllm_weights.KnowsHoplite

@@ -32,21 +32,32 @@ if TYPE_CHECKING:
 class Client:
     """A connection to the store of this node.
 
-    All methods may be called from any number of threads at once; they let other threads run while they wait or copy, and
-    can be interrupted by Ctrl-C. A client belongs to the process that made it: in a forked child its methods raise
-    `ForkedChild`. It cannot be pickled; pass `Ref`s instead, and call `hoplite.init()` where they arrive.
+    `hoplite.init` and `hoplite.connect` make clients. In the examples, `client` is
+    `hoplite.init()`, and `np` is numpy.
 
-    An id is a `str` (which stands for its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A `Ref` names its cluster: one of
-    another cluster is refused with `ClusterMismatch`.
+    * **Threads**: any number of threads may use a client. Other threads run while a call waits or
+      copies, and Ctrl-C interrupts a call.
+    * **Processes**: a client belongs to the process that made it. In a forked child, its methods
+      raise `ForkedChild`. A client cannot be pickled: pass `Ref`s, and call `hoplite.init()` where
+      they arrive.
+    * **Ids**: a `str` (its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A `Ref` of another cluster
+      is refused with `ClusterMismatch`.
+    * **Timeouts**: in seconds. `None` waits for ever. The default is the value of
+      `$HOPLITE_TIMEOUT` when the process first connected (`30s`, `5min`, a number of seconds, or
+      `never`), or else 5 minutes. A call that has waited for 10 s warns once, with the logger
+      `hoplite`, and names the missing object, rank or peer.
+    * **Restarts**: the next call connects to the new store. A call in flight raises
+      `ConnectionLost`, and its `retryable` says whether to repeat the call. If no store comes back
+      within 5 s, the call raises `ConnectFailed`.
 
-    A timeout is in seconds; `None` waits for ever. By default it is what `$HOPLITE_TIMEOUT` said when the process first
-    connected (`30s`, `5min`, a number of seconds, or `never`), or else 5 minutes. A call that has waited for 10 s logs one
-    warning with the logger `hoplite`, which says what is missing.
+    Any method may raise `ConnectFailed`, `ConnectionLost` and `ForkedChild`, and `TypeError` for
+    wrong arguments, before anything is sent.
 
-    If the store was started anew, the next call connects to it. A call in flight when the connection breaks raises
-    `ConnectionLost`, whose `retryable` says if it may be made again. If no store comes back within the timeout of connecting
-    (5 s), the call raises `ConnectFailed`, and so do later ones, at once, until there is a store again. Any method may raise
-    these and `ForkedChild`, and `TypeError` before anything is sent.
+    Examples:
+        >>> client.put("squares", np.arange(4) ** 2)
+        hoplite.Ref('squares', int64[4])
+        >>> client.get("squares")
+        array([0, 1, 4, 9])
     """
 
     __slots__ = ("__weakref__", "_calls", "_for_owners", "_native", "_process", "_socket")
@@ -69,88 +80,186 @@ class Client:
 
     @property
     def socket(self) -> str:
-        """Where the store listens."""
+        """The path of the socket of the store.
+
+        Examples:
+            >>> hoplite.connect(client.socket).node == client.node
+            True
+        """
         return self._socket
 
     @property
     def node(self) -> str:
-        """The name of the node whose store this is."""
+        """The name of the node of the store.
+
+        Examples:
+            >>> ref = client.put("where", b"here", confirm=True)
+            >>> client.node in [location.node for location in client.stat("where").locations]
+            True
+        """
         return self._native.node
 
     @property
     def cluster(self) -> str:
-        """The name of the cluster of the store."""
+        """The name of the cluster of the store. A handle names it too.
+
+        Examples:
+            >>> client.put("named", b"").cluster == client.cluster
+            True
+        """
         return self._native.cluster
 
     @property
     def allow_pickle(self) -> bool:
-        """False if this client refuses values that were stored as pickles; see `hoplite.connect`."""
+        """`False` if this client refuses values that were stored as pickles; see `hoplite.connect`.
+
+        Examples:
+            >>> client.allow_pickle
+            True
+        """
         return self._calls.allow_pickle
 
     @property
     def usable(self) -> bool:
-        """True if it is of this process and not closed, and its connection is not known to be lost.
+        """`True` unless the client is closed, inherited by a fork, or known to be disconnected.
 
-        A call of one that has lost its connection connects again, if it can.
+        A disconnected client connects again with its next call, if it can.
+
+        Examples:
+            >>> other = hoplite.connect(client.socket)
+            >>> other.usable
+            True
+            >>> other.close()
+            >>> other.usable
+            False
         """
         return self._native.usable
 
     def put(
         self, id: Id | None, value: object, timeout: TimeLimit = "default", *, confirm: bool = False
     ) -> Ref:
-        """Stores a value under `id`, and returns a handle of it. To put the same value again is no error.
+        """Stores a value under `id`, and returns a handle.
 
-        Its bytes are copied once, into the memory of the store, from where others get them while they are still being
-        copied. An array that is not contiguous is copied twice.
+        Blocks until the bytes are in the memory of the store. They are copied once, and an array
+        that is not contiguous twice. Receivers may fetch the first bytes before that. If the store
+        is full, the call waits for room. A put of the same value under the same id succeeds.
 
         Args:
-            id: the name; None for a new one.
-            value: an array of numpy or torch, or of anything else that has DLPack or the buffer protocol; `bytes`; any other
-                value that can be pickled. Arrays in it are not pickled but put as they are.
-            confirm: whether to wait until the directory knows an object of less than 64 KiB, as it does of larger ones.
-                Without it, `contains` and `stat` may not know it for a moment, and a put of another value under the same id
-                at the same time on another node goes unnoticed here.
+            id: The name; `None` for a new random one.
+            value: An array of numpy or torch of any shape and dtype, anything with DLPack or the
+                buffer protocol, `bytes`, or any value that can be pickled. Arrays inside a pickled
+                value stay outside the pickle.
+            timeout: Seconds to wait for room.
+            confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
+                larger ones. Without it, `contains` and `stat` may miss the object for a moment, and
+                a put of another value under the same id on another node goes unnoticed here.
+
+        Returns:
+            A handle with the id, dtype, shape and size.
+
         Raises:
-            AlreadyExists, StoreFull, ObjectTooLarge, InvalidId, Timeout; TypeError for a value that cannot be put.
+            AlreadyExists: The id names another value.
+            StoreFull: There was no room before the timeout.
+            ObjectTooLarge: The value can never fit.
+            InvalidId: The id has not 1 to 255 bytes.
+            Timeout: The directory did not answer in time.
+            TypeError: The value cannot be stored, such as a tensor on an accelerator.
+
+        Examples:
+            >>> client.put("weights/1", np.zeros((2, 3), np.float32))
+            hoplite.Ref('weights/1', float32[2, 3])
+            >>> ref = client.put(None, {"step": 7, "mean": np.ones(3)})
+            >>> client.get(ref)["step"]
+            7
         """
         ref = run(self._calls.put(id, value, timeout, confirm=confirm))
         ref._client = self
         return ref
 
     def ref(self, id: str | bytes) -> Ref:
-        """A handle of an object of this cluster that was put elsewhere, or will be. Asks nobody."""
+        """Returns a handle of an object that exists elsewhere, or will exist. Sends nothing.
+
+        Examples:
+            >>> ref = client.ref("later")
+            >>> client.put("later", b"now")
+            hoplite.Ref('later')
+            >>> ref.get()
+            b'now'
+        """
         return Ref(id, cluster=self.cluster, client=self)
 
     def get(
         self, id: Id, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
     ) -> Any:
-        """Waits for the object, fetches it if need be, and returns it as what it was put.
+        """Waits for an object, and returns its value.
 
-        An array is read-only and in the memory of the store, which keeps it as long as the array, or anything made of it
-        without a copy, is there. So are the arrays in a pickled value. A torch tensor is a private copy, since
-        torch has no read-only tensors; `bytes` are, too.
+        Blocks until the value is on this node, for at most `timeout` seconds. The store fetches the
+        object from other nodes if needed. An array is read-only and in shared memory. The store
+        keeps that memory as long as the array, or a view of it, lives. The same holds for arrays in a
+        pickled value. Tensors and `bytes` are private copies, and so are arrays of at most 4 KiB.
 
         Args:
-            copy: True: the value is private and may be written to; it is copied while it arrives. False: nothing is
-                copied; `bytes` come as a `memoryview`, and **to write to a tensor then ends the process**.
-            framework: "numpy" or "torch": as what arrays come, if not as what they were put. What a reduce made counts as
-                put by numpy.
+            id: The object; it need not exist yet.
+            timeout: Seconds to wait for the object and its bytes.
+            copy: `True` returns a private, writable value, copied while it arrives. `False` copies
+                nothing: `bytes` come as a `memoryview`, and tensors are in shared memory.
+                **Writing to such a tensor ends the process.**
+            framework: `"numpy"` or `"torch"`: the kind of arrays, if not the kind that was put.
+                Results of reduces are arrays of numpy.
+
+        Returns:
+            The value, with the shape and dtype that were put.
+
         Raises:
-            PickleRefused: if the value was stored as a pickle, and this client refuses these.
-            InvalidMetadata: if the object's header is not one that a `put` makes.
-            Timeout, ObjectLost, Deleted, StoreFull, ObjectTooLarge.
+            Timeout: The object did not come in time.
+            ObjectLost: Every copy is gone.
+            Deleted: The object was deleted during the call.
+            StoreFull: There was no room for a copy on this node.
+            ObjectTooLarge: The object does not fit into the store of this node.
+            PickleRefused: The value is a pickle, and this client refuses pickles.
+            InvalidMetadata: No `put` made the header of the object.
+
+        Examples:
+            >>> client.put("image", np.ones((640, 480, 3), np.uint8))
+            hoplite.Ref('image', uint8[640, 480, 3])
+            >>> image = client.get("image")
+            >>> image.shape, image.flags.writeable
+            ((640, 480, 3), False)
+            >>> client.get("image", copy=True).flags.writeable
+            True
+            >>> client.get("absent", timeout=0.1)
+            Traceback (most recent call last):
+            hoplite.errors.Timeout: ...
         """
         return run(self._calls.get(id, timeout, copy, framework))
 
     def get_into(self, id: Id, out: object, timeout: TimeLimit = "default") -> int:
-        """Copies the object into `out` while it arrives, and returns its size in bytes.
+        """Copies an object into your array while it arrives.
+
+        Blocks as `get` does.
 
         Args:
-            out: a contiguous array or tensor of the dtype and shape of the object; or a buffer of bytes, such as a
-                `bytearray`, into whose front the bytes of any object are copied.
+            id: The object; it need not exist yet.
+            out: A contiguous array or tensor with the dtype and shape of the object; or a buffer of
+                bytes, such as a `bytearray`, whose first bytes are filled with any object.
+            timeout: Seconds to wait.
+
+        Returns:
+            The size of the object in bytes.
+
         Raises:
-            TypeMismatch: if `out` is another kind of array than the object.
-            BufferTooSmall; and what `get` raises. After an error, the contents of `out` mean nothing.
+            TypeMismatch: The dtype or shape of `out` differs from the object.
+            BufferTooSmall: The object is larger than `out`.
+            Timeout: As for `get`, which has further errors. After an error, `out` has no meaning.
+
+        Examples:
+            >>> client.put("vector", np.arange(3.0))
+            hoplite.Ref('vector', float64[3])
+            >>> out = np.empty(3)
+            >>> client.get_into("vector", out)
+            24
+            >>> out
+            array([0., 1., 2.])
         """
         return run(self._calls.get_into(id, out, timeout))
 
@@ -164,21 +273,42 @@ class Client:
         deterministic: bool = False,
         timeout: TimeLimit = "default",
     ) -> list[AnyId]:
-        """Reduces equally shaped arrays element by element into the new object `target`.
+        """Combines arrays element by element into the new object `target`.
 
-        The sources are combined where they are, in the stores, while they arrive; only results move. Integers wrap around,
-        as in numpy; float16 and bfloat16 are rounded after every operation.
+        Blocks until the target is complete. The stores combine the arrays where they are, while they
+        arrive. The target can be read, as a stream, before the call returns. Integers wrap around.
+        float16 and bfloat16 are rounded after every operation.
 
         Args:
-            target: id of the object to create; it becomes readable, as a stream, before the reduce is done.
-            sources: ids of the inputs, each of the same shape and dtype; they need not exist yet.
-            op: "sum", "min", "max" or "prod". Float sums may differ by rounding between runs.
-            num_objects: reduce only the first so many sources to become ready; None means all.
-            deterministic: combine in the order of `sources`, for the same bits in every run; slower.
+            target: The id of the new object.
+            sources: The ids of arrays of one dtype and shape. They need not exist yet.
+            op: `"sum"`, `"min"`, `"max"` or `"prod"`.
+            num_objects: Combine only the first so many sources that are ready; `None` means all.
+            deterministic: Combine in the order of `sources`, with the same bits in every run. Slower.
+                Otherwise float sums may differ by rounding.
+            timeout: Seconds to wait for sources and for the result.
+
         Returns:
-            The sources that were reduced, in the order in which they joined.
+            The sources that were combined, in the order in which they joined.
+
         Raises:
-            TypeMismatch, AlreadyExists, ObjectLost, DuplicateId, InvalidRequest, StoreFull, Timeout.
+            TypeMismatch: Dtypes, shapes or sizes differ, or cannot be combined.
+            AlreadyExists: The target exists.
+            ObjectLost: A needed source is gone.
+            DuplicateId: A source is named twice.
+            InvalidRequest: There are fewer sources than `num_objects`, or none.
+            StoreFull: There was no room for the target.
+            Timeout: Sources were missing; `missing_ids` names them.
+
+        Examples:
+            >>> for worker in range(3):
+            ...     ref = client.put(f"gradient/{worker}", np.full(4, worker, np.float32))
+            >>> client.reduce("sum", ["gradient/0", "gradient/1", "gradient/2"], deterministic=True)
+            ['gradient/0', 'gradient/1', 'gradient/2']
+            >>> client.get("sum")
+            array([3., 3., 3., 3.], dtype=float32)
+            >>> len(client.reduce("first", ["gradient/0", "gradient/1", "gradient/2"], num_objects=2))
+            2
         """
         return run(
             self._calls.reduce(
@@ -193,10 +323,23 @@ class Client:
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
-        """Gets several objects at once, in the order of `ids`; see `get`.
+        """Gets several objects at once, in the order of `ids`.
+
+        Blocks until all are on this node. Arguments and values are as for `get`.
+
+        Args:
+            ids: The objects; they need not exist yet.
+            timeout: Seconds to wait for all of them.
+            copy: As for `get`.
+            framework: As for `get`.
 
         Raises:
-            What `get` raises, as soon as that is known of one of them.
+            Timeout: As for `get`, which has further errors. The first error ends the call.
+
+        Examples:
+            >>> refs = [client.put(None, np.full(2, k)) for k in range(3)]
+            >>> [array.sum() for array in client.gather(refs)]
+            [np.int64(0), np.int64(2), np.int64(4)]
         """
         return run(self._calls.gather(ids, timeout, copy, framework))
 
@@ -209,13 +352,32 @@ class Client:
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
-        """Puts `value` under `ids[rank]`, and gets the objects of all participants, in the order of `ids`.
+        """Puts `value` under `ids[rank]`, and gets the objects of all participants.
 
-        Each participant calls this with the same ids and its own rank, in its own time. The objects stay until somebody
-        deletes them.
+        Each participant calls this with the same ids and its own rank, at any time. Blocks until all
+        objects are on this node. The objects stay until somebody deletes them.
+
+        Args:
+            ids: An id for each participant.
+            rank: The index of this participant in `ids`.
+            value: Any value that `put` takes.
+            timeout: Seconds to wait for the others.
+            copy: As for `get`.
+            framework: As for `get`.
+
+        Returns:
+            The values of all participants, in the order of `ids`.
 
         Raises:
-            What `put` and `get` raise.
+            Timeout: As for `put` and `get`, which have further errors.
+
+        Examples:
+            >>> from concurrent.futures import ThreadPoolExecutor
+            >>> def participant(rank):
+            ...     return client.allgather(["name/0", "name/1"], rank, f"rank {rank}")
+            >>> with ThreadPoolExecutor() as pool:
+            ...     list(pool.map(participant, range(2)))
+            [['rank 0', 'rank 1'], ['rank 0', 'rank 1']]
         """
         return run(self._calls.allgather(ids, rank, value, timeout, copy, framework))
 
@@ -231,20 +393,43 @@ class Client:
         deterministic: bool = False,
         timeout: TimeLimit = "default",
     ) -> Any:
-        """Reduces the arrays of all participants, and returns the result to each of them, as a private array.
+        """Combines the arrays of all participants, and returns the result to each of them.
 
-        Every participant calls this with the same `target`, the same sources in the same order, and its own `rank`, its
-        index among them; in its own time, for there is no group to form. All get the same bits. The nodes divide
-        the work, so that none receives more than twice the array.
+        Each participant calls this with the same target and sources, in the same order, and its own
+        rank, at any time. Blocks until the result is here. All participants get the same bits. Each
+        node sends and receives at most twice the array.
 
         Args:
-            target: a new id for this round. It stays until it is deleted: `delete_allreduce`, once all participants have
-                their result.
-            sources: an id for each participant.
-            value: this participant's array, to be put under `sources[rank]`; None if it was put already.
-            out: where to put the result, instead of in a new array: a contiguous one like the sources.
+            target: A new id for this round. The object stays until it is deleted; use
+                `delete_allreduce` once all participants have their result.
+            sources: An id for each participant.
+            rank: The index of this participant in `sources`.
+            value: The array of this participant, put under `sources[rank]`; `None` if it is there.
+            op: As for `reduce`.
+            out: A contiguous array of the dtype and shape of the sources for the result; `None` for a
+                new one.
+            deterministic: As for `reduce`.
+            timeout: Seconds to wait for the others.
+
+        Returns:
+            A private array with the dtype and shape of the sources, or `out`.
+
         Raises:
-            TypeMismatch, ObjectLost, InvalidRequest, Timeout; and what `put` raises.
+            TypeMismatch: The arrays, or the arguments of the participants, differ.
+            ObjectLost: A source is gone.
+            InvalidRequest: No source has this rank.
+            Timeout: Participants were missing; `missing_ranks` names them.
+            StoreFull: The store of rank 0 had no room for the result.
+
+        Examples:
+            >>> from concurrent.futures import ThreadPoolExecutor
+            >>> sources = ["gradient/0", "gradient/1"]
+            >>> def participant(rank):
+            ...     return client.allreduce("sum", sources, rank, np.full(3, rank + 1.0))
+            >>> with ThreadPoolExecutor() as pool:
+            ...     list(pool.map(participant, range(2)))
+            [array([3., 3., 3.]), array([3., 3., 3.])]
+            >>> client.delete_allreduce("sum", sources)
         """
         return run(
             self._calls.allreduce(
@@ -264,16 +449,38 @@ class Client:
         deterministic: bool = False,
         timeout: TimeLimit = "default",
     ) -> Any:
-        """Reduces the arrays of all participants, and returns one part of the result to each of them, as a private array.
+        """Combines the arrays of all participants, and returns one part of the result to each.
 
-        Of n participants, that of rank k gets the k-th of n equal parts along the first axis. Every participant calls this
-        as `allreduce`, with the same arguments. Each node sends and receives the array once, less one part.
+        Of n participants, rank k gets the k-th of n equal parts along the first axis. Each participant
+        calls this as `allreduce`. Blocks until the part is here. Each node sends and receives the array
+        once, less one part.
 
         Args:
-            out: where to put the part: a contiguous array of its shape and dtype.
+            target: A new id for this round; as for `allreduce`.
+            sources: An id for each participant.
+            rank: The index of this participant in `sources`.
+            value: The array of this participant; `None` if it was put before.
+            op: As for `reduce`.
+            out: A contiguous array with the dtype and shape of the part; `None` for a new one.
+            deterministic: As for `reduce`.
+            timeout: Seconds to wait for the others.
+
+        Returns:
+            A private array: the part of this rank, or `out`.
+
         Raises:
-            InvalidRequest: if the first axis cannot be divided so; and what `allreduce` raises. Some participants may have
-                an error, and others their part.
+            InvalidRequest: The first axis cannot be divided by the number of participants.
+            TypeMismatch: As for `allreduce`, which has further errors. Some participants may have an
+                error, and others their part.
+
+        Examples:
+            >>> from concurrent.futures import ThreadPoolExecutor
+            >>> sources = ["gradient/0", "gradient/1"]
+            >>> def participant(rank):
+            ...     return client.reduce_scatter("parts", sources, rank, np.arange(4.0))
+            >>> with ThreadPoolExecutor() as pool:
+            ...     list(pool.map(participant, range(2)))
+            [array([0., 2.]), array([4., 6.])]
         """
         return run(
             self._calls.reduce_scatter(
@@ -291,24 +498,62 @@ class Client:
         *,
         timeout: TimeLimit = "default",
     ) -> int:
-        """Copies the arrays of all participants, of one shape, into `out` while they arrive. Returns their size in bytes.
+        """Copies the arrays of all participants into `out` while they arrive.
 
-        Every participant calls this as `allreduce`, with the same target and sources, and its own rank and `out`. Each node
-        sends and receives what goes into `out`, less its own array.
+        Each participant calls this as `allreduce`, with its own `out`. Blocks until all arrays are
+        here. All arrays have one dtype and shape. Each node receives `out`, less its own array.
 
         Args:
-            target: a new id for this round; like the sources, it stays until it is deleted: `delete_allreduce`.
-            out: a contiguous array of that dtype, for the arrays as `np.stack` or `np.concatenate` joins them; or a
-                buffer of bytes.
-            value: this participant's array, to be put under `sources[rank]`; None if it was put already.
+            target: A new id for this round; as for `allreduce`.
+            sources: An id for each participant.
+            rank: The index of this participant in `sources`.
+            out: A contiguous array of that dtype, shaped as `np.stack` or `np.concatenate` joins the
+                arrays; or a buffer of bytes.
+            value: The array of this participant; `None` if it was put before.
+            timeout: Seconds to wait for the others.
+
+        Returns:
+            The size of all arrays in bytes.
+
         Raises:
-            TypeMismatch: if `out` is not like the arrays, or these are not alike. InvalidRequest, BufferTooSmall,
-            ObjectLost, Timeout, and what `put` raises. After an error, the contents of `out` mean nothing.
+            TypeMismatch: The arrays differ from each other, or from `out`.
+            BufferTooSmall: The arrays are larger than `out`.
+            InvalidRequest: No source has this rank.
+            ObjectLost: A source is gone.
+            Timeout: Participants were missing. After an error, `out` has no meaning.
+
+        Examples:
+            >>> from concurrent.futures import ThreadPoolExecutor
+            >>> sources = ["row/0", "row/1"]
+            >>> def participant(rank):
+            ...     out = np.empty((2, 3))
+            ...     size = client.allgather_into("rows", sources, rank, out, np.full(3, float(rank)))
+            ...     return size, out.sum()
+            >>> with ThreadPoolExecutor() as pool:
+            ...     list(pool.map(participant, range(2)))
+            [(48, np.float64(3.0)), (48, np.float64(3.0))]
         """
         return run(self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout))
 
     def delete_allreduce(self, target: Id, sources: Iterable[Id], timeout: TimeLimit = "default") -> None:
-        """Deletes what an allreduce, reduce_scatter or allgather_into has left: its sources and its target."""
+        """Deletes the sources and the target of an allreduce, reduce_scatter or allgather_into.
+
+        Blocks until all copies are gone. Call it once, after all participants have their results.
+
+        Args:
+            target: The target of the collective.
+            sources: Its sources.
+            timeout: Seconds to wait.
+
+        Raises:
+            Timeout: Not all copies are known to be gone in time.
+
+        Examples:
+            >>> total = client.allreduce("sum", ["only"], 0, np.ones(2))
+            >>> client.delete_allreduce("sum", ["only"])
+            >>> client.contains("sum")
+            False
+        """
         run(self._calls.delete_allreduce(target, sources, timeout))
 
     def all_to_all(
@@ -321,81 +566,157 @@ class Client:
         copy: bool | None = None,
         framework: Framework = None,
     ) -> list[Any]:
-        """Gives `values[k]` to participant k, and returns what each of them gives to this one, in the order of the ranks.
+        """Gives `values[k]` to participant k, and returns what each participant gives to this one.
 
-        Every participant calls this with the same `name`, its own `rank`, and a value for each participant, itself too; in
-        its own time. Returns when all have what is for them. Each node sends and receives what its participant has for the
-        others, once.
+        Each participant calls this with the same name, its own rank, and a value for each participant,
+        including itself, at any time. Blocks until all participants have their values. If all values
+        are arrays of one dtype and shape, the stores exchange them directly, which is fastest.
 
         Args:
-            name: a new id for this round, at most 200 bytes or so: those of the values begin with it. It may be used again
-                once all participants have returned.
-            values: what `put` takes. They may differ in shape and kind; if all participants give arrays of one dtype and
-                shape, the stores exchange them at once, and it is fastest.
-            copy, framework: as for `get`.
+            name: A new id for this round, of at most about 200 bytes. It may be used again after all
+                participants have returned.
+            values: A value for each participant, of any kind that `put` takes.
+            rank: The index of this participant.
+            timeout: Seconds to wait for the others.
+            copy: As for `get`.
+            framework: As for `get`.
+
+        Returns:
+            A value from each participant, in the order of the ranks.
+
         Raises:
-            RanksMissing: names participants that were waited for in vain; what `put` and `get` raise;
-            ValueError if there is no such rank. Then values may be left, under ids that begin with `name` and a slash.
+            RanksMissing: Names participants that did not come in time.
+            ValueError: There is no such rank.
+            Timeout: As for `put` and `get`, which have further errors. Objects may stay under ids that
+                begin with `name` and a slash.
+
+        Examples:
+            >>> from concurrent.futures import ThreadPoolExecutor
+            >>> def participant(rank):
+            ...     return client.all_to_all("mail", [f"{rank} to {k}" for k in range(2)], rank)
+            >>> with ThreadPoolExecutor() as pool:
+            ...     list(pool.map(participant, range(2)))
+            [['0 to 0', '1 to 0'], ['0 to 1', '1 to 1']]
         """
         return run(
             self._calls.all_to_all(name, values, rank, timeout=timeout, copy=copy, framework=framework)
         )
 
     def barrier(self, name: Id, size: int, rank: int, timeout: TimeLimit = "default") -> None:
-        """Waits until `size` participants have called this with the same `name`, each with its own `rank`.
+        """Waits until `size` participants have called this with the same name.
 
         Args:
-            name: a new id for this round. It stays, as an object without bytes, until somebody deletes it who knows that
-                all have returned, say after a later round.
+            name: A new id for this round. It stays as an empty object until somebody deletes it, after
+                a later round for example.
+            size: The number of participants.
+            rank: The index of this participant.
+            timeout: Seconds to wait for the others.
+
         Raises:
-            RanksMissing: names all that have not come in time; they may still come, and this rank may call again.
-            AlreadyExists: if the name was used before; ValueError if there is no such rank.
+            RanksMissing: Names all participants that did not come in time. They may still come, and
+                this rank may call again.
+            AlreadyExists: The name was used before.
+            ValueError: There is no such rank.
+
+        Examples:
+            >>> client.barrier("alone", 1, 0)
+            >>> client.barrier("together", 2, 0, timeout=0.2)
+            Traceback (most recent call last):
+            hoplite.errors.RanksMissing: ...
         """
         run(self._calls.barrier(name, size, rank, timeout))
 
     def delete(self, ids: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
-        """Removes every copy of one object, or of several, and returns how many of them there were.
+        """Removes every copy of one object, or of several.
 
-        Arrays that were got stay readable.
+        Blocks until all copies are gone. Arrays that programs hold stay readable.
+
+        Args:
+            ids: One id, or several.
+            timeout: Seconds to wait.
+
+        Returns:
+            The number of objects that existed.
 
         Raises:
-            Timeout: if not all copies are known to be gone in time.
+            Timeout: Not all copies are known to be gone in time.
+
+        Examples:
+            >>> ref = client.put("old", b"1", confirm=True)
+            >>> client.delete(["old", "absent"])
+            1
         """
         return run(self._calls.delete(ids, timeout))
 
     def wait(
         self, ids: Iterable[AnyId], num: int | None = None, timeout: TimeLimit = "default"
     ) -> tuple[list[AnyId], list[AnyId]]:
-        """Waits until `num` of the objects (None: all) are available somewhere in the cluster.
+        """Waits until `num` of the objects are available somewhere in the cluster.
+
+        Args:
+            ids: The objects.
+            num: The number to wait for; `None` means all.
+            timeout: Seconds to wait. Zero sends one request to the directory, which has 5 s to answer.
 
         Returns:
-            Those that are, and those that are not, in the order of `ids`. If the timeout passes first, the former are
-            fewer than `num`; that is no error. With a timeout of zero, those that are available now: the directory is
-            asked once, and has 5 s to answer.
+            Two lists in the order of `ids`: the available objects, and the others. After a timeout the
+            first list has fewer than `num`; that is no error.
+
         Raises:
-            InvalidRequest: if there are fewer ids than `num`.
+            InvalidRequest: There are fewer ids than `num`.
+
+        Examples:
+            >>> ref = client.put("ready", b"1", confirm=True)
+            >>> client.wait(["ready", "absent"], num=1)
+            (['ready'], ['absent'])
+            >>> client.wait(["absent"], timeout=0)
+            ([], ['absent'])
         """
         return run(self._calls.wait(ids, num, timeout))
 
     def contains(self, id: Id) -> bool:
-        """Whether all bytes of the object are somewhere in the cluster."""
+        """Returns `True` if all bytes of the object are somewhere in the cluster.
+
+        Blocks for one request to the directory.
+
+        Examples:
+            >>> ref = client.put("here", b"1", confirm=True)
+            >>> client.contains("here"), client.contains("absent")
+            (True, False)
+        """
         return run(self._calls.contains(id))
 
     def stat(self, id: Id) -> ObjectInfo | None:
-        """What is known of an object: its size and type, where it is, and how it got there; None if there is none.
+        """Returns the size, type, copies and history of an object; `None` if there is none.
+
+        Blocks for one request to the directory.
 
         Raises:
-            Unavailable: if the directory cannot be asked.
+            Unavailable: The directory cannot be reached.
+
+        Examples:
+            >>> ref = client.put("grid", np.zeros((2, 2)), confirm=True)
+            >>> info = client.stat("grid")
+            >>> info.nbytes, info.dtype, info.shape, info.available
+            (32, 'float64', (2, 2), True)
+            >>> client.stat("absent") is None
+            True
         """
         return run(self._calls.stat(id))
 
     def list(self, prefix: str | bytes = b"") -> Iterator[ObjectInfo]:
-        """The objects of the cluster whose id begins with `prefix`, in the order of their ids, page by page.
+        """Yields the objects of the cluster whose id begins with `prefix`, in the order of their ids.
 
-        What was put without `confirm` may be missing for some milliseconds: the directory hears of it while `put` returns.
+        Fetches a page at a time, and blocks for each. An object that was put without `confirm` may be
+        missing for some milliseconds.
 
         Raises:
-            Unavailable: if a shard of the directory cannot be asked.
+            Unavailable: A shard of the directory cannot be reached.
+
+        Examples:
+            >>> refs = [client.put(f"list/{k}", b"1", confirm=True) for k in range(2)]
+            >>> [info.id for info in client.list("list/")]
+            ['list/0', 'list/1']
         """
         after: bytes | None = b""
         while after is not None:
@@ -403,11 +724,29 @@ class Client:
             yield from page
 
     def status(self) -> Mapping[str, Any]:
-        """The counters of this node's store: memory, copies, transfers."""
+        """Returns the counters of the store of this node, such as memory in bytes.
+
+        Blocks for one request to the store.
+
+        Examples:
+            >>> status = client.status()
+            >>> 0 < status["free_bytes"] <= status["capacity_bytes"]
+            True
+        """
         return run(self._calls.status())
 
     def close(self) -> None:
-        """Ends the connection. Arrays that were got stay readable; they, and owners, keep it open until they are gone."""
+        """Ends the connection.
+
+        Arrays stay readable. They, and handles that own objects, keep the connection open until they
+        are gone.
+
+        Examples:
+            >>> with hoplite.connect() as other:    # closes at the end of the block
+            ...     ref = other.put("closed", b"1")
+            >>> other.usable
+            False
+        """
         self._for_owners = None
         self._native.close()
 
@@ -426,7 +765,7 @@ class Client:
         return f"<hoplite.Client of node {self.node!r}>"
 
     def _outlived(self) -> _native.Client:
-        """The connection for owners, which delete their objects also when this client is closed. One for all of them."""
+        """Returns the one connection for all owners, which delete their objects also when this client is closed."""
         if self._for_owners is None:
             self._for_owners = self._native.share()
         return self._for_owners
@@ -438,14 +777,25 @@ def connect(
     timeout: float = CONNECT_TIMEOUT,
     allow_pickle: bool | None = None,
 ) -> Client:
-    """Connects to the store of this node.
+    """Connects to a store of this machine, and returns a new client.
+
+    Blocks until the store has answered, for at most `timeout` seconds.
 
     Args:
-        socket: where it listens; None for `$HOPLITE_SOCKET`, or where a store listens that was not told.
-        allow_pickle: False refuses, with `PickleRefused`, values that were stored as pickles: whoever may put
-            objects can run any code in a process that reads their pickles. Arrays, tensors and bytes need none. None
-            for what `$HOPLITE_ALLOW_PICKLE` says, 1 or 0; without that, True.
+        socket: The path of the socket; `None` for `$HOPLITE_SOCKET`, or the default socket.
+        timeout: Seconds for connecting, and for a restarted store to come back.
+        allow_pickle: `False` refuses values that were stored as pickles with `PickleRefused`,
+            because reading a pickle runs code of its writer. Arrays, tensors and `bytes` need no
+            pickle. `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
+
     Raises:
-        ConnectFailed: says what is wrong with the path, or with who listens there.
+        ConnectFailed: There is no store, or it is not trusted; `reason` says which.
+
+    Examples:
+        >>> with hoplite.connect(allow_pickle=False) as careful:
+        ...     ref = careful.put("pickled", {"a": 1})
+        ...     careful.get("pickled")
+        Traceback (most recent call last):
+        hoplite.errors.PickleRefused: ...
     """
     return Client(socket, timeout=timeout, allow_pickle=allow_pickle)

@@ -1,4 +1,4 @@
-"""What a cluster knows of an object."""
+"""The descriptions of objects that `stat` and `list` return."""
 
 from __future__ import annotations
 
@@ -18,51 +18,77 @@ _KINDS: dict[bytes, Literal["bytes", "pickle", "torch", "ndarray"]] = {
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A copy of an object."""
+    """A copy of an object.
+
+    Examples:
+        >>> ref = client.put("grid", np.ones(4), confirm=True)
+        >>> [location] = client.stat("grid").locations
+        >>> location.state, location.pinned
+        ('complete', True)
+    """
 
     node: str
     state: Literal["producing", "partial", "complete"]
-    """Whether it is being put there, being fetched from elsewhere, or all there."""
+    """`"producing"` during a put, `"partial"` during a transfer, then `"complete"`."""
     pinned: bool
-    """Whether it stays until the object is deleted; others go when their node needs the room."""
+    """`True` if the copy stays until the object is deleted. Others are evicted when their node needs room."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Who was told to fetch an object from whom, and why."""
+    """A decision of the directory: a node that fetches an object, its sender, and the reason.
+
+    Examples:
+        >>> ref = client.put("local", np.ones(4), confirm=True)
+        >>> client.stat("local").grants    # nobody fetched it
+        ()
+    """
 
     receiver: str
     sender: str
     reason: str
     outcome: str | None
-    """None while it goes on."""
+    """The end of the transfer; `None` while it runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemberPosition:
-    """How far the store is, as a member of the session that makes an object.
+    """The progress of a store, as a member of the session that makes an object.
 
-    It is told once the directory knows of the object; `hoplite stat` tells it before, too.
+    The directory must know the object; `hoplite stat` shows the progress before that, too.
+
+    Examples:
+        >>> ref = client.put("plain", np.ones(4), confirm=True)
+        >>> client.stat("plain").reduce is None    # no reduce made it, so no positions
+        True
     """
 
     member: int
-    """Which one, in the order of the schedule, from 0."""
+    """The index of the member in the schedule."""
     members: int
     stage: str
-    """What it does, or how it ended."""
+    """The present activity, or the end."""
     final_bytes: int
     nbytes: int
     node: str
-    """Where it is, in `positions`."""
+    """The name of the node, in `positions`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceInfo:
-    """How a reduce was done that made an object."""
+    """The way in which a reduce made an object.
+
+    Examples:
+        >>> refs = [client.put(None, np.ones(4)) for _ in range(2)]
+        >>> used = client.reduce("sum", refs)
+        >>> info = client.stat("sum").reduce
+        >>> info.op, info.reduced, info.sources, info.is_running
+        ('sum', 2, 2, False)
+    """
 
     op: str
     plan: str
-    """Which schedule was chosen, and why."""
+    """The schedule, and the reason."""
     reduced: int
     sources: int
     hops: int
@@ -72,40 +98,53 @@ class ReduceInfo:
     is_running: bool
     position: MemberPosition | None
     positions: tuple[MemberPosition, ...]
-    """Of all members of a session, while it goes on."""
+    """The positions of all members, while a session runs."""
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """An object."""
+    """The size, type, copies and history of an object.
+
+    Examples:
+        >>> ref = client.put("grid", np.ones((2, 2), np.float32), confirm=True)
+        >>> info = client.stat("grid")
+        >>> info.id, info.nbytes, info.dtype, info.shape, info.lost
+        ('grid', 16, 'float32', (2, 2), False)
+    """
 
     id: str | bytes
-    """`str` where it is UTF-8, else `bytes`."""
+    """A `str` if the id is UTF-8, else `bytes`."""
     nbytes: int
     dtype: str | None
-    """The name of the element type as numpy and torch say it; None for bytes."""
+    """The name of the element type in numpy and torch; `None` for bytes."""
     shape: tuple[int, ...] | None
     kind: Literal["bytes", "pickle", "torch", "ndarray"] | None
-    """What it was in the program that put it; None for an array, and for what another language put."""
+    """The kind of value that was put; `None` for a plain array, and for objects of other languages."""
     locations: tuple[Location, ...]
     inline: bool
-    """Whether the directory has the bytes too."""
+    """`True` if the directory has the bytes, too."""
     lost: bool
     put_id: int
-    """Which put made it: another one if the id was deleted and put again."""
+    """A number of the put. It changes if the id is deleted and put again."""
     grants: tuple[Grant, ...] = ()
-    """The latest decisions on who fetches it from whom. Not in listings."""
+    """The latest decisions on senders. Empty in listings."""
     reduce: ReduceInfo | None = None
-    """How it was reduced, if it was, by the store that was asked."""
+    """The reduce that made the object, if the store of this client knows one."""
 
     @property
     def available(self) -> bool:
-        """Whether all bytes are somewhere."""
+        """`True` if all bytes are somewhere in the cluster.
+
+        Examples:
+            >>> ref = client.put("there", b"1", confirm=True)
+            >>> client.stat("there").available
+            True
+        """
         return self.inline or any(location.state == "complete" for location in self.locations)
 
 
 def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
-    """What the native half says of an object; None if it knows of none."""
+    """Converts the description of the native half; `None` if there is no object."""
     if not known["exists"]:
         return None
     reduce = known.get("reduce")

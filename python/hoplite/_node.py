@@ -41,26 +41,33 @@ def init(
     start: bool = True,
     allow_pickle: bool | None = None,
 ) -> Client:
-    """Connects this process to the store of its node, and returns the client, the same one for every call.
+    """Connects this process to the store of its node, and returns the client.
 
-    The store is the one that listens at `socket`, else at `$HOPLITE_SOCKET`, else where `hoplite-store` listens by
-    default. If none listens there, and neither was given, a private store is started, of a cluster of its own. It ends with
-    this process, however that ends; the processes that this one starts find it too. A warning of the logger `hoplite`
-    reports the start.
+    Every call returns the same client. The store is the one at `socket`, else at
+    `$HOPLITE_SOCKET`, else at the default socket. If none listens there, and you named none, this
+    starts a private store, and warns with the logger `hoplite`. A private store has a separate
+    cluster. It ends with this process, and child processes find it. If the client was closed,
+    disconnected or inherited by a fork, this makes another one.
 
-    If the client was closed, has lost its connection, or is that of the process that this one was forked from, this makes
-    another one.
+    Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 
     Args:
-        socket: the store to connect to. With it, no store is ever started.
-        address: another name of `socket`.
-        memory: the size of the memory of a private store, in bytes or as in "2GiB"; None for 30% of what there is. It takes
-            only what is used of it.
-        start: whether to start a private store if there is no other.
-        allow_pickle: as for `hoplite.connect`. It counts until `hoplite.shutdown`.
+        socket: The store to connect to. With it, no store is started.
+        address: Another name of `socket`.
+        memory: The size of a private store, in bytes or as in `"2GiB"`; `None` for 30% of the
+            machine. The store takes memory as it needs it.
+        start: `False` starts no private store.
+        allow_pickle: As for `hoplite.connect`; holds until `hoplite.shutdown`.
+
     Raises:
-        ConnectFailed: if there is no store, or if this process is connected to another one than is asked for, or with
+        ConnectFailed: There is no store, or this process is connected to another one, or with
             another `allow_pickle`.
+
+    Examples:
+        >>> hoplite.init() is hoplite.init()
+        True
+        >>> hoplite.init(start=False).usable
+        True
     """
     if address is not None:
         if socket is not None and os.fspath(socket) != os.fspath(address):
@@ -88,9 +95,16 @@ def init(
 
 
 def shutdown() -> None:
-    """Undoes `init`: closes its client, and ends the private store, if there is one. Does nothing otherwise.
+    """Closes the client of `init`, and ends the private store, if there is one.
 
-    Arrays that were got stay readable.
+    Blocks until the private store has ended, for at most 5 s. Arrays stay readable. Does nothing
+    without `init`.
+
+    Examples:
+        >>> client = hoplite.init()
+        >>> hoplite.shutdown()
+        >>> client.usable
+        False
     """
     with _state.lock:
         if _state.client is not None:

@@ -13,20 +13,25 @@ _span: ContextVar[_native.Span | None] = ContextVar("hoplite_span", default=None
 
 @contextmanager
 def trace(traceparent: str | None = None) -> Iterator[None]:
-    """Makes the calls of the block in a trace, so that what is done for them is part of it, wherever that is.
+    """Puts the calls of a block into a trace of OpenTelemetry.
 
-        with tracer.start_as_current_span("step"), hoplite.trace():
-            weights = client.get("weights")
-
-    The daemons record it if they are told where to: see docs/metrics.md. Threads and tasks of asyncio each have a trace of
-    their own.
+    The daemons record it if they export traces (`--otlp-endpoint`): see
+    `docs/reference/metrics.md`. Each thread, and each task of asyncio, has its own trace. Does not
+    block.
 
     Args:
-        traceparent: the span that makes the calls, as W3C Trace Context spells it; None means the current one of the package
-            `opentelemetry`; if there is none, that of the environment variable TRACEPARENT, if it is set.
+        traceparent: The span that makes the calls, in the form of W3C Trace Context. `None` takes
+            the current span of the package `opentelemetry`, or else the environment variable
+            TRACEPARENT, or else none.
+
     Raises:
-        ValueError: `traceparent` is none.
-        ImportError: there is no `opentelemetry`, and no `traceparent`.
+        ValueError: `traceparent` has another form.
+        ImportError: There is neither `traceparent` nor the package `opentelemetry`.
+
+    Examples:
+        >>> with hoplite.trace("00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"):
+        ...     client.put("traced", b"1")
+        hoplite.Ref('traced')
     """
     if traceparent is None:
         from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator

@@ -6,8 +6,8 @@
         await client.put("weights", weights)
         weights = await client.get("weights")
 
-The calls run on threads of their own, so that nothing blocks the event loop, and any number of them may be under way at
-once. A coroutine that is cancelled cancels its call, in the store too.
+Calls run on separate threads, so nothing blocks the event loop, and any number of calls may be in
+flight. Cancelling a coroutine cancels its call, in the store too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,18 @@ __all__ = ["Client", "connect", "init"]
 class Client(Calls):
     """A connection to the store of this node, for event loops.
 
-    Made by `connect` or `init`. It may be used by several event loops. The methods are those of `hoplite.Client`, which
-    say what they do and raise; the work of pickling happens in the thread of the event loop.
+    `connect` and `init` make clients. Several event loops may use one. The methods of
+    `hoplite.Client` are coroutines here, with the same arguments, results and errors. Pickling happens in the
+    thread of the event loop.
+
+    Examples:
+        >>> import asyncio
+        >>> async def main():
+        ...     async with await hoplite.aio.connect() as client:
+        ...         await client.put("answer", np.full(2, 42))
+        ...         return await client.get("answer")
+        >>> asyncio.run(main())
+        array([42, 42])
     """
 
     __slots__ = ("__weakref__",)
@@ -42,21 +52,49 @@ class Client(Calls):
 
     @property
     def node(self) -> str:
-        """The name of the node whose store this is."""
+        """The name of the node of the store.
+
+        Examples:
+            >>> import asyncio
+            >>> asyncio.run(hoplite.aio.connect()).node == client.node
+            True
+        """
         return self._native.node
 
     @property
     def cluster(self) -> str:
-        """See `hoplite.Client.cluster`."""
+        """The name of the cluster of the store.
+
+        Examples:
+            >>> import asyncio
+            >>> asyncio.run(hoplite.aio.connect()).cluster == client.cluster
+            True
+        """
         return self._native.cluster
 
     @property
     def usable(self) -> bool:
-        """See `hoplite.Client.usable`."""
+        """`True` as for `hoplite.Client.usable`.
+
+        Examples:
+            >>> import asyncio
+            >>> asyncio.run(hoplite.aio.connect()).usable
+            True
+        """
         return self._native.usable
 
     async def list(self, prefix: str | bytes = b"") -> AsyncIterator[ObjectInfo]:
-        """See `hoplite.Client.list`."""
+        """Yields the objects whose id begins with `prefix`; see `hoplite.Client.list`.
+
+        Examples:
+            >>> import asyncio
+            >>> ref = client.put("list/0", b"1", confirm=True)
+            >>> async def main():
+            ...     async with await hoplite.aio.connect() as client:
+            ...         return [info.id async for info in client.list("list/")]
+            >>> asyncio.run(main())
+            ['list/0']
+        """
         after: bytes | None = b""
         while after is not None:
             page, after = await self.page(prefix, after)
@@ -64,7 +102,15 @@ class Client(Calls):
                 yield info
 
     def close(self) -> None:
-        """See `hoplite.Client.close`. No coroutine: it does not wait."""
+        """Ends the connection; see `hoplite.Client.close`. An ordinary method, because it does not wait.
+
+        Examples:
+            >>> import asyncio
+            >>> other = asyncio.run(hoplite.aio.connect())
+            >>> other.close()
+            >>> other.usable
+            False
+        """
         self._native.close()
 
     async def __aenter__(self) -> Self:
@@ -88,7 +134,16 @@ async def connect(
     timeout: float = CONNECT_TIMEOUT,
     allow_pickle: bool | None = None,
 ) -> Client:
-    """Connects to the store of this node; see `hoplite.connect`."""
+    """Connects to a store of this machine; see `hoplite.connect` for arguments and errors.
+
+    Examples:
+        >>> import asyncio
+        >>> async def main():
+        ...     async with await hoplite.aio.connect(timeout=5) as client:
+        ...         return await client.contains("absent")
+        >>> asyncio.run(main())
+        False
+    """
     allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
     return Client(await _native.connect_async(socket, timeout, program_name(), True), allow_pickle)
 
@@ -101,6 +156,17 @@ async def init(
     start: bool = True,
     allow_pickle: bool | None = None,
 ) -> Client:
-    """Connects to the store that `hoplite.init` with the same arguments connects to, or starts. A new client each time."""
+    """Connects to the store that `hoplite.init` connects to or starts. Returns a new client each time.
+
+    Arguments and errors are as for `hoplite.init`.
+
+    Examples:
+        >>> import asyncio
+        >>> async def main():
+        ...     async with await hoplite.aio.init() as client:
+        ...         return await client.put("weights", np.ones(3))
+        >>> asyncio.run(main())
+        hoplite.Ref('weights', float64[3])
+    """
     client = await asyncio.to_thread(_node.init, socket, address=address, memory=memory, start=start)
     return await connect(client.socket, allow_pickle=allow_pickle)

@@ -1,4 +1,4 @@
-"""Hoplite with Dask: large arrays are put into the stores once, and every worker has them in place.
+"""Hoplite with Dask: the stores keep large arrays once, and every worker reads them in place.
 
     from dask.distributed import Client
     import hoplite.dask
@@ -8,9 +8,9 @@
     model = hoplite.dask.scatter(array, client)           # a future of Dask, for tasks
     client.map(predict, parts, model=model)
 
-`install` teaches the workers, also those that come later, to pass on arrays as handles: the first worker that sends a large
-array puts it into the store of its node, and whoever receives it gets it from there, or from another one who has a part.
-Tasks get the arrays as before, but read-only and in shared memory. `docs/dask.md` says more.
+`install` teaches the workers, also later ones, to pass arrays on as handles. The first worker that sends
+a large array puts it into the store of its node. Receivers get it from there, or from another receiver.
+Tasks get the arrays as before, but read-only and in shared memory. See `docs/start/dask.md`.
 """
 
 from __future__ import annotations
@@ -274,17 +274,25 @@ def install(
     socket: str | os.PathLike[str] | None = None,
     threshold: int = THRESHOLD_BYTES,
 ) -> None:
-    """Has the workers of a Dask cluster send large arrays through Hoplite, those too that come later.
+    """Makes the workers of a Dask cluster send large arrays through Hoplite, also workers that come later.
 
-    To be called by each program that uses the cluster, since it receives handles too. Each node needs a store, found as
-    `hoplite.init` does: at `$HOPLITE_SOCKET`, or where the store of this program listens, or by default.
+    Each program that uses the cluster calls this, because it receives handles too. Each node needs a
+    store: at `$HOPLITE_SOCKET`, or at the socket of this program's store, or at the default socket. Blocks
+    until the workers have installed it.
 
     Args:
-        client: of Dask; None for the current one.
-        socket: of the store of this node; None for the one that `hoplite.init` finds or starts.
-        threshold: from which size on, in bytes, an array goes through the stores.
+        client: The client of Dask; `None` for the current one.
+        socket: The store of this node; `None` for the store that `hoplite.init` finds or starts.
+        threshold: Arrays of this many bytes or more go through the stores.
+
     Raises:
-        ConnectFailed: if there is no store here, or none on the node of a worker.
+        ConnectFailed: There is no store here, or on the node of a worker.
+        ValueError: The threshold is not positive.
+
+    Examples:
+        >>> hoplite.dask.install(dask_client, threshold=1 << 20)
+        >>> dask_client.submit(np.ones, 1_000_000).result().flags.writeable
+        False
     """
     if threshold < 1:
         raise ValueError(f"a threshold is a number of bytes from 1 up, not {threshold}")
@@ -297,15 +305,29 @@ def install(
 
 
 def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, **options: Any) -> Any:
-    """Puts arrays into the store of this node, and gives them to the workers: as `Client.scatter` does, but they share it.
+    """Puts arrays into the store of this node, and gives them to the workers.
+
+    Like `distributed.Client.scatter`, but the workers of a node share the array. Blocks until the array is
+    in the store, and until the workers have it.
 
     Args:
-        data: an array; or a list, tuple or dict, of whose items those that are arrays are put.
-        client: of Dask, for which `install` was called; None for the current one.
-        broadcast: to all workers, which get it from each other; else to one.
-        options: those of `distributed.Client.scatter`.
+        data: An array, or a list, tuple or dict. Its arrays of numpy from the threshold on go through the
+            store, everything else through Dask.
+        client: The client of Dask for which `install` was called; `None` for the current one.
+        broadcast: `True` for all workers, `False` for one.
+        options: Further arguments of `distributed.Client.scatter`.
+
     Returns:
-        What `Client.scatter` returns: a future, or several. The objects are deleted when their futures are.
+        A future of Dask, or several. The objects are deleted after their futures.
+
+    Raises:
+        RuntimeError: `install` was not called.
+
+    Examples:
+        >>> hoplite.dask.install(dask_client)
+        >>> model = hoplite.dask.scatter(np.ones(1_000_000), dask_client)
+        >>> float(dask_client.submit(np.sum, model).result())
+        1000000.0
     """
     if _plain is None:
         raise RuntimeError("hoplite.dask.install comes before hoplite.dask.scatter")

@@ -1,9 +1,8 @@
-"""What can go wrong: one class for every kind of error, all of them under `HopliteError`.
+"""The errors of Hoplite: one class for each kind, all of them under `HopliteError`.
 
-An error has what it is about as attributes: the id of the object, sizes in bytes, and so on. Where Python has a class for
-the same kind of mistake, ours is derived from that too: a `Timeout` is a `TimeoutError`, a `TypeMismatch` a `TypeError`.
-
-The native half makes the instances (`src/errors.rs`). They can be pickled.
+An error has attributes: the id of its object, sizes in bytes, and so on. Classes that match a class
+of Python derive from it too: a `Timeout` is a `TimeoutError`, a `TypeMismatch` is a `TypeError`.
+Errors can be pickled. The native half makes the instances (`src/errors.rs`).
 """
 
 from __future__ import annotations
@@ -48,12 +47,19 @@ __all__ = [
 
 
 class HopliteError(Exception):
-    """Any error of Hoplite.
+    """The base class of all errors of Hoplite.
 
     Attributes:
-        id: the object that the call was about: `str` if the id is UTF-8, else `bytes`; `None` if it was about none, or
-            several.
-        retryable: whether the same call may succeed later, with nothing changed by the caller.
+        id: The object of the call: `str` if the id is UTF-8, else `bytes`; `None` if the call was about
+            no object, or about several.
+        retryable: `True` if the same call may succeed later, without a change.
+
+    Examples:
+        >>> try:
+        ...     client.get("absent", timeout=0.1)
+        ... except hoplite.HopliteError as error:
+        ...     print(error.id)
+        absent
     """
 
     id: str | bytes | None = None
@@ -65,37 +71,64 @@ class HopliteError(Exception):
 
 
 class InvalidId(HopliteError, ValueError):
-    """An id has 1 to 255 bytes."""
+    """An id has not 1 to 255 bytes.
+
+    Examples:
+        >>> client.put("", b"1")
+        Traceback (most recent call last):
+        hoplite.errors.InvalidId: ...
+    """
 
     length_bytes: int
 
 
 class InvalidName(HopliteError, ValueError):
-    """A name of a node or a cluster has characters that are not allowed."""
+    """The name of a node or a cluster contains characters that are not allowed."""
 
     name: str
 
 
 class InvalidMetadata(HopliteError, ValueError):
-    """Dtype, shape and size do not fit together, or there is too much of it."""
+    """The dtype, shape and size of an object do not match, or its header is too large or unknown."""
 
     reason: str
 
 
 class InvalidRequest(HopliteError, ValueError):
-    """A call that makes no sense, such as waiting for more objects than were named."""
+    """A call makes no sense, such as a wait for more objects than it names.
+
+    Examples:
+        >>> client.wait(["a"], num=2)
+        Traceback (most recent call last):
+        hoplite.errors.InvalidRequest: ...
+    """
 
     reason: str
 
 
 class AlreadyExists(HopliteError):
-    """The id names another object already. Objects are immutable: delete it first, or choose another id."""
+    """The id names another object. Choose another id, or delete the object first.
+
+    Examples:
+        >>> ref = client.put("taken", b"1")
+        >>> client.put("taken", b"2")
+        Traceback (most recent call last):
+        hoplite.errors.AlreadyExists: ...
+    """
 
     id: str | bytes
 
 
 class ObjectTooLarge(HopliteError):
-    """The object can never fit into the store."""
+    """The object can never fit into the store.
+
+    Examples:
+        >>> try:
+        ...     client.put("huge", np.empty(1 << 30, np.uint8))
+        ... except hoplite.ObjectTooLarge as error:
+        ...     print(error.size_bytes > error.limit_bytes)
+        True
+    """
 
     id: str | bytes
     size_bytes: int
@@ -106,7 +139,16 @@ class StoreFull(HopliteError):
     """There was no room before the timeout.
 
     Attributes:
-        holders: why room is in use, in words, with the programs that hold references to objects which nobody else needs.
+        holders: The reason why memory is in use, in words, with the programs that hold objects which
+            no other program needs.
+
+    Examples:
+        >>> refs = [client.put(f"big/{k}", np.empty(24 << 20, np.uint8)) for k in range(2)]
+        >>> try:
+        ...     client.put("big/2", np.empty(24 << 20, np.uint8), timeout=0.2)
+        ... except hoplite.StoreFull as error:
+        ...     print(error.free_bytes < error.needed_bytes)
+        True
     """
 
     needed_bytes: int
@@ -119,14 +161,22 @@ class Timeout(HopliteError, TimeoutError):
     """The timeout passed first.
 
     Attributes:
-        operation: the call: "get", "put", "reduce" and so on.
-        waited: how long it waited, in seconds.
-        missing: what it waited for: "object", "sources", "participants", "coordinator", "stores", "seal", "bytes",
-            "peer", "shard" or "answer"; None if nobody knows. The message says the same in words.
-        missing_ids: the objects that it waited for, or the sources of the participants; at most 8 of them.
-        missing_ranks: the participants that it waited for; at most 8 of them.
-        peers: the stores or the directory shard that it waited for; at most 8 of them.
-        reason: why such a peer cannot be asked: it refuses this store, or cannot be reached.
+        operation: The call: `"get"`, `"put"`, `"reduce"` and so on.
+        waited: The seconds for which it waited.
+        missing: The thing that it waited for: `"object"`, `"sources"`, `"participants"`,
+            `"coordinator"`, `"stores"`, `"seal"`, `"bytes"`, `"peer"`, `"shard"` or `"answer"`; `None`
+            if that is unknown. The message says the same in words.
+        missing_ids: At most 8 objects, or sources of participants, that were missing.
+        missing_ranks: At most 8 participants that were missing.
+        peers: At most 8 stores or directory shards that were missing.
+        reason: The reason why such a peer cannot be asked.
+
+    Examples:
+        >>> try:
+        ...     client.reduce("sum", ["absent"], timeout=0.1)
+        ... except hoplite.Timeout as error:
+        ...     print(error.operation, error.missing, error.missing_ids)
+        reduce sources ['absent']
     """
 
     operation: str
@@ -139,7 +189,19 @@ class Timeout(HopliteError, TimeoutError):
 
 
 class RanksMissing(HopliteError, TimeoutError):
-    """Some participants of a collective did not do their part in time."""
+    """Some participants of a barrier or an all_to_all did not come in time.
+
+    Attributes:
+        ranks: The missing participants.
+        waited: The seconds for which the call waited.
+
+    Examples:
+        >>> try:
+        ...     client.barrier("meeting", 3, 0, timeout=0.2)
+        ... except hoplite.RanksMissing as error:
+        ...     print(error.ranks)
+        [1, 2]
+    """
 
     id: str | bytes
     ranks: list[int]
@@ -147,51 +209,101 @@ class RanksMissing(HopliteError, TimeoutError):
 
 
 class ObjectLost(HopliteError):
-    """Every copy is gone, or the producer died before the object was complete."""
+    """Every copy is gone, or the writer died before the object was complete.
+
+    Examples:
+        >>> def newest():
+        ...     try:
+        ...         return client.get("model/2", timeout=0.1)
+        ...     except (hoplite.ObjectLost, hoplite.Timeout):
+        ...         return None    # compute and put it again
+        >>> newest() is None
+        True
+    """
 
     id: str | bytes
 
 
 class Superseded(HopliteError):
-    """The object is being reduced anew, from other sources, since one was lost: what was read of it is wrong."""
+    """A target is being reduced again, because a source was lost: the bytes read so far are wrong."""
 
     id: str | bytes
 
 
 class Deleted(HopliteError):
-    """The object was deleted while the call was under way."""
+    """The object was deleted during the call.
+
+    Examples:
+        >>> from concurrent.futures import ThreadPoolExecutor
+        >>> with ThreadPoolExecutor() as pool:
+        ...     waiting = pool.submit(client.reduce, "target", ["absent"], timeout=10)
+        ...     while not waiting.done():
+        ...         deleted = client.delete("target")
+        ...     print(type(waiting.exception()).__name__)
+        Deleted
+    """
 
     id: str | bytes
 
 
 class PickleRefused(HopliteError):
-    """The object was stored as a pickle, and this client reads none: see `allow_pickle` of `hoplite.connect`."""
+    """The object is a pickle, and this client refuses pickles; see `allow_pickle` of `hoplite.connect`.
+
+    Examples:
+        >>> ref = client.put("settings", {"lr": 0.1})
+        >>> hoplite.connect(allow_pickle=False).get("settings")
+        Traceback (most recent call last):
+        hoplite.errors.PickleRefused: ...
+    """
 
     id: str | bytes
 
 
 class TypeMismatch(HopliteError, TypeError):
-    """The object has another dtype or shape than is needed."""
+    """The dtype or shape of an object differs from the needed one.
+
+    Examples:
+        >>> refs = [client.put("a", np.ones(3)), client.put("b", np.ones(4))]
+        >>> client.reduce("sum", refs)
+        Traceback (most recent call last):
+        hoplite.errors.TypeMismatch: ...
+    """
 
     id: str | bytes
     reason: str
 
 
 class DuplicateId(HopliteError, ValueError):
-    """An object is named twice where each may be named once."""
+    """A call names an object twice.
+
+    Examples:
+        >>> client.reduce("sum", ["a", "a"])
+        Traceback (most recent call last):
+        hoplite.errors.DuplicateId: ...
+    """
 
     id: str | bytes
 
 
 class LimitExceeded(HopliteError):
-    """There are too many of something."""
+    """There is too much of something; see `docs/reference/limits.md`.
+
+    Attributes:
+        what: The thing that is limited.
+        maximum: The limit.
+
+    Examples:
+        >>> client.reduce("sum", [f"source/{k}" for k in range(70_000)])
+        Traceback (most recent call last):
+        hoplite.errors.LimitExceeded: ...
+    """
 
     what: str
     maximum: int
 
 
 class UnknownReference(HopliteError):
-    """The store and this client disagree on what is in use."""
+    """The store and this client disagree on the references in use."""
 
     reference: int
 
@@ -203,11 +315,16 @@ class NodeIdInUse(HopliteError):
 
 
 class ClusterMismatch(HopliteError):
-    """The peer, or the handle that a call was given, belongs to another cluster.
+    """The peer, or a handle, belongs to another cluster.
 
     Attributes:
-        ref_cluster: the cluster that a handle names; None if the error is about no handle.
-        store_cluster: the cluster of the store that was to be asked.
+        ref_cluster: The cluster of the handle; `None` if the error is about no handle.
+        store_cluster: The cluster of the store.
+
+    Examples:
+        >>> client.get(hoplite.Ref("model", cluster="another"))
+        Traceback (most recent call last):
+        hoplite.errors.ClusterMismatch: ...
     """
 
     ref_cluster: str | None = None
@@ -215,13 +332,13 @@ class ClusterMismatch(HopliteError):
 
 
 class PermissionDenied(HopliteError):
-    """This process may not do that: see `docs/security.md`."""
+    """This process may not do that; see `docs/reference/security.md`."""
 
     reason: str
 
 
 class ShardListMismatch(HopliteError):
-    """The store spells the list of directory shards in another way than the others of its cluster."""
+    """The store spells the list of directory shards differently from the others of its cluster."""
 
     refused: str
     in_use: str
@@ -235,7 +352,7 @@ class VersionMismatch(HopliteError):
 
 
 class Malformed(HopliteError):
-    """Somebody sent what is not of the protocol."""
+    """A peer sent something outside the protocol."""
 
     plane: str
     reason: str
@@ -255,12 +372,20 @@ class ConnectFailed(HopliteError, ConnectionError):
     """There is no store to connect to.
 
     Attributes:
+        path: The path of the socket.
         reason: `"NoSuchSocket"`, `"NotListening"`, `"ClosedEarly"`, `"NotASocket"`, `"PermissionDenied"`,
-            `"PathTooLong"`, `"TimedOut"`, `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`.
-            `"UntrustedPlace"` if another user could replace the socket. `"UntrustedDaemon"` if the store runs as a user who
-            is neither this one, nor root, nor `HOPLITE_DAEMON_USER`.
-        untrusted: the directory, link or socket that makes the place untrusted; else None.
-        owner: the user id that it belongs to, or as which the untrusted daemon runs; else None.
+            `"PathTooLong"`, `"TimedOut"`, `"NotAStore"`, `"Refused"`, `"Arena"` or `"System"`;
+            `"UntrustedPlace"` if another user could replace the socket; `"UntrustedDaemon"` if the
+            store runs as a user other than this one, root, and `HOPLITE_DAEMON_USER`.
+        untrusted: The directory, link or socket that makes the place untrusted; else `None`.
+        owner: The user id of its owner, or of the untrusted daemon; else `None`.
+
+    Examples:
+        >>> try:
+        ...     hoplite.connect("/nowhere/store.sock")
+        ... except hoplite.ConnectFailed as error:
+        ...     print(error.reason)
+        NoSuchSocket
     """
 
     path: str
@@ -270,11 +395,23 @@ class ConnectFailed(HopliteError, ConnectionError):
 
 
 class ConnectionLost(HopliteError, ConnectionError):
-    """The connection to the store broke while the call was in flight.
+    """The connection to the store broke during the call.
 
-    Arrays stay readable. The next call connects again. `retryable` is True if the same call may be made again: it only
-    reads, or a second time changes nothing more, as with a put. It is False if the store may have performed it, as with
-    a delete, a reduce or a collective.
+    Arrays stay readable, and the next call connects again. `retryable` is `True` if the same call may be
+    made again, as for a get or a put. It is `False` if the store may have performed the call, as for a
+    delete, a reduce or a collective.
+
+    Examples:
+        >>> def get(id):
+        ...     while True:
+        ...         try:
+        ...             return client.get(id)
+        ...         except hoplite.ConnectionLost as error:
+        ...             if not error.retryable:
+        ...                 raise
+        >>> ref = client.put("steady", 1)
+        >>> get(ref)
+        1
     """
 
     path: str
@@ -282,25 +419,44 @@ class ConnectionLost(HopliteError, ConnectionError):
 
 
 class ForkedChild(HopliteError, RuntimeError):
-    """This process was forked from the one that made the client: make another one."""
+    """This process was forked from the one that made the client: make another client.
+
+    Examples:
+        >>> import os
+        >>> child = os.fork()
+        >>> if child == 0:
+        ...     try:
+        ...         client.contains("a")
+        ...     except hoplite.ForkedChild:
+        ...         os._exit(7)
+        >>> os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        7
+    """
 
     connected: int
     current: int
 
 
 class BufferTooSmall(HopliteError, ValueError):
-    """The object does not fit into the buffer."""
+    """The object does not fit into the buffer.
+
+    Examples:
+        >>> ref = client.put("ten", bytes(10))
+        >>> client.get_into(ref, bytearray(9))
+        Traceback (most recent call last):
+        hoplite.errors.BufferTooSmall: ...
+    """
 
     needed_bytes: int
     given_bytes: int
 
 
 class SizeMismatch(HopliteError, ValueError):
-    """The bytes written do not make the object that was announced."""
+    """The bytes written are not as many as were announced."""
 
     size_bytes: int
     written_bytes: int
 
 
 class InternalError(HopliteError, RuntimeError):
-    """A bug in this package."""
+    """A bug in this package. Please report it."""

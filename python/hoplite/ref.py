@@ -28,17 +28,22 @@ _BATCH = 1024
 
 
 class Ref:
-    """A small handle of an object: its id, and what it is.
+    """A small handle of an object: its id, dtype, shape, size and cluster.
 
-    It can be pickled, and used in any process that can reach a store of the cluster: what is passed on is the id. It can
-    be given in place of an id in every call.
+    A handle can be pickled, and replaces the id in every call. Pass handles to other tasks and
+    processes instead of arrays.
 
-    A handle may *own* the object: the object then is deleted when the handle is. Either for the length of a block,
+    A handle may *own* its object, and delete it at the end of a `with` block, or when nothing refers
+    to the handle any more (`own`). Copies of an owner, also pickled ones, own nothing.
 
-        with client.put(None, array) as ref:
-            ...
-
-    or until nothing refers to the handle any more, after `ref.own()`. Copies of an owner, pickled ones too, own nothing.
+    Examples:
+        >>> import pickle
+        >>> with client.put(None, np.ones(3)) as ref:
+        ...     again = pickle.loads(pickle.dumps(ref))
+        ...     again.get()
+        array([1., 1., 1.])
+        >>> client.contains(ref)
+        False
     """
 
     __slots__ = (
@@ -56,13 +61,13 @@ class Ref:
     id: str | bytes
     """The id of the object."""
     dtype: str | None
-    """The name of the element type as numpy and torch say it, if it is known."""
+    """The name of the element type in numpy and torch; `None` if unknown."""
     shape: tuple[int, ...] | None
-    """The shape, if it is known."""
+    """The shape; `None` if unknown."""
     nbytes: int | None
-    """The size, if it is known."""
+    """The size in bytes; `None` if unknown."""
     cluster: str | None
-    """The name of the cluster that the object is in, if it is known. Stores of other clusters refuse the handle."""
+    """The cluster of the object; `None` if unknown. Stores of other clusters refuse the handle."""
 
     def __init__(
         self,
@@ -83,7 +88,12 @@ class Ref:
 
     @property
     def client(self) -> Client:
-        """The client that the methods use: the one that made the handle, or that of `hoplite.init`."""
+        """The client that the methods use: the one that made the handle, or that of `hoplite.init`.
+
+        Examples:
+            >>> hoplite.Ref("weights").client is hoplite.init()
+            True
+        """
         client = self._client
         if client is None or client._process != os.getpid():
             from hoplite._node import init
@@ -102,19 +112,39 @@ class Ref:
     def get(
         self, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
     ) -> Any:
-        """Gets the object; see `Client.get`."""
+        """Gets the object; see `Client.get`. Blocks.
+
+        Examples:
+            >>> client.put("seven", 7).get()
+            7
+        """
         return self.client.get(self, timeout, copy, framework)
 
     def delete(self, timeout: TimeLimit = "default") -> None:
-        """Deletes the object, if it is still there."""
+        """Deletes the object, if it exists. Blocks until all copies are gone.
+
+        Examples:
+            >>> ref = client.put("short", b"1", confirm=True)
+            >>> ref.delete()
+            >>> client.contains(ref)
+            False
+        """
         self.disown()
         self.client.delete([self], timeout=timeout)
 
     def own(self) -> Self:
-        """Has the object deleted when nothing refers to this handle any more, or the program ends. Returns the handle.
+        """Deletes the object when nothing refers to this handle any more, or when the program ends.
 
-        The deletion happens in the background, also when the client is closed by then. If the process is killed, it does not
-        happen.
+        Returns the handle. The deletion happens in the background, also after the client is closed. It
+        does not happen if the process is killed.
+
+        Raises:
+            ClusterMismatch: The handle belongs to another cluster than the client.
+
+        Examples:
+            >>> ref = client.put(None, np.ones(3)).own()
+            >>> ref.owned
+            True
         """
         if not self.owned:
             client = self.client
@@ -135,7 +165,13 @@ class Ref:
         return self
 
     def disown(self) -> Self:
-        """Leaves the object alone when the handle is gone. Returns the handle."""
+        """Keeps the object when the handle is gone. Returns the handle.
+
+        Examples:
+            >>> ref = client.put(None, np.ones(3)).own().disown()
+            >>> ref.owned
+            False
+        """
         if self._owner is not None:
             self._owner.detach()
             self._owner = None
@@ -143,7 +179,12 @@ class Ref:
 
     @property
     def owned(self) -> bool:
-        """Whether the object is deleted together with the handle. A forked child inherits no ownership."""
+        """`True` if the object is deleted together with the handle. A forked child owns nothing.
+
+        Examples:
+            >>> client.put("kept", b"1").owned
+            False
+        """
         return self._owner is not None and self._owner_process == os.getpid()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Runs the public suites with Hoplite, and writes what became of them into docs/suites.md.
+"""Runs the public suites with Hoplite, and writes what became of them into docs/dev/suites.md.
 
 python suites/run.py --torch ~/pytorch --ray ~/ray
 """
@@ -25,7 +25,7 @@ from stores import Cluster  # noqa: E402
 
 ROOT = HERE.parent.parent
 TESTS = ROOT / "python" / "tests"
-PAGE = ROOT / "docs" / "suites.md"
+PAGE = ROOT / "docs" / "dev" / "suites.md"
 BEGIN, END = "<!-- written by suites/run.py -->\n", "<!-- end -->\n"
 #: What the reasons of the plugin `exclusions` begin with.
 EXCLUDED = "excluded: "

@@ -109,7 +109,10 @@ def _parser() -> argparse.ArgumentParser:
 
     write = commands.add_parser("report", help="write Markdown and plots from stored results")
     write.add_argument("results", type=Path, nargs="?", default=_BUILT / "results.json", metavar="FILE")
-    write.add_argument("--to", type=Path, default=_ROOT / "docs" / "benchmarks.md", metavar="FILE")
+    write.add_argument("--to", type=Path, default=_ROOT / "docs" / "dev" / "benchmarks.md", metavar="FILE")
+    write.add_argument(
+        "--page", type=Path, default=_ROOT / "docs" / "benchmarks.md", metavar="FILE", help="whose table of medians is written too"
+    )
     write.set_defaults(perform=_report)
     return parser
 
@@ -166,6 +169,8 @@ def _report(arguments: argparse.Namespace) -> None:
     arguments.to.parent.mkdir(parents=True, exist_ok=True)
     for path in report.write(results, arguments.to):
         print(path)
+    report.summarize(results, arguments.page)
+    print(arguments.page)
 
 
 def _names(text: str, known: Mapping[str, object]) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Results for people: Markdown with tables and plots."""
 
+import re
 import statistics
 from collections.abc import Iterable
 from pathlib import Path
@@ -12,6 +13,8 @@ from .workloads import WORKLOADS, Workload
 _COMPARED_FROM_S = 0.005
 # Shorter rounds end before the processor time is known to one percent.
 _COSTLY_BYTES = 32 << 20
+# The table in the page for users, between its marks.
+_SUMMARY = re.compile("(<!-- figures: make bench-report -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def write(results: Results, path: Path) -> list[Path]:
@@ -164,6 +167,39 @@ def _table(results: Results, workload: Workload) -> str:
         ]
         lines.append(f"| {' | '.join(row)} |")
     return "\n".join(lines)
+
+
+def summarize(results: Results, page: Path) -> None:
+    """Writes the medians of the largest clusters into the page for users.
+
+    Raises:
+        ValueError: the page has no marks for the table.
+    """
+    text, count = _SUMMARY.subn(lambda match: f"{match[1]}{summary(results)}\n{match[2]}", page.read_text())
+    if count != 1:
+        raise ValueError(f"{page} has no marks for the figures")
+    page.write_text(text)
+
+
+def summary(results: Results) -> str:
+    """A table with a row for each workload and size on the most hosts: the medians, without spreads."""
+    titles = results.titles()
+    lines = [f"| | hosts | size | floor | {' | '.join(titles)} |", f"| --- | ---: | ---: |{' ---: |' * (len(titles) + 1)}"]
+    for workload in WORKLOADS.values():
+        cells = results.cells(workload.name)
+        most = max((cell.hosts for cell in cells), default=0)
+        for cell in cells:
+            if cell.hosts == most:
+                late = f", {seconds(cell.interval_s)} apart" if cell.interval_s else ""
+                medians = [_median(results.best(title, cell)) for title in titles]
+                entries = " | ".join(_emphasised(results, cell, medians))
+                floor = _figure(cell, cell.limit_s)
+                lines.append(f"| {workload.title}{late} | {cell.hosts} | {size(cell.size_bytes)} | {floor} | {entries} |")
+    return "\n".join(lines)
+
+
+def _median(cell: Measurement | None) -> str:
+    return "-" if cell is None or cell.median_s is None else _figure(cell, cell.median_s)
 
 
 def _entry(cell: Measurement | None) -> str:

@@ -1,4 +1,4 @@
-"""The reproductions in docs/topology.md: `python3 -m bench.topology`, or `make topology-report`.
+"""The reproductions in docs/dev/reproductions.md: `python3 -m bench.topology`, or `make topology-report`.
 
 * EFLOPS, figure 16, and BlueConnect's model: simulated and computed by `hoplite topology`.
 * Cloud Collectives: ring, halving-doubling and the double binary tree in several orders of ranks,
@@ -30,8 +30,8 @@ from lab.lab import RSH
 from .topology_lab import Measured, measure
 
 ROOT: Final = Path(__file__).resolve().parents[2]
-PAGE: Final = ROOT / "docs" / "topology.md"
-PLOTS: Final = ROOT / "docs" / "topology"
+PAGE: Final = ROOT / "docs" / "dev" / "reproductions.md"
+PLOTS: Final = ROOT / "docs" / "dev" / "topology"
 _WORKER: Final = Path(__file__).with_name("topology_worker.py")
 
 _HOSTS: Final = 8
@@ -345,7 +345,7 @@ def _replace(page: str, name: str, text: str) -> str:
 
 
 def main() -> None:
-    """Writes the parts of docs/topology.md."""
+    """Writes the parts of docs/dev/reproductions.md."""
     parts = {
         "eflops": Report.eflops,
         "blueconnect": Report.blueconnect,
@@ -354,7 +354,7 @@ def main() -> None:
         "cloud-collectives": Report.cloud_collectives,
         "stock-mpi": Report.stock_mpi,
     }
-    parser = argparse.ArgumentParser(description="Writes the reproductions in docs/topology.md.")
+    parser = argparse.ArgumentParser(description="Writes the reproductions in docs/dev/reproductions.md.")
     parser.add_argument("--programs", type=Path, default=ROOT / "target" / "dist", help="the directory of the binaries")
     parser.add_argument("--only", choices=parts, action="append", help="write this part, and others only if they are named too")
     arguments = parser.parse_args()

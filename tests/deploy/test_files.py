@@ -95,7 +95,7 @@ class Monitoring(unittest.TestCase):
     """Rules and dashboard use metrics that exist."""
 
     def exported(self) -> set[str]:
-        table = (ROOT / "docs/metrics.md").read_text()
+        table = (ROOT / "docs/reference/metrics.md").read_text()
         names = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
         self.assertGreater(len(names), 30)
         return names

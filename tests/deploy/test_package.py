@@ -110,7 +110,7 @@ class Package(unittest.TestCase):
 
     def test_it_has_all_documents(self) -> None:
         contents = self.contents()
-        pages = [path.relative_to(ROOT) for path in [*ROOT.glob("docs/**/*.md"), *ROOT.glob("python/docs/*.md")]]
+        pages = [path.relative_to(ROOT) for path in ROOT.glob("docs/**/*.md")]
         self.assertGreater(len(pages), 10)
         for page in ["README.md", "CHANGELOG.md", "SECURITY.md", *pages]:
             self.assertIn(f"/usr/share/doc/hoplite/{page}", contents)
@@ -123,18 +123,14 @@ class Package(unittest.TestCase):
 
     def test_it_has_the_manual_pages_and_completions_that_the_command_line_makes(self) -> None:
         contents = self.contents()
-        commands = re.findall(r"^  (\w+)", run(BINARIES / "hoplite", "--help"), re.MULTILINE)
-        files = {
-            "man": ["/usr/share/man/man1/hoplite.1.gz", "/usr/share/man/man1/hoplite-put.1.gz"],
-            "completion": [
-                "/usr/share/bash-completion/completions/hoplite",
-                "/usr/share/zsh/vendor-completions/_hoplite",
-                "/usr/share/fish/vendor_completions.d/hoplite.fish",
-            ],
-        }
-        for command, made in files.items():
-            for file in made:
-                self.assertEqual(file in contents, command in commands, file)
+        for file in [
+            "man/man1/hoplite.1.gz",
+            "man/man1/hoplite-put.1.gz",
+            "bash-completion/completions/hoplite",
+            "zsh/vendor-completions/_hoplite",
+            "fish/vendor_completions.d/hoplite.fish",
+        ]:
+            self.assertIn(f"/usr/share/{file}", contents)
 
     def test_it_is_installed_and_purged(self) -> None:
         if os.geteuid() != 0:

@@ -1,6 +1,6 @@
-"""Checks what pages name: files and functions, the constants of limits, and files to which any page links.
+"""Checks what pages name: files and functions, the constants of limits, files to which any page links, and programs of Rust.
 
-Files and functions are checked in ARCHITECTURE.md and in the pages for developers. A walk in ARCHITECTURE.md leads from file to file:
+Files and functions are checked in ARCHITECTURE.md and in the pages for developers, except those that record runs. A walk in ARCHITECTURE.md leads from file to file:
 what its arrow names must be in the file of its step and in that of the next one.
 """
 
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 # A path, or the end of one where the sentence says in which directory it is.
 NAMED = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:\.(?:rs|py|proto|txt|json|js|sh|toml|md)|/))`")
-LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
 # `put` in `node/put.rs`, or the other way round.
 SOURCE = r"`([\w./-]+\.(?:rs|py|proto))`"
 ITEM = r"`([A-Za-z_][\w:.]*)`"
@@ -21,6 +21,10 @@ PLACED = (re.compile(rf"(?P<file>{SOURCE}) (?P<item>{ITEM})"), re.compile(rf"(?P
 CONSTANT = re.compile(r"`((?:\w+::)+)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 
 
+# Pages that record runs: they may name files of other projects and of the past.
+RECORDS = {"docs/dev/log.md", "docs/dev/suites.md", "docs/dev/benchmarks.md", "docs/dev/python-benchmarks.md"}
+# A program of Rust in a page.
+RUST = re.compile(r"^```rust\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # A step of a walk, with the name through which it leads to the next one.
 STEP = re.compile(r"^\d+\. `([\w./-]+)`(?:[^\n]|\n {3})*", re.MULTILINE)
 ARROW = re.compile(r"→ `(\w+)`$")
@@ -31,7 +35,7 @@ def main() -> int:
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
     files = [f"/{file}" for file in listed.split("\0") if file and (ROOT / file).exists()]
     wrong, named, items = [], 0, 0
-    for page in ["ARCHITECTURE.md", *(str(path.relative_to(ROOT)) for path in sorted(ROOT.glob("docs/dev/*.md")))]:
+    for page in ["ARCHITECTURE.md", *sorted({str(path.relative_to(ROOT)) for path in ROOT.glob("docs/dev/*.md")} - RECORDS)]:
         text = (ROOT / page).read_text()
         places, parts = sorted(set(NAMED.findall(text))), sorted(items_named(text))
         wrong += [f"{page} names {place}, which is not there" for place in places if not is_there(place, files)]
@@ -42,9 +46,15 @@ def main() -> int:
     defined = constants(files)
     for page in pages:
         text = (ROOT / page).read_text()
-        for link in sorted(set(LINK.findall(text))):
-            if "://" not in link and not (ROOT / page.parent / link).exists():
+        for link, anchor in sorted(set(LINK.findall(text))):
+            target = ROOT / page.parent / link if link else ROOT / page
+            if "://" in link or link.startswith("mailto:"):
+                continue
+            if not target.exists():
                 wrong.append(f"{page} links to {link}, which is not there")
+            elif anchor and target.suffix == ".md" and anchor not in anchors(target.read_text()):
+                wrong.append(f"{page} links to {link}#{anchor}, and there is no such heading")
+        wrong += [f"{page} shows Rust that is in no example of hoplite-client" for code in RUST.findall(text) if not is_example(code)]
         for modules, name in sorted(set(CONSTANT.findall(text))):
             if not any(set(modules.split("::")) - {""} <= place for place in defined.get(name, [])):
                 wrong.append(f"{page} names {modules}{name}, which is not defined")
@@ -54,6 +64,17 @@ def main() -> int:
         print(f"ARCHITECTURE.md and the pages for developers name {named} files and directories and {items} items of them,")
         print(f"{len(pages)} pages link to others or name constants: all are there")
     return 1 if wrong else 0
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors of the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
+    return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower())) for heading in headings}
+
+
+def is_example(code: str) -> bool:
+    """Returns `True` if a file of examples, which the build compiles, contains these lines."""
+    return any(code in path.read_text() for path in ROOT.glob("hoplite-client/examples/*.rs"))
 
 
 def lost_on_the_walk(text: str, files: list[str]) -> list[str]:

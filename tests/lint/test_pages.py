@@ -36,5 +36,23 @@ class WalkTest(unittest.TestCase):
         self.assertEqual(self.check("No walk."), ["ARCHITECTURE.md has no walk"])
 
 
+class AnchorsTest(unittest.TestCase):
+    def test_headings_have_anchors(self) -> None:
+        text = "# Who may do what?\n\n## `hoplite top`, and more\n```sh\n# no heading\n```\n"
+        self.assertEqual(pages.anchors(text), {"who-may-do-what", "hoplite-top-and-more"})
+
+
+class RustTest(unittest.TestCase):
+    def test_programs_are_examples(self) -> None:
+        with tempfile.TemporaryDirectory() as place:
+            examples = Path(place) / "hoplite-client/examples"
+            examples.mkdir(parents=True)
+            (examples / "a.rs").write_text("//! An example.\nfn main() {}\n")
+            [code] = pages.RUST.findall("```rust\nfn main() {}\n```\n```sh\nls\n```\n")
+            with mock.patch.object(pages, "ROOT", Path(place)):
+                self.assertTrue(pages.is_example(code))
+                self.assertFalse(pages.is_example("fn other() {}\n"))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,4 +1,4 @@
-//! Checks that docs/configuration.md lists the settings of the daemons.
+//! Checks that docs/reference/settings.md lists the settings of the daemons.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::path::Path;
@@ -18,7 +18,7 @@ fn table(daemon: &str) -> String {
 
 #[test]
 fn the_page_lists_the_settings_of_the_daemons() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/configuration.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/settings.md");
     let mut page = std::fs::read_to_string(&path).unwrap();
     for daemon in ["hoplite-store", "hoplite-directory"] {
         let begin = format!("<!-- {daemon} -->\n");
@@ -31,7 +31,7 @@ fn the_page_lists_the_settings_of_the_daemons() {
         }
         assert!(
             written == table,
-            "docs/configuration.md is not what {daemon} has; HOPLITE_WRITE_DOCS=1 writes it:\n{table}"
+            "docs/reference/settings.md is not what {daemon} has; HOPLITE_WRITE_DOCS=1 writes it:\n{table}"
         );
     }
     if std::env::var_os("HOPLITE_WRITE_DOCS").is_some() {

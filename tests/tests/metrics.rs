@@ -1,4 +1,4 @@
-//! The metrics of daemons: their values, and their descriptions in docs/metrics.md.
+//! The metrics of daemons: their values, and their descriptions in docs/reference/metrics.md.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -379,7 +379,7 @@ fn the_page_lists_all_that_is_exported_and_nothing_else() {
     let rows = rows(&[text(&cluster.stores[0]), text(&cluster.shards[0])]);
     let table: String = rows.into_values().collect();
     let table = format!("| metric | type | labels | what it is |\n| --- | --- | --- | --- |\n{table}");
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/metrics.md");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/metrics.md");
     let page = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once(TABLE[0]).unwrap();
     let (written, after) = rest.split_once(TABLE[1]).unwrap();
@@ -389,7 +389,7 @@ fn the_page_lists_all_that_is_exported_and_nothing_else() {
     }
     assert!(
         written == table,
-        "docs/metrics.md is not what daemons export; HOPLITE_WRITE_DOCS=1 writes it:\n{table}"
+        "docs/reference/metrics.md is not what daemons export; HOPLITE_WRITE_DOCS=1 writes it:\n{table}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! The promises of docs/compatibility.md about programs with another version of the protocol.
+//! The promises of docs/reference/versions.md about programs with another version of the protocol.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -19,7 +19,7 @@ pub(crate) struct Arguments {
     directory: PathBuf,
 }
 
-/// Writes the pages of `program` and its commands.
+/// Writes the pages of `program`, the definition of the whole command line.
 pub(crate) fn run(arguments: &Arguments, program: Command) -> anyhow::Result<()> {
     let directory = &arguments.directory;
     let cannot = || format!("cannot write manual pages into {}", directory.display());

@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 use crate::reader::to_index;
 
-/// How soon the result of small sources is there in general: 16 participants on two cores need 7 ms for 32 KiB (docs/benchmarks.md).
+/// How soon the result of small sources is there in general: 16 participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
 /// The time that a source may take to be looked at when something is wrong. If it is not there any more, the error stands.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// Limits that a store or shard enforces. `docs/limits.md` has a row for each, with its flag if it
-/// has one.
+/// Limits that a store or shard enforces. `docs/reference/limits.md` has a row for each, with its
+/// flag if it has one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Limits {
     /// Largest object, in bytes. The arena's capacity also limits objects.

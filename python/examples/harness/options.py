@@ -49,7 +49,7 @@ def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
     where.add_argument(
         "--insecure",
         action="store_true",
-        help="on a Ray cluster of several machines: I trust everybody who can reach them (see docs/ray.md)",
+        help="on a Ray cluster of several machines: I trust everybody who can reach them (see docs/reference/ray.md)",
     )
 
     result = parser.add_argument_group("what comes out")

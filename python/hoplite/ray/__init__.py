@@ -1,4 +1,4 @@
-"""Hoplite with Ray: a store on each node, handles for tasks, tensor transports for actors, and a collective backend.
+"""Hoplite with Ray: a store on each node, handles for tasks, tensor transports, and a collective backend.
 
     import ray
     import hoplite.ray
@@ -10,7 +10,7 @@
     weights = hoplite.ray.put(array)                       # a small handle, for tasks
     results = [work.remote(weights) for _ in range(100)]   # each calls hoplite.ray.get(weights)
 
-`docs/ray.md` shows all of it.
+See `docs/start/ray.md` and `docs/reference/ray.md`.
 """
 
 import ray

@@ -84,14 +84,19 @@ class Settings:
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the Ray cluster, and its store."""
+    """A node of the Ray cluster, and its store.
+
+    Examples:
+        >>> [node.state for node in hoplite.ray.refresh()]
+        ['running', 'running']
+    """
 
     node_id: str
-    """How Ray calls the node."""
+    """The id of the node in Ray."""
     socket: str
-    """Where workers reach the store; `hoplite.ray.client()` finds it by itself."""
+    """The socket of the store, which `hoplite.ray.client()` finds."""
     state: Literal["running", "attached", "stopped"]
-    """Whether it was started here, or by somebody else, or is not there."""
+    """`"running"` if Hoplite started the store, `"attached"` if it ran before, else `"stopped"`."""
 
 
 def name_of(node_id: str) -> str:

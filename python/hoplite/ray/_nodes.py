@@ -41,44 +41,48 @@ def start_on_all_nodes(
     tls_ca: str | None = None,
     tls_name: str | None = None,
 ) -> list[Node]:
-    """Has a store run on each node of the Ray cluster, and returns the nodes.
+    """Starts a store on each node of the Ray cluster, and returns the nodes.
 
-    On each node an actor is started, the keeper, which needs no CPU and does not end with the job. It starts a store that
-    ends with the node, and the keeper on the head node starts the directory. If a store runs on the nodes already that was
-    started by somebody else, by systemd say, it is used instead.
-
-    Where stores run already, nothing changes; so this can be called by every job.
+    Each node gets a keeper, an actor without a CPU that outlives the job. The keeper starts a store that
+    ends with the node; the keeper on the head node also starts the directory. Where stores run already,
+    nothing changes, so every job may call this. Stores that run already, started by systemd for example,
+    are used. Blocks until all stores are ready.
 
     Args:
-        memory: the size of the shared memory of each store, in bytes or as in "64GiB"; None for 30% of what there is.
-        token_file: a file with a secret, at this path on each node, which only the user of Ray may read. The stores
-            listen on the network, and refuse all who do not have the secret.
-        insecure: whether the stores may listen on the network although nobody is authenticated: everybody who reaches their
-            ports can read, write and delete objects. If there are nodes on several machines, this, a token or certificates
-            are needed.
-        socket: where the stores listen that were started by somebody else, if not where they listen by default.
-        labels: which label of Ray's nodes says their zone, pod, rack and host, as in `{"rack": "example.com/rack"}`; stores
-            take objects from close ones. None for labels of these names, whatever precedes them up to a slash, and Ray's own
-            label for the zone; {} for none.
-        store_options: further flags of `hoplite-store`, the same on all nodes. With `--labels` among them, the labels of Ray
-            do not count.
-        timeout: how long it may take, in seconds.
-        tls_cert: a certificate, at this path on each node, with which its daemons speak TLS. It is for the address by which
-            Ray knows the node, or for `tls_name`.
-        tls_key: the key of that certificate, which only the user of Ray may read.
-        tls_ca: the authority that the certificates of all nodes come from.
-        tls_name: the name that the certificates of all nodes are for.
+        memory: The shared memory of each store, in bytes or as in `"64GiB"`; `None` for 30% of the machine.
+        token_file: A file with a secret, at this path on each node, which only the user of Ray may read.
+            The stores listen on the network, and refuse peers without the secret.
+        insecure: `True` lets the stores listen on the network without authentication: everybody who
+            reaches their ports can read, write and delete objects. Nodes on several machines need this, a
+            token or certificates.
+        socket: The socket of stores that run already, if it is not the default one.
+        labels: The labels of Ray's nodes that are their zone, pod, rack and host, as in
+            `{"rack": "example.com/rack"}`. `None` takes labels of these names, after a slash if there is
+            one, and Ray's own label for the zone. `{}` takes none.
+        store_options: Further flags of `hoplite-store` for all nodes. `--labels` among them replaces the
+            labels of Ray.
+        timeout: Seconds to wait.
+        tls_cert: A certificate, at this path on each node, for TLS. It is for the address by which Ray knows
+            the node, or for `tls_name`.
+        tls_key: The key of the certificate, which only the user of Ray may read.
+        tls_ca: The authority of the certificates of all nodes.
+        tls_name: The name in the certificates of all nodes.
 
-    Where `token_file` and all of `tls_...` are None, they are what HOPLITE_TOKEN_FILE, HOPLITE_TLS_CERT, and so on, say in
-    the environment of the caller; those of the nodes do not count.
+    If `token_file` and all of `tls_...` are `None`, the environment of the caller decides
+    (`HOPLITE_TOKEN_FILE`, `HOPLITE_TLS_CERT` and so on). The environments of the nodes do not count.
 
     Raises:
-        RuntimeError: says on which node a store did not start, and why; or that only some nodes have a store of
-            somebody else.
-        ConnectFailed: if no store listens at `socket`, or one that somebody else has started does not let us in.
-        ValueError: if there are several machines, and neither a token, nor certificates, nor `insecure` was said; or if
-            `labels` has another key.
-        ray.exceptions.GetTimeoutError
+        RuntimeError: A store did not start, and the message says where and why; or a store ran already on some
+            nodes only.
+        ConnectFailed: No store listens at `socket`, or a store that ran already refuses this user.
+        ValueError: Nodes are on several machines, without a token, certificates or `insecure`; or `labels`
+            has an unknown key.
+        ray.exceptions.GetTimeoutError: The timeout passed first.
+
+    Examples:
+        >>> nodes = hoplite.ray.start_on_all_nodes(memory="128MiB")
+        >>> [node.state for node in nodes]
+        ['running', 'running']
     """
     if unknown := set(labels or ()) - set(PLACE_KEYS):
         raise ValueError(
@@ -142,12 +146,19 @@ def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> li
 
 
 def refresh(timeout: float = 120.0) -> list[Node]:
-    """Has a store run on the nodes that have joined the Ray cluster since, and returns all nodes.
+    """Starts a store on nodes that have joined the Ray cluster since, and returns all nodes.
 
-    A task that needs a store on a new node does this by itself.
+    A task that needs a store on a new node does this too. Blocks until the stores are ready.
+
+    Args:
+        timeout: Seconds to wait.
 
     Raises:
-        RuntimeError: if `start_on_all_nodes` was not called before; and what that raises.
+        RuntimeError: `start_on_all_nodes` was not called before. Its errors are possible, too.
+
+    Examples:
+        >>> len(hoplite.ray.refresh())
+        2
     """
     for node in alive_nodes():
         keeper = _known_keeper(node)
@@ -162,17 +173,22 @@ def refresh(timeout: float = 120.0) -> list[Node]:
 
 
 def stop_on_all_nodes(timeout: float = 120.0) -> None:
-    """Stops what `start_on_all_nodes` has started, on all nodes, with all objects; and deletes the objects of this Ray
-    cluster from stores that were started by somebody else. Does nothing if nothing was started.
+    """Stops all stores that `start_on_all_nodes` started, with their objects.
 
-    Arrays that were got stay readable. When it returns, stores can be started again.
+    In stores that ran before, it deletes the objects of this Ray cluster. Arrays stay readable. Blocks until
+    all stores have ended; then stores can be started again. Does nothing if nothing was started.
 
     Args:
-        timeout: how long it may take, in seconds.
+        timeout: Seconds to wait.
 
     Raises:
-        RuntimeError: says on which node a store could not be stopped, and why.
-        ray.exceptions.GetTimeoutError: names the nodes that did not end in time.
+        RuntimeError: A store could not be stopped; the message says where and why.
+        ray.exceptions.GetTimeoutError: Names nodes that did not end in time.
+
+    Examples:
+        >>> hoplite.ray.stop_on_all_nodes()
+        >>> len(hoplite.ray.start_on_all_nodes(memory="128MiB"))
+        2
     """
     found = [(node, keeper) for node in alive_nodes() if (keeper := _known_keeper(node)) is not None]
     nodes, keepers = [node for node, _ in found], [keeper for _, keeper in found]

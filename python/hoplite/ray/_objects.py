@@ -19,27 +19,47 @@ from hoplite.ray._place import here
 
 
 class Ref(hoplite.Ref):
-    """A handle of an object, which finds the store of the Ray node on which it is used.
+    """A handle of an object that finds the store of the Ray node on which it is used.
 
-    It can be passed to tasks and actors, in whatever they take and return. Ray does not know of the object: it stays until
-    it is deleted, or the job ends.
+    Tasks and actors can take and return handles. Ray does not know the object: it stays until you delete
+    it, or until the job ends.
+
+    Examples:
+        >>> with hoplite.ray.put(np.ones(3)) as ref:    # deleted at the end of the block
+        ...     ref.get()
+        array([1., 1., 1.])
     """
 
     __slots__ = ()
 
     @property
     def client(self) -> Client:
-        """The client of this process."""
+        """The client of this process.
+
+        Examples:
+            >>> hoplite.ray.put(1).client is hoplite.ray.client()
+            True
+        """
         return client()
 
     def get(
         self, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
     ) -> Any:
-        """Gets the object; see `hoplite.Client.get`."""
+        """Gets the object; see `hoplite.Client.get`. Blocks.
+
+        Examples:
+            >>> hoplite.ray.put(7).get()
+            7
+        """
         return twice(client, lambda client: client.get(self, timeout, copy, framework))
 
     def delete(self, timeout: TimeLimit = "default") -> None:
-        """Deletes the object, if it is still there."""
+        """Deletes the object, if it exists. Blocks until all copies are gone.
+
+        Examples:
+            >>> ref = hoplite.ray.put(7)
+            >>> ref.delete()
+        """
         self.disown()
         twice(client, lambda client: client.delete(self, timeout))
 
@@ -48,11 +68,17 @@ class Ref(hoplite.Ref):
 
 
 def client() -> Client:
-    """The connection of this process to the store of its Ray node; the same one for every call.
+    """Returns the client of this process for the store of its Ray node, the same one for every call.
+
+    If a new node has no store yet, this starts one, and blocks until it runs.
 
     Raises:
-        ConnectFailed: if there is no store. One that is missing on a new node of the cluster is started.
-        RuntimeError: if Ray was not initialized.
+        ConnectFailed: There is no store on this node.
+        RuntimeError: Ray is not initialized.
+
+    Examples:
+        >>> hoplite.ray.client().contains("absent")
+        False
     """
     place = here()
     try:
@@ -88,19 +114,35 @@ def _start_here(error: ConnectFailed) -> None:
 
 
 def new_ref() -> Ref:
-    """A handle of an object that does not exist yet, to be given to whoever will put it and to those who will get it."""
+    """Returns a handle of an object that does not exist yet.
+
+    Give it to the task that puts the object, and to tasks that get it. Does not block.
+
+    Examples:
+        >>> ref = hoplite.ray.new_ref()
+        >>> hoplite.ray.put(np.ones(2), ref) == ref
+        True
+    """
     return Ref(f"{here().job_prefix(ray.get_runtime_context().get_job_id())}{uuid.uuid4().hex}")
 
 
 def put(value: object, ref: Ref | None = None, timeout: TimeLimit = "default") -> Ref:
-    """Puts a value into the store of this node, and returns a handle that can be passed to tasks and actors.
+    """Puts a value into the store of this node, and returns a handle for tasks and actors.
+
+    Blocks until the value is in the store; see `hoplite.Client.put`.
 
     Args:
-        value: what `hoplite.Client.put` takes.
-        ref: a handle from `new_ref`; None for a new one.
-        timeout: how long to wait for room, in seconds.
+        value: Any value that `hoplite.Client.put` takes.
+        ref: A handle from `new_ref`, or an id; `None` for a new handle.
+        timeout: Seconds to wait for room.
+
     Raises:
-        What `hoplite.Client.put` and `client` raise.
+        StoreFull: As for `hoplite.Client.put` and `client`, which have further errors.
+
+    Examples:
+        >>> ref = hoplite.ray.put(np.ones((2, 3), np.float32))
+        >>> ref.dtype, ref.shape
+        ('float32', (2, 3))
     """
     given = new_ref() if ref is None else ref
     made = twice(client, lambda client: client.put(given, value, timeout))
@@ -112,16 +154,24 @@ def get(refs: Id, timeout: TimeLimit = "default", copy: bool | None = None) -> A
 @overload
 def get(refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None) -> list[Any]: ...
 def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> Any:
-    """Gets the object of a handle, or a list of those of several, wherever in the cluster they are.
+    """Gets the value of a handle, or a list of the values of several, from anywhere in the cluster.
 
-    If many tasks get one object, those that have a part of it already serve the others.
+    Blocks until the values are on this node. Nodes that get the same object forward it to each other.
 
     Args:
-        refs: handles, or names of your own.
-        timeout: how long to wait, in seconds, also for objects that do not exist yet; None for ever.
-        copy: True for private arrays that may be written to; by default numpy arrays are read-only and in shared memory.
+        refs: One handle or id, or several.
+        timeout: Seconds to wait, also for objects that do not exist yet; `None` waits for ever.
+        copy: `True` returns private, writable arrays. By default, arrays of numpy are read-only and in
+            shared memory.
+
     Raises:
-        What `hoplite.Client.get` and `client` raise.
+        Timeout: As for `hoplite.Client.get` and `client`, which have further errors.
+        TypeError: A handle is an `ObjectRef` of Ray.
+
+    Examples:
+        >>> refs = [hoplite.ray.put(k) for k in range(3)]
+        >>> hoplite.ray.get(refs[0]), hoplite.ray.get(refs)
+        (0, [0, 1, 2])
     """
     handles = _handles(refs)
     if isinstance(refs, (hoplite.Ref, str, bytes)):
@@ -132,7 +182,17 @@ def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> 
 def wait(
     refs: Iterable[hoplite.Ref], num: int | None = None, timeout: TimeLimit = "default"
 ) -> tuple[list[hoplite.Ref], list[hoplite.Ref]]:
-    """Waits until `num` of the objects (None: all) are there; see `hoplite.Client.wait`."""
+    """Waits until `num` of the objects (`None`: all) are available; see `hoplite.Client.wait`.
+
+    Returns:
+        The available handles, and the others.
+
+    Examples:
+        >>> refs = [hoplite.ray.put(1), hoplite.ray.new_ref()]
+        >>> there, missing = hoplite.ray.wait(refs, num=1)
+        >>> there == refs[:1], missing == refs[1:]
+        (True, True)
+    """
     handles = _handles(refs)
     return twice(client, lambda client: client.wait(handles, num, timeout))
 
@@ -145,14 +205,24 @@ def reduce(
     target: Ref | None = None,
     timeout: TimeLimit = "default",
 ) -> tuple[Ref, list[hoplite.Ref]]:
-    """Reduces equally shaped arrays into a new object, in the stores and while they arrive; see `hoplite.Client.reduce`.
+    """Combines arrays of one dtype and shape into a new object; see `hoplite.Client.reduce`.
+
+    Blocks until the result is complete. The stores combine the arrays while they arrive.
 
     Args:
-        sources: they need not exist yet.
-        num_objects: reduce only the first so many to be there; None means all.
-        target: a handle from `new_ref`; None for a new one.
+        sources: Handles of the arrays. They need not exist yet.
+        op: `"sum"`, `"min"`, `"max"` or `"prod"`.
+        num_objects: Combine only the first so many sources; `None` means all.
+        target: A handle from `new_ref`; `None` for a new one.
+        timeout: Seconds to wait.
+
     Returns:
-        The handle of the result, and the sources that were reduced.
+        The handle of the result, and the sources that were combined.
+
+    Examples:
+        >>> total, used = hoplite.ray.reduce([hoplite.ray.put(np.full(2, k)) for k in range(3)])
+        >>> hoplite.ray.get(total), len(used)
+        (array([3, 3]), 3)
     """
     made, handles = new_ref() if target is None else target, _handles(sources)
     reduced = twice(
@@ -162,7 +232,14 @@ def reduce(
 
 
 def delete(refs: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
-    """Deletes the objects, and returns how many there were. Arrays that were got stay readable."""
+    """Deletes one object or several, and returns the number that existed. Blocks until all copies are gone.
+
+    Arrays that programs hold stay readable.
+
+    Examples:
+        >>> hoplite.ray.delete([hoplite.ray.put(np.ones(3)), hoplite.ray.put(np.ones(3))])
+        2
+    """
     handles = _handles(refs)
     return twice(client, lambda client: client.delete(handles, timeout))
 

@@ -26,15 +26,18 @@ _is_registered = False
 
 
 def register() -> None:
-    """Makes Hoplite known to Ray in this process: the tensor transports and the collective backend.
+    """Registers the tensor transports and the collective backend with Ray, in this process.
 
-    To be called by the driver, and by each worker process when it starts:
+    The driver calls this, and each worker process when it starts:
 
         ray.init(runtime_env={"worker_process_setup_hook": "hoplite.ray.register"})
 
-    It may be called any number of times, before Ray is initialized too. Ray takes one hook for a job; if there is another
-    one, let that call this. It connects to nothing, and does not import torch: what needs torch is registered when that is
-    imported.
+    It may be called several times, also before Ray is initialized. Ray takes one hook for a job: if you have
+    one, call this in it. It does not block, connects to nothing, and does not import torch.
+
+    Examples:
+        >>> hoplite.ray.register()
+        >>> hoplite.ray.register()
     """
     global _is_registered
     with _lock:

@@ -5,8 +5,9 @@
     collective.init_collective_group(world_size, rank, backend="hoplite", group_name="workers")
     collective.allreduce(gradient, "workers")
 
-There are no connections between the members: each puts its arrays into the store of its node, and gets or reduces those of
-the others, under ids that only this group uses. For arrays of numpy, and tensors of torch in the memory of the host.
+The members have no connections with each other. Each puts its arrays into the store of its node, and gets
+or reduces the arrays of the others, under ids that only this group uses. It takes arrays of numpy, and
+tensors of torch in the memory of the host.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _OPS: dict[ReduceOp, Op] = {
 
 
 class GroupEnded(HopliteError, RuntimeError):
-    """A collective cannot be performed, since the group has ended: the message says why."""
+    """A collective is impossible, because the group has ended. The message has the reason."""
 
 
 def _timeout() -> float:
@@ -74,12 +75,13 @@ def _timeout() -> float:
 class HopliteGroup(BaseGroup):
     """A member of a collective group.
 
-    All members call the same collectives in the same order. A call waits for the members that it needs something of, at most
-    as long as `$HOPLITE_COLLECTIVE_TIMEOUT` says, in seconds, or else as long as every call (`$HOPLITE_TIMEOUT`, 5 minutes).
-    Then it raises `hoplite.Timeout`, and the group has ended for all members. So it has if a call is interrupted, by Ctrl-C
-    or `ray.cancel`, or if the store of a member ends. A send or receive that fails does not end it: the next one between
-    these members takes its place. What a collective raises once something was sent is also a
-    `RuntimeError`, as users of Ray expect.
+    Ray makes it for `backend="hoplite"`. All members call the same collectives in the same order. A call blocks
+    until the needed members have called, for at most `$HOPLITE_COLLECTIVE_TIMEOUT` seconds, or else
+    `$HOPLITE_TIMEOUT`, or else 5 minutes.
+
+    The group ends for all members if a collective fails or times out (`hoplite.Timeout`), if it is
+    interrupted by Ctrl-C or `ray.cancel`, or if the store of a member ends. A failed send or receive does
+    not end it. Each error after the first byte was sent is also a `RuntimeError`.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:

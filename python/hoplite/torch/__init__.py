@@ -1,19 +1,16 @@
-"""Hoplite with torch: a backend of `torch.distributed`, and state dicts that many processes get.
+"""Hoplite with torch: a backend of `torch.distributed`, and state dicts for many processes.
 
     import torch.distributed as dist
 
     dist.init_process_group("hoplite")
 
-Nothing needs to be imported: torch finds the backend by the entry point of this package. With accelerators,
-`"cpu:hoplite,cuda:nccl"` leaves their tensors to another backend. `docs/torch.md` says what is supported.
-
-The ranks ride on the objects of a store: each puts what it contributes under an id that is private to the group, and gets or
-reduces those of the others. `hoplite._group` has the schedules.
+torch finds the backend without an import. With accelerators, `"cpu:hoplite,cuda:nccl"` leaves their
+tensors to another backend. See `docs/start/torch.md` and `docs/reference/torch.md`.
 
     hoplite.torch.put_state_dict("policy", model.state_dict())            # in the trainer
     hoplite.torch.get_state_dict("policy", into=model.state_dict())       # in any number of others
 
-`docs/weights.md` is about these.
+See `docs/howto/broadcast-weights.md`. `hoplite._group` has the schedules of the collectives.
 """
 
 from __future__ import annotations
@@ -61,7 +58,15 @@ NAME = "hoplite"
 
 
 def register() -> None:
-    """Makes the backend known to torch, which calls this itself where the package is installed. Again: does nothing."""
+    """Registers the backend with torch. torch calls this itself if the package is installed.
+
+    It may be called several times, and does not block.
+
+    Examples:
+        >>> hoplite.torch.register()
+        >>> torch.distributed.Backend("hoplite")
+        'hoplite'
+    """
     from hoplite.torch._backend import create
 
     if NAME.upper() not in dist.Backend._plugins:

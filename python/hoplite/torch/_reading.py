@@ -1,4 +1,4 @@
-"""How a state dict is got, whole. See `docs/weights.md`."""
+"""How a state dict is got, whole. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,27 @@ _LISTED = 5
 
 
 class StateDictMismatch(HopliteError, ValueError):
-    """A version and the state dict that it is to be copied into are not alike; nothing of that was changed."""
+    """A version does not match the state dict that it should fill. Nothing was changed.
+
+    Examples:
+        >>> hoplite.torch.put_state_dict("policy", {"weight": torch.ones(3)})
+        1
+        >>> hoplite.torch.get_state_dict("policy", into={"weight": torch.ones(4)})
+        Traceback (most recent call last):
+        hoplite.torch.StateDictMismatch: ...
+    """
 
 
 class Weights(NamedTuple):
-    """What `get_state_dict` returns."""
+    """The result of `get_state_dict`: the name of the version, and the state dict.
+
+    Examples:
+        >>> hoplite.torch.put_state_dict("policy", {"weight": torch.ones(3)})
+        1
+        >>> version, state_dict = hoplite.torch.get_state_dict("policy")
+        >>> version, state_dict["weight"]
+        (1, tensor([1., 1., 1.]))
+    """
 
     version: Version
     state_dict: Any
@@ -56,27 +72,40 @@ def get_state_dict(
     client: hoplite.Client | None = None,
     timeout: TimeLimit = "default",
 ) -> Weights:
-    """Gets a version of a state dict: all of it, or nothing.
+    """Gets one version of a state dict, completely or not at all.
 
-    Without a version, it is the newest that is complete; or if there is none yet, the one that is being put, while it is
-    put. If the version disappears or its writer dies meanwhile, the next one is taken.
+    Without a version, this is the newest complete one, or else the one that is being put. If the version
+    disappears, or its writer dies, the next one is taken. Blocks until all tensors are here.
 
     Args:
-        into: a state dict whose tensors are filled, on whatever device they are. Of a `DTensor`, this rank's part is; it
-            need not be divided as the trainer's is. They are filled when all has come, so they are never of two versions.
-        version: only this one.
-        newer_than: only one that was begun after this one: waits for it.
-        strict: with `into`, whether the version has to have just the same tensors, and all other values of it; else the
-            tensors that both have are filled.
-        client: of the store that they come through, which needs room for all of it; None for that of `hoplite.init`.
-        timeout: how long to wait for it, in seconds; None for ever; by default as every call of `hoplite.Client`.
+        name: The name of the writer.
+        into: A state dict whose tensors are filled, on any device, after all bytes have arrived. Of a
+            `DTensor`, the part of this rank is filled, whatever the mesh of the trainer.
+        version: Only this version.
+        newer_than: Only a version that was begun after this one: waits for it.
+        strict: With `into`, `True` requires the same tensors and values. `False` fills the tensors that both
+            have.
+        client: The client of the store, which needs room for the version; `None` for that of `hoplite.init`.
+        timeout: Seconds to wait; `None` waits for ever.
+
     Returns:
-        What the version is called, and the state dict: with the tensors of `into` or with new ones, in the host's memory.
+        The version, and the state dict: with the tensors of `into`, or new ones in the memory of the host.
+
     Raises:
-        Timeout: says which versions there are, and which was not finished.
-        StateDictMismatch: says what is missing, and which tensors are too many or have another shape or dtype.
-        TypeError: for a dtype that this version of torch does not have.
-        ObjectLost, and VersionLost if the version that was asked for is gone.
+        Timeout: Names the versions that exist, and the unfinished one.
+        StateDictMismatch: Lists missing and extra tensors, and different shapes and dtypes.
+        TypeError: This torch lacks a dtype.
+        VersionLost: The named version is gone.
+        ObjectLost: The only copy of a tensor is gone.
+
+    Examples:
+        >>> model, replica = torch.nn.Linear(4, 2), torch.nn.Linear(4, 2)
+        >>> hoplite.torch.put_state_dict("policy", model.state_dict())
+        1
+        >>> hoplite.torch.get_state_dict("policy", into=replica.state_dict()).version
+        1
+        >>> torch.equal(model.weight, replica.weight)
+        True
     """
     wanted = Wanted(version, newer_than)
     target = None if into is None else _Target(flatten(into))

@@ -1,4 +1,4 @@
-"""How the tensors of a state dict are got one by one, as they come. See `docs/weights.md`."""
+"""A stream of the tensors of a state dict. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 
@@ -21,20 +21,29 @@ if TYPE_CHECKING:
 
 
 class stream_state_dict:
-    """The tensors of one version, each with its name, as they come. All are of that version.
+    """The tensors of one version, with their names, as they arrive.
 
         with hoplite.torch.stream_state_dict("policy") as tensors:
             model.load_weights(tensors)
 
+    An iterator and a context manager. Each step blocks until the next tensor is here. Further arguments and
+    errors are as for `get_state_dict`. If the version is lost on the way, the stream raises `VersionLost`,
+    and its tensors are useless.
+
     Args:
-        copy: whether the tensors are private. Else they are in the memory of the store, for as long as they are there, and
-            **to write to one ends the process**.
-    Other arguments, and what is raised: as for `get_state_dict`. If the version is lost on the way, the stream ends with
-    `VersionLost`: what has come of it is of no use then.
+        copy: `True` yields private tensors. `False` yields tensors in the memory of the store; **writing to
+            one ends the process**.
+
+    Examples:
+        >>> hoplite.torch.put_state_dict("policy", {"a": torch.zeros(2), "b": torch.ones(2)})
+        1
+        >>> with hoplite.torch.stream_state_dict("policy") as tensors:
+        ...     sorted((name, float(tensor.sum())) for name, tensor in tensors)
+        [('a', 0.0), ('b', 2.0)]
     """
 
     version: Version
-    """What the version is called."""
+    """The name of the version."""
 
     def __init__(
         self,

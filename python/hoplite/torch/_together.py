@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class RankFailed(HopliteError, RuntimeError):
-    """Another rank could not do its part, so that there is no result for any: the message says which rank, and why."""
+    """Another rank could not do its part, so no rank has a result. The message names the rank and the reason."""
 
     ranks: tuple[int, ...]
     """In the group."""

@@ -51,7 +51,21 @@ MAX_REASON_BYTES = 500
 
 
 class VersionLost(HopliteError):
-    """A version ended while it was read: it was deleted, not put to its end, or its writer died and another came."""
+    """A version ended while it was read: it was deleted, its put failed, or its writer died and another came.
+
+    Examples:
+        >>> def load(replica):
+        ...     while True:
+        ...         try:
+        ...             with hoplite.torch.stream_state_dict("policy") as tensors:
+        ...                 return dict(tensors)
+        ...         except hoplite.torch.VersionLost:
+        ...             pass    # start again with the next version
+        >>> hoplite.torch.put_state_dict("policy", {"weight": torch.ones(2)})
+        1
+        >>> load({})
+        {'weight': tensor([1., 1.])}
+    """
 
     retryable = True
     version: Version

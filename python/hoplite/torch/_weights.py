@@ -1,4 +1,4 @@
-"""State dicts in the stores: put by one trainer, or by its ranks, and got by any number of others. See `docs/weights.md`."""
+"""State dicts in the stores, for any number of receivers. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 
@@ -22,7 +22,14 @@ __all__ = [
 
 
 def state_dict_versions(name: str, *, client: hoplite.Client | None = None) -> list[Version]:
-    """The versions that are complete, oldest first."""
+    """Returns the complete versions, oldest first. Blocks for requests to the directory.
+
+    Examples:
+        >>> for step in (1, 2):
+        ...     version = hoplite.torch.put_state_dict("policy", {"weight": torch.ones(3)})
+        >>> hoplite.torch.state_dict_versions("policy")
+        [1, 2]
+    """
     with opened(name, client) as (link, versions):
         return [turn.version for turn in link.run(versions.known()).complete]
 
@@ -30,7 +37,17 @@ def state_dict_versions(name: str, *, client: hoplite.Client | None = None) -> l
 def delete_state_dict(
     name: str, version: Version | None = None, *, client: hoplite.Client | None = None
 ) -> None:
-    """Deletes a version, or all of them, finished or not. Tensors that were got stay."""
+    """Deletes a version, or all versions, also unfinished ones. Blocks until they are gone.
+
+    Tensors that programs hold stay.
+
+    Examples:
+        >>> hoplite.torch.put_state_dict("policy", {"weight": torch.ones(3)})
+        1
+        >>> hoplite.torch.delete_state_dict("policy")
+        >>> hoplite.torch.state_dict_versions("policy")
+        []
+    """
     with opened(name, client) as (link, versions):
         for turn in link.run(versions.known()).begun:
             if version is None or turn.version == version:

@@ -1,4 +1,4 @@
-"""How a state dict is put. See `docs/weights.md`."""
+"""How a state dict is put. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 
@@ -54,27 +54,36 @@ def put_state_dict(
     client: hoplite.Client | None = None,
     timeout: float | None = PUT_TIMEOUT,
 ) -> Version:
-    """Puts a new version of a state dict. Others can get its tensors while the last of them are still being put.
+    """Puts a new version of a state dict.
 
-    If there are `DTensor`s in it, all ranks of the group call this, and each puts its part of them. Else one process does.
-    If some ranks have no `DTensor` in their part, all pass the `group`: else those would each put a version of their own.
+    Blocks until all tensors are in the stores. Receivers get the first tensors before that. If there are
+    `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all ranks if some
+    have no `DTensor`; otherwise each of them would put a separate version.
 
     Args:
-        name: what the readers call it.
-        state_dict: dicts, lists and tuples of tensors, numbers, strings; nested as you like. It may be changed again when
-            this returns.
-        version: what this version is called, such as the number of a training step; None for the next number. Versions are
-            in the order in which they were begun, whatever they are called.
-        keep: how many complete versions stay, with this one; older ones are deleted. Whoever reads one of those begins anew.
-        group: the ranks that call this, if it is not all of them.
-        client: of the store that the tensors are put into; None for that of `hoplite.init`.
-        timeout: how long each object may wait for room, in seconds.
+        name: The name for receivers.
+        state_dict: Dicts, lists and tuples, nested, of tensors of any dtype, shape and device, numbers and
+            strings. You may change it after the call.
+        version: The name of this version, such as a training step; `None` for the next number. Versions
+            are ordered by their beginning, not by their names.
+        keep: The number of complete versions that stay, with this one.
+        group: The ranks that call this, if not all.
+        client: The client of the store; `None` for that of `hoplite.init`.
+        timeout: Seconds for which each object may wait for room.
+
     Returns:
-        What the version is called.
+        The name of the version.
+
     Raises:
-        TypeError: for what a state dict cannot have.
-        StoreFull, Timeout; and what `hoplite.Client.put` raises.
-        RankFailed: if another rank raised. Then none has put it: who waits for it gets `VersionLost`, or the next version.
+        TypeError: The state dict contains something else, at the named place.
+        StoreFull: As for `hoplite.Client.put`, which has further errors.
+        RankFailed: Another rank raised. Then no version exists; waiting receivers get `VersionLost`, or
+            the next version.
+
+    Examples:
+        >>> model = torch.nn.Linear(4, 2)
+        >>> hoplite.torch.put_state_dict("policy", model.state_dict(), version=7)
+        7
     """
     if keep < 1:
         raise ValueError(f"at least one version has to be kept, not {keep}")
@@ -101,7 +110,24 @@ def put_tensors(
 ) -> Version:
     """Puts a new version, as `put_state_dict` does, of tensors that are made one after the other.
 
-    Each is put when it comes, so that they need not be in memory all at once. It must not be changed until this returns.
+    Blocks until all are in the store. Each is put when the iterator yields it, so they need not be in memory
+    together. Do not change a tensor before the call returns.
+
+    Args:
+        name: The name for receivers.
+        tensors: Pairs of a key and a whole tensor with elements.
+        version: As for `put_state_dict`.
+        keep: As for `put_state_dict`.
+        client: As for `put_state_dict`.
+        timeout: As for `put_state_dict`.
+
+    Raises:
+        TypeError: A tensor is a `DTensor`, or empty: `put_state_dict` puts those.
+
+    Examples:
+        >>> layers = ((f"layer.{k}", torch.full((2,), k)) for k in range(3))
+        >>> hoplite.torch.put_tensors("policy", layers, version="first")
+        'first'
     """
     if keep < 1:
         raise ValueError(f"at least one version has to be kept, not {keep}")

@@ -6,8 +6,9 @@
     dcp.save(state_dict, storage_writer=HopliteWriter("run-7"))
     dcp.load(state_dict, storage_reader=HopliteReader("run-7"))
 
-Each rank puts what torch plans for it into the store of its node, and gets what it needs from wherever that is. A
-checkpoint is in memory: it is gone when the stores are, or when `delete` or later checkpoints of its name delete it.
+Each rank puts its part of torch's plan into the store of its node, and gets the parts that it needs. A
+checkpoint is in memory. It ends with the stores, or when `delete` or later checkpoints of its name
+delete it.
 """
 
 from __future__ import annotations
@@ -88,14 +89,19 @@ class _Named:
 
 
 class HopliteWriter(_Named, StorageWriter):
-    """Puts a checkpoint.
+    """Puts a checkpoint. `dcp.save` blocks until all parts are in the stores.
 
     Args:
-        name: what the readers call it.
-        version: what this checkpoint is called, such as the number of a step; None for the next number.
-        keep: how many complete checkpoints of this name stay.
-        client: of the store that this rank uses; None for that of `hoplite.init`.
-        timeout: how long each object may wait for room, in seconds.
+        name: The name for readers.
+        version: The name of this checkpoint, such as a step; `None` for the next number.
+        keep: The number of complete checkpoints of this name that stay.
+        client: The client of the store of this rank; `None` for that of `hoplite.init`.
+        timeout: Seconds for which each object may wait for room.
+
+    Examples:
+        >>> import torch.distributed.checkpoint as dcp
+        >>> from hoplite.torch.checkpoint import HopliteWriter
+        >>> saved = dcp.save({"weight": torch.ones(3)}, storage_writer=HopliteWriter("run"), no_dist=True)
     """
 
     def __init__(
@@ -167,12 +173,22 @@ class HopliteWriter(_Named, StorageWriter):
 
 
 class HopliteReader(_Named, StorageReader):
-    """Gets a checkpoint: the newest complete one of this name, or that of a version.
-
-    The metadata of a checkpoint is a pickle, as it is in torch's own files: a client with `allow_pickle=False` refuses it.
+    """Gets a checkpoint: the newest complete one of a name, or one version. `dcp.load` blocks until it is here.
 
     Args:
-        timeout: how long to wait for a checkpoint that is not there yet, in seconds; None for ever.
+        name: The name of the writer.
+        version: Only this one.
+        client: The client of the store of this rank; `None` for that of `hoplite.init`.
+        timeout: Seconds to wait for the checkpoint.
+
+    Examples:
+        >>> import torch.distributed.checkpoint as dcp
+        >>> from hoplite.torch.checkpoint import HopliteReader, HopliteWriter
+        >>> saved = dcp.save({"weight": torch.ones(3)}, storage_writer=HopliteWriter("run"), no_dist=True)
+        >>> state = {"weight": torch.zeros(3)}
+        >>> dcp.load(state, storage_reader=HopliteReader("run"), no_dist=True)
+        >>> state["weight"]
+        tensor([1., 1., 1.])
     """
 
     def __init__(
@@ -257,7 +273,12 @@ class HopliteReader(_Named, StorageReader):
 
 
 def delete(name: Checkpoint, *, client: hoplite.Client | None = None) -> None:
-    """Deletes all checkpoints of a name."""
+    """Deletes all checkpoints of a name. Blocks until they are gone.
+
+    Examples:
+        >>> from hoplite.torch import checkpoint
+        >>> checkpoint.delete("run")
+    """
 
     def forget(link: links.Link, versions: Versions) -> None:
         for turn in link.run(versions.known()).begun:

@@ -1,9 +1,9 @@
-"""How a replica of torchft that is behind gets the state of the others: a `CheckpointTransport`.
+"""The state of a replica of torchft that is behind: a `CheckpointTransport`.
 
     manager = torchft.Manager(..., checkpoint_transport=HopliteTransport(timeout=timedelta(seconds=60)))
 
-The replica that sends puts its state into the store of its node once, and goes on; any number of others get it at the same
-time, and serve each other. It needs torchft, and a store that all of them reach: see `hoplite.init`.
+The sender puts its state into the store of its node once, and continues. Any number of receivers get it at
+the same time, and their stores forward it. It needs torchft, and stores that reach each other.
 """
 
 from __future__ import annotations
@@ -28,9 +28,18 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
     """Sends and receives checkpoints through the stores.
 
     Args:
-        timeout: how long a transfer may take, where torchft does not say so itself.
-        state_dict: a function that returns a state dict into whose tensors what is received is copied; None for new tensors.
-        client: of the store that is used; None for that of `hoplite.init`.
+        timeout: The limit of a transfer, if torchft names none.
+        state_dict: A function that returns a state dict whose tensors are filled; `None` for new tensors.
+        client: The client of the store; `None` for that of `hoplite.init`.
+
+    Examples:
+        >>> from datetime import timedelta
+        >>> from hoplite.torch.torchft import HopliteTransport
+        >>> transport, patience = HopliteTransport(), timedelta(seconds=10)
+        >>> transport.send_checkpoint([1], 7, {"weight": torch.ones(3)}, patience)
+        >>> transport.recv_checkpoint(0, transport.metadata(), 7, patience)
+        {'weight': tensor([1., 1., 1.])}
+        >>> transport.shutdown()
     """
 
     def __init__(
@@ -49,7 +58,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         return self._name
 
     def send_checkpoint(self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta) -> None:
-        """Done when the checkpoint is in the store, whether or not anybody has received it."""
+        """Returns when the checkpoint is in the store, whether it was received or not."""
         local, specs = _without_mesh(state_dict)
         sent = {"state": local, "specs": pickle.dumps(specs)}
         self._has_sent = True
@@ -75,7 +84,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         return unflatten({**tensors, **leaves.values})
 
     def shutdown(self, wait: bool = True) -> None:
-        """Deletes what was sent."""
+        """Deletes the checkpoint that was sent."""
         if self._has_sent:
             delete_state_dict(self._name, client=self._client)
             self._has_sent = False

@@ -3,10 +3,11 @@
     actor_rollout_ref.rollout.checkpoint_engine.backend=hoplite
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=hoplite.torch.verl
 
-The first rank of the trainer puts the tensors into the store of its node, as they are gathered; the rollouts get them as
-they come, and serve each other. Replicas may be added and removed between two updates: there is no group to build anew.
+The first rank of the trainer puts the tensors into the store of its node, one after the other. The rollouts
+get each tensor when it is there, and their stores forward them. Replicas may come and go between two updates,
+because there is no group.
 
-Written for verl 0.9.1. Another version is refused if its base class and registry are not there.
+Written for verl 0.9.1. A version without its base class and registry is refused.
 """
 
 from __future__ import annotations
@@ -36,12 +37,13 @@ RECEIVE_TIMEOUT = 600.0
 
 @CheckpointEngineRegistry.register("hoplite")
 class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
-    """Sends in the first rank of the trainer, receives in the rollouts.
+    """Sends in the first rank of the trainer, and receives in the rollouts.
 
     Args:
-        bucket_size: of no meaning here: nothing is allocated.
-        device: where the rollouts want the tensors.
-        rollout_dtype: as what floating-point tensors are sent; None as they are.
+        bucket_size: Ignored: nothing is allocated.
+        device: The device of the tensors in the rollouts.
+        rollout_dtype: The dtype in which floating-point tensors are sent; `None` for their own.
+        is_master: Ignored.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         )
 
     def init_process_group(self, rank: int, name: str) -> None:
-        """Says what an update is called, and who sends: rank 0. The ranks below gather the tensors with it."""
+        """Sets the name of an update, and the sender: rank 0. Lower ranks gather tensors with it."""
         self._rank, self._sent = rank, name
 
     async def send_weights(
@@ -106,6 +108,6 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
                 yield item[0], item[1].to(self._device)
 
     def finalize(self) -> None:
-        """All have what was sent."""
+        """Deletes the update after all rollouts have it."""
         if self._rank == 0:
             delete_state_dict(self._sent)

@@ -1,18 +1,18 @@
 """Weights for the workers of vLLM: engines of its weight transfer, called "hoplite".
 
-In every process, before an engine is made: `hoplite.torch.vllm.register()`. Then, in the inference workers,
-`WeightTransferConfig(backend="hoplite")`; and in the trainer
+Call `hoplite.torch.vllm.register()` in every process, before it makes an engine. Then use
+`WeightTransferConfig(backend="hoplite")` in the inference workers, and in the trainer
 
     engine = WeightTransferTrainerFactory.trainer_init(
         HopliteTrainerInitInfo(rank=rank), client=client, source=ModuleSource(model)
     )
     engine.send_weights()
 
-The trainer puts each tensor into the store of its node once, as it is gathered. Workers load them as they come, any number
-of them, and serve each other. There is no group: a worker that is started later, or again, takes part from the next
-update on.
+The trainer puts each tensor into the store of its node once. Any number of workers load
+each tensor when it is there, and their stores forward them. There is no group: a worker that starts later takes
+part from the next update on.
 
-Written for vLLM 0.33. Its base classes change: another version is refused if they are not there.
+Written for vLLM 0.33. A version without the base classes is refused.
 """
 
 from __future__ import annotations
@@ -63,30 +63,30 @@ RECEIVE_TIMEOUT = 600.0
 
 @dataclass
 class HopliteInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """What a worker has to know before the first update."""
+    """The knowledge of a worker before the first update."""
 
     name: str
-    """What the weights are called in the stores."""
+    """The name of the weights in the stores."""
 
 
 @dataclass
 class HopliteUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """What a worker has to know of an update."""
+    """The knowledge of a worker about an update."""
 
     version: int
 
 
 @dataclass
 class HopliteTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
-    """How a trainer sends."""
+    """The settings of a trainer that sends."""
 
     backend: ClassVar[str] = NAME
     name: str = ""
-    """What the weights are called in the stores; by default a name of their own."""
+    """The name of the weights in the stores; random by default."""
 
 
 class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInfo]):  # type: ignore[misc]
-    """The part of an inference worker."""
+    """The part of an inference worker. `receive_weights` blocks until all tensors are loaded."""
 
     init_info_cls = HopliteInitInfo
     update_info_cls = HopliteUpdateInfo
@@ -104,7 +104,7 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: HopliteUpdateInfo) -> None:
-        """Loads the tensors of a version as they come."""
+        """Loads the tensors of a version when they arrive."""
         if self._name is None:
             raise RuntimeError("init_transfer_engine comes before receive_weights")
         # What goes to another device need not be copied on the way.
@@ -147,7 +147,7 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
         return engine
 
     def send_weights(self) -> None:
-        """Puts a new version, while the workers load it."""
+        """Puts a new version, while the workers load it. Blocks until they have."""
         tensors: Iterator[tuple[str, torch.Tensor]] = self.source.iter_full()
         if not self.is_sender:
             # To gather a tensor takes all ranks.
@@ -168,7 +168,7 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
 
 
 def register() -> None:
-    """Makes the engines known to vLLM. Again: does nothing."""
+    """Registers the engines with vLLM. It may be called several times."""
     if NAME not in WeightTransferEngineFactory._registry:
         WeightTransferEngineFactory.register_engine(NAME, HopliteWeightEngine)
     if NAME not in WeightTransferTrainerFactory._registry:

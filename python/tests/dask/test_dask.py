@@ -7,9 +7,9 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
+import docstrings
 import numpy as np
 import pytest
 
@@ -238,26 +238,12 @@ def test_install_comes_first() -> None:
     )
 
 
-def test_the_page(tmp_path: Path) -> None:
-    """What docs/dask.md shows works as it is written."""
-    import re
-
-    page = (Path(__file__).parents[2] / "docs" / "dask.md").read_text()
-    blocks = re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)
-    program = "if __name__ == '__main__':\n" + "".join(
-        f"    {line}\n" if line else "\n" for line in "".join(blocks).splitlines()
-    )
-    (tmp_path / "page.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, "page.py"],
-        cwd=tmp_path,
-        env={**os.environ, "TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "[0.0, 1000000.0, 2000000.0, 3000000.0]\n"
+@pytest.mark.parametrize("name", hoplite.dask.__all__)
+def test_example(name: str, client: Any) -> None:
+    """The example in the docstring of a public name works."""
+    found = docstrings.examples(hoplite.dask, name, getattr(hoplite.dask, name))
+    assert found is not None
+    docstrings.run(found, {"hoplite": hoplite, "np": np, "dask_client": client})
 
 
 def test_a_local_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:

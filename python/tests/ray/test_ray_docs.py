@@ -1,10 +1,7 @@
-"""The page "Hoplite with Ray", run as it is written."""
+"""What the pages for users show on Ray, run as it is written: on two nodes, to which they connect."""
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -15,18 +12,15 @@ import hoplite
 import hoplite.ray
 from hoplite.ray import _place
 
-PAGE = Path(__file__).parents[2] / "docs" / "ray.md"
+sys.path.append(str(Path(__file__).parents[1]))
+import pages
+
+SHOWN = [page for page in pages.all_pages() if page.uses_ray]
 
 
-def test_all_of_the_page_runs(two_nodes: Cluster, stores: list[hoplite.ray.Node], tmp_path: Path) -> None:
-    program = tmp_path / "page.py"
-    program.write_text(
-        # Where it hangs, if it does.
-        "import faulthandler; faulthandler.dump_traceback_later(1140)\n"
-        + "".join(re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE))
-    )
-    environment = {**os.environ, "RAY_ADDRESS": two_nodes.address}
-    subprocess.run([sys.executable, program], env=environment, check=True)
+@pytest.mark.parametrize("page", SHOWN, ids=[page.name for page in SHOWN])
+def test_page(page: pages.Page, two_nodes: Cluster, tmp_path: Path) -> None:
+    pages.run(page, tmp_path, {"RAY_ADDRESS": two_nodes.address})
     # It has stopped the stores.
     assert not _place.here().exists
     with pytest.raises(hoplite.ConnectFailed):

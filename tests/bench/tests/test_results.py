@@ -252,6 +252,26 @@ class Reports(unittest.TestCase):
             [report.size(size) for size in (1000, 1024, MIB, 1 << 30)], ["1000 B", "1 KiB", "1 MiB", "1 GiB"]
         )
 
+    def test_the_page_for_users_has_the_medians(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            page = Path(directory) / "page.md"
+            page.write_text("before\n<!-- figures: make bench-report -->\nold\n<!-- end -->\nafter\n")
+            report.summarize(results(), page)
+            lines = page.read_text().splitlines()
+        self.assertEqual((lines[0], lines[-1]), ("before", "after"))
+        self.assertEqual(lines[2], "| | hosts | size | floor | Hoplite | Open MPI |")
+        self.assertIn("| Broadcast | 4 | 1 MiB | 500 ms | **600 ms** | 700 ms |", lines)
+        self.assertIn("| Broadcast | 4 | 2 MiB | 500 ms | - | - |", lines)
+        self.assertNotIn("old", lines)
+
+    def test_a_page_without_marks_is_not_written(self) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            page = Path(directory) / "page.md"
+            page.write_text("no marks\n")
+            with self.assertRaisesRegex(ValueError, "no marks"):
+                report.summarize(results(), page)
+            self.assertEqual(page.read_text(), "no marks\n")
+
     def test_a_report_is_written(self) -> None:
         try:
             import matplotlib  # noqa: F401

@@ -1,0 +1,40 @@
+"""The public names of the package, and the examples in their docstrings."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+#: Examples show the beginning of what an error says, and leave out the rest.
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
+
+
+def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The public classes and functions of a module, with the methods and properties of the classes."""
+    for name in module.__all__:
+        item = getattr(module, name)
+        if inspect.isclass(item) or inspect.isfunction(item):
+            yield name, item
+        if inspect.isclass(item):
+            for own, member in vars(item).items():
+                member = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
+                if not own.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+                    yield f"{name}.{own}", member
+
+
+def examples(module: ModuleType, name: str, item: Any) -> doctest.DocTest | None:
+    """The examples of one name; None if it has none."""
+    text = inspect.getdoc(item) or ""
+    found = doctest.DocTestParser().get_doctest(text, {}, f"{module.__name__}.{name}", None, None)
+    return found if found.examples else None
+
+
+def run(found: doctest.DocTest, names: dict[str, Any]) -> None:
+    """Runs the examples of one docstring with these names; what they print must be what is shown."""
+    found.globs.update(names)
+    said: list[str] = []
+    failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(found, out=said.append)
+    assert failed == 0, "".join(said)
