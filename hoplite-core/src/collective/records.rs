@@ -143,7 +143,9 @@ pub(super) fn position(id: MembershipId, member: &Membership) -> Position {
         }
         MemberStage::Filled { .. } if !kind.makes_target => ("has its parts", true),
         MemberStage::Filled { .. } if is_at_rank_0 => ("has all bytes", true),
-        MemberStage::Filled { .. } => ("has all bytes, and waits for the word of the store of rank 0", true),
+        MemberStage::Filled { .. } => {
+            ("has all bytes, and waits for the decision of the store of rank 0", true)
+        }
         MemberStage::Complete if !kind.makes_target => ("has its parts, as all have", true),
         MemberStage::Complete => ("has the target", true),
         MemberStage::Over => match member.failure() {
