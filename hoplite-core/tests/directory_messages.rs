@@ -182,9 +182,9 @@ impl Cluster {
                 self.members.insert(enlistment, (number, member));
                 (member, CollectiveEvent::Asked { membership: MembershipId::Elsewhere(enlistment.0), plan })
             }
-            CollectiveEffect::Tell { enlistment, word } => {
+            CollectiveEffect::Tell { enlistment, decision } => {
                 let membership = MembershipId::Elsewhere(enlistment.0);
-                (self.members[&enlistment].1, CollectiveEvent::Told { membership, word })
+                (self.members[&enlistment].1, CollectiveEvent::Told { membership, decision })
             }
             CollectiveEffect::Report { membership: MembershipId::Elsewhere(member), report } => {
                 let enlistment = EnlistmentId(member);

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use dashmap::DashMap;
 use hoplite_core::TraceContext;
-use hoplite_core::collective::{EnlistmentId, Member, MembershipId, Report, Word};
+use hoplite_core::collective::{Decision, EnlistmentId, Member, MembershipId, Report};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, TransferLoad};
@@ -61,7 +61,7 @@ struct State {
     /// The hops that this store performs for others, and how their coordinators are told of them.
     hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
     /// The members of sessions that this store coordinates, and how they are told of decisions.
-    enlistments: BTreeMap<EnlistmentId, mpsc::Sender<Word>>,
+    enlistments: BTreeMap<EnlistmentId, mpsc::Sender<Decision>>,
     /// The sessions in which this store is a member, and how their coordinators are told of it.
     memberships: BTreeMap<MembershipId, mpsc::Sender<Report>>,
     /// For each shard, where messages of its present session go.
@@ -267,7 +267,7 @@ impl Engine {
         self.apply(Event::ClientGone { client });
     }
 
-    /// Says in words why room is in use: by objects that stay until they are deleted, and by references of clients.
+    /// Says in decisions why room is in use: by objects that stay until they are deleted, and by references of clients.
     pub(crate) fn holders(&self) -> String {
         let (status, holders) = {
             let state = self.lock();

@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_core::collective::{Agreement, Failure, Member, Plan, Report};
+use hoplite_core::collective::{Agreement, AttemptId, Failure, Member, Plan, Report};
 use hoplite_core::dtype::Dtype;
 use hoplite_core::error::Missing;
 use hoplite_core::error::{Error, MetadataError, Operation, Plane};
@@ -604,9 +604,9 @@ pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     let members = prop::collection::vec((node(), address(), 1_usize..4), 2..12);
     let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..100_000, 1_u64..1000);
-    let (index, account) = (any::<prop::sample::Index>(), text(".{0,40}"));
-    (kind(), reduce(), put(), members, prop::collection::vec((id(), put()), 3), what, index, account)
-        .prop_map(|(kind, reduce, put, members, sources, (dtype, elements, frame), index, account)| {
+    let (index, explanation) = (any::<prop::sample::Index>(), text(".{0,40}"));
+    (kind(), reduce(), put(), members, prop::collection::vec((id(), put()), 3), what, index, explanation)
+        .prop_map(|(kind, reduce, put, members, sources, (dtype, elements, frame), index, explanation)| {
             let index = index.index(members.len());
             let mut next = 0;
             let mut of_member = |count: &usize| {
@@ -619,7 +619,9 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
             let members: Vec<Member> = members.collect();
             let mut agreement = Agreement::of(kind, &reduce);
             agreement.participants = next.try_into().unwrap();
+            let (run, number) = (put.0.rotate_left(32), put.0 >> 40);
             Plan {
+                attempt: AttemptId { run, number },
                 put,
                 agreement,
                 target: reduce.target,
@@ -628,11 +630,11 @@ pub(crate) fn plan() -> impl Strategy<Value = Plan> {
                 schedule: Schedule::ring(members.len()),
                 frame_bytes: frame * dtype.size_bytes(),
                 index,
-                ranks: if kind.is_of_parts() { all } else { Vec::new() },
+                ranks: if kind.properties().makes_target { Vec::new() } else { all },
                 members,
                 sources,
                 timeout: reduce.timeout,
-                account,
+                explanation,
             }
         })
 }

@@ -1,12 +1,12 @@
 //! The data plane: what stores ask of each other, and how hops of a reduce end.
 
+mod collective;
 pub mod frame;
 pub mod probe;
-mod session;
 
-pub use session::{
-    Take, decode_deny, decode_known, decode_plan, decode_position, decode_report, decode_stop, decode_take,
-    encode_deny, encode_known, encode_plan, encode_position, encode_record, encode_report, encode_stop,
+pub use collective::{
+    Take, decode_known, decode_plan, decode_position, decode_reject, decode_report, decode_stop, decode_take,
+    encode_known, encode_plan, encode_position, encode_record, encode_reject, encode_report, encode_stop,
     encode_take,
 };
 

@@ -175,7 +175,7 @@ pub enum Kind {
     /// Asks a member for what its program gives.
     Take = 16,
     /// There will be no such object.
-    Deny = 17,
+    Reject = 17,
     /// Asks to take part in a probe of the network.
     Probe = 18,
     /// The answer to that.

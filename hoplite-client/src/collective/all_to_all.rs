@@ -2,7 +2,7 @@
 //!
 //! Each participant puts one object, its source, with what it has for all of them, first what is given first. The stores exchange the parts
 //! (`hoplite_core::collective`). Participants go on when all have what is for them, for then nobody needs the sources any more, and each
-//! deletes its own. If there is no such session, the target says so: then each pair of ranks has an object of its own, which one of
+//! deletes its own. If there is no such attempt, the target says so: then each pair of ranks has an object of its own, which one of
 //! them puts, and the other one gets and deletes.
 
 use std::pin::pin;

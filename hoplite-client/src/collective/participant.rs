@@ -90,7 +90,7 @@ impl Participant {
         deadline: Deadline,
     ) -> Result<Self> {
         let (op, dtype) = (request.op, source.1);
-        if kind.is_combined() && !op.is_defined_for(dtype) {
+        if kind.properties().combines && !op.is_defined_for(dtype) {
             let reason = format!("{op} is not defined for elements of type {dtype}").into();
             return Err(ObjectError::TypeMismatch { id: request.sources[rank].clone(), reason }.into());
         }

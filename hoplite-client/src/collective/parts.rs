@@ -7,7 +7,7 @@
 use std::pin::pin;
 use std::sync::Arc;
 
-use hoplite_core::collective::{MAX_STAR_BYTES, is_little};
+use hoplite_core::collective::MAX_STAR_BYTES;
 use hoplite_core::node::{ByteRange, ReduceOrder};
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::combine;
@@ -286,7 +286,7 @@ impl Parts {
 
     /// Takes part in the exchange, if there is one. Answers whether it has given all that this participant needs.
     async fn exchanged(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
-        if is_little(self.participant.kind(), self.all_bytes()) {
+        if self.all_bytes() <= self.participant.kind().properties().max_general_bytes {
             return Ok(false);
         }
         self.participant.run(connection, self.join(connection, out)).await

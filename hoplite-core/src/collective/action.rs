@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use super::event::{CollectiveEffect, CollectiveEvent};
-use super::message::MembershipId;
+use super::message::{AttemptId, MembershipId};
 use super::records::ReduceRecord;
 use crate::error::{Error, Result};
 use crate::id::{NodeId, ObjectId, PutId};
@@ -86,7 +86,7 @@ pub(crate) enum Action {
         error: Error,
     },
     /// Reject a target whose coordinator is lost, unless a copy of it is here by now.
-    RejectOrphan(ObjectId),
+    RejectOrphan(ObjectId, AttemptId),
     /// Cancel an exchange.
     Cancel(CombineId),
 }
@@ -112,7 +112,7 @@ pub(super) enum Timer {
     /// A member has waited long enough for room, or for participants of its node.
     Member(MembershipId),
     /// The target of a lost coordinator could have been found by now.
-    Orphan(ObjectId, MembershipId),
+    Orphan(ObjectId, AttemptId),
     /// A participant that came after a disagreement has waited long enough for another attempt.
     Join(CallKey, ObjectId),
 }
@@ -185,6 +185,11 @@ impl<'a> Context<'a> {
 }
 
 impl World<'_> {
+    /// Returns the number of another attempt of this coordinator.
+    pub(super) fn next_attempt(&mut self) -> AttemptId {
+        AttemptId { run: self.numbers.run(), number: self.numbers.next() }
+    }
+
     pub(super) fn step(&mut self, step: Step) {
         self.outbox.fresh.push(step);
     }

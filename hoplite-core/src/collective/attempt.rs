@@ -1,42 +1,42 @@
-//! The coordinator's decision: whether what a session makes is the target.
+//! The coordinator's view of one attempt, and its decision: the copies of the members are the target, or never will be.
 
-use super::{EnlistmentId, Failure, Report, Word};
+use super::{Decision, EnlistmentId, Failure, Report};
 use crate::error::Error;
 use crate::id::ObjectId;
 use crate::plan::collective::Collective;
 
-/// Whether what a session makes is the target.
+/// The decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// The coordinator's own member has not all bytes yet; of parts: not all have theirs.
+    /// The coordinator's own member misses bytes. Of parts: a member misses some.
     Open,
-    /// It is: for good. Of parts: all have theirs.
+    /// The copies are the target, for good. Of parts: all members have theirs.
     Committed,
-    /// It is not: for good.
+    /// The attempt never makes the target.
     Aborted,
 }
 
 /// What follows from a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptAction {
-    /// Say this to a member.
-    Tell(EnlistmentId, Word),
+    /// Tell a member the decision.
+    Tell(EnlistmentId, Decision),
     /// A member is not needed any more.
     Dismiss(EnlistmentId),
-    /// Do without a session, for this reason.
+    /// Take the general path, for this reason.
     FallBack(String),
     /// The whole collective has failed.
     Fail(Error),
 }
 
-/// One attempt, as its coordinator sees it.
+/// An attempt, as its coordinator sees it.
 #[derive(Debug)]
 pub struct Attempt {
     kind: Collective,
     target: ObjectId,
     members: Vec<AttemptMember>,
-    /// The member that is the coordinator's own store, which decides an allreduce when it has all bytes: so its copy stands
-    /// whatever becomes of the others, and nobody else has to say a thing before.
+    /// The member at the coordinator's own store. An allreduce is decided when it has all bytes, because its copy stands whatever
+    /// becomes of the other members.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }
@@ -55,7 +55,7 @@ enum MemberState {
 }
 
 impl Attempt {
-    /// A session of these members, who have just been asked. One of them is the coordinator's own store.
+    /// An attempt of these members, which were just asked. One of them is at the coordinator's own store.
     pub fn new(
         kind: Collective,
         target: ObjectId,
@@ -77,7 +77,7 @@ impl Attempt {
         self.state
     }
 
-    /// Returns `true` if there is nobody left to be heard or told.
+    /// Returns `true` if no member is left to be heard or told.
     pub fn is_over(&self) -> bool {
         let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
@@ -101,37 +101,33 @@ impl Attempt {
         if self.state != AttemptState::Open {
             return self.dismissals();
         }
-        let (word, end) = match failure {
+        let (decision, end) = match failure {
             Failure::Disagrees(error) => (error.clone(), AttemptAction::Fail(error)),
             failure => {
                 let error = Error::Superseded { id: self.target.clone() };
                 (error, AttemptAction::FallBack(describe_failure(index, &failure)))
             }
         };
-        let mut actions = self.give_up(&word);
+        let mut actions = self.give_up(&decision);
         actions.push(end);
         actions
     }
 
     fn filled(&mut self, enlistment: EnlistmentId) -> Vec<AttemptAction> {
         let mut actions = Vec::new();
-        if self.kind.is_of_parts() {
-            // Each member has its own, whether the others get theirs or not: nobody waits for a word, unless they end together.
-            if self.state == AttemptState::Open && self.is_over() {
-                self.state = AttemptState::Committed;
-                if self.kind.ends_together() {
-                    actions.extend(self.words_to_all(&Word::Commit));
-                }
-            }
-        } else if self.state == AttemptState::Open && Some(enlistment) == self.own {
+        let kind = self.kind.properties();
+        let decides = if kind.makes_target { Some(enlistment) == self.own } else { self.is_over() };
+        if self.state == AttemptState::Open && decides {
             self.state = AttemptState::Committed;
-            actions.extend(self.words_to_all(&Word::Commit));
+            if kind.awaits_commit {
+                actions.extend(self.decisions_to_all(&Decision::Commit));
+            }
         }
         actions.extend(self.dismissals());
         actions
     }
 
-    /// Once all are heard, nobody needs what another one gives any more.
+    /// Dismisses the members that still give, once all are heard.
     fn dismissals(&self) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed || !self.is_over() {
             return Vec::new();
@@ -140,7 +136,7 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// The target was deleted, which those who have not all of it cannot hear from the directory.
+    /// The target was deleted. Members that miss bytes of it cannot hear that from the directory.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();
@@ -148,28 +144,28 @@ impl Attempt {
         let mut actions = Vec::new();
         for member in self.members.iter_mut().filter(|member| member.state == MemberState::Exchanging) {
             member.state = MemberState::Out;
-            actions.push(AttemptAction::Tell(member.enlistment, Word::Stop(error.clone())));
+            actions.push(AttemptAction::Tell(member.enlistment, Decision::Stop(error.clone())));
         }
         actions.extend(self.dismissals());
         actions
     }
 
-    /// Gives the session up, unless its result is the target already. Those who wait for it at other nodes are told `error`.
+    /// Aborts the attempt, unless it is committed. Participants at the members' nodes are told `error`.
     pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Open {
             return Vec::new();
         }
         self.state = AttemptState::Aborted;
-        self.words_to_all(&Word::Stop(error.clone())).collect()
+        self.decisions_to_all(&Decision::Stop(error.clone())).collect()
     }
 
-    fn words_to_all(&self, word: &Word) -> impl Iterator<Item = AttemptAction> {
+    fn decisions_to_all(&self, decision: &Decision) -> impl Iterator<Item = AttemptAction> {
         let present = self.members.iter().filter(|member| member.state != MemberState::Out);
-        present.map(|member| AttemptAction::Tell(member.enlistment, word.clone()))
+        present.map(|member| AttemptAction::Tell(member.enlistment, decision.clone()))
     }
 }
 
-/// What a member's failure means, for people.
+/// Describes the failure of a member for people.
 pub(crate) fn describe_failure(index: usize, failure: &Failure) -> String {
     match failure {
         Failure::Unreachable => format!("member {index} could not be reached"),
@@ -194,11 +190,11 @@ mod tests {
     }
 
     fn told(actions: &[AttemptAction]) -> Vec<(u64, bool)> {
-        let word = |action: &AttemptAction| match action {
-            AttemptAction::Tell(to, word) => Some((to.0, *word == Word::Commit)),
+        let decision = |action: &AttemptAction| match action {
+            AttemptAction::Tell(to, decision) => Some((to.0, *decision == Decision::Commit)),
             _ => None,
         };
-        actions.iter().filter_map(word).collect()
+        actions.iter().filter_map(decision).collect()
     }
 
     #[test]
@@ -241,7 +237,7 @@ mod tests {
         let (mut attempt, error) = (attempt(3), Error::Deleted { id: ObjectId::new("t").unwrap() });
         assert_eq!(attempt.deleted(&error), [], "it was that of another attempt");
         attempt.reported(EnlistmentId(0), Report::Filled);
-        let stop = |member| AttemptAction::Tell(EnlistmentId(member), Word::Stop(error.clone()));
+        let stop = |member| AttemptAction::Tell(EnlistmentId(member), Decision::Stop(error.clone()));
         assert_eq!(attempt.deleted(&error), [stop(1), stop(2), AttemptAction::Dismiss(EnlistmentId(0))]);
         assert!(attempt.is_over());
     }
@@ -294,7 +290,7 @@ mod tests {
         let error = Error::TypeMismatch { id: ObjectId::new("t").unwrap(), reason: "max, not sum".into() };
         let report = Report::Failed(Failure::Disagrees(error.clone()));
         let actions = attempt.reported(EnlistmentId(1), report);
-        let stop = AttemptAction::Tell(EnlistmentId(0), Word::Stop(error.clone()));
+        let stop = AttemptAction::Tell(EnlistmentId(0), Decision::Stop(error.clone()));
         assert_eq!(actions, [stop, AttemptAction::Fail(error)]);
     }
 }

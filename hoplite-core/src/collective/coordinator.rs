@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::action::{Action, Step, World};
+use super::arrange::plan_attempt;
 use super::attempt::{Attempt, AttemptAction, AttemptState};
 use super::event::{CollectiveEffect, CollectiveEvent};
-use super::message::{
-    EnlistmentId, MAX_ACCOUNT_BYTES, Member, MembershipId, Plan, Report, Word, describe_plan,
-};
+use super::message::{AttemptId, Decision, EnlistmentId, MembershipId, Plan, Report, describe_plan};
 use super::participants::{Disagreements, Participants};
 use super::records::ReduceRecord;
 use super::search::{CoordinatedCall, Search, Searches};
@@ -15,14 +14,10 @@ use super::sources::{Members, Outlook, SourceMember, Sources};
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::peer::ROOM_TIMEOUT;
-use crate::plan::Choice;
-use crate::plan::collective::{Arrangement, Collective, Schedule, arrange, arrange_parts, frame_bytes};
+use crate::plan::collective::Collective;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Locations, RequestId};
-use crate::text::cut;
 use crate::time::Time;
-use crate::topology::place::Path;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CallKey;
 use crate::vocabulary::reduce::Reduce;
@@ -118,7 +113,7 @@ impl Coordinator {
         asks: Vec<RequestId>,
     ) {
         let target = request.target.clone();
-        self.searches.begin(world.now, key, Sources::new(kind, request), existence, asks);
+        self.searches.begin(world, key, Sources::new(kind, request), existence, asks);
         self.reconsider(world, &target);
     }
 
@@ -164,14 +159,14 @@ impl Coordinator {
     /// Looks whether an attempt can begin, or the general path must.
     pub(super) fn reconsider(&mut self, world: &mut World<'_>, target: &ObjectId) {
         let Some((search, outlook)) = self.searches.reconsider(world, target) else { return };
-        let participants = Participants::new(world.now, search.key, &search.sources);
+        let participants = Participants::new(world.now, &search);
         self.participants.insert(target.clone(), participants);
         match outlook {
             Outlook::Ready(members) => {
                 let call = search.into_call(world);
                 self.begin_attempt(world, call, members);
             }
-            Outlook::General(reason) if search.sources.kind().is_of_parts() => {
+            Outlook::General(reason) if !search.sources.kind().properties().makes_target => {
                 let call = search.into_call(world);
                 self.fall_back(world, call, reason);
             }
@@ -183,8 +178,8 @@ impl Coordinator {
     /// Asks the stores that have the sources to be members.
     pub(super) fn begin_attempt(&mut self, world: &mut World<'_>, call: CoordinatedCall, members: Members) {
         let put = world.numbers.next_put();
-        self.note_attempt(&call.request.target, Some(put));
-        let (common, members) = plan_attempt(world, &call, put, members);
+        let attempt = self.next_attempt(world, &call.request.target);
+        let (common, members) = plan_attempt(world, &call, (attempt, put), members);
         let (mut enlistments, mut own) = (Vec::new(), None);
         for (index, SourceMember { member, sources, .. }) in members.into_iter().enumerate() {
             let enlistment = EnlistmentId(world.numbers.next());
@@ -199,7 +194,7 @@ impl Coordinator {
         }
         let own_enlistment = own.as_ref().map(|(enlistment, _)| *enlistment);
         let attempt = Attempt::new(call.kind, common.target, enlistments, own_enlistment);
-        let plan = describe_plan(call.kind, &common.schedule, &common.account, &common.members);
+        let plan = describe_plan(call.kind, &common.schedule, &common.explanation, &common.members);
         let nodes = common.members.into_iter().map(|member| member.node).collect();
         self.attempts.insert(put, Coordinated { call, attempt, nodes, plan });
         if let Some((enlistment, plan)) = own {
@@ -208,11 +203,13 @@ impl Coordinator {
         }
     }
 
-    /// An attempt is to make a target from now on, or none.
-    fn note_attempt(&mut self, target: &ObjectId, put: Option<PutId>) {
+    /// Numbers another attempt to make a target.
+    fn next_attempt(&mut self, world: &mut World<'_>, target: &ObjectId) -> AttemptId {
+        let attempt = world.next_attempt();
         if let Some(participants) = self.participants.get_mut(target) {
-            participants.put = put;
+            participants.attempt = attempt;
         }
+        attempt
     }
 
     /// A member has reported.
@@ -223,7 +220,9 @@ impl Coordinator {
             self.enlistments.remove(&enlistment);
         }
         let actions = coordinated.attempt.reported(enlistment, report);
-        if coordinated.attempt.state() == AttemptState::Committed && !coordinated.call.kind.is_of_parts() {
+        if coordinated.attempt.state() == AttemptState::Committed
+            && coordinated.call.kind.properties().makes_target
+        {
             world.withdraw(coordinated.call.existence.take());
         }
         self.perform_attempt(world, put, actions);
@@ -234,7 +233,9 @@ impl Coordinator {
         let mut end = None;
         for action in actions {
             match action {
-                AttemptAction::Tell(enlistment, word) => self.tell_member(world, put, enlistment, word),
+                AttemptAction::Tell(enlistment, decision) => {
+                    self.tell_member(world, put, enlistment, decision)
+                }
                 AttemptAction::Dismiss(enlistment) => self.dismiss_member(world, put, enlistment),
                 action => end = Some(action),
             }
@@ -243,19 +244,19 @@ impl Coordinator {
             return;
         }
         let Some(coordinated) = self.attempts.remove(&put) else { return };
-        let kind = coordinated.call.kind;
-        let is_exchanged = kind.is_of_parts() && coordinated.attempt.state() == AttemptState::Committed;
+        let kind = coordinated.call.kind.properties();
+        let is_exchanged = !kind.makes_target && coordinated.attempt.state() == AttemptState::Committed;
         if is_exchanged {
             world.push(Action::Remember(coordinated.record(world.link, world.now)));
         }
         let mut call = coordinated.call;
         match end {
             Some(AttemptAction::FallBack(reason)) => {
-                self.note_attempt(&call.request.target, None);
+                self.next_attempt(world, &call.request.target);
                 self.fall_back(world, call, &reason);
             }
             // Participants of an exchange that does not end for all at once look for the target.
-            None if is_exchanged && !kind.ends_together() => self.announce(world, call),
+            None if is_exchanged && !kind.awaits_commit => self.announce(world, call),
             end => {
                 world.withdraw(call.existence.take());
                 match (end, call.key) {
@@ -273,23 +274,29 @@ impl Coordinator {
     }
 
     /// Tells a member what was decided.
-    fn tell_member(&mut self, world: &mut World<'_>, put: PutId, enlistment: EnlistmentId, word: Word) {
-        let is_last = matches!(word, Word::Stop(_));
+    fn tell_member(
+        &mut self,
+        world: &mut World<'_>,
+        put: PutId,
+        enlistment: EnlistmentId,
+        decision: Decision,
+    ) {
+        let is_last = matches!(decision, Decision::Stop(_));
         if is_last {
             self.enlistments.remove(&enlistment);
         }
         let Some(coordinated) = self.attempts.get(&put) else { return };
         if coordinated.attempt.own() != Some(enlistment) {
-            return world.perform(CollectiveEffect::Tell { enlistment, word });
+            return world.perform(CollectiveEffect::Tell { enlistment, decision });
         }
         let membership = MembershipId::Here(enlistment);
-        if word == Word::Commit && !coordinated.call.kind.is_of_parts() {
+        if decision == Decision::Commit && coordinated.call.kind.properties().makes_target {
             let sources = coordinated.call.request.sources.len();
             let sealer = coordinated.call.key.map(|key| (key, sources));
             world.step(Step::Seal(membership, sealer));
             world.push(Action::Remember(coordinated.record(world.link, world.now)));
         }
-        world.deliver(CollectiveEvent::Told { membership, word });
+        world.deliver(CollectiveEvent::Told { membership, decision });
         if is_last {
             world.deliver(CollectiveEvent::Left { membership });
         }
@@ -309,7 +316,7 @@ impl Coordinator {
     /// Rank 0 has its parts, so all sources are complete. The other members go on without its call, unless all end together.
     pub(super) fn answer_rank_0(&mut self, world: &mut World<'_>, put: PutId) {
         let Some(coordinated) = self.attempts.get_mut(&put) else { return };
-        if !coordinated.call.kind.ends_together()
+        if !coordinated.call.kind.properties().awaits_commit
             && let Some(key) = coordinated.call.key.take()
         {
             let sources = coordinated.call.request.sources.len();
@@ -320,7 +327,7 @@ impl Coordinator {
     /// Makes the target of an allreduce with a reduce and a broadcast. Participants of a collective of parts are told to get their
     /// parts by themselves.
     pub(super) fn fall_back(&mut self, world: &mut World<'_>, call: CoordinatedCall, reason: &str) {
-        if call.kind.is_of_parts() {
+        if !call.kind.properties().makes_target {
             let plan = format!("general path: {reason}");
             let record =
                 ReduceRecord::of_collective(&call.request, call.started, world.link, world.now, 0, plan);
@@ -353,7 +360,12 @@ impl Coordinator {
 
     /// Ends the search or the undecided attempt that would make `target`, and its call.
     pub(super) fn fail(&mut self, world: &mut World<'_>, target: &ObjectId, error: &Error) {
-        let mut key = self.drop_search(world, target).map(|participants| participants.key);
+        let mut key = None;
+        if let Some(participants) = self.drop_search(world, target) {
+            key = Some(participants.key);
+            // They are told when the call ends.
+            self.participants.insert(target.clone(), participants);
+        }
         if let Some((put, _)) = self.open_for(target) {
             key = self.attempts.get_mut(&put).and_then(|one| one.call.key.take());
             self.abort(world, put, error);
@@ -366,7 +378,7 @@ impl Coordinator {
     /// Ends a search without a result. Returns the participants that are known.
     fn drop_search(&mut self, world: &mut World<'_>, target: &ObjectId) -> Option<Participants> {
         let search = self.searches.end(world, target)?;
-        let participants = Participants::new(world.now, search.key, &search.sources);
+        let participants = Participants::new(world.now, &search);
         search.withdraw(world);
         Some(participants)
     }
@@ -456,56 +468,4 @@ impl Coordinator {
         world.withdraw(existence);
         existence.is_some()
     }
-}
-
-/// Chooses the schedule and the order of the members.
-fn plan_attempt(
-    world: &World<'_>,
-    call: &CoordinatedCall,
-    put: PutId,
-    members: Members,
-) -> (Plan, Vec<SourceMember>) {
-    let CoordinatedCall { started, kind, request, .. } = call;
-    let slow = members.slow_links();
-    let Members { members, size_bytes, metadata } = members;
-    let paths: Vec<Path> = members.iter().map(|member| member.path).collect();
-    let Arrangement { order, choice, remark } = if kind.is_of_parts() {
-        arrange_parts(&paths, &slow, size_bytes, world.link)
-    } else {
-        arrange(&paths, &slow, size_bytes, world.link, world.preference)
-    };
-    let members: Vec<SourceMember> = order.iter().map(|member| members[*member].clone()).collect();
-    let stores: Vec<Member> = members.iter().map(|member| member.member.clone()).collect();
-    let ranks = members.iter().filter(|_| kind.is_of_parts()).map(|member| member.ranks.clone());
-    let plan = Plan {
-        target: request.target.clone(),
-        put,
-        agreement: Agreement::of(*kind, request),
-        size_bytes,
-        metadata,
-        account: account(world, &choice, &remark, *started),
-        schedule: choice.schedule,
-        frame_bytes: frame_bytes(stores.len(), size_bytes),
-        members: stores,
-        index: 0,
-        ranks: ranks.collect(),
-        sources: Vec::new(),
-        timeout: ROOM_TIMEOUT.min(request.timeout.saturating_sub(world.now.since(*started))),
-    };
-    (plan, members)
-}
-
-/// Describes a choice to members and to people.
-fn account(world: &World<'_>, choice: &Choice<Schedule>, remark: &str, started: Time) -> String {
-    let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
-        format!("; the next best is a {schedule}, {estimate:.1?}")
-    });
-    let remark = if remark.is_empty() { String::new() } else { format!(" ({remark})") };
-    let account = format!(
-        "estimated to take {:.1?}{remark}{other}; waited {:.1?}; rank 0 at {}",
-        choice.estimate,
-        world.now.since(started),
-        world.node.as_str()
-    );
-    cut(account, MAX_ACCOUNT_BYTES)
 }

@@ -1,13 +1,13 @@
-//! What a [`Node`](crate::node::Node) hears of collectives, and what the shell does for them.
+//! The messages of collectives that the shell brings and takes.
 
 use std::net::SocketAddr;
 
-use super::{EnlistmentId, MembershipId, Plan, Report, Word};
+use super::{AttemptId, Decision, EnlistmentId, MembershipId, Plan, Report};
 use crate::error::Error;
-use crate::id::{NodeId, ObjectId, PutId};
+use crate::id::{NodeId, ObjectId};
 use crate::vocabulary::local::{CombineId, CopyId};
 
-/// What happened in a session of a collective.
+/// A message of another store, or of the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEvent {
     /// A coordinator elsewhere asks this store to be a member. Answered by reports: at most `Filled`, and any time `Done` or
@@ -18,33 +18,33 @@ pub enum CollectiveEvent {
         /// What to do.
         plan: Box<Plan>,
     },
-    /// The coordinator has decided. Said at most once.
+    /// The coordinator has decided. It sends `Stop` at most once, and `Commit` at most once, before.
     Told {
         /// The number of the `Asked`.
         membership: MembershipId,
         /// The decision.
-        word: Word,
+        decision: Decision,
     },
-    /// The coordinator needs this member no longer, or is gone. Said exactly once for each `Asked`.
+    /// The coordinator needs this member no longer, or is gone. It follows each `Asked` exactly once.
     Left {
         /// The number of the `Asked`.
         membership: MembershipId,
     },
-    /// All bytes of the copy that a `StartExchange` fills are there. What others need of them is still given.
+    /// All bytes of the copy that a `StartExchange` fills are there. The member still gives to others.
     Filled {
         /// The number of the exchange.
         combine: CombineId,
     },
-    /// The coordinator of a collective says that there will be no target.
-    Denied {
+    /// A coordinator rejects: an attempt will not make its target.
+    Rejected {
         /// The target.
         target: ObjectId,
-        /// The session that was to make it, if one was open. Its members are told so by a `Told` too, before or after.
-        put: Option<PutId>,
-        /// What those who wait for it are told.
+        /// The latest attempt. Its members are told by `Told` too, before or after.
+        attempt: AttemptId,
+        /// The error for participants.
         error: Error,
     },
-    /// The report of a member of a session that this store coordinates, or that it cannot be heard any more. No report comes
+    /// The report of a member of an attempt that this store coordinates, or that it cannot be heard any more. No report comes
     /// after `Done` or `Failed`, nor after `Dismiss` or a `Tell` that stops.
     Reported {
         /// The member.
@@ -54,49 +54,49 @@ pub enum CollectiveEvent {
     },
 }
 
-/// What the shell must do for a session of a collective.
+/// An effect that the shell performs for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEffect {
-    /// Ask another store to be a member, until `Dismiss` or a `Tell` that stops, and report what it says.
+    /// Ask another store to be a member, until `Dismiss` or a `Tell` that stops, and bring its reports.
     Enlist {
         /// The number of the new member.
         enlistment: EnlistmentId,
-        /// What it is to do; it names its node.
+        /// The plan, which names the node.
         plan: Box<Plan>,
     },
-    /// Tell a member what was decided. A member that is stopped is not needed any more.
+    /// Tell a member the decision. `Stop` also ends the enlistment.
     Tell {
         /// The member.
         enlistment: EnlistmentId,
         /// The decision.
-        word: Word,
+        decision: Decision,
     },
     /// A member is not needed any more.
     Dismiss {
         /// The member.
         enlistment: EnlistmentId,
     },
-    /// Tell a coordinator how far this member is.
+    /// Report to a coordinator.
     Report {
         /// The number of the `Asked`.
         membership: MembershipId,
-        /// How far it is.
+        /// The report.
         report: Report,
     },
-    /// Tell a store where participants may wait that there will be no target.
-    Deny {
+    /// Tell a store of participants that the attempt will not make its target.
+    Reject {
         /// The store.
         node: NodeId,
         /// The address of its data plane.
         address: SocketAddr,
         /// The target.
         target: ObjectId,
-        /// The session that was to make it, if one was open.
-        put: Option<PutId>,
-        /// What those who wait for it are told.
+        /// The latest attempt.
+        attempt: AttemptId,
+        /// The error for participants.
         error: Error,
     },
-    /// Fill a copy as a member of a session; say `Filled` when all bytes are there, and `CombineEnded` when nothing touches the
+    /// Fill a copy as a member of an attempt; say `Filled` when all bytes are there, and `CombineEnded` when nothing touches the
     /// sources any more. It can be ended by `CancelCombine`.
     StartExchange {
         /// The number of the new exchange.

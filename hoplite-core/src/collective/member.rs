@@ -1,13 +1,13 @@
-//! A member's view of a session.
+//! A member's view of an attempt.
 
 use super::Plan;
 use crate::time::Time;
 use crate::vocabulary::local::{CallKey, CombineId, CopyId};
 
-/// How far a member is.
+/// The progress of a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemberStage {
-    /// There is no room for the target yet, and until then there has to be.
+    /// It waits for room for the target.
     AwaitingRoom {
         /// The time to give up.
         deadline: Time,
@@ -19,7 +19,7 @@ pub enum MemberStage {
         /// What fills it.
         combine: CombineId,
     },
-    /// It has all bytes, but not the coordinator's word. It still gives.
+    /// It has all bytes, and waits for the decision. It still gives.
     Filled {
         /// The copy.
         copy: CopyId,
@@ -30,7 +30,7 @@ pub enum MemberStage {
     Over,
 }
 
-/// A session in which this store is a member.
+/// An attempt in which this store is a member.
 #[derive(Debug)]
 pub struct Membership {
     plan: Box<Plan>,
@@ -43,7 +43,7 @@ pub struct Membership {
     sealer: Option<(CallKey, usize)>,
     /// The number of participants that were referred to its copy.
     answered: usize,
-    /// It has its parts, and waits so long for participants of its node that have not called yet before it says so.
+    /// The time until which a member that has its parts waits for participants of its node before it reports.
     awaits_calls_until: Option<Time>,
     /// The reason for which it has failed, if it is the one that has.
     failure: Option<String>,
@@ -89,17 +89,17 @@ impl Membership {
         self.failure.as_deref()
     }
 
-    /// What it is to do.
+    /// Returns the plan.
     pub const fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// How far it is.
+    /// Returns the progress.
     pub const fn stage(&self) -> MemberStage {
         self.stage
     }
 
-    /// The copy that is not the target yet.
+    /// Returns the copy that is not the target yet.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
             MemberStage::Exchanging { copy, .. } | MemberStage::Filled { copy } => Some(copy),
@@ -138,7 +138,7 @@ impl Membership {
         self.sealer.take()
     }
 
-    /// All bytes are there. Answers the copy if it is the target now.
+    /// All bytes are there. Returns the copy if it is the target now.
     pub fn filled(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         if let MemberStage::Exchanging { copy, .. } = self.stage {
@@ -152,28 +152,28 @@ impl Membership {
         self.answered += 1;
     }
 
-    /// Returns `true` if all participants of its node whose parts it has were referred to them. Nobody else needs to be.
+    /// Returns `true` if all participants of its node have got the copy.
     pub fn has_answered_all(&self) -> bool {
         self.plan.ranks.get(self.plan.index).is_none_or(|ranks| self.answered >= ranks.len())
     }
 
-    /// It has its parts, and says so by then.
+    /// Waits for participants of its node until then.
     pub const fn await_calls(&mut self, until: Time) {
         self.awaits_calls_until = Some(until);
     }
 
-    /// Ends that wait, if there is one. Answers when it would have ended.
+    /// Ends that wait. Returns the time at which it would have ended, if there was one.
     pub const fn end_wait_for_calls(&mut self) -> Option<Time> {
         self.awaits_calls_until.take()
     }
 
-    /// The coordinator says that what the session makes is the target. Answers the copy if it is there.
+    /// The coordinator has committed. Returns the copy if it has all bytes.
     pub fn commit(&mut self) -> Option<CopyId> {
         self.is_committed = true;
         self.settle()
     }
 
-    /// Returns `true` if the coordinator has said so.
+    /// Returns `true` if the coordinator has committed.
     pub const fn is_committed(&self) -> bool {
         self.is_committed
     }
@@ -186,7 +186,7 @@ impl Membership {
         })
     }
 
-    /// It will not have the target from this session. Answers the copy that is of no use any more.
+    /// The member will not get the target from this attempt. Returns the copy that is of no use any more.
     pub fn fail(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
         let copy = self.growing_copy();

@@ -1,15 +1,15 @@
 //! Attempts in which this store is a member.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::action::{Action, Step, Timer, World};
 use super::attempt::describe_failure;
 use super::event::{CollectiveEffect, CollectiveEvent};
 use super::member::{MemberStage, Membership};
-use super::message::{Failure, MembershipId, Plan, Report, Word};
+use super::message::{AttemptId, Decision, Failure, MembershipId, Plan, Report};
+use super::outcomes::{MIN_ATTEMPT_TIMEOUT, Outcomes};
 use super::records::{ReduceRecord, record_of};
-use super::rejections::{MIN_ATTEMPT_TIMEOUT, Rejections, is_disagreement};
 use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::vocabulary::agreement::Agreement;
@@ -21,8 +21,6 @@ const ORPHAN_TIMEOUT: Duration = Duration::from_secs(5);
 /// The time for which a member that has its parts waits for participants of its node, because participants that come later get their
 /// parts in a way that costs more. Most come when their source is put.
 const CALL_TIMEOUT: Duration = Duration::from_secs(1);
-/// Most attempts that this store remembers to have left: those of some seconds, in which others may ask for them.
-const MAX_ENDED: usize = 256;
 /// Participants get a larger target in ranges. A smaller one is copied in some microseconds, less than a participant needs to hear of
 /// one range.
 const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
@@ -31,9 +29,7 @@ const MAX_UNFOLLOWED_BYTES: u64 = 32 << 10;
 #[derive(Debug, Default)]
 pub(super) struct Memberships {
     members: BTreeMap<MembershipId, Membership>,
-    /// The puts of attempts that this store has left lately, oldest first.
-    ended: VecDeque<PutId>,
-    rejections: Rejections,
+    outcomes: Outcomes,
 }
 
 impl Memberships {
@@ -60,7 +56,7 @@ impl Memberships {
 
     /// Returns `true` if this store was a member of the attempt that makes `put`, and has nothing to give any more.
     pub(super) fn has_ended(&self, put: PutId) -> bool {
-        self.ended.contains(&put)
+        self.outcomes.has_left(put)
             || self.find(|member| member.plan().put == put && member.has_ended()).is_some()
     }
 
@@ -71,27 +67,20 @@ impl Memberships {
         }
     }
 
-    /// Forgets a member, but for the put of its attempt, which must not go on.
-    fn end(&mut self, membership: MembershipId) -> Option<Membership> {
-        let member = self.members.remove(&membership)?;
-        if self.ended.len() == MAX_ENDED {
-            self.ended.pop_front();
-        }
-        self.ended.push_back(member.plan().put);
-        Some(member)
-    }
-
     /// A coordinator asks this store to be a member.
     pub(super) fn asked(&mut self, world: &mut World<'_>, membership: MembershipId, plan: Box<Plan>) {
-        // A coordinator that asks again has lost the connection: this store would read what was overwritten since.
-        let is_known = self.find(|member| member.plan().put == plan.put).is_some();
-        if is_known || self.ended.contains(&plan.put) || self.rejections.is_given_up(plan.put) {
+        // A coordinator that asks again has lost the connection: this store would read what was overwritten since. A plan of an
+        // older attempt was overtaken.
+        let is_known = |member: &Membership| {
+            member.plan().target == plan.target && member.plan().attempt.includes(plan.attempt)
+        };
+        if self.outcomes.is_over(&plan.target, plan.attempt) || self.find(is_known).is_some() {
             let error = Error::Superseded { id: plan.target.clone() };
             return self.report(world, membership, Report::Failed(Failure::Refused(error)));
         }
         // This store has not heard that the earlier attempt is over: its target was deleted.
         if let Some((older, member)) = self.growing(&plan.target)
-            && member.plan().is_of_parts()
+            && !member.plan().properties().makes_target
         {
             self.outdated(world, older, &plan.target);
         }
@@ -127,7 +116,7 @@ impl Memberships {
         let Some(member) = self.members.get(&membership) else { return };
         let target = &member.plan().target;
         let error = if let Failure::Disagrees(error) = &failure {
-            self.rejections.remember_denial(world.now, target, error);
+            self.outcomes.reject(world.now, target, member.plan().attempt, Some(error));
             error.clone()
         } else {
             Error::Superseded { id: target.clone() }
@@ -153,7 +142,7 @@ impl Memberships {
         });
         let Some((membership, member)) = found else { return };
         let (membership, completed) = (*membership, member.filled(world.now));
-        if member.plan().is_of_parts() {
+        if !member.plan().properties().makes_target {
             let (put, waits) = (member.plan().put, !member.has_answered_all());
             if waits {
                 let until = world.now + CALL_TIMEOUT;
@@ -186,7 +175,7 @@ impl Memberships {
         let Some((membership, member)) = self.growing(target) else { return };
         let plan = member.plan();
         let is_filled = matches!(member.stage(), MemberStage::Filled { .. });
-        let is_stale = plan.is_of_parts()
+        let is_stale = !plan.properties().makes_target
             && (plan.sources.iter().any(|(id, put)| !is_here(id, *put))
                 || is_filled && agreement != plan.agreement);
         if is_stale {
@@ -220,7 +209,7 @@ impl Memberships {
     pub(super) fn order_of(&self, copy: CopyId) -> Option<(MembershipId, Vec<ByteRange>)> {
         let (membership, member) = self.find(|member| member.growing_copy() == Some(copy))?;
         let plan = member.plan();
-        if !plan.is_of_parts() && plan.size_bytes <= MAX_UNFOLLOWED_BYTES {
+        if plan.properties().makes_target && plan.size_bytes <= MAX_UNFOLLOWED_BYTES {
             return None;
         }
         let program = plan.program();
@@ -244,24 +233,24 @@ impl Memberships {
     }
 
     /// The coordinator has decided.
-    pub(super) fn told(&mut self, world: &mut World<'_>, membership: MembershipId, word: Word) {
+    pub(super) fn told(&mut self, world: &mut World<'_>, membership: MembershipId, decision: Decision) {
         let Some(member) = self.members.get_mut(&membership) else { return };
-        match word {
+        match decision {
             // No coordinator commits parts that are for one participant each.
-            Word::Commit if member.plan().is_of_parts() && !member.plan().agreement.kind.ends_together() => {}
-            Word::Commit => {
+            Decision::Commit if !member.plan().properties().awaits_commit => {}
+            Decision::Commit => {
                 if let Some(copy) = member.commit() {
                     self.complete_member(world, membership, copy);
                 }
             }
-            Word::Stop(error) => {
-                let (target, put) = (member.plan().target.clone(), member.plan().put);
+            Decision::Stop(error) => {
+                let (target, attempt) = (member.plan().target.clone(), member.plan().attempt);
                 match (member.is_committed(), error) {
                     // The coordinator takes the general path.
                     (false, error @ Error::Superseded { .. }) => self.end_member(world, membership, error),
-                    (false, error) => self.rejected(world, &target, Some(put), &error),
+                    (false, error) => self.rejected(world, &target, attempt, &error),
                     (true, error @ Error::Deleted { .. }) => {
-                        self.rejections.remember_given_up(put);
+                        self.outcomes.reject(world.now, &target, attempt, None);
                         self.end_member(world, membership, error);
                     }
                     (true, _) => {}
@@ -270,20 +259,10 @@ impl Memberships {
         }
     }
 
-    /// The attempt that makes `put` was aborted.
-    pub(super) fn abort_member(&mut self, world: &mut World<'_>, put: PutId, error: &Error) {
-        let found = self.find(|member| {
-            member.plan().put == put && !member.is_committed() && member.stage() != MemberStage::Over
-        });
-        if let Some((membership, _)) = found {
-            self.end_member(world, membership, error.clone());
-        }
-    }
-
     /// The copy of a member is the target, or has all parts.
     fn complete_member(&mut self, world: &mut World<'_>, membership: MembershipId, copy: CopyId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
-        if member.plan().is_of_parts() {
+        if !member.plan().properties().makes_target {
             let target = member.plan().target.clone();
             return world.push(Action::CompleteParts(target, copy));
         }
@@ -297,7 +276,7 @@ impl Memberships {
     fn report_complete(&mut self, world: &mut World<'_>, membership: MembershipId) {
         let Some(member) = self.members.get(&membership) else { return };
         // The coordinator of parts has heard that, and is about to dismiss the member.
-        if !member.plan().is_of_parts() {
+        if member.plan().properties().makes_target {
             let report = if member.running().is_some() { Report::Filled } else { Report::Done };
             self.report(world, membership, report);
         }
@@ -306,10 +285,10 @@ impl Memberships {
     /// The coordinator needs this member no longer, or is gone.
     pub(super) fn left(&mut self, world: &mut World<'_>, membership: MembershipId) {
         let Some(member) = self.members.get_mut(&membership) else { return };
-        let (plan, target) = (member.plan(), member.plan().target.clone());
-        let has_its_parts = plan.is_of_parts()
-            && !plan.agreement.kind.ends_together()
-            && matches!(member.stage(), MemberStage::Filled { .. });
+        let plan = member.plan();
+        let (target, attempt, put) = (plan.target.clone(), plan.attempt, plan.put);
+        let has_its_parts =
+            !plan.properties().awaits_commit && matches!(member.stage(), MemberStage::Filled { .. });
         let is_orphan = !member.is_committed() && !has_its_parts && member.stage() != MemberStage::Over;
         if has_its_parts {
             self.remember(world, membership);
@@ -320,13 +299,13 @@ impl Memberships {
         // cannot hear it.
         self.end_member(world, membership, Error::Superseded { id: target.clone() });
         if is_orphan {
-            world.schedule(world.now + ORPHAN_TIMEOUT, Timer::Orphan(target, membership));
+            world.schedule(world.now + ORPHAN_TIMEOUT, Timer::Orphan(target.clone(), attempt));
         }
         if !has_its_parts {
             self.remember(world, membership);
         }
-        let Some(member) = self.end(membership) else { return };
-        if let Some(combine) = member.running() {
+        self.outcomes.leave(target, attempt, put);
+        if let Some(combine) = self.members.remove(&membership).and_then(|member| member.running()) {
             world.push(Action::Cancel(combine));
         }
     }
@@ -420,7 +399,7 @@ impl Memberships {
 
     /// Another attempt to make a target begins. Rejections of earlier ones do not hold for it.
     pub(super) fn forget_rejections(&mut self, target: &ObjectId) {
-        self.rejections.forget(target);
+        self.outcomes.forget_rejections(target);
     }
 
     /// A participant is about to join. `is_here` looks for the copy of a source.
@@ -434,7 +413,7 @@ impl Memberships {
         (agreement, is_again): (Agreement, bool),
         is_here: impl Fn(&ObjectId, PutId) -> bool,
     ) -> Result<(), Error> {
-        if is_again && let Some(error) = self.rejections.denial(target) {
+        if is_again && let Some(error) = self.outcomes.rejection(world.now, target) {
             return Err(error.clone());
         }
         self.end_stale_member(world, target, agreement, is_here);
@@ -444,7 +423,7 @@ impl Memberships {
     /// A participant that has joined waits. If participants have disagreed lately, ranks may try again, and this store does not
     /// hear of every attempt before it has made its target.
     pub(super) fn joined(&mut self, world: &mut World<'_>, key: CallKey, target: &ObjectId) {
-        if let Some((too_old, _)) = self.rejections.disagreement(target)
+        if let Some((too_old, _)) = self.outcomes.disagreement(world.now, target)
             && world.now < too_old
         {
             let until = too_old.max(world.now + MIN_ATTEMPT_TIMEOUT);
@@ -454,29 +433,36 @@ impl Memberships {
 
     /// No other attempt has begun in time after a disagreement.
     pub(super) fn join_expired(&mut self, world: &mut World<'_>, key: CallKey, target: ObjectId) {
-        if let Some((_, error)) = self.rejections.disagreement(&target) {
+        if let Some((_, error)) = self.outcomes.disagreement(world.now, &target) {
             let error = error.clone();
             world.push(Action::FailParticipant(key, target, error));
         }
     }
 
-    /// A target will not be made: participants that have joined are told the reason. A participant that has joined after this store
-    /// heard of a disagreement waits for another attempt, and so does one that has joined after it heard of the end of the attempt.
+    /// An attempt will not make its target, and participants that have joined are told the reason. A participant that has joined
+    /// since this store heard that, or of a newer attempt, waits for the newer one.
     pub(super) fn rejected(
         &mut self,
         world: &mut World<'_>,
         target: &ObjectId,
-        put: Option<PutId>,
+        attempt: AttemptId,
         error: &Error,
     ) {
-        if let Some(put) = put {
-            self.abort_member(world, put, error);
-            if self.rejections.remember_given_up(put) {
-                return;
-            }
+        let is_of_attempt = |member: &Membership| {
+            member.plan().target == *target && member.plan().attempt == attempt && !member.is_committed()
+        };
+        if let Some((membership, member)) = self.find(is_of_attempt)
+            && member.stage() != MemberStage::Over
+        {
+            self.end_member(world, membership, error.clone());
         }
-        let is_known = self.rejections.remember_denial(world.now, target, error);
-        if !is_known || !is_disagreement(error) {
+        let is_newer = |member: &Membership| {
+            member.plan().target == *target
+                && member.plan().attempt != attempt
+                && member.plan().attempt.includes(attempt)
+        };
+        let is_overtaken = self.find(is_newer).is_some();
+        if self.outcomes.reject(world.now, target, attempt, Some(error)) && !is_overtaken {
             world.push(Action::FailParticipants(target.clone(), error.clone()));
         }
     }

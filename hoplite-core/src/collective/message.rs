@@ -1,9 +1,10 @@
-//! What coordinator and members say to each other.
+//! The messages of coordinators and members.
 
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::Duration;
 
+use super::kind::Properties;
 use crate::block::BLOCK_BYTES;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
@@ -18,14 +19,30 @@ use crate::vocabulary::agreement::Agreement;
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
 /// Most parts that the ranks of a member get in an all-to-all: their ranges are told to each of its participants.
 pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
-/// Longest [account](Plan::account) of a plan, in bytes: some sentences, which beside all members still fit in a frame.
-pub const MAX_ACCOUNT_BYTES: usize = 512;
+/// Longest [explanation](Plan::explanation) of a plan, in bytes: some sentences, which beside all members still fit in a frame.
+pub const MAX_EXPLANATION_BYTES: usize = 512;
 
-/// A member of a session that this store coordinates.
+/// An attempt to make a target. The number grows with each attempt of a run of a coordinator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AttemptId {
+    /// The run of the coordinator.
+    pub run: u64,
+    /// The number within that run.
+    pub number: u64,
+}
+
+impl AttemptId {
+    /// Returns `true` if the other attempt is this one, or an older one of the same run.
+    pub const fn includes(self, other: Self) -> bool {
+        self.run == other.run && self.number >= other.number
+    }
+}
+
+/// A member of an attempt that this store coordinates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EnlistmentId(pub u64);
 
-/// A session in which this store is a member.
+/// An attempt in which this store is a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
     /// This store coordinates it too.
@@ -43,26 +60,28 @@ pub struct Member {
     pub address: SocketAddr,
 }
 
-/// What a member is to do.
+/// The task of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
     /// The object that all members make, or under whose name they exchange parts.
     pub target: ObjectId,
-    /// Its put: of this attempt.
+    /// The attempt.
+    pub attempt: AttemptId,
+    /// The put of the copies that the attempt makes.
     pub put: PutId,
-    /// What the participants agree about.
+    /// The agreement of the participants.
     pub agreement: Agreement,
     /// The size of what is made, by an all-to-all for each rank. Each source has that, or is a part of it.
     pub size_bytes: u64,
     /// The metadata of the target. The sources have its type; those of an allreduce have its shape.
     pub metadata: Metadata,
-    /// What the program is made from.
+    /// The schedule, from which the member derives its program.
     pub schedule: Schedule,
     /// The length of a frame.
     pub frame_bytes: u64,
     /// All members, in the order of the schedule.
     pub members: Vec<Member>,
-    /// Which of them this is.
+    /// The index of this member.
     pub index: usize,
     /// If it is of parts: the ranks at each member, in the order of their sources. The part of rank k is the k-th of equal ones.
     pub ranks: Vec<Vec<usize>>,
@@ -70,18 +89,18 @@ pub struct Plan {
     pub sources: Vec<(ObjectId, PutId)>,
     /// The time to wait for room.
     pub timeout: Duration,
-    /// The reason for which it was planned so, for people: at most [`MAX_ACCOUNT_BYTES`].
-    pub account: String,
+    /// The reason for which it was planned so, for people: at most [`MAX_EXPLANATION_BYTES`].
+    pub explanation: String,
 }
 
-/// How a collective is done, for people: by which schedule, why, and in which order.
-pub fn describe_plan(kind: Collective, schedule: &Schedule, account: &str, members: &[Member]) -> String {
+/// Describes the schedule, the reason for it and the order of the members for people.
+pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, members: &[Member]) -> String {
     let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
     let schedule = match kind {
         Collective::AllToAll => format!("pairs of {}", members.len()),
         _ => schedule.to_string(),
     };
-    format!("{schedule}, {account}; order {}", nodes.join(" "))
+    format!("{schedule}, {explanation}; order {}", nodes.join(" "))
 }
 
 impl Plan {
@@ -97,9 +116,9 @@ impl Plan {
         program_of_parts(self.agreement.kind, self.index, &parts)
     }
 
-    /// Returns `true` if the members exchange parts, and do not make one object.
-    pub const fn is_of_parts(&self) -> bool {
-        self.agreement.kind.is_of_parts()
+    /// Returns the properties of the kind of collective.
+    pub const fn properties(&self) -> Properties {
+        self.agreement.kind.properties()
     }
 
     /// After which steps of its program bytes are final, in this order.
@@ -113,7 +132,7 @@ impl Plan {
         finals
     }
 
-    /// Where the part of a rank is.
+    /// Returns the range of a rank's part.
     fn part(&self, rank: usize) -> Range<u64> {
         let part_bytes = self.size_bytes / u64::from(self.agreement.participants.max(1));
         let start = rank as u64 * part_bytes;
@@ -122,15 +141,12 @@ impl Plan {
 
     /// The size of each source.
     pub fn source_bytes(&self) -> u64 {
-        match self.agreement.kind {
-            Collective::Allgather => length(&self.part(0)),
-            Collective::Allreduce | Collective::ReduceScatter | Collective::AllToAll => self.size_bytes,
-        }
+        if self.properties().joins_sources { length(&self.part(0)) } else { self.size_bytes }
     }
 
     /// Returns `true` if the member's own sources are combined into its copy before anything else. Others are only given.
     pub fn is_folded(&self) -> bool {
-        self.sources.len() > 1 && self.agreement.kind.is_combined()
+        self.sources.len() > 1 && self.properties().combines
     }
 
     /// Which of the member's own sources has a byte of what is made, if they are not folded, and where the first byte of that source
@@ -166,7 +182,7 @@ impl Plan {
 
     /// Returns the number of bytes that the member gets that gets most: by that all of them choose how they exchange.
     pub fn most_bytes(&self) -> u64 {
-        let ranks = if self.agreement.kind == Collective::AllToAll {
+        let ranks = if self.properties().is_paired {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
         } else {
             1
@@ -177,22 +193,21 @@ impl Plan {
     /// How much room a member needs. The end of a copy that is not complete is kept back, and one of parts never is: there the
     /// end is beyond all parts.
     pub fn copy_bytes(&self) -> u64 {
-        let copies =
-            if self.agreement.kind == Collective::AllToAll { self.ranks[self.index].len() as u64 } else { 1 };
+        let copies = if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
         let all_bytes = self.size_bytes.saturating_mul(copies);
-        all_bytes.saturating_add(if self.is_of_parts() { 2 * BLOCK_BYTES } else { 0 })
+        all_bytes.saturating_add(if self.properties().makes_target { 0 } else { 2 * BLOCK_BYTES })
     }
 }
 
-/// What a member says.
+/// A report of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// It has all bytes. At the coordinator's own store that decides an allreduce; other members say it when they have the
-    /// coordinator's word, so that the bytes are the target. Of parts each says it at once. It still gives.
+    /// The member has all bytes and still gives. The report of the coordinator's own member decides an allreduce. Other members
+    /// report after the commit. Members with parts report at once.
     Filled,
     /// The same, and it has given all that others need: it has left.
     Done,
-    /// It will never have them from this session.
+    /// It will not get them from this attempt.
     Failed(Failure),
 }
 
@@ -214,12 +229,12 @@ pub enum Failure {
     Disagrees(Error),
 }
 
-/// What a coordinator says.
+/// The decision of a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Word {
-    /// What the session makes is the target; of an all-to-all: all have what is for them.
+pub enum Decision {
+    /// The copies are the target. Of an all-to-all: all members have their parts.
     Commit,
-    /// It is not, and never will be, or it was deleted already; those who wait for the target are told this.
+    /// The attempt never makes the target, or the target was deleted. Participants are told this error.
     Stop(Error),
 }
 

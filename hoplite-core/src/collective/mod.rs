@@ -1,69 +1,80 @@
-//! Collective sessions: collectives that several stores perform together.
+//! Collectives that several stores perform together.
 //!
 //! # An allreduce, from the call to the target
 //!
 //! 1. Every participant joins at its own store: it gets the target. Rank 0 also has its store *coordinate*.
-//! 2. The coordinator follows the sources ([`Gathering`]). When all have a location, a session begins, however late the last source
-//!    is, because a session moves 2S(n-1)/n bytes through the last node's link and the general path 2S. The coordinator takes the
+//! 2. The coordinator looks for the sources ([`Sources`]). When all have a location, an attempt begins, however late the last source
+//!    is, because an attempt moves 2S(n-1)/n bytes through the last node's link and the general path 2S. The coordinator takes the
 //!    *general path*, one reduce and one broadcast, for sources of at most 64 KiB together, for a fixed order, for more than 256
 //!    nodes or 64 sources at one node, if one node has all sources or rank 0's node has none, and for the other reasons in
-//!    [`Gathering::outlook`].
+//!    [`Sources::outlook`].
 //! 3. The planner puts the members in the order of their groups, so that a ring enters each rack once, and takes the cheapest
-//!    schedule: a ring, halving-doubling, or stages of rings ([`plan::collective`](crate::plan::collective)). Each node with sources is a
-//!    member and gets a [`Plan`], over a connection of its own. From the schedule it derives its *program*: which range it gives to
-//!    which member, and takes from which, in which order.
+//!    schedule: a ring, halving-doubling, or stages of rings ([`plan::collective`](crate::plan::collective)). Each node with
+//!    sources is a *member* and gets a [`Plan`] over a connection of its own. From the schedule the member derives its *program*:
+//!    the ranges that it gives to each member and takes from each member, in order.
 //! 4. A member makes room for the target in a copy that the directory does not know, and exchanges ranges with its neighbours.
-//!    [`Progress`] decides what may be given next. Partial results live in the target. A stream that breaks resumes where its receiver
-//!    is. Participants copy ranges out as they become valid.
-//! 5. When the coordinator's own member has all bytes, the coordinator *commits* ([`CollectiveSession`]). Only then another member
-//!    completes its copy and publishes it.
+//!    [`Progress`] decides which range may be given next. Partial results live in the target. A stream that breaks resumes where
+//!    its receiver is. Participants copy ranges as they become valid.
+//! 5. When the coordinator's own member has all bytes, the coordinator *commits* ([`Attempt`]). Only then another member completes
+//!    its copy and publishes it.
 //!
-//! `hoplite stat TARGET` shows the schedule, the reason for it, and how far each member is.
+//! `hoplite stat TARGET` shows the schedule, the reason for it, and the progress of each member.
+//!
+//! # Attempts
+//!
+//! A coordinator numbers the attempts of a collective ([`AttemptId`]). The general path is an attempt, too. Plans and rejections
+//! carry the number; reports and decisions travel on the connection of their plan. A store remembers the attempts that are over
+//! (`outcomes`). It refuses a plan of such an attempt or of an older one, and ignores a second rejection.
 //!
 //! # Failures
 //!
-//! Before the commit, a member that fails, refuses or finds no room ends the session for good. All members drop their copies, and the
-//! general path begins under another put id. A member that disagrees about the operation or the type fails the whole call instead. After the commit, the session never begins anew: members that miss bytes get them from
-//! the others. So no two ranks get different bits. If the coordinator is lost before its commit reaches a member, the participants
-//! there look for the target elsewhere for five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store tells the
-//! stores of the other sources why, and these fail the participants that wait there with the same error. If the ranks disagree, a
-//! participant that joins within the next ten seconds waits for another attempt until they have passed, and at least two seconds.
-//! Then it fails with that error, too.
+//! Before the commit, a member that fails, refuses or finds no room aborts the attempt for good. All members drop their copies, and
+//! the general path begins under another put id. A member that disagrees about the operation or the type fails the whole call
+//! instead. After the commit, the target stands: members that miss bytes get them from the others. So no two ranks get different
+//! bits. If the coordinator is lost before its commit reaches a member, the participants there look for the target elsewhere for
+//! five seconds, then fail with `ObjectLost`. If rank 0's call fails, its store rejects the attempt: it tells the stores of the
+//! other sources the error, and these fail the participants that wait there. If the ranks disagree, a participant that joins within
+//! the next ten seconds waits for another attempt until they have passed, and at least two seconds. Then it fails with that
+//! error, too.
 //!
 //! # Collectives of parts
 //!
-//! A reduce_scatter and an allgather take the same way with a ring, but wait for the last source only as long as one member's part
-//! takes on its link, and at least 2 ms. Their members exchange in private copies, from which each
-//! participant copies its parts. No member waits for a commit, because each part is for one participant. When all members are done,
-//! when one has failed, or when there is no session, the coordinator makes the target, an object without bytes. A participant that
-//! gets this object makes its part itself: with a reduce of that range, or with gets.
+//! A reduce_scatter and an allgather run in the same way on a ring, but wait for the last source only as long as one member's part
+//! takes on its link, and at least 2 ms. Their members exchange in private copies, from which each participant copies its parts. No
+//! member waits for a commit, because each part is for one participant. When all members are done, when one has failed, or when no
+//! attempt is made, the coordinator makes the target, an object without bytes. A participant that gets this object makes its part
+//! itself: with a reduce of that range, or with gets.
 //!
 //! An all_to_all is a collective of parts whose sources are deleted afterwards. Participants go on together, when all members have
-//! their bytes. If there is no session, or it fails, the target says so, and each pair of ranks exchanges an object of its own.
+//! their bytes. If no attempt is made, or it fails, the target says so, and each pair of ranks exchanges an object of its own.
+//! [`Properties`] lists all differences between the kinds.
 //!
 //! # Structure
 //!
-//! Events go into [`Collectives`]; [`Action`]s come out, which the store performs in order when the event is complete. Coordinator and
-//! member of one store exchange the same messages as those of two stores: through that queue. Nothing here changes the table of
-//! copies, the calls, or what the directory is told.
+//! Events go into [`Collectives`]; [`Action`]s come out. The store performs them in order when the event is complete. Two parts
+//! decide: the coordinator, and the members with the participants of this node. They exchange messages through the queue of
+//! actions, as coordinator and members of two stores do over the wire. Nothing here changes the table of copies, the calls, or the
+//! directory.
 //!
 //! # Invariants
 //! * A member of an allreduce counts its bytes as the target only after the coordinator has committed, which it does once the member
-//!   at its own store has all bytes. The general path begins only after the coordinator has given the session up for good.
+//!   at its own store has all bytes. The general path begins only after the coordinator has aborted the attempt for good.
 //! * The coordinator never takes a commit back.
-//! * A member that has left a session never takes part in it again, because what others gave it may be overwritten.
+//! * A member that has left an attempt never takes part in it again, because the bytes that others gave it may be overwritten.
 
 mod action;
+mod arrange;
 mod attempt;
 mod coordinator;
 mod event;
+mod kind;
 mod member;
 mod members;
 mod message;
+mod outcomes;
 mod participants;
 mod progress;
 mod records;
-mod rejections;
 mod resume;
 mod search;
 mod sources;
@@ -73,15 +84,16 @@ use std::collections::BTreeMap;
 pub(crate) use action::{Action, Context, Found};
 pub use attempt::{Attempt, AttemptAction, AttemptState};
 pub use event::{CollectiveEffect, CollectiveEvent};
+pub use kind::{MAX_STAR_BYTES, Properties};
 pub use member::{MemberStage, Membership};
 pub use message::{
-    EnlistmentId, Failure, MAX_ACCOUNT_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member,
-    MembershipId, Plan, Report, Word, describe_plan,
+    AttemptId, Decision, EnlistmentId, Failure, MAX_EXPLANATION_BYTES, MAX_PAIRS_PER_MEMBER,
+    MAX_SOURCES_PER_MEMBER, Member, MembershipId, Plan, Report, describe_plan,
 };
 pub use progress::{BadBlock, Block, Lack, Progress, Reading, Stream, Work};
 pub use records::{Position, ReduceRecord};
 pub use resume::{Break, Resumes};
-pub use sources::{MAX_STAR_BYTES, Members, Outlook, SourceMember, Sources, is_little, promises_session};
+pub use sources::{Members, Outlook, SourceMember, Sources, promises_attempt};
 
 pub use crate::vocabulary::agreement::Agreement;
 
@@ -111,11 +123,11 @@ impl Collectives {
         let world = &mut ctx.world(&mut self.outbox);
         match event {
             CollectiveEvent::Asked { membership, plan } => self.members.asked(world, membership, plan),
-            CollectiveEvent::Told { membership, word } => self.members.told(world, membership, word),
+            CollectiveEvent::Told { membership, decision } => self.members.told(world, membership, decision),
             CollectiveEvent::Left { membership } => self.members.left(world, membership),
             CollectiveEvent::Filled { combine } => self.members.filled(world, combine),
-            CollectiveEvent::Denied { target, put, error } => {
-                self.members.rejected(world, &target, put, &error);
+            CollectiveEvent::Rejected { target, attempt, error } => {
+                self.members.rejected(world, &target, attempt, &error);
             }
             CollectiveEvent::Reported { enlistment, report } => {
                 self.coordinator.reported(world, enlistment, report);
@@ -147,7 +159,7 @@ impl Collectives {
                 Timer::Search(target) => self.coordinator.reconsider(world, &target),
                 Timer::Disagreement(target) => self.coordinator.end_disagreement(world, &target),
                 Timer::Member(membership) => self.members.member_expired(world, membership),
-                Timer::Orphan(target, _) => world.push(Action::RejectOrphan(target)),
+                Timer::Orphan(target, attempt) => world.push(Action::RejectOrphan(target, attempt)),
                 Timer::Join(key, target) => self.members.join_expired(world, key, target),
             }
         }
@@ -300,9 +312,9 @@ impl Collectives {
     }
 
     /// A coordinator is lost, and its target cannot be found elsewhere.
-    pub(crate) fn orphaned(&mut self, ctx: Context<'_>, target: &ObjectId) {
+    pub(crate) fn orphaned(&mut self, ctx: Context<'_>, target: &ObjectId, attempt: AttemptId) {
         let error = Error::ObjectLost { id: target.clone() };
-        self.members.rejected(&mut ctx.world(&mut self.outbox), target, None, &error);
+        self.members.rejected(&mut ctx.world(&mut self.outbox), target, attempt, &error);
     }
 
     /// The daemon stops.
@@ -387,3 +399,6 @@ impl Collectives {
         Some((plan.index, &plan.members))
     }
 }
+
+#[cfg(test)]
+mod tests;

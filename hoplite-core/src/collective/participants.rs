@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use super::action::{Action, Timer, World};
 use super::event::{CollectiveEffect, CollectiveEvent};
-use super::message::Member;
-use super::rejections::{DENIAL_TTL, MAX_DENIALS, is_disagreement};
-use super::sources::Sources;
+use super::message::{AttemptId, Member};
+use super::outcomes::{MAX_REJECTIONS, REJECTION_TTL, is_disagreement};
+use super::search::Search;
 use crate::error::Error;
-use crate::id::{ObjectId, PutId};
+use crate::id::ObjectId;
 use crate::plan::collective::MAX_MEMBERS;
 use crate::shard::{Location, Locations, RequestId};
 use crate::time::Time;
@@ -21,8 +21,8 @@ pub(super) struct Participants {
     pub(super) key: CallKey,
     /// The time at which the search ended.
     pub(super) since: Time,
-    /// The attempt that is to make the target, if there is one.
-    pub(super) put: Option<PutId>,
+    /// The latest attempt to make the target.
+    pub(super) attempt: AttemptId,
     pub(super) agreement: Agreement,
     members: Vec<Member>,
     /// The sources that are nowhere yet, by their ranks.
@@ -31,14 +31,14 @@ pub(super) struct Participants {
 
 impl Participants {
     /// The participants of a search that has ended.
-    pub(super) fn new(now: Time, key: CallKey, sources: &Sources) -> Self {
+    pub(super) fn new(now: Time, search: &Search) -> Self {
         Self {
-            key,
+            key: search.key,
             since: now,
-            put: None,
-            agreement: sources.agreement(),
-            members: sources.known_members(),
-            missing: sources.missing_sources(),
+            attempt: search.attempt,
+            agreement: search.sources.agreement(),
+            members: search.sources.known_members(),
+            missing: search.sources.missing_sources(),
         }
     }
 
@@ -61,6 +61,7 @@ pub(super) struct Disagreements(BTreeMap<ObjectId, Disagreement>);
 
 #[derive(Debug)]
 struct Disagreement {
+    attempt: AttemptId,
     error: Error,
     until: Time,
     /// The queries for the sources that were missing, by ranks.
@@ -76,14 +77,14 @@ impl Disagreements {
         participants: Participants,
         error: &Error,
     ) {
-        let Participants { put, members, missing, .. } = participants;
-        reject_at(world, members, (target, put), error);
+        let Participants { attempt, members, missing, .. } = participants;
+        reject_at(world, members, (target, attempt), error);
         let (target, error) = (target.clone(), error.clone());
-        world.deliver(CollectiveEvent::Denied { target: target.clone(), put, error: error.clone() });
-        if is_disagreement(&error) && !missing.is_empty() && self.0.len() < MAX_DENIALS {
-            let until = world.now + DENIAL_TTL;
+        world.deliver(CollectiveEvent::Rejected { target: target.clone(), attempt, error: error.clone() });
+        if is_disagreement(&error) && !missing.is_empty() && self.0.len() < MAX_REJECTIONS {
+            let until = world.now + REJECTION_TTL;
             world.schedule(until, Timer::Disagreement(target.clone()));
-            self.0.insert(target.clone(), Disagreement { error, until, asks: BTreeMap::new() });
+            self.0.insert(target.clone(), Disagreement { attempt, error, until, asks: BTreeMap::new() });
             world.push(Action::Follow(target, missing));
         }
     }
@@ -114,7 +115,7 @@ impl Disagreements {
             && let Some(ask) = disagreement.asks.remove(&rank)
         {
             world.withdraw([ask]);
-            reject_at(world, members_at(locations), (target, None), &disagreement.error);
+            reject_at(world, members_at(locations), (target, disagreement.attempt), &disagreement.error);
             if disagreement.asks.is_empty() {
                 self.end(world, target);
             }
@@ -139,13 +140,13 @@ fn members_at(locations: &Locations) -> impl Iterator<Item = Member> {
 fn reject_at(
     world: &mut World<'_>,
     members: impl IntoIterator<Item = Member>,
-    (target, put): (&ObjectId, Option<PutId>),
+    (target, attempt): (&ObjectId, AttemptId),
     error: &Error,
 ) {
     for Member { node, address } in members {
         if node != *world.node {
             let (target, error) = (target.clone(), error.clone());
-            world.perform(CollectiveEffect::Deny { node, address, target, put, error });
+            world.perform(CollectiveEffect::Reject { node, address, target, attempt, error });
         }
     }
 }

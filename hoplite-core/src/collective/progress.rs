@@ -1,4 +1,4 @@
-//! How far a member is with its program: which steps may go on, what has been given and taken, what is final, when all is done.
+//! The progress of a member with its program: the steps that may go on, the bytes that were given and taken, and the final ones.
 //!
 //! Whoever runs the program moves the bytes. It asks here before, and tells here after. Nothing is allocated for a block.
 //!

@@ -35,7 +35,7 @@ pub struct ReduceRecord {
     pub restarts: u32,
     /// `true` if it still goes on.
     pub is_running: bool,
-    /// How far this store is, if it is a member of a session that makes the target.
+    /// The progress of this store, if it is a member of an attempt that makes the target.
     pub position: Option<Position>,
 }
 
@@ -88,14 +88,14 @@ impl ReduceRecord {
         }
     }
 
-    /// Returns `true` if this store was a member of a session that has not made the target.
+    /// Returns `true` if this store was a member of an attempt that has not made the target.
     pub fn has_failed(&self) -> bool {
         let short = |position: &Position| position.final_bytes < position.size_bytes;
         !self.is_running && self.position.as_ref().is_some_and(short)
     }
 }
 
-/// How far a member of a session is.
+/// The progress of a member of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
     /// Which member it is, in the order of the schedule, from 0.
@@ -118,8 +118,8 @@ pub(super) fn record_of(
     link: LinkEstimate,
     now: Time,
 ) -> ReduceRecord {
-    let Plan { target, agreement, schedule, account, members, .. } = member.plan();
-    let plan = describe_plan(agreement.kind, schedule, account, members);
+    let Plan { target, agreement, schedule, explanation, members, .. } = member.plan();
+    let plan = describe_plan(agreement.kind, schedule, explanation, members);
     ReduceRecord {
         reduced: (agreement.participants as usize, agreement.participants as usize),
         hops: members.len(),
@@ -133,17 +133,20 @@ pub(super) fn record_of(
 
 pub(super) fn position(id: MembershipId, member: &Membership) -> Position {
     let plan = member.plan();
+    let kind = plan.properties();
     let is_at_rank_0 = matches!(id, MembershipId::Here(_));
     let (stage, is_full) = match member.stage() {
         MemberStage::AwaitingRoom { .. } => ("waits for room", false),
         MemberStage::Exchanging { .. } => ("gives and takes", false),
-        MemberStage::Filled { .. } if plan.agreement.kind.ends_together() => {
+        MemberStage::Filled { .. } if kind.ends_together() => {
             ("has its parts, and waits until all have theirs", true)
         }
-        MemberStage::Filled { .. } if plan.is_of_parts() => ("has its parts", true),
+        MemberStage::Filled { .. } if !kind.makes_target => ("has its parts", true),
         MemberStage::Filled { .. } if is_at_rank_0 => ("has all bytes", true),
-        MemberStage::Filled { .. } => ("has all bytes, and waits for the word of the store of rank 0", true),
-        MemberStage::Complete if plan.is_of_parts() => ("has its parts, as all have", true),
+        MemberStage::Filled { .. } => {
+            ("has all bytes, and waits for the decision of the store of rank 0", true)
+        }
+        MemberStage::Complete if !kind.makes_target => ("has its parts, as all have", true),
         MemberStage::Complete => ("has the target", true),
         MemberStage::Over => match member.failure() {
             Some(_) => ("has failed", false),

@@ -1,4 +1,4 @@
-//! Whether a stream between two members that broke is resumed.
+//! The decision to resume a stream between two members that broke.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub enum Break {
     SourceLost,
 }
 
-/// What is known of the breaks of one stream.
+/// The breaks of one stream.
 #[derive(Debug)]
 pub struct Resumes {
     count: u32,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::action::{Action, Found, Timer, World};
+use super::message::AttemptId;
 use super::records::ReduceRecord;
 use super::sources::{Outlook, Sources};
 use crate::id::ObjectId;
@@ -33,6 +34,7 @@ pub(super) struct CoordinatedCall {
 pub(super) struct Search {
     pub(super) key: CallKey,
     pub(super) started: Time,
+    pub(super) attempt: AttemptId,
     pub(super) sources: Sources,
     asks: Vec<RequestId>,
     /// The query whether the target exists.
@@ -103,14 +105,15 @@ impl Searches {
     /// Begins a search. The directory was asked whether the target exists, and where each source is.
     pub(super) fn begin(
         &mut self,
-        now: Time,
+        world: &mut World<'_>,
         key: CallKey,
         sources: Sources,
         existence: RequestId,
         asks: Vec<RequestId>,
     ) {
         let target = sources.request().target.clone();
-        let search = Search { key, started: now, sources, asks, existence, is_new: false, due: None };
+        let (started, attempt) = (world.now, world.next_attempt());
+        let search = Search { key, started, attempt, sources, asks, existence, is_new: false, due: None };
         self.0.insert(target, search);
     }
 

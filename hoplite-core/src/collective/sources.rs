@@ -16,33 +16,17 @@ use crate::topology::place::Path;
 use crate::topology::reported::Reports;
 use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
-/// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
-/// receives at once, so that any schedule of steps only adds latency.
-pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// Collectives of parts whose sources have no more bytes together are done by the participants alone, which get all sources. These are
-/// n(n-1) gets, so that a session pays off sooner: measured on 4, 8 and 16 hosts.
-const MAX_GOT_BYTES: u64 = 8 << 10;
 /// The time to wait at least for those who are late: some wake-ups and round trips of the directory.
 const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Returns `true` if no session is made of sources that have so many bytes together.
-pub const fn is_little(kind: Collective, all_bytes: u64) -> bool {
-    let most = match kind {
-        Collective::Allreduce => MAX_STAR_BYTES,
-        Collective::ReduceScatter | Collective::Allgather => MAX_GOT_BYTES,
-        // Otherwise each pair has an object of its own, whatever the size.
-        Collective::AllToAll => 0,
-    };
-    all_bytes <= most
-}
-
-/// Returns `true` if a session is likely, where each source has so many bytes: others take the general path for sure.
-pub fn promises_session(agreement: &Agreement, source_bytes: u64) -> bool {
+/// Returns `true` if an attempt is likely, where each source has so many bytes. Other collectives take the general path for sure.
+pub fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
     let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
-    agreement.order == ReduceOrder::Any && agreement.participants > 1 && !is_little(agreement.kind, all_bytes)
+    let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
+    agreement.order == ReduceOrder::Any && agreement.participants > 1 && is_large
 }
 
-/// A member of a session to be.
+/// A member of an attempt to be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SourceMember {
     /// The member.
@@ -57,7 +41,7 @@ pub struct SourceMember {
     pub sources: Vec<(ObjectId, PutId)>,
 }
 
-/// The members of a session to be, in the order of their lowest ranks.
+/// The members of an attempt to be, in the order of their lowest ranks.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Members {
     /// The members.
@@ -69,8 +53,8 @@ pub struct Members {
 }
 
 impl Members {
-    /// Which links between the members are slow: those of which a member of the same group says so, and all from and to one of which
-    /// enough of its group do. Between groups it is the uplink that is slow.
+    /// Returns the slow links between the members. A member of the same group reports a slow link. All links of a node are slow if
+    /// enough members of its group report it. A slow link between groups is slow because of the uplink.
     pub fn slow_links(&self) -> SlowLinks {
         if self.members.iter().all(|member| member.slow_peers.is_empty()) {
             return SlowLinks::new();
@@ -85,14 +69,14 @@ impl Members {
     }
 }
 
-/// What a gathering comes to.
+/// The result of a search for sources.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outlook {
     /// Not all sources are known yet. At this time the late ones have been waited for long enough.
     Waiting(Option<Time>),
-    /// A session can begin.
+    /// An attempt can begin.
     Ready(Members),
-    /// There will be none, for this reason.
+    /// The general path is taken, for this reason.
     General(&'static str),
 }
 
@@ -106,23 +90,23 @@ pub struct Sources {
 }
 
 impl Sources {
-    /// Nothing is known yet.
+    /// Sources of which nothing is known yet.
     pub fn new(kind: Collective, request: Reduce) -> Self {
         let news = vec![None; request.sources.len()];
         Self { kind, request, news, first_at: None }
     }
 
-    /// Which collective it is for.
+    /// Returns the kind of collective.
     pub const fn kind(&self) -> Collective {
         self.kind
     }
 
-    /// What the participants have to agree about.
+    /// Returns the agreement of the participants.
     pub fn agreement(&self) -> Agreement {
         Agreement::of(self.kind, &self.request)
     }
 
-    /// What was asked for.
+    /// Returns the request.
     pub const fn request(&self) -> &Reduce {
         &self.request
     }
@@ -142,7 +126,7 @@ impl Sources {
         }
     }
 
-    /// Whether a session can begin, seen from `coordinator`.
+    /// Returns the outlook, seen from `coordinator`.
     pub fn outlook(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> Outlook {
         if self.request.order == ReduceOrder::Fixed {
             return Outlook::General("a fixed order is that of one chain");
@@ -150,6 +134,7 @@ impl Sources {
         if self.request.count < self.request.sources.len() || self.request.range.is_some() {
             return Outlook::General("not all of all sources is reduced");
         }
+        let kind = self.kind.properties();
         let objects = self.news.iter().flatten().filter_map(|news| news.object.as_ref());
         let mut objects = objects.peekable();
         let Some(first) = objects.peek().copied() else { return Outlook::Waiting(None) };
@@ -161,50 +146,47 @@ impl Sources {
                 return Outlook::General("the sources are not alike, or one is lost");
             }
             if object.metadata.user != metadata.user {
-                if self.kind == Collective::AllToAll {
+                if kind.is_paired {
                     return Outlook::General("the parts are not alike");
                 }
                 metadata.user = Bytes::new();
             }
         }
-        if self.kind == Collective::AllToAll && source_bytes == 0 {
+        if kind.is_paired && source_bytes == 0 {
             return Outlook::General("the parts of a participant differ in size");
         }
         let participants = self.request.sources.len() as u64;
         let all_bytes = source_bytes.saturating_mul(participants);
-        if is_little(self.kind, all_bytes) {
+        if all_bytes <= kind.max_general_bytes {
             return Outlook::General("so little goes through one node at once");
         }
-        if self.kind.is_combined() && !self.request.op.is_defined_for(metadata.dtype)
+        if kind.combines && !self.request.op.is_defined_for(metadata.dtype)
             || !source_bytes.is_multiple_of(metadata.dtype.size_bytes())
         {
             return Outlook::General("the operation is not defined for the sources");
         }
-        if matches!(self.kind, Collective::ReduceScatter | Collective::AllToAll)
-            && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes())
-        {
+        if kind.divides_sources && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes()) {
             return Outlook::General("the sources do not divide into equal parts");
         }
-        let size_bytes = if self.kind == Collective::Allgather { all_bytes } else { source_bytes };
-        if self.kind.is_of_parts() {
+        let size_bytes = if kind.joins_sources { all_bytes } else { source_bytes };
+        if !kind.makes_target {
             metadata.shape = None;
         }
         let Some(members) = self.members() else {
-            let waits = matches!(self.kind, Collective::Allreduce | Collective::AllToAll)
-                && self.request.sources.len() <= MAX_MEMBERS;
+            let waits = kind.awaits_sources && self.request.sources.len() <= MAX_MEMBERS;
             let due = self.first_at.filter(|_| !waits);
-            return match due.map(|first_at| first_at + patience(size_bytes, participants, link)) {
+            return match due.map(|first_at| first_at + wait_limit(size_bytes, participants, link)) {
                 Some(due) if due <= now => Outlook::General("not all sources came in time"),
                 due => Outlook::Waiting(due),
             };
         };
         let is_member = members.iter().any(|member| member.member.node == *coordinator);
         let is_fit = members.iter().all(|member| member.sources.len() <= MAX_SOURCES_PER_MEMBER)
-            && (!self.kind.is_of_parts() || self.request.sources.len() <= MAX_MEMBERS)
-            && (self.kind != Collective::AllToAll || members.iter().all(|member| self.has_few_pairs(member)));
+            && (kind.makes_target || self.request.sources.len() <= MAX_MEMBERS)
+            && (!kind.is_paired || members.iter().all(|member| self.has_few_pairs(member)));
         match members.len() {
             0 => Outlook::General("there are no members"),
-            1 if self.kind != Collective::AllToAll => Outlook::General("all sources are at one node"),
+            1 if !kind.is_paired => Outlook::General("all sources are at one node"),
             count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
             _ if !is_member => Outlook::General("rank 0 has no source at its node"),
             _ => Outlook::Ready(Members { members, size_bytes, metadata }),
@@ -216,7 +198,7 @@ impl Sources {
         member.ranks.len() * self.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
     }
 
-    /// The sources that are nowhere yet, by their ranks.
+    /// Returns the sources that are nowhere yet, by their ranks.
     pub fn missing_sources(&self) -> BTreeMap<usize, ObjectId> {
         let is_missing =
             |news: &Option<Locations>| news.as_ref().is_none_or(|news| news.locations.is_empty());
@@ -224,7 +206,7 @@ impl Sources {
         sources.filter(|(_, news)| is_missing(news)).map(|((rank, id), _)| (rank, id.clone())).collect()
     }
 
-    /// Where participants may be, as far as is known.
+    /// Returns the stores of participants, as far as they are known.
     pub fn known_members(&self) -> Vec<Member> {
         let mut members: Vec<Member> = Vec::new();
         for location in self.news.iter().flatten().flat_map(|news| &news.locations) {
@@ -235,7 +217,7 @@ impl Sources {
         members
     }
 
-    /// The members, if all sources are somewhere.
+    /// Returns the members if all sources are somewhere.
     fn members(&self) -> Option<Vec<SourceMember>> {
         let mut members: Vec<SourceMember> = Vec::new();
         for (rank, (id, news)) in self.request.sources.iter().zip(&self.news).enumerate() {
@@ -256,7 +238,7 @@ impl Sources {
     }
 }
 
-/// Which location a source is read at, the smallest first; `None` for those that need another one to become complete.
+/// Ranks the locations of a source, the smallest first; `None` for one that needs another one to become complete.
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
@@ -267,11 +249,9 @@ fn preference(location: &Location) -> Option<(u8, &Location)> {
     }
 }
 
-/// Returns the time that those who want parts wait for those who are late, after the first source is known: as long as the part of one member takes
-/// on its link. So waiting in vain costs at most 1/n of what is done instead. An allreduce waits until all have come: a reduce and a
-/// broadcast move twice its size over the link of the last one once it is there, a session 2(n-1)/n times. So does an all-to-all: the
-/// last one gets all that is for it over its own link, whatever the others have done before.
-fn patience(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
+/// Returns the time for which a search waits for late sources after the first one is known: as long as the part of one member takes on
+/// its link. So waiting in vain costs at most 1/n of the general path.
+fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
     let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)
 }

@@ -7,19 +7,17 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::calls::{Call, CallKey, Contents, CreateCall};
-use super::context::Deadline;
 use super::reducing::what_to_ask_for;
 use super::table::{LocalCopy, Phase, SpaceWaiter};
 use super::{
     ByteRange, CallId, ClientId, CombineOutcome, Confirm, CopyId, Effect, Node, Reduce, Response, Until,
 };
-use crate::collective::{Action, Agreement, Failure, Found, MembershipId, Plan, promises_session};
+use crate::collective::{Action, Agreement, Failure, Found, MembershipId, Plan, promises_attempt};
 use crate::error::{Error, Result};
 use crate::id::{ObjectId, PutId};
 use crate::metadata::Metadata;
-use crate::peer::ROOM_TIMEOUT;
 use crate::plan::collective::Collective;
-use crate::shard::{Locations, RequestId, UnpublishReason, Wants};
+use crate::shard::{Locations, RequestId, Wants};
 
 /// The time in which a store expects to be asked to be a member before it asks the directory for a target that a participant wants:
 /// twice as long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes otherwise.
@@ -34,11 +32,9 @@ impl Node {
         self.enter_reduce(key, &request);
         let target = request.target.clone();
         let existence = self.ask_target(&target);
-        let wants = match kind {
-            Collective::Allreduce => what_to_ask_for(&request),
-            // The stores exchange the parts of others, or nobody coordinates.
-            _ => Wants::Locations,
-        };
+        let makes_target = kind.properties().makes_target;
+        // A reduce may take over. Parts stay where they are, or are exchanged.
+        let wants = if makes_target { what_to_ask_for(&request) } else { Wants::Locations };
         let ask = |(index, id): (usize, &ObjectId)| self.ask_source(id.clone(), &target, index, wants);
         let asks: Vec<RequestId> = request.sources.iter().enumerate().map(ask).collect();
         let ctx = self.ctx.of_collectives();
@@ -60,7 +56,7 @@ impl Node {
             return self.ctx.reply(key, Err(error));
         }
         self.perform_collectives();
-        if !is_again && self.copies.live(&target).is_none() && promises_session(&agreement, source_bytes) {
+        if !is_again && self.copies.live(&target).is_none() && promises_attempt(&agreement, source_bytes) {
             let until = self.ctx.now() + INVITATION_TIMEOUT;
             self.fetches.expect(&mut self.ctx, &target, until);
         }
@@ -153,16 +149,7 @@ impl Node {
                     self.collectives.refused(ctx, membership, Failure::Refused(error));
                 }
             }
-            Action::CompleteTarget(copy, sealer) => {
-                self.copies.reveal(copy);
-                if let Some((key, sources)) = sealer
-                    && let Some(Call::Reduce { reduced, .. }) = self.calls.get_mut(key)
-                {
-                    *reduced = (0..sources).collect();
-                    self.copies.publication_mut(copy).set_sealer(key);
-                }
-                self.complete_put(copy);
-            }
+            Action::CompleteTarget(copy, sealer) => self.complete_target(copy, sealer),
             Action::CompleteParts(target, copy) => {
                 // All participants of this node were given the copy.
                 self.complete(copy);
@@ -186,13 +173,25 @@ impl Node {
                 }
                 self.wake(&target);
             }
-            Action::RejectOrphan(target) => {
+            Action::RejectOrphan(target, attempt) => {
                 if self.copies.live(&target).is_none() {
-                    self.collectives.orphaned(self.ctx.of_collectives(), &target);
+                    self.collectives.orphaned(self.ctx.of_collectives(), &target, attempt);
                 }
             }
             Action::Cancel(combine) => self.ctx.push(Effect::CancelCombine { combine }),
         }
+    }
+
+    /// Declares the copy of a member the complete target.
+    fn complete_target(&mut self, copy: CopyId, sealer: Option<(CallKey, usize)>) {
+        self.copies.reveal(copy);
+        if let Some((key, sources)) = sealer
+            && let Some(Call::Reduce { reduced, .. }) = self.calls.get_mut(key)
+        {
+            *reduced = (0..sources).collect();
+            self.copies.publication_mut(copy).set_sealer(key);
+        }
+        self.complete_put(copy);
     }
 
     /// Makes the target of an allreduce with a reduce, which takes over the queries that a search has made.
@@ -234,7 +233,7 @@ impl Node {
         let id = plan.target.clone();
         let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
         let opening = LocalCopy::begin(id.clone(), plan.put, size_bytes, metadata, room, phase).private();
-        let stays = !plan.is_of_parts() && matches!(membership, MembershipId::Here(_));
+        let stays = plan.properties().makes_target && matches!(membership, MembershipId::Here(_));
         let copy = self.copies.open(&mut self.ctx, if stays { opening } else { opening.evictable() });
         for source in &sources {
             self.copies.touch(*source);
@@ -264,32 +263,5 @@ impl Node {
             copy.ok_or_else(|| Failure::Refused(Error::ObjectLost { id: id.clone() }))
         };
         plan.sources.iter().map(find).collect()
-    }
-
-    /// Ends a collective whose target has no room here, and will have none unless objects are deleted. A short wait comes before
-    /// that, because the objects of the previous round may be about to be deleted.
-    pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
-        let is_waiting = self.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));
-        let Some(since) = self.collectives.awaited_since(target).filter(|_| is_waiting) else { return };
-        let Some(size_bytes) = self.reductions.target_size(target) else { return };
-        let now = self.ctx.now();
-        if now < since + ROOM_TIMEOUT {
-            return self.ctx.schedule(since + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
-        }
-        if self.copies.may_come_to_fit(size_bytes) {
-            return self.ctx.schedule(now + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
-        }
-        self.fail_reduce(target, self.copies.store_full(self.ctx.node(), size_bytes));
-    }
-
-    /// Drops a target that was announced and then deleted before the directory knew it.
-    pub(super) fn drop_announced(&mut self, target: &ObjectId) {
-        if let Some((copy, local)) = self.copies.live(target)
-            && local.is_complete()
-            && local.size_bytes == 0
-        {
-            self.abandon(copy, Error::Deleted { id: target.clone() }, UnpublishReason::Aborted);
-            self.wake(target);
-        }
     }
 }

@@ -18,7 +18,7 @@ pub(super) enum CombineUser {
     Target(ObjectId),
     /// A hop.
     Hop(HopOwner),
-    /// The target of a session in which this store is a member.
+    /// The target of an attempt in which this store is a member.
     Membership(MembershipId),
 }
 
@@ -78,7 +78,7 @@ impl Combinations {
         ctx.push(Effect::StartCombine { combine, copy, op, dtype, offset_bytes, inputs });
     }
 
-    /// Starts to fill `copy` as a member of a session, from these copies and from what other members give.
+    /// Starts to fill `copy` as a member of an attempt, from these copies and from what other members give.
     pub(super) fn start_exchange(
         &mut self,
         (ctx, table): (&mut Context, &mut Table),

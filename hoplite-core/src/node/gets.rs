@@ -41,8 +41,8 @@ impl Node {
         self.retry_get(key, &id, until, join);
     }
 
-    /// Answers a get if there is a copy that can. The start of an object without bytes is its end. What grows in a session is
-    /// only for those who join it.
+    /// Answers a get if there is a copy that can. The start of an object without bytes is its end. A copy that a member of a
+    /// collective fills is only for participants that join.
     fn ready_copy(
         &mut self,
         key: CallKey,

@@ -7,7 +7,7 @@
 //!
 //! Its parts own what they decide about, and nobody else changes that: the `table` of copies, open `calls`, `fetch`es, the
 //! questions to the directory (`asks`), what that knows of each copy (`publication`), combinations (`combine`), hops that are
-//! performed here (`hop`), reductions (`reduce`) and sessions of
+//! performed here (`hop`), reductions (`reduce`) and
 //! collectives (`collectives`). All share a `context`. This file routes events to them; what follows for
 //! the others is done in `requests`, `gets`, `put`, `copies`, `publish`, `shards` and `reducing`.
 //!
@@ -85,7 +85,7 @@ pub struct NodeConfig {
     pub limits: Limits,
     /// The shards of the directory.
     pub shards: ShardMap,
-    /// How the sessions of allreduces exchange data that this node coordinates.
+    /// The schedules that this node may choose for the allreduces that it coordinates.
     pub allreduce_schedule: SchedulePreference,
     /// Makes the [`PutId`]s of this run differ from those of every other run and node.
     pub seed: u64,

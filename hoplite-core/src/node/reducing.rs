@@ -2,6 +2,7 @@
 
 use super::calls::{Call, CallKey};
 use super::combine::{CombineUser, Combined, resolve_input};
+use super::context::Deadline;
 use super::hop::HopOwner;
 use super::reduce::{Action, TargetInput};
 use super::table::{LocalCopy, Phase, SpaceWaiter};
@@ -12,6 +13,7 @@ use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::ObjectId;
 use crate::metadata::Metadata;
+use crate::peer::ROOM_TIMEOUT;
 use crate::shard::{RequestId, UnpublishReason, Wants};
 
 /// With more sources, most of those that the directory has may be combined elsewhere.
@@ -168,6 +170,33 @@ impl Node {
         let left = self.reductions.reserved(&mut self.ctx, &self.copies, &target, room);
         if let Some(room) = left {
             self.copies.give_back(room);
+        }
+    }
+
+    /// Ends a collective whose target has no room here, and will have none unless objects are deleted. A short wait comes before
+    /// that, because the objects of the previous round may be about to be deleted.
+    pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
+        let is_waiting = self.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));
+        let Some(since) = self.collectives.awaited_since(target).filter(|_| is_waiting) else { return };
+        let Some(size_bytes) = self.reductions.target_size(target) else { return };
+        let now = self.ctx.now();
+        if now < since + ROOM_TIMEOUT {
+            return self.ctx.schedule(since + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
+        }
+        if self.copies.may_come_to_fit(size_bytes) {
+            return self.ctx.schedule(now + ROOM_TIMEOUT, Deadline::Reduce(target.clone()));
+        }
+        self.fail_reduce(target, self.copies.store_full(self.ctx.node(), size_bytes));
+    }
+
+    /// Drops a target that was announced and then deleted before the directory knew it.
+    pub(super) fn drop_announced(&mut self, target: &ObjectId) {
+        if let Some((copy, local)) = self.copies.live(target)
+            && local.is_complete()
+            && local.size_bytes == 0
+        {
+            self.abandon(copy, Error::Deleted { id: target.clone() }, UnpublishReason::Aborted);
+            self.wake(target);
         }
     }
 

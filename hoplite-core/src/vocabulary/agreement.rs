@@ -22,23 +22,6 @@ pub enum Collective {
     AllToAll,
 }
 
-impl Collective {
-    /// Returns `true` if the members end up with what is made of parts, one for each rank, and not with one object that all of them make.
-    pub const fn is_of_parts(self) -> bool {
-        !matches!(self, Self::Allreduce)
-    }
-
-    /// Returns `true` if what the members have is combined.
-    pub const fn is_combined(self) -> bool {
-        matches!(self, Self::Allreduce | Self::ReduceScatter)
-    }
-
-    /// Returns `true` if the sources are of no use to anybody once all have what they want, so that participants go on together.
-    pub const fn ends_together(self) -> bool {
-        matches!(self, Self::AllToAll)
-    }
-}
-
 /// What all participants of a collective have to agree about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {

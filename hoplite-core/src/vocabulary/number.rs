@@ -23,6 +23,11 @@ impl Numbers {
         self.last
     }
 
+    /// Returns a number that differs from that of every other run and node.
+    pub(crate) fn run(&self) -> u64 {
+        mix(self.seed)
+    }
+
     pub(crate) fn next_put(&mut self) -> PutId {
         PutId(mix(self.seed ^ mix(self.next())))
     }

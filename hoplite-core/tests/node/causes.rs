@@ -105,7 +105,7 @@ fn a_collective_names_the_participant_that_has_not_joined_to_all() {
     let participants = Named::of([Absent { rank: 2, source: id("c") }]);
     assert_eq!(missing(&error), Missing::Participants { participants });
     let told = performed(&mut h).into_iter().filter_map(|effect| match effect {
-        CollectiveEffect::Deny { node, error, .. } => Some((node, error)),
+        CollectiveEffect::Reject { node, error, .. } => Some((node, error)),
         _ => None,
     });
     assert_eq!(told.collect::<Vec<_>>(), [(node_id("n1"), error.clone()), (node_id("n2"), error)]);
@@ -162,7 +162,7 @@ fn a_collective_without_room_at_rank_0_ends_soon_at_all() {
     let error = h.error(call);
     assert!(matches!(error, Error::StoreFull { .. }), "{error}");
     let denials = performed(&mut h).into_iter().filter(|effect| match effect {
-        CollectiveEffect::Deny { error: told, .. } => *told == error,
+        CollectiveEffect::Reject { error: told, .. } => *told == error,
         _ => false,
     });
     assert_eq!(denials.count(), 2);

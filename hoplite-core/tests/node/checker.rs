@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, EnlistmentId, MembershipId, Report, Word};
+use hoplite_core::collective::{
+    CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, MembershipId, Report,
+};
 use hoplite_core::extent::Extent;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{
@@ -376,7 +378,7 @@ impl Checker {
             CollectiveEvent::Reported { .. }
             | CollectiveEvent::Told { .. }
             | CollectiveEvent::Filled { .. }
-            | CollectiveEvent::Denied { .. } => {}
+            | CollectiveEvent::Rejected { .. } => {}
         }
     }
 
@@ -387,10 +389,10 @@ impl Checker {
                 assert_eq!(previous, None, "{enlistment:?} was used before");
                 self.coordinated.insert(plan.put);
             }
-            CollectiveEffect::Tell { enlistment, word: Word::Commit } => {
+            CollectiveEffect::Tell { enlistment, decision: Decision::Commit } => {
                 assert!(self.enlistments.contains_key(enlistment), "{enlistment:?} is there to be told");
             }
-            CollectiveEffect::Tell { enlistment, word: Word::Stop(_) }
+            CollectiveEffect::Tell { enlistment, decision: Decision::Stop(_) }
             | CollectiveEffect::Dismiss { enlistment } => {
                 assert!(self.enlistments.remove(enlistment).is_some(), "{enlistment:?} is ended once");
             }
@@ -401,14 +403,14 @@ impl Checker {
                 assert!(!is_after_end && !said.contains(report), "{report:?} after {said:?}");
                 said.push(report.clone());
             }
-            CollectiveEffect::Deny { .. } => {}
+            CollectiveEffect::Reject { .. } => {}
             CollectiveEffect::StartExchange { combine, copy, sources, plan } => {
                 assert!(self.seen_combinations.insert(*combine), "{combine:?} was used before");
                 assert!(!sources.is_empty(), "a member has something of its own");
                 let inputs: Vec<CombineInput> =
                     sources.iter().map(|copy| CombineInput::Local { copy: *copy, base_bytes: 0 }).collect();
                 self.combination_started(*combine, *copy, (0, plan.source_bytes()), &inputs);
-                let is_pinned = self.coordinated.contains(&plan.put) && !plan.is_of_parts();
+                let is_pinned = self.coordinated.contains(&plan.put) && plan.properties().makes_target;
                 let copy = self.copy(*copy);
                 (copy.is_exchanged, copy.is_pinned) = (true, is_pinned);
             }

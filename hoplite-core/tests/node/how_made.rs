@@ -1,6 +1,6 @@
 //! What a node says of how a target is made: as its coordinator, as a member, or for those who wait for it.
 
-use hoplite_core::collective::{CollectiveEvent, Word};
+use hoplite_core::collective::{CollectiveEvent, Decision};
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::shard::PullOutcome;
@@ -36,9 +36,9 @@ fn a_member_tells_the_plan_and_how_far_it_is() {
     assert!(how(&h).position.is_some_and(|position| position.copy.is_some()));
     assert_eq!(stage(&h), ("gives and takes".to_owned(), 0, true));
     collective(&mut h, CollectiveEvent::Filled { combine });
-    let waits = "has all bytes, and waits for the word of the store of rank 0".to_owned();
+    let waits = "has all bytes, and waits for the decision of the store of rank 0".to_owned();
     assert_eq!(stage(&h), (waits, SIZE, true));
-    tell(&mut h, Word::Commit);
+    tell(&mut h, Decision::Commit);
     assert_eq!(stage(&h), ("has the target".to_owned(), SIZE, false));
     end(&mut h, combine, CombineOutcome::Complete);
     leave(&mut h);
@@ -65,7 +65,7 @@ fn a_member_that_is_told_to_do_without_says_who_knows_why() {
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);
     ask(&mut h, a.put);
-    tell(&mut h, Word::Stop(hoplite_core::Error::Superseded { id: id("t") }));
+    tell(&mut h, Decision::Stop(hoplite_core::Error::Superseded { id: id("t") }));
     leave(&mut h);
     let (stage, final_bytes, is_running) = stage(&h);
     assert!(stage.starts_with("was told to do without"), "{stage}");

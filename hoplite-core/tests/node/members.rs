@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, CollectiveEffect, CollectiveEvent, EnlistmentId, Failure, Member, MembershipId, Plan, Report,
-    Word,
+    Agreement, AttemptId, CollectiveEffect, CollectiveEvent, Decision, EnlistmentId, Failure, Member,
+    MembershipId, Plan, Report,
 };
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -15,6 +15,14 @@ use crate::harness::*;
 use crate::reducing::*;
 
 pub(crate) const PUT: PutId = PutId(900);
+/// The attempt that makes [`PUT`].
+pub(crate) const ATTEMPT: AttemptId = attempt(50);
+
+/// An attempt of the coordinator elsewhere.
+pub(crate) const fn attempt(number: u64) -> AttemptId {
+    AttemptId { run: 1, number }
+}
+
 pub(crate) const MEMBERSHIP: MembershipId = MembershipId::Elsewhere(1);
 
 /// The part of this node in the allreduce of `a`, which is here, and `b`, which is at `n1`.
@@ -22,6 +30,7 @@ fn plan(a: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
         target: id("t"),
+        attempt: ATTEMPT,
         put: PUT,
         agreement: Agreement::of(Collective::Allreduce, &reduce("t", &["a", "b"])),
         size_bytes: SIZE,
@@ -33,7 +42,7 @@ fn plan(a: PutId) -> Box<Plan> {
         index: 1,
         sources: vec![(id("a"), a)],
         timeout: Duration::from_secs(2),
-        account: "as it was planned".to_owned(),
+        explanation: "as it was planned".to_owned(),
     })
 }
 
@@ -51,8 +60,8 @@ pub(crate) fn ask(h: &mut Harness, a: PutId) {
     collective(h, CollectiveEvent::Asked { membership: MEMBERSHIP, plan: plan(a) });
 }
 
-pub(crate) fn tell(h: &mut Harness, word: Word) {
-    collective(h, CollectiveEvent::Told { membership: MEMBERSHIP, word });
+pub(crate) fn tell(h: &mut Harness, decision: Decision) {
+    collective(h, CollectiveEvent::Told { membership: MEMBERSHIP, decision });
 }
 
 pub(crate) fn leave(h: &mut Harness) {
@@ -100,7 +109,7 @@ fn a_member_completes_its_copy_only_on_the_word_of_the_coordinator() {
     let (combine, view) = (exchange(&mut h), h.view(joined));
     collective(&mut h, CollectiveEvent::Filled { combine });
     assert_eq!(reports(&mut h), []);
-    tell(&mut h, Word::Commit);
+    tell(&mut h, Decision::Commit);
     assert!(h.effects.contains(&Effect::CopyCompleted { copy: view.copy }));
     assert_eq!(reports(&mut h), [Report::Filled], "somebody still takes from it");
     end(&mut h, combine, CombineOutcome::Complete);
@@ -117,13 +126,13 @@ fn a_member_is_done_when_it_has_given_all_and_was_told_that_this_counts() {
         ask(&mut h, a.put);
         let combine = exchange(&mut h);
         if is_told_first {
-            tell(&mut h, Word::Commit);
+            tell(&mut h, Decision::Commit);
         }
         collective(&mut h, CollectiveEvent::Filled { combine });
         end(&mut h, combine, CombineOutcome::Complete);
         if !is_told_first {
             assert_eq!(reports(&mut h), []);
-            tell(&mut h, Word::Commit);
+            tell(&mut h, Decision::Commit);
         }
         assert_eq!(reports(&mut h).last(), Some(&Report::Done));
         leave(&mut h);
@@ -155,7 +164,7 @@ fn a_member_that_has_left_does_not_take_part_again() {
 /// The size of a target of which participants hear only when it is complete.
 const SMALL: u64 = 32 << 10;
 
-fn asked_for_a_small_target(h: &mut Harness) -> ((ClientId, CallId), CombineId) {
+pub(crate) fn asked_for_a_small_target(h: &mut Harness) -> ((ClientId, CallId), CombineId) {
     let a = h.put_f32("a", SMALL);
     let joined = join(h);
     let plan = Box::new(Plan { size_bytes: SMALL, ..*plan(a.put) });
@@ -170,7 +179,7 @@ fn a_participant_hears_of_a_small_target_when_it_is_complete() {
     collective(&mut h, CollectiveEvent::Filled { combine });
     h.event(Event::CombineEnded { combine, valid_bytes: SMALL, outcome: CombineOutcome::Complete });
     h.assert_waits(joined);
-    tell(&mut h, Word::Commit);
+    tell(&mut h, Decision::Commit);
     assert_eq!(h.view(joined).size_bytes, SMALL);
     leave(&mut h);
 }
@@ -260,10 +269,10 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
     let joined = join(&mut h);
     ask(&mut h, a.put);
     let (combine, view) = (exchange(&mut h), h.view(joined));
-    tell(&mut h, Word::Commit);
-    tell(&mut h, Word::Stop(Error::Superseded { id: id("t") }));
+    tell(&mut h, Decision::Commit);
+    tell(&mut h, Decision::Stop(Error::Superseded { id: id("t") }));
     assert!(!h.is_failed(view.copy), "what was decided stands");
-    tell(&mut h, Word::Stop(Error::Deleted { id: id("t") }));
+    tell(&mut h, Decision::Stop(Error::Deleted { id: id("t") }));
     assert!(h.is_failed(view.copy));
     leave(&mut h);
     end(&mut h, combine, CombineOutcome::Cancelled);
@@ -280,6 +289,15 @@ pub(crate) fn coordinate_a(
     h: &mut Harness,
     kind: Collective,
 ) -> ((ClientId, CallId), EnlistmentId, CombineId) {
+    let (call, enlistment, combine, _) = coordinate_attempt(h, kind);
+    (call, enlistment, combine)
+}
+
+/// As [`coordinate_a`], with the attempt.
+pub(crate) fn coordinate_attempt(
+    h: &mut Harness,
+    kind: Collective,
+) -> ((ClientId, CallId), EnlistmentId, CombineId, AttemptId) {
     let a = h.put_f32("a", SIZE);
     let call = h.request(A, Request::Collective(kind, reduce("t", &["a", "b"])));
     for (shard, message) in h.sent() {
@@ -298,7 +316,7 @@ pub(crate) fn coordinate_a(
         panic!("the other one is asked, and this one begins: {begun:?}")
     };
     assert_eq!(plan.members[plan.index].node, node_id("n1"));
-    (call, *enlistment, *combine)
+    (call, *enlistment, *combine, plan.attempt)
 }
 
 #[test]
@@ -365,7 +383,7 @@ fn a_coordinator_decides_when_its_own_member_has_all_bytes() {
     let mut h = Harness::new();
     let (call, other, combine) = coordinate(&mut h);
     collective(&mut h, CollectiveEvent::Filled { combine });
-    let commit = CollectiveEffect::Tell { enlistment: other, word: Word::Commit };
+    let commit = CollectiveEffect::Tell { enlistment: other, decision: Decision::Commit };
     assert_eq!(performed(&mut h), [commit]);
     h.assert_waits(call);
     let (shard, publish) = h.publication();
@@ -398,8 +416,8 @@ fn a_coordinator_whose_own_member_fails_before_its_word_does_without_a_session()
     let (call, other, combine) = coordinate(&mut h);
     let outcome = PullOutcome::SenderHasNoCopy;
     end(&mut h, combine, CombineOutcome::InputFailed { index: 1, outcome });
-    let word = Word::Stop(Error::Superseded { id: id("t") });
-    assert_eq!(performed(&mut h), [CollectiveEffect::Tell { enlistment: other, word }]);
+    let decision = Decision::Stop(Error::Superseded { id: id("t") });
+    assert_eq!(performed(&mut h), [CollectiveEffect::Tell { enlistment: other, decision }]);
     h.assert_waits(call);
     assert_eq!((h.node.status().reductions, h.node.status().hops), (1, 0), "it is a reduce now");
     h.gone(A);
@@ -416,8 +434,8 @@ fn a_coordinator_whose_client_goes_away_ends_what_is_not_decided() {
         }
         performed(&mut h);
         h.gone(A);
-        let word = Word::Stop(Error::ObjectLost { id: id("t") });
-        let stopped = performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, word });
+        let decision = Decision::Stop(Error::ObjectLost { id: id("t") });
+        let stopped = performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, decision });
         assert_eq!(stopped, !is_decided);
         if is_decided {
             collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Done });
@@ -438,7 +456,10 @@ fn a_coordinator_whose_target_is_deleted_stops_those_who_still_make_it() {
     h.verdict(shard, &publish, Verdict::Accepted);
     assert!(matches!(h.answer(call), Some(Ok(Response::Reduced { .. }))));
     h.drop_put(shard, "t", publish.put, DropReason::Deleted);
-    let stop = CollectiveEffect::Tell { enlistment: other, word: Word::Stop(Error::Deleted { id: id("t") }) };
+    let stop = CollectiveEffect::Tell {
+        enlistment: other,
+        decision: Decision::Stop(Error::Deleted { id: id("t") }),
+    };
     assert!(performed(&mut h).contains(&stop));
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
 }

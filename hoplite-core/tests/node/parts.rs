@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, CollectiveEffect, CollectiveEvent, Failure, Member, Plan, Report, Word,
+    Agreement, CollectiveEffect, CollectiveEvent, Decision, Failure, Member, Plan, Report,
 };
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -27,6 +27,7 @@ fn plan(kind: Collective, b: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
         target: id("t"),
+        attempt: ATTEMPT,
         put: PUT,
         agreement: Agreement::of(kind, &reduce("t", &["a", "b"])),
         size_bytes: SIZE,
@@ -38,7 +39,7 @@ fn plan(kind: Collective, b: PutId) -> Box<Plan> {
         index: 0,
         sources: vec![(id("b"), b)],
         timeout: Duration::from_secs(2),
-        account: String::new(),
+        explanation: String::new(),
     })
 }
 
@@ -101,7 +102,7 @@ fn who_joined_an_exchange_that_is_given_up_is_told_to_join_again() {
         let combine = asked(&mut h, kind);
         let joined = join(&mut h, kind);
         let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
-        tell(&mut h, Word::Stop(Error::Superseded { id: id("t") }));
+        tell(&mut h, Decision::Stop(Error::Superseded { id: id("t") }));
         assert!(h.is_failed(view.copy));
         end(&mut h, combine, CombineOutcome::Cancelled);
         leave(&mut h);
@@ -163,8 +164,8 @@ fn an_exchange_whose_call_ends_before_the_parts_are_here_ends_too() {
     let (_, other, combine) = coordinate_a(&mut h, Collective::ReduceScatter);
     h.gone(A);
     assert!(h.effects.contains(&Effect::CancelCombine { combine }));
-    let word = Word::Stop(Error::ObjectLost { id: id("t") });
-    assert!(performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, word }));
+    let decision = Decision::Stop(Error::ObjectLost { id: id("t") });
+    assert!(performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, decision }));
     assert!(!published_end(&mut h));
     end(&mut h, combine, CombineOutcome::Cancelled);
     assert_eq!((h.node.status().reductions, h.node.status().hops), (0, 0));
@@ -215,7 +216,8 @@ fn a_delete_ends_an_exchange_without_a_target() {
     assert_eq!(h.error(call), error);
     assert!(h.effects.contains(&Effect::CancelCombine { combine }));
     assert!(
-        performed(&mut h).contains(&CollectiveEffect::Tell { enlistment: other, word: Word::Stop(error) })
+        performed(&mut h)
+            .contains(&CollectiveEffect::Tell { enlistment: other, decision: Decision::Stop(error) })
     );
     assert!(!published_end(&mut h));
     end(&mut h, combine, CombineOutcome::Cancelled);
@@ -239,7 +241,7 @@ fn in_an_all_to_all_nobody_goes_on_before_all_have_what_is_for_them() {
     collective(&mut h, CollectiveEvent::Reported { enlistment: other, report: Report::Filled });
     assert_eq!(h.answer(call), Some(Ok(Response::Reduced { indices: vec![0, 1] })));
     assert!(is_complete(&h, view.copy), "those who have joined go on");
-    let tell = CollectiveEffect::Tell { enlistment: other, word: Word::Commit };
+    let tell = CollectiveEffect::Tell { enlistment: other, decision: Decision::Commit };
     assert_eq!(performed(&mut h), [tell, CollectiveEffect::Dismiss { enlistment: other }]);
     assert!(!published_end(&mut h), "nobody looks for it");
     end(&mut h, combine, CombineOutcome::Cancelled);
@@ -270,7 +272,7 @@ fn a_member_of_an_all_to_all_that_hears_the_word_is_done() {
     let joined = join(&mut h, Collective::AllToAll);
     let Some(Ok(Response::Ranges { view, .. })) = h.answer(joined) else { panic!("it has begun") };
     collective(&mut h, CollectiveEvent::Filled { combine });
-    tell(&mut h, Word::Commit);
+    tell(&mut h, Decision::Commit);
     assert!(is_complete(&h, view.copy));
     leave(&mut h);
     end(&mut h, combine, CombineOutcome::Cancelled);

@@ -219,7 +219,7 @@ impl Simulation {
 
     /// A coordinator asks for a member.
     pub(super) fn member_asked(&mut self, store: usize, plan: &Plan) {
-        if plan.is_of_parts() {
+        if !plan.properties().makes_target {
             return self.exchanger_asked(store, plan);
         }
         if self.app.sessions.contains_key(&plan.put) {

@@ -4,7 +4,9 @@
 use std::time::Duration;
 
 use hoplite_core::Error;
-use hoplite_core::collective::{CollectiveEvent, EnlistmentId, Failure, MembershipId, Plan, Report, Word};
+use hoplite_core::collective::{
+    CollectiveEvent, Decision, EnlistmentId, Failure, MembershipId, Plan, Report,
+};
 use hoplite_core::node::{Event, Hop, HopFailure, HopId, HopReport, HostingId};
 use hoplite_core::peer::{CONNECT_TIMEOUT, KEEPALIVE_INTERVAL, SILENCE_TIMEOUT};
 use hoplite_core::session::Pings;
@@ -224,13 +226,13 @@ impl<A: Application> Cluster<A> {
     }
 
     /// A coordinator tells a member what was decided.
-    pub(super) fn tell_member(&mut self, store: usize, enlistment: EnlistmentId, word: Word) {
-        self.note(|_| format!("store {store} tells {enlistment:?}: {word:?}"));
+    pub(super) fn tell_member(&mut self, store: usize, enlistment: EnlistmentId, decision: Decision) {
+        self.note(|_| format!("store {store} tells {enlistment:?}: {decision:?}"));
         let (directed, at) = (Directed::Member(enlistment), self.elapsed() + self.latency());
         let Some(number) = self.directed_numbers.get(&(store, directed)).copied() else {
             panic!("{enlistment:?} is not open")
         };
-        let is_last = matches!(word, Word::Stop(_));
+        let is_last = matches!(decision, Decision::Stop(_));
         let Some(connection) = self.directed_connections.get_mut(&number) else { return };
         connection.to_host = connection.to_host.max(at);
         let at = connection.to_host;
@@ -239,7 +241,7 @@ impl<A: Application> Cluster<A> {
             let host = connection.host;
             if host.stage == Stage::Open && cluster.stores[host.store].is_running(host.run) {
                 A::interfere(cluster, host.store, store);
-                let told = CollectiveEvent::Told { membership: MembershipId::Elsewhere(number), word };
+                let told = CollectiveEvent::Told { membership: MembershipId::Elsewhere(number), decision };
                 cluster.store_event(host.store, Event::Collective(told));
             }
         });

@@ -106,7 +106,7 @@ impl<A: Application> Cluster<A> {
                 let host = self.store_named(&plan.members[plan.index].node);
                 self.direct(store, Directed::Member(enlistment), host, Order::Member(plan));
             }
-            CollectiveEffect::Tell { enlistment, word } => self.tell_member(store, enlistment, word),
+            CollectiveEffect::Tell { enlistment, decision } => self.tell_member(store, enlistment, decision),
             CollectiveEffect::Dismiss { enlistment } => {
                 self.end_directed(store, Directed::Member(enlistment));
             }
@@ -116,12 +116,12 @@ impl<A: Application> Cluster<A> {
                 };
                 self.host_said(store, number, Said::Member(report));
             }
-            CollectiveEffect::Deny { node, target, put, error, .. } => {
+            CollectiveEffect::Reject { node, target, attempt, error, .. } => {
                 let (other, delay) = (self.store_named(&node), self.connect_time());
                 self.after(delay, move |cluster| {
                     if cluster.is_linked(LinkEnd::Store(store), LinkEnd::Store(other)) {
-                        let denied = CollectiveEvent::Denied { target, put, error };
-                        cluster.store_event(other, Event::Collective(denied));
+                        let rejected = CollectiveEvent::Rejected { target, attempt, error };
+                        cluster.store_event(other, Event::Collective(rejected));
                     }
                 });
             }

@@ -8,11 +8,11 @@ use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{decode_hop, encode_hop_failure};
 use hoplite_proto::{trace, v1};
 
+use super::collective::MemberHost;
 use super::connection::{ConnectionError, PeerConnection};
 use super::keepalive::{Awaited, Keepalive, Until};
 use super::server::Server;
 use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
-use super::session::MemberHost;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     /// Performs a hop until the coordinator releases it, or it fails. If the coordinator is gone, or is silent for too

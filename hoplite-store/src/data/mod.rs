@@ -14,7 +14,7 @@ mod pull;
 mod server;
 mod stream;
 
-mod session;
+mod collective;
 
 mod probe;
 
@@ -47,9 +47,9 @@ pub(crate) use config::{DataConfig, SMALL_BYTES};
 pub(crate) use metrics::DataMetrics;
 pub(crate) use serving::{HopHost, HopRequest, Hosted, ServeRequest, ServeSource, Served};
 
+pub(crate) use collective::{Decisions, Enlisted, Exchange, MemberHost};
 pub(crate) use combine::{CombineRequest, CombineSource};
 pub(crate) use pool::Peer;
 pub(crate) use probe::{SurveyTally, Surveyor};
 pub(crate) use pull::{CompareRequest, PullRequest, Puller};
 pub(crate) use server::run;
-pub(crate) use session::{Enlisted, Exchange, MemberHost, Words};

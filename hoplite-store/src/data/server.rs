@@ -14,7 +14,7 @@ use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{Acceptor, HalfOpen, HalfOpenPlace, is_notable, warn_repeated};
 use hoplite_proto::data::frame::Kind;
-use hoplite_proto::data::{Pull, decode_deny, decode_pull, decode_take, encode_known};
+use hoplite_proto::data::{Pull, decode_pull, decode_reject, decode_take, encode_known};
 use hoplite_proto::{trace, v1};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -23,6 +23,7 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use super::collective::MemberHost;
 use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
@@ -31,7 +32,6 @@ use super::keepalive::{Awaited, Keepalive};
 use super::metrics::{DataMetrics, count};
 use super::probe::ProbePlace;
 use super::serving::{HopHost, ServeRequest, ServeSource, Served};
-use super::session::MemberHost;
 
 /// The time that a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
 /// why the transfer ends; a block is meant to take a millisecond.
@@ -185,10 +185,10 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
                     connection.expect_within(Some(self.config.silence_timeout));
                     self.host_member(connection, peer, enlist).await?;
                 }
-                Kind::Deny => {
-                    let deny = connection.read_control::<v1::Deny>(&header).await?;
-                    let (target, put, error) = decode_deny(deny)?;
-                    self.source.deny(target, put, error);
+                Kind::Reject => {
+                    let reject = connection.read_control::<v1::Reject>(&header).await?;
+                    let (target, attempt, error) = decode_reject(reject)?;
+                    self.source.reject(target, attempt, error);
                     connection.write_control(Kind::End, &end_message(Ending::Complete)).await?;
                 }
                 Kind::AskPosition => {

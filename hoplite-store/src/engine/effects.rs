@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::BytesMut;
 use hoplite_core::TraceContext;
 use hoplite_core::batch::Full;
-use hoplite_core::collective::{CollectiveEffect, Word};
+use hoplite_core::collective::{CollectiveEffect, Decision};
 use hoplite_core::node::{self, CombineInput, Effect, ServeId, Urgency};
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::local::Response;
@@ -18,8 +18,8 @@ use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRe
 use crate::local::CallWork;
 use crate::outbox::Outgoing;
 
-/// Most words that a coordinator says to a member.
-const MAX_WORDS: usize = 2;
+/// Most decisions that a coordinator says to a member.
+const MAX_DECISIONS: usize = 2;
 
 impl Engine {
     pub(super) fn perform(self: &Arc<Self>, state: &mut State, effect: Effect, trace: Option<TraceContext>) {
@@ -149,14 +149,14 @@ impl Engine {
     ) {
         match effect {
             CollectiveEffect::Enlist { enlistment, plan } => {
-                let (sender, words) = mpsc::channel(MAX_WORDS);
+                let (sender, decisions) = mpsc::channel(MAX_DECISIONS);
                 state.enlistments.insert(enlistment, sender);
-                self.spawn_enlistment(enlistment, plan, words, trace);
+                self.spawn_enlistment(enlistment, plan, decisions, trace);
             }
-            CollectiveEffect::Tell { enlistment, word } => {
-                let is_last = matches!(word, Word::Stop(_));
-                if let Some(words) = state.enlistments.get(&enlistment)
-                    && let Err(error) = words.try_send(word)
+            CollectiveEffect::Tell { enlistment, decision } => {
+                let is_last = matches!(decision, Decision::Stop(_));
+                if let Some(decisions) = state.enlistments.get(&enlistment)
+                    && let Err(error) = decisions.try_send(decision)
                 {
                     tracing::debug!(?enlistment, %error, "a member was gone before it could be told");
                 }
@@ -174,13 +174,13 @@ impl Engine {
                     tracing::debug!(?membership, %error, "a report of a member came after its end");
                 }
             }
-            CollectiveEffect::Deny { node, address, target, put, error } => {
+            CollectiveEffect::Reject { node, address, target, attempt, error } => {
                 let engine = Arc::clone(self);
                 let task = async move {
                     let peer = (node, address);
                     engine
                         .stop
-                        .run_until_cancelled(engine.bulk.puller.deny(&peer, &target, put, &error))
+                        .run_until_cancelled(engine.bulk.puller.reject(&peer, &target, attempt, &error))
                         .await;
                 };
                 self.tasks.spawn_on(task, &self.bulk.runtime);

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use hoplite_core::TraceContext;
-use hoplite_core::collective::{CollectiveEvent, MembershipId, Plan};
+use hoplite_core::collective::{AttemptId, CollectiveEvent, MembershipId, Plan};
 use hoplite_core::error::Error;
-use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::{Event, HostingId, ReduceRecord, ServeId};
 use tokio::sync::{mpsc, oneshot};
 
@@ -75,7 +75,8 @@ impl MemberHost for Engine {
             self.apply_caused(&mut state, event, trace);
         }
         let (teller, leaver) = (Arc::clone(self), Arc::clone(self));
-        let tell = move |word| teller.apply(Event::Collective(CollectiveEvent::Told { membership, word }));
+        let tell =
+            move |decision| teller.apply(Event::Collective(CollectiveEvent::Told { membership, decision }));
         let leave = move || {
             let mut state = leaver.lock();
             state.memberships.remove(&membership);
@@ -84,8 +85,8 @@ impl MemberHost for Engine {
         Enlisted::new(reports, tell, leave)
     }
 
-    fn deny(self: &Arc<Self>, target: ObjectId, put: Option<PutId>, error: Error) {
-        self.apply(Event::Collective(CollectiveEvent::Denied { target, put, error }));
+    fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error) {
+        self.apply(Event::Collective(CollectiveEvent::Rejected { target, attempt, error }));
     }
 
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord> {

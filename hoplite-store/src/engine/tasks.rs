@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{Engine, RuntimePuller, State};
 use crate::copies::LiveCopy;
-use crate::data::{CombineRequest, CompareRequest, Exchange, HopRequest, Peer, PullRequest, Words};
+use crate::data::{CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest};
 
 /// How many bytes of inputs are combined while everything else waits.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
@@ -160,7 +160,7 @@ impl Engine {
         self: &Arc<Self>,
         enlistment: EnlistmentId,
         plan: Box<Plan>,
-        words: Words,
+        decisions: Decisions,
         trace: Option<TraceContext>,
     ) {
         let engine = Arc::clone(self);
@@ -168,7 +168,7 @@ impl Engine {
         let puller = Arc::clone(puller);
         let task = async move {
             let report = |report| engine.member_reported(enlistment, report);
-            engine.stop.run_until_cancelled(puller.enlist(&plan, words, trace, &report)).await;
+            engine.stop.run_until_cancelled(puller.enlist(&plan, decisions, trace, &report)).await;
         };
         self.tasks.spawn_on(task, runtime);
     }

@@ -1,7 +1,7 @@
 //! The spans of collectives: of who coordinates, `enlist` for each member elsewhere; of each of those, `take part`; of each member, `exchange`.
 
 use hoplite_core::TraceContext;
-use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Plan, Report, Word};
+use hoplite_core::collective::{CollectiveEffect, CollectiveEvent, Decision, Plan, Report};
 use hoplite_daemon::{Span, SpanKind};
 
 use super::{Traces, Work, enter, number};
@@ -38,7 +38,7 @@ impl Traces {
             CollectiveEvent::Reported { enlistment, report: Report::Filled } => {
                 self.enlistments.get(enlistment).map(|enlistment| enlistment.parent)
             }
-            CollectiveEvent::Denied { .. } => None,
+            CollectiveEvent::Rejected { .. } => None,
         }
     }
 
@@ -50,7 +50,7 @@ impl Traces {
                 span.set("hoplite.member", plan.members[plan.index].node.to_string());
                 Some(enter(&mut self.enlistments, *enlistment, Work { span, parent }))
             }
-            CollectiveEffect::Tell { enlistment, word: Word::Stop(reason) } => {
+            CollectiveEffect::Tell { enlistment, decision: Decision::Stop(reason) } => {
                 let enlistment = self.enlistments.remove(enlistment)?;
                 Some(enlistment.end(reason.to_string(), false))
             }
@@ -79,11 +79,11 @@ impl Traces {
             }
             CollectiveEffect::Tell { .. }
             | CollectiveEffect::Report { .. }
-            | CollectiveEffect::Deny { .. } => None,
+            | CollectiveEffect::Reject { .. } => None,
         }
     }
 
-    /// What coordinates a session, if that is recorded. Others who wait for the target, or ask for a source, are in traces of their own.
+    /// What coordinates an attempt, if that is recorded. Others who wait for the target, or ask for a source, are in traces of their own.
     fn coordinator(&self, plan: &Plan) -> Option<TraceContext> {
         let callers = self.callers.get(&plan.target).into_iter().flatten();
         let mut coordinating = callers.filter(|(key, _)| self.coordinating.contains(key)).peekable();

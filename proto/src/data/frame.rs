@@ -63,12 +63,12 @@ pub enum Kind {
     Filled = 13,
     /// What the session makes is the object, coordinator to member.
     Commit = 14,
-    /// `Stop`, coordinator to member: the session is given up.
+    /// `Stop`, coordinator to member: the attempt is aborted.
     Stop = 15,
     /// `Take`, member to member: send what your program gives me.
     Take = 16,
-    /// `Deny`, coordinator to the stores of participants: there will be no target. Answered by `End`.
-    Deny = 17,
+    /// `Reject`, coordinator to the stores of participants: the attempt will not make its target. Answered by `End`.
+    Reject = 17,
     /// Take part in a probe of the network, coordinator to store.
     Probe = 18,
     /// `ProbeReady`, the answer to it.
@@ -110,7 +110,7 @@ impl Kind {
             14 => Self::Commit,
             15 => Self::Stop,
             16 => Self::Take,
-            17 => Self::Deny,
+            17 => Self::Reject,
             18 => Self::Probe,
             19 => Self::ProbeReady,
             20 => Self::Arm,

@@ -2,14 +2,14 @@
 //! may have.
 //!
 //! Between the two machines are queues, one for each direction of each member, as the shell has them: in order, until the member is
-//! gone. What a member does with a word is as short here as it can be: `Node` does the same beside what it does with copies.
+//! gone. What a member does with a decision is as short here as it can be: `Node` does the same beside what it does with copies.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, AttemptState, EnlistmentId, Failure, Member, Membership, Plan, Report, Attempt, AttemptAction,
-    MemberStage, Word,
+    Agreement, AttemptId, AttemptState, EnlistmentId, Failure, Member, Membership, Plan, Report, Attempt, AttemptAction,
+    MemberStage, Decision,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -88,7 +88,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         }
     }
     let elements = u64::from(input.int_in_range(0_u16..=300)?);
-    let elements = if kind.is_of_parts() { elements * participants as u64 } else { elements };
+    let elements = if kind.properties().makes_target { elements } else { elements * participants as u64 };
     let members: Vec<Member> = (0..count)
         .map(|member| Member {
             node: NodeId::new(&format!("node-{member}")).expect("it is a name"),
@@ -99,6 +99,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         |rank: &usize| (ObjectId::new([b's', *rank as u8]).expect("it is short"), PutId(*rank as u64));
     let plan = |index: usize| Plan {
         target: target(),
+        attempt: AttemptId { run: 1, number: 1 },
         put: PutId(1000),
         agreement: Agreement {
             kind,
@@ -113,10 +114,10 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         frame_bytes: 16 << 10,
         members: members.clone(),
         index,
-        ranks: if kind.is_of_parts() { ranks.clone() } else { Vec::new() },
+        ranks: if kind.properties().makes_target { Vec::new() } else { ranks.clone() },
         sources: ranks[index].iter().map(source).collect(),
         timeout: Duration::from_secs(2),
-        account: String::new(),
+        explanation: String::new(),
     };
     Ok((0..count).map(plan).collect())
 }
@@ -164,7 +165,7 @@ struct World {
 
 struct Seat {
     member: Membership,
-    words: VecDeque<Word>,
+    decisions: VecDeque<Decision>,
     reports: VecDeque<Report>,
     /// Said to the coordinator's machine.
     has_reported: Option<Report>,
@@ -188,7 +189,7 @@ impl World {
             Seat {
                 stage: member.stage(),
                 member,
-                words: VecDeque::new(),
+                decisions: VecDeque::new(),
                 reports: VecDeque::new(),
                 has_reported: None,
                 has_left: false,
@@ -228,29 +229,29 @@ impl World {
         if completed.is_some() {
             seat.ended_copies += 1;
         }
-        // The coordinator decides by that of its own store; parts are for nobody else; others wait for the word.
-        if index == self.own || self.kind.is_of_parts() || completed.is_some() {
+        // The coordinator decides by that of its own store; parts are for nobody else; others wait for the decision.
+        if index == self.own || !self.kind.properties().makes_target || completed.is_some() {
             seat.reports.push_back(Report::Filled);
         }
     }
 
-    /// A member hears the next word.
+    /// A member hears the next decision.
     fn hear(&mut self, index: usize) {
         let seat = &mut self.seats[index];
-        let Some(word) = seat.words.pop_front() else { return };
-        match word {
-            Word::Commit => {
+        let Some(decision) = seat.decisions.pop_front() else { return };
+        match decision {
+            Decision::Commit => {
                 if seat.member.commit().is_some() {
                     seat.ended_copies += 1;
-                    if !self.kind.is_of_parts() {
+                    if self.kind.properties().makes_target {
                         seat.reports.push_back(Report::Filled);
                     }
                 }
             }
-            Word::Stop(error) if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) => {
+            Decision::Stop(error) if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) => {
                 seat.drop_copy(self.now);
             }
-            Word::Stop(_) => {}
+            Decision::Stop(_) => {}
         }
     }
 
@@ -273,7 +274,7 @@ impl World {
         let actions = self.session.reported(EnlistmentId(index as u64), report.clone());
         let have_all = |seat: &Seat| seat.has_reported == Some(Report::Filled);
         let is_last =
-            if self.kind.is_of_parts() { self.seats.iter().all(have_all) } else { index == self.own };
+            if !self.kind.properties().makes_target { self.seats.iter().all(have_all) } else { index == self.own };
         assert_eq!(
             before == AttemptState::Open && self.session.state() == AttemptState::Committed,
             before == AttemptState::Open && report == Report::Filled && is_last,
@@ -306,7 +307,7 @@ impl World {
     fn leave(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         seat.has_left = true;
-        seat.words.clear();
+        seat.decisions.clear();
         seat.drop_copy(self.now);
     }
 
@@ -336,9 +337,9 @@ impl World {
         self.perform(before, actions);
     }
 
-    /// Returns `true` if members wait for a word.
+    /// Returns `true` if members wait for a decision.
     const fn tells(&self) -> bool {
-        !self.kind.is_of_parts() || self.kind.ends_together()
+        self.kind.properties().awaits_commit
     }
 
     fn perform(&mut self, before: AttemptState, actions: Vec<AttemptAction>) {
@@ -347,25 +348,25 @@ impl World {
         let stops = before == AttemptState::Open && decision == AttemptState::Aborted;
         for action in actions {
             match action {
-                AttemptAction::Tell(to, word) => {
+                AttemptAction::Tell(to, decision) => {
                     let seat = &mut self.seats[to.0 as usize];
                     assert!(
                         !seat.is_out() && !seat.is_stopped && !seat.is_dismissed,
-                        "{to:?} hears {word:?}"
+                        "{to:?} hears {decision:?}"
                     );
-                    match &word {
-                        Word::Commit => {
+                    match &decision {
+                        Decision::Commit => {
                             assert!(commits && !seat.is_committed, "{to:?} is told at once, and once");
                             seat.is_committed = true;
                         }
-                        Word::Stop(error) => {
+                        Decision::Stop(error) => {
                             let is_deleted = self.is_deleted && matches!(error, Error::Deleted { .. });
                             assert!(stops && !seat.is_committed || is_deleted, "{to:?} hears {error}");
                             seat.is_stopped = true;
                         }
                     }
                     if !seat.has_left {
-                        seat.words.push_back(word);
+                        seat.decisions.push_back(decision);
                     }
                 }
                 AttemptAction::Dismiss(whom) => {
@@ -416,7 +417,7 @@ impl World {
     /// All that is under way arrives, and all who have not ended do.
     fn finish(&mut self) {
         for index in 0..self.seats.len() {
-            while !self.seats[index].words.is_empty() || !self.seats[index].reports.is_empty() {
+            while !self.seats[index].decisions.is_empty() || !self.seats[index].reports.is_empty() {
                 self.hear(index);
                 self.report(index);
                 self.check();

@@ -11,7 +11,7 @@ use hoplite_proto::data::probe::{
     encode_measure,
 };
 use hoplite_proto::data::{
-    decode_deny, decode_hop, decode_hop_failure, decode_known, decode_plan, decode_position, decode_pull,
+    decode_reject, decode_hop, decode_hop_failure, decode_known, decode_plan, decode_position, decode_pull,
     decode_report, decode_stop, decode_take, encode_hop, encode_plan, encode_pull, encode_take,
 };
 use hoplite_proto::{error, v1};
@@ -112,8 +112,8 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::Stop => {
             let _ = v1::Stop::decode(payload).map(decode_stop);
         }
-        Kind::Deny => {
-            let _ = v1::Deny::decode(payload).map(decode_deny);
+        Kind::Reject => {
+            let _ = v1::Reject::decode(payload).map(decode_reject);
         }
         Kind::AskPosition => {
             let _ = v1::AskPosition::decode(payload);

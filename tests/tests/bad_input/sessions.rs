@@ -6,8 +6,8 @@ use std::thread::scope;
 
 use bytes::Bytes;
 use hoplite_proto::v1::{
-    self, Agreement, Collective, Deny, Dtype, End, Enlist, MemberSource, Metadata, ReduceOp, SessionMember,
-    Stop, Take, end,
+    self, Agreement, AttemptId, Collective, Dtype, End, Enlist, MemberSource, Metadata, ReduceOp, Reject,
+    SessionMember, Stop, Take, end,
 };
 use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
@@ -29,11 +29,17 @@ fn cluster() -> (Cluster, u64) {
     (cluster, put)
 }
 
+/// An attempt of the coordinator that these tests play.
+fn attempt(number: u64) -> Option<AttemptId> {
+    Some(AttemptId { run: 1, number })
+}
+
 /// A session that makes sense: of store number 0, which has the object, and of a member that is at `address`.
 fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
     let member = |node: &str, address| SessionMember { node: node.to_owned(), address, ranks: vec![] };
     Enlist {
         target: b"target".to_vec().into(),
+        attempt: attempt(1000),
         put: 1000,
         agreement: Some(Agreement {
             op: ReduceOp::Sum.into(),
@@ -81,7 +87,7 @@ fn sessions_that_make_no_sense_end_the_connection() {
     let (mut cluster, put) = cluster();
     let address = cluster.data_address(0);
     let right = enlist(&cluster, put, "127.0.0.1:9".to_owned());
-    let changes: [(&str, Change); 21] = [
+    let changes: [(&str, Change); 22] = [
         ("no target", |enlist| enlist.target = vec![].into()),
         ("a long target", |enlist| enlist.target = vec![7; 256].into()),
         ("no agreement", |enlist| enlist.agreement = None),
@@ -101,7 +107,8 @@ fn sessions_that_make_no_sense_end_the_connection() {
         ("an address that is none", |enlist| enlist.members[1].address = "nowhere".to_owned()),
         ("no sources", |enlist| enlist.sources.clear()),
         ("many sources", |enlist| enlist.sources = vec![enlist.sources[0].clone(); 65]),
-        ("an account for a terminal", |enlist| enlist.account = "\x1b[2J".to_owned()),
+        ("a plan of no attempt", |enlist| enlist.attempt = None),
+        ("an explanation for a terminal", |enlist| enlist.account = "\x1b[2J".to_owned()),
         ("parts without ranks", |enlist| {
             enlist.agreement.as_mut().unwrap().collective = Collective::Allgather.into();
         }),
@@ -122,7 +129,7 @@ fn sessions_that_make_no_sense_end_the_connection() {
         ("a word that nobody waits for", data_frame(Kind::Commit, b"")),
         ("a word with a payload", data_frame(Kind::Commit, b"x")),
         ("an end that nobody waits for", data_frame(Kind::Stop, &Stop::default().encode_to_vec())),
-        ("news without a reason", data_frame(Kind::Deny, &Deny::default().encode_to_vec())),
+        ("a rejection without a reason", data_frame(Kind::Reject, &Reject::default().encode_to_vec())),
         ("what is asked for by nobody", data_frame(Kind::Take, &beyond.encode_to_vec())),
     ] {
         let mut peer = RawPeer::greeted(&address);
@@ -148,7 +155,7 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
     ];
     for ((what, change), number) in changes.into_iter().zip(2000..) {
         let mut enlist = right.clone();
-        enlist.put = number;
+        (enlist.put, enlist.attempt) = (number, attempt(number));
         change(&mut enlist);
         peer.say(Kind::Enlist, &enlist);
         assert_eq!(ended(&mut peer).outcome(), end::Outcome::Refused, "{what}");
@@ -162,7 +169,8 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
-    coordinator.say(Kind::Enlist, &Enlist { put: 3000, ..enlist(&cluster, put, address) });
+    coordinator
+        .say(Kind::Enlist, &Enlist { put: 3000, attempt: attempt(3000), ..enlist(&cluster, put, address) });
     let _member = RawPeer::accepted(&listener);
     peer.say(Kind::Take, &Take { put: 3000, index: 0, offset_bytes: 0, ..unknown });
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy, "it is no member");
@@ -190,7 +198,10 @@ fn a_member_takes_nothing_that_is_not_the_next_block_of_its_stream() {
     ];
     for ((what, said), number) in wrong.into_iter().zip(4000..) {
         let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
-        coordinator.say(Kind::Enlist, &Enlist { put: number, ..enlist(&cluster, put, address.clone()) });
+        coordinator.say(
+            Kind::Enlist,
+            &Enlist { put: number, attempt: attempt(number), ..enlist(&cluster, put, address.clone()) },
+        );
         scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..ATTEMPTS {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::collective::{Agreement, Member};
+use crate::collective::{Agreement, AttemptId, Member};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::collective::{Collective, Schedule, rank_of_part};
 use crate::reduce::ReduceOp;
@@ -17,7 +17,7 @@ const ELEMENT_BYTES: u64 = 8;
 
 fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: u64) -> Vec<Plan> {
     let participants: usize = ranks.iter().map(Vec::len).sum();
-    let elements = if kind.is_of_parts() { elements * participants as u64 } else { elements };
+    let elements = if kind.properties().makes_target { elements } else { elements * participants as u64 };
     let member = |index| Member {
         node: NodeId::new(&format!("n{index}")).unwrap(),
         address: ([127, 0, 0, 1], 1).into(),
@@ -25,6 +25,7 @@ fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: 
     let source = |rank: &usize| (ObjectId::new([b's', *rank as u8]).unwrap(), PutId(*rank as u64));
     let plan = |index: usize| Plan {
         target: ObjectId::new("target").unwrap(),
+        attempt: AttemptId { run: 1, number: 1 },
         put: PutId(1000),
         agreement: Agreement {
             kind,
@@ -39,10 +40,10 @@ fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: 
         frame_bytes: 5 * ELEMENT_BYTES,
         members: (0..ranks.len()).map(member).collect(),
         index,
-        ranks: if kind.is_of_parts() { ranks.to_vec() } else { Vec::new() },
+        ranks: if kind.properties().makes_target { Vec::new() } else { ranks.to_vec() },
         sources: ranks[index].iter().map(source).collect(),
         timeout: Duration::from_secs(1),
-        account: String::new(),
+        explanation: String::new(),
     };
     (0..ranks.len()).map(plan).collect()
 }
@@ -207,7 +208,7 @@ impl World {
                 }
                 continue;
             }
-            for rank in 0..if plan.is_of_parts() { ranks } else { 0 } {
+            for rank in 0..if plan.properties().makes_target { 0 } else { ranks } {
                 let is_own = member.ranks.contains(&rank);
                 let expected = match plan.agreement.kind {
                     Collective::ReduceScatter if is_own => all,
@@ -216,7 +217,7 @@ impl World {
                 };
                 assert_eq!(memory[rank * part..(rank + 1) * part], vec![Some(expected); part]);
             }
-            if !plan.is_of_parts() {
+            if plan.properties().makes_target {
                 assert_eq!(*memory, vec![Some(all); size]);
                 assert_eq!(progress.final_bytes(), plan.size_bytes);
             }

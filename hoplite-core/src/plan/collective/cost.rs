@@ -37,7 +37,7 @@ pub enum SchedulePreference {
     Hierarchical,
 }
 
-/// What a session is to do.
+/// The task of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrangement {
     /// For each rank, which of the members has it.
@@ -48,7 +48,7 @@ pub struct Arrangement {
     pub remark: String,
 }
 
-/// Returns the length of the frames of a session.
+/// Returns the length of the frames of an attempt.
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);

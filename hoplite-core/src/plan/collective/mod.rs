@@ -1,6 +1,6 @@
-//! What each member of a collective gives to whom and takes from whom.
+//! The programs of the members of a collective: the ranges that each gives to and takes from each other one.
 //!
-//! A collective that runs as a *session* has a roster of members, in the order of their ranks, and a [`Program`] for each of
+//! A collective that runs in an *attempt* has members, in the order of their ranks, and a [`Program`] for each of
 //! them: steps that give a range of the data to one member, or take one from another and combine it with what is there, or
 //! replace that. Each member makes its own from the [`Schedule`], so that only the schedule travels. Whoever runs programs
 //! need not know which schedule they are of.

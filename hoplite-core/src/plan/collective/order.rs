@@ -1,4 +1,4 @@
-//! In which order the members of a session stand, by the groups that they are in.
+//! The order of the members of an attempt, by their groups.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -6,13 +6,13 @@ use std::ops::Range;
 
 use super::program::{Program, Step, Taking};
 
-/// Most members of a session: a plan that names more does not fit in a frame.
+/// Most members of an attempt: a plan that names more does not fit in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
 /// Where ranges may begin: a cache line, which holds a whole number of elements of any type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
-/// How the members of a session exchange data.
+/// The way in which the members of an attempt exchange data.
 ///
 /// The rank of a member is written in mixed radix, one digit for each stage. In each stage, those that differ only in that digit
 /// are a ring: they divide what they have between them, and each ends up with the combination of one part. Then the stages
@@ -45,7 +45,7 @@ impl Schedule {
     }
 
     /// A ring in each stage; the first is among members whose ranks are next to each other. `None` if the product of the
-    /// sizes of the rings is not the number of members, or less of which it is at least half; or if there is no such session.
+    /// sizes of the rings is not the number of members, or less of which it is at least half; or if there is no such attempt.
     pub fn hierarchical(members: usize, radices: &[usize]) -> Option<Self> {
         if !(1..=MAX_MEMBERS).contains(&members) || radices.iter().any(|radix| *radix < 2 && members > 1) {
             return None;

@@ -14,11 +14,11 @@ use hoplite_proto::v1;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 
+use super::super::collective::MemberHost;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::{Awaited, Until};
 use super::super::server::{Ending, Server, end_message};
 use super::super::serving::{HopHost, ServeSource};
-use super::super::session::MemberHost;
 use super::echo::Echo;
 use super::train;
 

@@ -88,7 +88,13 @@ impl MemberHost for Shelf {
         Enlisted::new(reports, |_| {}, || {})
     }
 
-    fn deny(self: &Arc<Self>, _target: ObjectId, _put: Option<PutId>, _error: hoplite_core::Error) {}
+    fn reject(
+        self: &Arc<Self>,
+        _target: ObjectId,
+        _attempt: hoplite_core::collective::AttemptId,
+        _error: hoplite_core::Error,
+    ) {
+    }
 
     fn how_made(&self, _target: &ObjectId) -> Option<hoplite_core::node::ReduceRecord> {
         None

@@ -1,9 +1,9 @@
-//! The taking end of the streams between members, and a member's part of a session as a whole.
+//! The taking end of the streams between members, and a member's part of an attempt as a whole.
 
 use futures::future::try_join_all;
 use hoplite_core::collective::{BadBlock, Block, Break, Member, Resumes};
 use hoplite_core::node::CombineOutcome;
-use hoplite_core::plan::collective::{Collective, Taking};
+use hoplite_core::plan::collective::Taking;
 use hoplite_core::plan::link::RateSample;
 use hoplite_core::shard::PullOutcome;
 use hoplite_daemon::warn_repeated;
@@ -76,7 +76,7 @@ impl Puller {
         let outcome = match taken {
             Some(Ok(())) => {
                 let plan = exchange.plan();
-                if plan.is_of_parts() && !plan.agreement.kind.ends_together() {
+                if !plan.properties().awaits_commit {
                     // The end of the last part too.
                     target.advance(target.size_bytes());
                 }
@@ -98,8 +98,7 @@ impl Puller {
         let fold = async { exchange.fold(target).await.map_err(|_| (own, PullOutcome::SenderHasNoCopy)) };
         let givers = exchange.givers();
         let plan = exchange.plan();
-        let is_paired = plan.agreement.kind == Collective::AllToAll;
-        let turns = is_paired.then(|| Semaphore::new(1));
+        let turns = plan.properties().is_paired.then(|| Semaphore::new(1));
         let takes = givers.into_iter().map(async |from| {
             if from == own {
                 let copied = exchange.copy_own(target).await;
@@ -133,7 +132,7 @@ impl Puller {
             };
             let taken_bytes = exchange.stream_from(from).position_bytes();
             let (id, node) = (&exchange.plan().target, &member.node);
-            warn_repeated!(%id, peer = %node, %error, taken_bytes, "a stream of a session broke");
+            warn_repeated!(%id, peer = %node, %error, taken_bytes, "a stream of an attempt broke");
             match resumes.broke(self.now(), taken_bytes, error.cause()) {
                 Some(pause) => sleep(pause).await,
                 None => return Err(self.outcome_of(exchange, member, error)),

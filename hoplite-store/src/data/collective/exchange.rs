@@ -1,6 +1,6 @@
-//! A member's part of a session, as its streams share it: how far it is, and those who wait for that.
+//! A member's part of an attempt, which its streams share: its progress, and the streams that wait for that.
 //!
-//! Partial results live in the target. What may be done, and when, `hoplite_core::collective::Progress` says.
+//! Partial results live in the target. `hoplite_core::collective::Progress` decides which block may be sent or combined next.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -18,7 +18,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use super::super::combine::{PIECE_BYTES, STEP_BYTES};
 use crate::copies::LiveCopy;
 
-/// One member's part of a session, shared by its streams.
+/// One member's part of an attempt, shared by its streams.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     plan: Box<Plan>,
@@ -83,7 +83,7 @@ impl Exchange {
 
     /// Waits until all have been given what they need, or `cancel`; then nobody reads the sources any more.
     pub(super) async fn finish(&self, cancel: &CancellationToken) {
-        if self.plan.agreement.kind.ends_together() {
+        if self.plan.properties().ends_together() {
             // The coordinator hears when all have theirs. Until then what was lost on its way can be given again.
             cancel.cancelled().await;
         } else {

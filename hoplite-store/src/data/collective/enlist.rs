@@ -1,16 +1,16 @@
 //! The coordinator's side of its connection to a member.
 
 use bytes::Bytes;
-use hoplite_core::collective::{Failure, Plan, Report, Word};
+use hoplite_core::collective::{AttemptId, Decision, Failure, Plan, Report};
 use hoplite_core::error::Error;
-use hoplite_core::id::{ObjectId, PutId};
+use hoplite_core::id::ObjectId;
 use hoplite_core::node::Position;
 use hoplite_core::peer::RELEASE_TIMEOUT;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::warn_repeated;
 use hoplite_proto::data::frame::Kind;
 use hoplite_proto::data::{
-    decode_known, decode_position, decode_report, encode_deny, encode_plan, encode_stop,
+    decode_known, decode_position, decode_report, encode_plan, encode_reject, encode_stop,
 };
 use hoplite_proto::{trace, v1};
 use tokio::sync::mpsc;
@@ -24,23 +24,23 @@ use super::super::pool::Peer;
 use super::super::pull::Puller;
 
 /// What a coordinator says to a member: at most `Commit`, and then nothing, or `Stop`. It is over when the sender is gone.
-pub(crate) type Words = mpsc::Receiver<Word>;
+pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
-    /// Has the member that `plan` is for take part in a session, because of the span `trace`, until `words` end, and calls
+    /// Has the member that `plan` is for take part in an attempt, because of the span `trace`, until `decisions` end, and calls
     /// `report` with what it says.
     ///
     /// Dropping the future closes the connection, which ends its membership too.
     pub(crate) async fn enlist(
         &self,
         plan: &Plan,
-        mut words: Words,
+        mut decisions: Decisions,
         trace: Option<TraceContext>,
         report: &(dyn Fn(Report) + Send + Sync),
     ) {
-        if let Err(error) = self.try_enlist(plan, &mut words, trace, report).await {
+        if let Err(error) = self.try_enlist(plan, &mut decisions, trace, report).await {
             let member = &plan.members[plan.index].node;
-            warn_repeated!(id = %plan.target, %member, %error, "a member of a session cannot be reached");
+            warn_repeated!(id = %plan.target, %member, %error, "a member of an attempt cannot be reached");
             if matches!(&error, CallError::Connection(error) if error.is_malformed()) {
                 count(&self.metrics.corrupt_frames, 1);
             }
@@ -48,12 +48,13 @@ impl Puller {
         }
     }
 
-    /// Tells a store that there will be no target, for this reason. If it cannot be told, those who wait there find out by
-    /// themselves.
-    pub(crate) async fn deny(&self, peer: &Peer, target: &ObjectId, put: Option<PutId>, reason: &Error) {
+    /// Tells a store that an attempt will not make its target, for this reason. Participants of a store that cannot be told find
+    /// out by themselves.
+    pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
         let told = async {
             let mut call =
-                Call::begin(self, peer.clone(), Kind::Deny, &encode_deny(target, put, reason)).await?;
+                Call::begin(self, peer.clone(), Kind::Reject, &encode_reject(target, attempt, reason))
+                    .await?;
             let header = call.read_header().await?;
             call.connection().read_control::<v1::End>(&header).await?;
             call.finish();
@@ -104,7 +105,7 @@ impl Puller {
     async fn try_enlist(
         &self,
         plan: &Plan,
-        words: &mut Words,
+        decisions: &mut Decisions,
         trace: Option<TraceContext>,
         report: &(dyn Fn(Report) + Send + Sync),
     ) -> Result<(), CallError> {
@@ -118,18 +119,18 @@ impl Puller {
         let first = async {
             tokio::select! {
                 header = call.read_header() => header.map(Until::Frame),
-                word = words.recv() => Ok(Until::Done(word)),
+                decision = decisions.recv() => Ok(Until::Done(decision)),
             }
         };
         let mut next = match timeout(interval, first).await {
             Ok(first) => first?,
-            Err(_) => keepalive.until(call.connection(), words.recv()).await?,
+            Err(_) => keepalive.until(call.connection(), decisions.recv()).await?,
         };
         loop {
             let connection = call.connection();
             match next {
-                Until::Done(Some(Word::Commit)) => connection.write_control(Kind::Commit, &()).await?,
-                Until::Done(Some(Word::Stop(reason))) => {
+                Until::Done(Some(Decision::Commit)) => connection.write_control(Kind::Commit, &()).await?,
+                Until::Done(Some(Decision::Stop(reason))) => {
                     connection.write_control(Kind::Stop, &encode_stop(&reason)).await?;
                     confirmed(connection).await?;
                     break;
@@ -153,7 +154,7 @@ impl Puller {
                     kind => return Err(ConnectionError::Unexpected(kind).into()),
                 },
             }
-            next = keepalive.until(call.connection(), words.recv()).await?;
+            next = keepalive.until(call.connection(), decisions.recv()).await?;
         }
         call.finish();
         Ok(())

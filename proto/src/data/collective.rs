@@ -1,14 +1,15 @@
-//! What coordinator and members of a session say to each other, and what members ask of each other.
+//! The messages between the coordinator and the members of an attempt, and between members.
 
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Failure, MAX_ACCOUNT_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member, Plan, Report, Word,
+    AttemptId, Decision, Failure, MAX_EXPLANATION_BYTES, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER,
+    Member, Plan, Report,
 };
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{Position, ReduceRecord};
-use hoplite_core::plan::collective::{Collective, MAX_MEMBERS, Schedule};
+use hoplite_core::plan::collective::{MAX_MEMBERS, Schedule};
 use hoplite_core::text::is_plain;
 
 use super::frame::MAX_BLOCK_BYTES;
@@ -22,7 +23,7 @@ use crate::{error, metadata, v1};
 /// Asks a member for what its program gives to another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
-    /// The target of the session.
+    /// The target of the attempt.
     pub target: ObjectId,
     /// Its put.
     pub put: PutId,
@@ -66,6 +67,7 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     let source = |(id, put): &(ObjectId, PutId)| v1::MemberSource { id: encode_id(id), put: put.0 };
     v1::Enlist {
         target: encode_id(&plan.target),
+        attempt: Some(encode_attempt(plan.attempt)),
         put: plan.put.0,
         agreement: Some(encode_agreement(&plan.agreement)),
         size_bytes: plan.size_bytes,
@@ -76,26 +78,26 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
         index: encode_index(plan.index),
         sources: plan.sources.iter().map(source).collect(),
         timeout_ms: encode_timeout(plan.timeout),
-        account: plan.account.clone(),
+        account: plan.explanation.clone(),
         ..Default::default()
     }
 }
 
 /// Checks a plan that a coordinator asks for: there is such a schedule, the operation is defined for the elements, of which the
-/// size is a whole number, frames are as long as blocks may be, each part is at one member, and the account can be shown as it is.
+/// size is a whole number, frames are as long as blocks may be, each part is at one member, and the explanation can be shown as it is.
 ///
 /// # Errors
 /// What is wrong with it.
 pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
-    check_count("members of a session", enlist.members.len(), MAX_MEMBERS)?;
+    check_count("members of an attempt", enlist.members.len(), MAX_MEMBERS)?;
     check_count("sources of a member", enlist.sources.len(), MAX_SOURCES_PER_MEMBER)?;
     check_count("stages of a schedule", enlist.radices.len(), MAX_MEMBERS)?;
-    check_count("bytes of the account of a plan", enlist.account.len(), MAX_ACCOUNT_BYTES)?;
+    check_count("bytes of the explanation of a plan", enlist.account.len(), MAX_EXPLANATION_BYTES)?;
     if !is_plain(&enlist.account) {
-        return Err(malformed("an account with control characters"));
+        return Err(malformed("an explanation with control characters"));
     }
     if enlist.sources.is_empty() || enlist.members.len() < 2 {
-        return Err(malformed("a session without members, or a member without sources"));
+        return Err(malformed("an attempt without members, or a member without sources"));
     }
     let radices = enlist.radices.iter().map(|radix| decode_index(*radix, MAX_MEMBERS + 1));
     let schedule = Schedule::hierarchical(enlist.members.len(), &radices.collect::<Result<Vec<_>>>()?);
@@ -103,26 +105,26 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     let (size_bytes, frame_bytes) = (enlist.size_bytes, enlist.frame_bytes);
     let metadata = metadata::decode(enlist.metadata, size_bytes)?;
     let agreement = decode_agreement(enlist.agreement, Plane::Data)?;
-    let element_bytes = metadata.dtype.size_bytes();
-    if agreement.kind.is_combined() && !agreement.op.is_defined_for(metadata.dtype)
+    let (kind, element_bytes) = (agreement.kind.properties(), metadata.dtype.size_bytes());
+    if kind.combines && !agreement.op.is_defined_for(metadata.dtype)
         || !size_bytes.is_multiple_of(element_bytes)
     {
         return Err(malformed("an operation that the elements do not have"));
     }
     if !(1..=u64::from(MAX_BLOCK_BYTES)).contains(&frame_bytes) || !frame_bytes.is_multiple_of(element_bytes)
     {
-        return Err(malformed("frames that are no blocks"));
+        return Err(malformed("frames whose size is zero, too large, or not a whole number of elements"));
     }
     let index = decode_index(enlist.index, enlist.members.len())?;
-    let ranks = if agreement.kind.is_of_parts() {
-        decode_ranks(&enlist.members, agreement.participants, size_bytes / element_bytes)?
-    } else {
+    let ranks = if kind.makes_target {
         Vec::new()
+    } else {
+        decode_ranks(&enlist.members, agreement.participants, size_bytes / element_bytes)?
     };
     if ranks.get(index).is_some_and(|ranks| ranks.len() != enlist.sources.len()) {
         return Err(malformed("a member whose sources are not those of its ranks"));
     }
-    if agreement.kind == Collective::AllToAll {
+    if kind.is_paired {
         let (own, all) = (enlist.sources.len(), agreement.participants as usize);
         check_count("parts that a member gets", own * all.saturating_sub(1), MAX_PAIRS_PER_MEMBER)?;
         if size_bytes.checked_mul(own as u64).is_none() {
@@ -137,6 +139,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     let sources = enlist.sources.into_iter();
     Ok(Plan {
         target: ObjectId::new(&enlist.target)?,
+        attempt: decode_attempt(enlist.attempt)?,
         put: PutId(enlist.put),
         agreement,
         size_bytes,
@@ -150,7 +153,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
             .map(|source| Ok((ObjectId::new(&source.id)?, PutId(source.put))))
             .collect::<Result<_>>()?,
         timeout: decode_timeout(enlist.timeout_ms),
-        account: enlist.account,
+        explanation: enlist.account,
     })
 }
 
@@ -201,7 +204,7 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
     })
 }
 
-/// How a member of a session of so many ended that was not released.
+/// Checks the end of a member, of so many, that was not released.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is no end of such a member.
@@ -219,32 +222,43 @@ pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     Ok(Report::Failed(failure))
 }
 
-/// The wire form of the word that gives a session up.
+/// The wire form of the decision that aborts an attempt.
 pub fn encode_stop(reason: &Error) -> v1::Stop {
     v1::Stop { error: Some(error::encode(reason)) }
 }
 
-/// The word that gives a session up.
+/// Checks the decision that aborts an attempt.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it does not say why.
-pub fn decode_stop(stop: v1::Stop) -> Result<Word> {
-    let reason = stop.error.ok_or(malformed("a session that is given up for no reason"))?;
-    Ok(Word::Stop(error::decode(reason, Plane::Data)))
+pub fn decode_stop(stop: v1::Stop) -> Result<Decision> {
+    let reason = stop.error.ok_or(malformed("an attempt that is aborted for no reason"))?;
+    Ok(Decision::Stop(error::decode(reason, Plane::Data)))
 }
 
-/// The wire form of the news that there will be no target, for this reason.
-pub fn encode_deny(target: &ObjectId, put: Option<PutId>, reason: &Error) -> v1::Deny {
-    v1::Deny { target: encode_id(target), error: Some(error::encode(reason)), put: put.map(|put| put.0) }
+/// The wire form of the message that an attempt will not make its target, for this reason.
+pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v1::Reject {
+    let (target, attempt) = (encode_id(target), encode_attempt(attempt));
+    v1::Reject { target, error: Some(error::encode(reason)), attempt: Some(attempt) }
 }
 
-/// Which target there will not be, which session that was to make it, and why.
+/// Returns the target, the attempt that will not make it, and the reason.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it does not say so.
-pub fn decode_deny(deny: v1::Deny) -> Result<(ObjectId, Option<PutId>, Error)> {
-    let reason = deny.error.ok_or(malformed("a target that is denied for no reason"))?;
-    Ok((ObjectId::new(&deny.target)?, deny.put.map(PutId), error::decode(reason, Plane::Data)))
+/// [`Error::Malformed`] if one of them is missing.
+pub fn decode_reject(reject: v1::Reject) -> Result<(ObjectId, AttemptId, Error)> {
+    let reason = reject.error.ok_or(malformed("a target that is rejected for no reason"))?;
+    let attempt = decode_attempt(reject.attempt)?;
+    Ok((ObjectId::new(&reject.target)?, attempt, error::decode(reason, Plane::Data)))
+}
+
+fn encode_attempt(AttemptId { run, number }: AttemptId) -> v1::AttemptId {
+    v1::AttemptId { run, number }
+}
+
+fn decode_attempt(attempt: Option<v1::AttemptId>) -> Result<AttemptId> {
+    let v1::AttemptId { run, number } = attempt.ok_or(malformed("a message of no attempt"))?;
+    Ok(AttemptId { run, number })
 }
 
 /// The wire form of how far a member is.
@@ -255,7 +269,7 @@ pub fn encode_position(position: Position) -> v1::MemberPosition {
 }
 
 /// How far the member with this index, of so many, says that it is; checked so that it can be shown. `None` if it has no part in
-/// the session.
+/// the attempt.
 ///
 /// # Errors
 /// [`Error::Malformed`] if it is another one, or says what cannot be shown.
@@ -265,7 +279,7 @@ pub fn decode_position(position: v1::Position, member: usize, members: usize) ->
     if (position.member, position.members) != (encode_index(member), encode_index(members)) {
         return Err(malformed("the position of another member"));
     }
-    check_count("bytes of a position", stage.len(), MAX_ACCOUNT_BYTES)?;
+    check_count("bytes of a position", stage.len(), MAX_EXPLANATION_BYTES)?;
     if !is_plain(&stage) || final_bytes > size_bytes {
         return Err(malformed("a position that cannot be"));
     }
@@ -354,10 +368,18 @@ mod tests {
         }
 
         #[test]
+        fn rejections_round_trip(plan in arbitrary::plan()) {
+            let error = Error::ObjectLost { id: plan.target.clone() };
+            let reject = encode_reject(&plan.target, plan.attempt, &error);
+            prop_assert_eq!(decode_reject(reject), Ok((plan.target, plan.attempt, error)));
+        }
+
+        #[test]
         fn arbitrary_bytes_never_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let _ = v1::Enlist::decode(&bytes[..]).map(decode_plan);
             let _ = v1::Take::decode(&bytes[..]).map(decode_take);
             let _ = v1::Stop::decode(&bytes[..]).map(decode_stop);
+            let _ = v1::Reject::decode(&bytes[..]).map(decode_reject);
             let _ = v1::End::decode(&bytes[..]).map(|end| decode_report(end, 2));
             let _ = v1::Position::decode(&bytes[..]).map(decode_known);
         }
@@ -394,6 +416,7 @@ mod tests {
         let node = |index| format!("{index:063}");
         v1::Enlist {
             target: vec![7; 255].into(),
+            attempt: Some(v1::AttemptId { run: u64::MAX, number: u64::MAX }),
             put: u64::MAX,
             agreement: Some(v1::Agreement {
                 op: 1,
@@ -422,7 +445,7 @@ mod tests {
             sources: vec![v1::MemberSource { id: vec![8; 255].into(), put: u64::MAX }; sources],
             timeout_ms: 2000,
             trace: vec![7; 25].into(),
-            account: "x".repeat(MAX_ACCOUNT_BYTES),
+            account: "x".repeat(MAX_EXPLANATION_BYTES),
         }
     }
 
@@ -461,6 +484,7 @@ mod tests {
             assert!(decode_plan(v1::Enlist { account: disturbing.to_owned(), ..enlist(4, 1) }).is_err());
         }
         assert!(!refused(|plan| plan.account = "3.2\u{b5}s".to_owned()));
+        assert!(refused(|plan| plan.attempt = None));
         assert!(refused(|plan| plan.agreement = None));
         assert!(refused(|plan| plan.target.clear()));
         assert!(refused(|plan| plan.agreement.as_mut().unwrap().collective = 0));
@@ -482,5 +506,10 @@ mod tests {
         assert!(refused_parts(u32::MAX, |_| {}));
         assert!(decode_take(v1::Take { target: vec![1].into(), index: 256, ..Default::default() }).is_err());
         assert!(decode_stop(v1::Stop { error: None }).is_err());
+        let target = ObjectId::new("t").unwrap();
+        let (attempt, lost) = (AttemptId { run: 1, number: 2 }, Error::ObjectLost { id: target.clone() });
+        let whole = encode_reject(&target, attempt, &lost);
+        assert!(decode_reject(v1::Reject { attempt: None, ..whole.clone() }).is_err());
+        assert!(decode_reject(v1::Reject { error: None, ..whole }).is_err());
     }
 }

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use hoplite_core::collective::{Plan, Report, Word};
+use hoplite_core::collective::{AttemptId, Decision, Plan, Report};
 use hoplite_core::error::Error;
-use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::ReduceRecord;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::warn_repeated;
@@ -18,13 +18,13 @@ use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::server::Server;
 use super::super::serving::{HopHost, ServeSource};
 
-/// Takes part in sessions for coordinators.
+/// Takes part in attempts for coordinators.
 pub(crate) trait MemberHost: Send + Sync + 'static {
     /// Becomes a member, because of the span `trace`, until what is returned is dropped.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
-    /// There will be no such target, which the session `put` was to make if one was open.
-    fn deny(self: &Arc<Self>, target: ObjectId, put: Option<PutId>, error: Error);
+    /// An attempt will not make its target.
+    fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
 
     /// What this store knows of how a target is or was made.
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
@@ -34,7 +34,7 @@ pub(crate) trait MemberHost: Send + Sync + 'static {
 pub(crate) struct Enlisted {
     /// How it goes: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
-    tell: Box<dyn Fn(Word) + Send + Sync>,
+    tell: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
@@ -46,7 +46,7 @@ impl Enlisted {
     /// `leave` is called.
     pub(crate) fn new(
         reports: mpsc::Receiver<Report>,
-        tell: impl Fn(Word) + Send + Sync + 'static,
+        tell: impl Fn(Decision) + Send + Sync + 'static,
         leave: impl FnOnce() + Send + Sync + 'static,
     ) -> Self {
         Self { reports, tell: Box::new(tell), leave: Some(Box::new(leave)) }
@@ -62,7 +62,7 @@ impl Drop for Enlisted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in a session until the coordinator has no more need, or it fails. If the coordinator is gone, or is silent for
+    /// Takes part in an attempt until the coordinator has no more need, or it fails. If the coordinator is gone, or is silent for
     /// too long, it ends too.
     pub(in super::super) async fn host_member(
         &self,
@@ -73,15 +73,15 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let trace = trace::decode(&enlist.trace);
         let plan = Box::new(decode_plan(enlist)?);
         let (target, put) = (plan.target.clone(), plan.put);
-        tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins a session");
+        tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
         // Before the answer, so that a coordinator which has it finds the member gone.
         drop(enlisted);
         match &ended {
-            Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left a session"),
+            Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),
             Err(error) => {
-                warn_repeated!(%target, %put, %coordinator, %error, "a session lost its coordinator");
+                warn_repeated!(%target, %put, %coordinator, %error, "an attempt lost its coordinator");
             }
         }
         connection.write_control(Kind::End, &ended?).await
@@ -107,7 +107,7 @@ async fn attend(
                 Kind::Keepalive => connection.read_control::<()>(&header).await?,
                 Kind::Commit => {
                     connection.read_control::<()>(&header).await?;
-                    (enlisted.tell)(Word::Commit);
+                    (enlisted.tell)(Decision::Commit);
                 }
                 Kind::Stop => {
                     let stop = connection.read_control::<v1::Stop>(&header).await?;

@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use hoplite_core::collective::{Agreement, CollectiveEffect, CollectiveEvent, Failure, Report, Word};
+use hoplite_core::collective::{
+    Agreement, AttemptId, CollectiveEffect, CollectiveEvent, Decision, Failure, Report,
+};
 use hoplite_core::node::*;
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::ReduceOp;
@@ -14,13 +16,9 @@ use crate::harness::*;
 use crate::members::*;
 use crate::reducing::*;
 
-fn deny(h: &mut Harness, error: &Error) {
-    collective(h, CollectiveEvent::Denied { target: id("t"), put: None, error: error.clone() });
-}
-
-/// The coordinator of the session [`PUT`] gives it up.
-fn deny_session(h: &mut Harness, error: &Error) {
-    collective(h, CollectiveEvent::Denied { target: id("t"), put: Some(PUT), error: error.clone() });
+/// The coordinator elsewhere says that one of its attempts will not make the target.
+fn reject(h: &mut Harness, attempt: AttemptId, error: &Error) {
+    collective(h, CollectiveEvent::Rejected { target: id("t"), attempt, error: error.clone() });
 }
 
 fn lost() -> Error {
@@ -42,7 +40,7 @@ fn disagreement() -> Error {
 #[test]
 fn who_comes_after_a_disagreement_is_told_of_it() {
     let mut h = Harness::new();
-    deny(&mut h, &disagreement());
+    reject(&mut h, attempt(1), &disagreement());
     let late = join(&mut h);
     h.pass(Duration::from_secs(9));
     h.assert_waits(late);
@@ -58,13 +56,15 @@ fn who_comes_after_a_disagreement_is_told_of_it() {
 #[test]
 fn who_comes_when_a_disagreement_is_almost_forgotten_waits_for_another_attempt() {
     let mut h = Harness::new();
-    deny(&mut h, &disagreement());
+    reject(&mut h, attempt(1), &disagreement());
     h.pass(Duration::from_millis(9_999));
     let late = join(&mut h);
     h.pass(Duration::from_millis(1_999));
     h.assert_waits(late);
     // Those of other targets do not make it forget.
-    collective(&mut h, CollectiveEvent::Denied { target: id("u"), put: None, error: disagreement() });
+    let of_another =
+        CollectiveEvent::Rejected { target: id("u"), attempt: attempt(2), error: disagreement() };
+    collective(&mut h, of_another);
     h.pass(Duration::from_millis(2));
     assert_eq!(h.error(late), disagreement());
 }
@@ -73,7 +73,7 @@ fn who_comes_when_a_disagreement_is_almost_forgotten_waits_for_another_attempt()
 fn another_attempt_that_begins_in_time_is_joined_after_a_disagreement() {
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);
-    deny(&mut h, &disagreement());
+    reject(&mut h, attempt(1), &disagreement());
     let late = join(&mut h);
     ask(&mut h, a.put);
     let combine = exchange(&mut h);
@@ -86,7 +86,7 @@ fn another_attempt_that_begins_in_time_is_joined_after_a_disagreement() {
 #[test]
 fn who_comes_after_a_loss_waits_for_another_attempt() {
     let mut h = Harness::new();
-    deny(&mut h, &lost());
+    reject(&mut h, attempt(1), &lost());
     let late = join(&mut h);
     h.pass(Duration::from_secs(11));
     h.assert_waits(late);
@@ -104,17 +104,17 @@ fn disagree(h: &mut Harness) -> Error {
     h.tell(other);
     let error = h.error(call);
     assert!(matches!(error, Error::TypeMismatch { .. }), "{error}");
-    assert_eq!(denied(h), [("n1".to_owned(), error.clone()), ("n2".to_owned(), error.clone())]);
+    assert_eq!(rejected(h), [("n1".to_owned(), error.clone()), ("n2".to_owned(), error.clone())]);
     error
 }
 
 /// Which nodes were told since the last look that there will be no target, and why.
-fn denied(h: &mut Harness) -> Vec<(String, Error)> {
-    let denied = performed(h).into_iter().filter_map(|effect| match effect {
-        CollectiveEffect::Deny { node, error, .. } => Some((node.to_string(), error)),
+fn rejected(h: &mut Harness) -> Vec<(String, Error)> {
+    let rejected = performed(h).into_iter().filter_map(|effect| match effect {
+        CollectiveEffect::Reject { node, error, .. } => Some((node.to_string(), error)),
         _ => None,
     });
-    denied.collect()
+    rejected.collect()
 }
 
 #[test]
@@ -122,9 +122,9 @@ fn a_rank_whose_source_comes_after_a_disagreement_is_told_of_it() {
     let mut h = Harness::new();
     let error = disagree(&mut h);
     h.ready("c", 3, "n3");
-    assert_eq!(denied(&mut h), [("n3".to_owned(), error)]);
+    assert_eq!(rejected(&mut h), [("n3".to_owned(), error)]);
     h.ready("c", 3, "n4");
-    assert_eq!(denied(&mut h), []);
+    assert_eq!(rejected(&mut h), []);
     assert!(h.subscriptions.is_empty());
 }
 
@@ -135,11 +135,11 @@ fn a_rank_whose_source_comes_too_late_or_for_another_attempt_is_told_nothing() {
     h.pass(Duration::from_secs(11));
     assert!(h.subscriptions.is_empty());
     h.ready("c", 3, "n3");
-    assert_eq!(denied(&mut h), []);
+    assert_eq!(rejected(&mut h), []);
     disagree(&mut h);
     let again = h.request(A, Request::Reduce(reduce("t", &["d"])));
     h.ready("c", 3, "n3");
-    assert_eq!(denied(&mut h), []);
+    assert_eq!(rejected(&mut h), []);
     h.assert_waits(again);
 }
 
@@ -187,7 +187,7 @@ fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
     // One that was missing when the general path began.
     h.ready("b", 2, "n2");
     h.event(Event::Request { client, call: CallId(999), request: Request::Cancel { call } });
-    assert_eq!(denied(&mut h), [("n1".to_owned(), lost()), ("n2".to_owned(), lost())]);
+    assert_eq!(rejected(&mut h), [("n1".to_owned(), lost()), ("n2".to_owned(), lost())]);
     // What is made under that id later is none of it.
     h.put_f32("d", SIZE);
     let later = h.reduce("t", &["d"]);
@@ -200,38 +200,38 @@ fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
 fn who_has_joined_again_does_not_fail_when_the_same_is_said_twice() {
     let mut h = Harness::new();
     let first = join(&mut h);
-    deny(&mut h, &disagreement());
+    reject(&mut h, attempt(1), &disagreement());
     assert_eq!(h.error(first), disagreement());
     let again = join(&mut h);
-    deny(&mut h, &disagreement());
+    reject(&mut h, attempt(1), &disagreement());
     h.assert_waits(again);
     let other = Error::TypeMismatch { id: id("t"), reason: "min, not sum".into() };
-    deny(&mut h, &other);
+    reject(&mut h, attempt(2), &other);
     assert_eq!(h.error(again), other);
 }
 
 #[test]
 fn the_end_of_a_session_is_no_word_about_the_next_attempt() {
-    for is_denied_first in [false, true] {
+    for is_rejected_first in [false, true] {
         let mut h = Harness::new();
         let a = h.put_f32("a", SIZE);
         ask(&mut h, a.put);
         let combine = exchange(&mut h);
         let first = join(&mut h);
         let copy = h.view(first).copy;
-        let say = |h: &mut Harness, is_denied: bool| {
-            if is_denied { deny_session(h, &lost()) } else { tell(h, Word::Stop(lost())) }
+        let say = |h: &mut Harness, is_rejected: bool| {
+            if is_rejected { reject(h, ATTEMPT, &lost()) } else { tell(h, Decision::Stop(lost())) }
         };
-        say(&mut h, is_denied_first);
+        say(&mut h, is_rejected_first);
         assert!(h.effects.contains(&Effect::CopyFailed { copy, error: lost() }), "its reader is told");
         let again = join(&mut h);
-        say(&mut h, !is_denied_first);
+        say(&mut h, !is_rejected_first);
         leave(&mut h);
         end(&mut h, combine, CombineOutcome::Cancelled);
         h.assert_waits(again);
-        deny_session(&mut h, &lost());
+        reject(&mut h, ATTEMPT, &lost());
         h.assert_waits(again);
-        deny(&mut h, &lost());
+        reject(&mut h, attempt(ATTEMPT.number + 1), &lost());
         assert_eq!(h.error(again), lost());
     }
 }
@@ -240,12 +240,12 @@ fn the_end_of_a_session_is_no_word_about_the_next_attempt() {
 fn a_session_that_was_given_up_before_its_plan_came_is_not_begun() {
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);
-    deny_session(&mut h, &lost());
+    reject(&mut h, ATTEMPT, &lost());
     let again = join(&mut h);
     ask(&mut h, a.put);
     let refused = Failure::Refused(Error::Superseded { id: id("t") });
     assert_eq!(performed(&mut h), [report(Report::Failed(refused))]);
-    tell(&mut h, Word::Stop(lost()));
+    tell(&mut h, Decision::Stop(lost()));
     leave(&mut h);
     h.pass(Duration::from_secs(6));
     h.assert_waits(again);
@@ -262,10 +262,10 @@ fn a_target_that_is_deleted_when_it_is_decided_is_no_word_about_the_next_attempt
     ask(&mut h, a.put);
     let combine = exchange(&mut h);
     let deleted = Error::Deleted { id: id("t") };
-    tell(&mut h, Word::Commit);
-    tell(&mut h, Word::Stop(deleted.clone()));
+    tell(&mut h, Decision::Commit);
+    tell(&mut h, Decision::Stop(deleted.clone()));
     let again = join(&mut h);
-    deny_session(&mut h, &deleted);
+    reject(&mut h, ATTEMPT, &deleted);
     h.assert_waits(again);
     leave(&mut h);
     end(&mut h, combine, CombineOutcome::Cancelled);
@@ -284,35 +284,69 @@ fn who_waits_without_a_session_is_told_of_its_end_once() {
             assert_eq!(reports(&mut h), [Report::Failed(refused)]);
         }
         h.assert_waits(waiting);
-        deny_session(&mut h, &lost());
+        reject(&mut h, ATTEMPT, &lost());
         assert_eq!(h.error(waiting), lost());
         let again = join(&mut h);
         if has_failed {
-            tell(&mut h, Word::Stop(lost()));
+            tell(&mut h, Decision::Stop(lost()));
             leave(&mut h);
         }
-        deny_session(&mut h, &lost());
+        reject(&mut h, ATTEMPT, &lost());
         h.assert_waits(again);
     }
 }
 
 #[test]
-fn a_coordinator_names_the_session_that_it_gives_up() {
+fn a_coordinator_names_its_latest_attempt() {
     for falls_back in [false, true] {
         let mut h = Harness::new();
-        let (_, _, combine) = coordinate(&mut h);
+        let (_, _, combine, attempt) = coordinate_attempt(&mut h, Collective::Allreduce);
         if falls_back {
             let outcome = PullOutcome::SenderHasNoCopy;
             end(&mut h, combine, CombineOutcome::InputFailed { index: 1, outcome });
         }
         performed(&mut h);
         h.gone(A);
-        let denied = performed(&mut h).into_iter().find_map(|effect| match effect {
-            CollectiveEffect::Deny { put, error, .. } => Some((put.is_some(), error)),
+        let rejected = performed(&mut h).into_iter().find_map(|effect| match effect {
+            CollectiveEffect::Reject { attempt, error, .. } => Some((attempt, error)),
             _ => None,
         });
-        assert_eq!(denied, Some((!falls_back, lost())));
+        let (named, error) = rejected.expect("the other store is told");
+        assert_eq!((named.run, error), (attempt.run, lost()));
+        assert_eq!(named.number > attempt.number, falls_back, "the general path is another attempt");
+        assert!(named.includes(attempt));
     }
+}
+
+#[test]
+fn a_plan_of_an_older_attempt_is_refused() {
+    let mut h = Harness::new();
+    let a = h.put_f32("a", SIZE);
+    reject(&mut h, attempt(ATTEMPT.number + 1), &lost());
+    ask(&mut h, a.put);
+    let refused = Failure::Refused(Error::Superseded { id: id("t") });
+    assert_eq!(reports(&mut h), [Report::Failed(refused)]);
+    leave(&mut h);
+    // Another coordinator has numbers of its own.
+    let mut h = Harness::new();
+    let a = h.put_f32("a", SIZE);
+    reject(&mut h, AttemptId { run: 2, number: ATTEMPT.number + 1 }, &lost());
+    ask(&mut h, a.put);
+    let combine = exchange(&mut h);
+    leave(&mut h);
+    end(&mut h, combine, CombineOutcome::Cancelled);
+}
+
+#[test]
+fn a_rejection_of_an_older_attempt_is_no_word_about_a_newer_one() {
+    let mut h = Harness::new();
+    let (joined, combine) = asked_for_a_small_target(&mut h);
+    reject(&mut h, attempt(ATTEMPT.number - 1), &lost());
+    h.assert_waits(joined);
+    reject(&mut h, ATTEMPT, &lost());
+    assert_eq!(h.error(joined), lost());
+    leave(&mut h);
+    end(&mut h, combine, CombineOutcome::Cancelled);
 }
 
 #[test]

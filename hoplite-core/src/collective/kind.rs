@@ -1,0 +1,104 @@
+//! The kinds of collectives, and the properties in which they differ.
+
+use crate::vocabulary::agreement::Collective;
+
+/// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
+/// receives at once, so that any schedule of steps only adds latency.
+pub const MAX_STAR_BYTES: u64 = 64 << 10;
+/// Collectives of parts whose sources have no more bytes together are done by the participants alone, which get all sources. These are
+/// n(n-1) gets, so that an attempt pays off sooner: measured on 4, 8 and 16 hosts.
+const MAX_GOT_BYTES: u64 = 8 << 10;
+
+/// The properties of a kind of collective.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Properties {
+    /// `true` if all members make one object, the target. Otherwise members exchange parts in private copies, and the target only
+    /// says that the exchange is over.
+    pub makes_target: bool,
+    /// `true` if a member's copy is complete only after the coordinator's commit. Otherwise each member has its parts whatever
+    /// becomes of the others, and the coordinator commits when all have reported.
+    pub awaits_commit: bool,
+    /// `true` if elements are combined.
+    pub combines: bool,
+    /// `true` if the coordinator waits for the last source, however late it is. The general path would move more bytes over the last
+    /// node's link: an allreduce 2S instead of 2S(n-1)/n, and the last rank of an all-to-all gets all its parts there anyway.
+    pub awaits_sources: bool,
+    /// `true` if each source is divided into one part for each rank.
+    pub divides_sources: bool,
+    /// `true` if what is made is all sources, one after the other.
+    pub joins_sources: bool,
+    /// `true` if each pair of members exchanges parts of its own, so that one member, and few parts, are an exchange, too.
+    pub is_paired: bool,
+    /// The general path is faster for sources that have no more bytes together.
+    pub max_general_bytes: u64,
+}
+
+const ALLREDUCE: Properties = Properties {
+    makes_target: true,
+    awaits_commit: true,
+    combines: true,
+    awaits_sources: true,
+    divides_sources: false,
+    joins_sources: false,
+    is_paired: false,
+    max_general_bytes: MAX_STAR_BYTES,
+};
+const REDUCE_SCATTER: Properties = Properties {
+    makes_target: false,
+    awaits_commit: false,
+    awaits_sources: false,
+    divides_sources: true,
+    max_general_bytes: MAX_GOT_BYTES,
+    ..ALLREDUCE
+};
+const ALLGATHER: Properties =
+    Properties { combines: false, divides_sources: false, joins_sources: true, ..REDUCE_SCATTER };
+const ALL_TO_ALL: Properties = Properties {
+    makes_target: false,
+    awaits_commit: true,
+    combines: false,
+    awaits_sources: true,
+    divides_sources: true,
+    joins_sources: false,
+    is_paired: true,
+    // Otherwise each pair has an object of its own, whatever the size.
+    max_general_bytes: 0,
+};
+
+impl Properties {
+    /// Returns `true` if the members go on together, when all have their parts: the sources are of no use after that.
+    pub const fn ends_together(self) -> bool {
+        self.awaits_commit && !self.makes_target
+    }
+}
+
+impl Collective {
+    /// Returns the properties of this kind.
+    pub const fn properties(self) -> Properties {
+        match self {
+            Self::Allreduce => ALLREDUCE,
+            Self::ReduceScatter => REDUCE_SCATTER,
+            Self::Allgather => ALLGATHER,
+            Self::AllToAll => ALL_TO_ALL,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kinds_differ_as_their_definitions_say() {
+        for kind in
+            [Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll]
+        {
+            let properties = kind.properties();
+            assert_eq!(properties.makes_target, kind == Collective::Allreduce);
+            assert_eq!(properties.is_paired, kind == Collective::AllToAll);
+            assert_eq!(properties.joins_sources, kind == Collective::Allgather);
+            assert!(!properties.makes_target || properties.awaits_commit, "a target is committed");
+            assert_eq!(properties.awaits_commit, properties.awaits_sources, "{kind:?}");
+        }
+    }
+}

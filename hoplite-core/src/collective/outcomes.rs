@@ -1,0 +1,158 @@
+//! The attempts that are over for a store, whichever store coordinates them.
+//!
+//! A message of such an attempt, or of an older one of the same coordinator, changes nothing: a plan is refused, and a rejection was
+//! heard before.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::message::AttemptId;
+use crate::error::Error;
+use crate::id::{ObjectId, PutId};
+use crate::time::Time;
+
+/// The time for which a store tells participants of a rejection: far longer than a client takes to join again.
+pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
+/// The time for which a participant waits at least for another attempt after a disagreement: for ranks that try again at the same
+/// time, and a store that is busy.
+pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
+/// Most rejected attempts that a store remembers.
+pub(super) const MAX_REJECTIONS: usize = 256;
+/// Most attempts that a store remembers to have left: those of some seconds, in which others may ask for them.
+const MAX_LEFT: usize = 256;
+
+/// The latest attempts that are over for a store.
+#[derive(Debug, Default)]
+pub(super) struct Outcomes {
+    /// The attempts that this store has left as a member, oldest first.
+    left: VecDeque<(ObjectId, AttemptId, PutId)>,
+    /// The attempts whose participants were rejected, oldest first.
+    rejected: VecDeque<Rejection>,
+}
+
+#[derive(Debug)]
+struct Rejection {
+    target: ObjectId,
+    attempt: AttemptId,
+    at: Time,
+    /// `None` once another attempt has begun, for which the rejection does not hold.
+    error: Option<Error>,
+}
+
+impl Outcomes {
+    /// A member leaves an attempt.
+    pub(super) fn leave(&mut self, target: ObjectId, attempt: AttemptId, put: PutId) {
+        push(&mut self.left, MAX_LEFT, (target, attempt, put));
+    }
+
+    /// The participants of an attempt are rejected: with this error, if later ones are to be told. Returns `false` if they were
+    /// before, or those of a newer attempt were.
+    pub(super) fn reject(
+        &mut self,
+        now: Time,
+        target: &ObjectId,
+        attempt: AttemptId,
+        error: Option<&Error>,
+    ) -> bool {
+        let is_new = !self.is_rejected(target, attempt);
+        if is_new {
+            let rejection = Rejection { target: target.clone(), attempt, at: now, error: error.cloned() };
+            push(&mut self.rejected, MAX_REJECTIONS, rejection);
+        }
+        is_new
+    }
+
+    fn is_rejected(&self, target: &ObjectId, attempt: AttemptId) -> bool {
+        self.rejected.iter().any(|known| known.target == *target && known.attempt.includes(attempt))
+    }
+
+    /// Returns `true` if an attempt, or a newer one, is over for this store.
+    pub(super) fn is_over(&self, target: &ObjectId, attempt: AttemptId) -> bool {
+        let mut left = self.left.iter();
+        left.any(|(id, known, _)| id == target && known.includes(attempt))
+            || self.is_rejected(target, attempt)
+    }
+
+    /// Returns `true` if this store has left the attempt that makes `put`.
+    pub(super) fn has_left(&self, put: PutId) -> bool {
+        self.left.iter().any(|(_, _, known)| *known == put)
+    }
+
+    /// Returns the latest rejections of a target that participants are told of, the latest first.
+    fn told(&self, now: Time, target: &ObjectId) -> impl Iterator<Item = (Time, &Error)> {
+        let of_target = self.rejected.iter().rev().filter(move |known| known.target == *target);
+        let fresh = of_target.filter(move |known| now.since(known.at) <= REJECTION_TTL + MIN_ATTEMPT_TIMEOUT);
+        fresh.filter_map(|known| Some((known.at, known.error.as_ref()?)))
+    }
+
+    /// Returns the latest rejection of a target.
+    pub(super) fn rejection(&self, now: Time, target: &ObjectId) -> Option<&Error> {
+        self.told(now, target).next().map(|(_, error)| error)
+    }
+
+    /// Returns the latest disagreement about a target, and the time at which it is too old to tell participants that come then.
+    pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
+        let found = self.told(now, target).find(|(_, error)| is_disagreement(error));
+        found.map(|(at, error)| (at + REJECTION_TTL, error))
+    }
+
+    /// Another attempt to make a target begins: rejections of earlier ones do not hold for it.
+    pub(super) fn forget_rejections(&mut self, target: &ObjectId) {
+        for known in self.rejected.iter_mut().filter(|known| known.target == *target) {
+            known.error = None;
+        }
+    }
+}
+
+/// Returns `true` if an error says that participants disagree.
+pub(super) fn is_disagreement(error: &Error) -> bool {
+    matches!(error, Error::TypeMismatch { .. })
+}
+
+fn push<T>(queue: &mut VecDeque<T>, limit: usize, item: T) {
+    if queue.len() >= limit {
+        queue.pop_front();
+    }
+    queue.push_back(item);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_attempt_is_over_when_it_or_a_newer_one_of_its_coordinator_is() {
+        let (target, other) = (ObjectId::new("t").unwrap(), ObjectId::new("u").unwrap());
+        let attempt = |run, number| AttemptId { run, number };
+        let lost = Error::ObjectLost { id: target.clone() };
+        let mut outcomes = Outcomes::default();
+        assert!(outcomes.reject(Time::ZERO, &target, attempt(1, 5), Some(&lost)));
+        for older in [4, 5] {
+            assert!(!outcomes.reject(Time::ZERO, &target, attempt(1, older), Some(&lost)));
+            assert!(outcomes.is_over(&target, attempt(1, older)));
+        }
+        assert!(!outcomes.is_over(&target, attempt(1, 6)) && !outcomes.is_over(&target, attempt(2, 4)));
+        assert!(!outcomes.is_over(&other, attempt(1, 5)));
+        outcomes.leave(target.clone(), attempt(2, 4), PutId(9));
+        assert!(outcomes.is_over(&target, attempt(2, 4)) && outcomes.has_left(PutId(9)));
+        assert!(
+            outcomes.reject(Time::ZERO, &target, attempt(2, 4), Some(&lost)),
+            "its participants may wait"
+        );
+    }
+
+    #[test]
+    fn a_rejection_does_not_hold_for_the_next_attempt_nor_for_ever() {
+        let target = ObjectId::new("t").unwrap();
+        let error = Error::TypeMismatch { id: target.clone(), reason: "max, not sum".into() };
+        let attempt = AttemptId { run: 1, number: 5 };
+        let mut outcomes = Outcomes::default();
+        outcomes.reject(Time::ZERO, &target, attempt, Some(&error));
+        let told_at = |outcomes: &Outcomes, seconds| {
+            outcomes.rejection(Time::ZERO + Duration::from_secs(seconds), &target).is_some()
+        };
+        assert!(told_at(&outcomes, 12) && !told_at(&outcomes, 13));
+        outcomes.forget_rejections(&target);
+        assert!(!told_at(&outcomes, 0) && outcomes.is_over(&target, attempt));
+    }
+}

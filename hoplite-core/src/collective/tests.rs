@@ -1,0 +1,210 @@
+//! The machine without a store: two stores exchange the messages that their machines ask for.
+
+use std::time::Duration;
+
+use super::*;
+use crate::plan::collective::SchedulePreference;
+use crate::shard::{Location, LocationState, ObjectSummary, Retention};
+use crate::vocabulary::local::{CallId, ClientId};
+use crate::vocabulary::number::Numbers;
+use crate::vocabulary::reduce::ReduceOrder;
+use crate::{Dtype, Metadata};
+
+const KEY: CallKey = CallKey { client: ClientId(1), call: CallId(1) };
+const SIZE: u64 = 1 << 20;
+const EXISTENCE: RequestId = RequestId(100);
+const COPY: CopyId = CopyId(7);
+const EXCHANGE: CombineId = CombineId(8);
+
+fn id(name: &str) -> ObjectId {
+    ObjectId::new(name).unwrap()
+}
+
+fn lost() -> Error {
+    Error::ObjectLost { id: id("t") }
+}
+
+/// The machine of one store.
+struct Store {
+    machine: Collectives,
+    node: NodeId,
+    numbers: Numbers,
+}
+
+impl Store {
+    fn new(name: &str, seed: u64) -> Self {
+        let node = NodeId::new(name).unwrap();
+        Self { machine: Collectives::default(), node, numbers: Numbers::new(seed) }
+    }
+
+    fn ctx<'a>(node: &'a NodeId, numbers: &'a mut Numbers) -> Context<'a> {
+        let (link, preference) = (LinkEstimate::default(), SchedulePreference::Auto);
+        Context { now: Time::ZERO, node, link, preference, numbers }
+    }
+
+    /// Gives an event to the machine; returns the actions that follow.
+    fn feed(&mut self, event: impl FnOnce(&mut Collectives, Context<'_>)) -> Vec<Action> {
+        event(&mut self.machine, Self::ctx(&self.node, &mut self.numbers));
+        let next = || self.machine.next_action(Self::ctx(&self.node, &mut self.numbers));
+        std::iter::from_fn(next).collect()
+    }
+
+    /// Coordinates a collective of `a`, which is here, and `b`, which is at `n1`.
+    fn coordinate(&mut self, kind: Collective) -> Vec<Action> {
+        let request = Reduce {
+            target: id("t"),
+            sources: vec![id("a"), id("b")],
+            count: 2,
+            op: crate::reduce::ReduceOp::Sum,
+            order: ReduceOrder::Any,
+            range: None,
+            timeout: Duration::from_secs(9),
+        };
+        let asks = vec![RequestId(101), RequestId(102)];
+        let mut actions =
+            self.feed(|machine, ctx| machine.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
+        for (index, (name, node)) in [("a", "here"), ("b", "n1")].into_iter().enumerate() {
+            let located = |machine: &mut Collectives, ctx: Context<'_>| {
+                assert_eq!(machine.source_located(ctx, &id("t"), index, located(name, node)), None);
+            };
+            actions.extend(self.feed(located));
+        }
+        let unknown = Locations { id: id("t"), object: None, locations: Vec::new() };
+        actions.extend(self.feed(|machine, ctx| assert!(machine.target_located(ctx, &unknown))));
+        actions
+    }
+
+    fn filled(&mut self) -> Vec<Action> {
+        self.feed(|machine, ctx| machine.apply(ctx, CollectiveEvent::Filled { combine: EXCHANGE }))
+    }
+}
+
+fn located(name: &str, node: &str) -> Locations {
+    let location = Location {
+        node: NodeId::new(node).unwrap(),
+        data_address: "127.0.0.1:1".parse().unwrap(),
+        state: LocationState::Complete,
+        retention: Retention::Pinned,
+        pulling_from: None,
+        path: [0; 4],
+        slow_peers: Vec::new(),
+    };
+    let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
+    let object = ObjectSummary { put: PutId(1), size_bytes: SIZE, metadata, inline: false, lost: false };
+    Locations { id: id(name), object: Some(object), locations: vec![location] }
+}
+
+/// Coordinates; answers the store, its own member, and the member at `n1` with its plan.
+fn coordinated(kind: Collective) -> (Store, MembershipId, EnlistmentId, Box<Plan>) {
+    let mut store = Store::new("here", 1);
+    let actions = store.coordinate(kind);
+    let [
+        Action::Withdraw(RequestId(101)),
+        Action::Withdraw(RequestId(102)),
+        Action::Perform(CollectiveEffect::Enlist { enlistment, plan }),
+        Action::Open(membership),
+    ] = &actions[..]
+    else {
+        panic!("the other store is asked, and this one begins: {actions:?}")
+    };
+    let (membership, enlistment, plan) = (*membership, *enlistment, plan.clone());
+    assert_eq!(store.machine.awaits_room(membership).map(|own| own.attempt), Some(plan.attempt));
+    assert_eq!(store.feed(|machine, ctx| machine.began(ctx, membership, COPY, EXCHANGE)), []);
+    (store, membership, enlistment, plan)
+}
+
+#[test]
+fn the_member_at_the_coordinator_completes_the_target_before_others_hear_of_the_commit() {
+    let (mut store, _, enlistment, _) = coordinated(Collective::Allreduce);
+    let actions = store.filled();
+    let [
+        Action::Withdraw(EXISTENCE),
+        Action::Remember(record),
+        Action::CompleteTarget(COPY, Some((KEY, 2))),
+        Action::Perform(CollectiveEffect::Tell { enlistment: told, decision: Decision::Commit }),
+    ] = &actions[..]
+    else {
+        panic!("{actions:?}")
+    };
+    assert_eq!((record.hops, *told), (2, enlistment));
+}
+
+#[test]
+fn a_store_frees_its_copy_of_parts_before_it_announces_the_end() {
+    let (mut store, membership, enlistment, _) = coordinated(Collective::ReduceScatter);
+    assert_eq!(store.filled(), [Action::Answer(KEY, Ok(2))]);
+    let referred = store.feed(|machine, ctx| machine.answered(ctx, membership));
+    assert_eq!(referred, [], "the other member has not reported");
+    let report = CollectiveEvent::Reported { enlistment, report: Report::Filled };
+    let actions = store.feed(|machine, ctx| machine.apply(ctx, report));
+    let at = |is_meant: fn(&Action) -> bool| actions.iter().position(is_meant).expect("it is done");
+    let ended = at(|action| matches!(action, Action::EndMember { copy: Some(COPY), .. }));
+    let announced = at(|action| matches!(action, Action::Announce(..)));
+    assert!(ended < announced, "{actions:?}");
+    assert!(actions.contains(&Action::Cancel(EXCHANGE)));
+}
+
+#[test]
+fn two_stores_agree_that_an_attempt_is_over() {
+    let (mut store, _, _, plan) = coordinated(Collective::Allreduce);
+    let mut other = Store::new("n1", 2);
+    let asked = |plan: &Plan| CollectiveEvent::Asked {
+        membership: MembershipId::Elsewhere(1),
+        plan: Box::new(plan.clone()),
+    };
+    let opened = other.feed(|machine, ctx| machine.apply(ctx, asked(&plan)));
+    assert_eq!(opened, [Action::Open(MembershipId::Elsewhere(1))]);
+    // Rank 0's call is cancelled: both stores fail their participants, each once.
+    let actions = store.feed(|machine, ctx| machine.call_ended(ctx, KEY, &id("t"), Some(&lost())));
+    let fails = |actions: &[Action]| {
+        let fail = Action::FailParticipants(id("t"), lost());
+        actions.iter().filter(|action| **action == fail).count()
+    };
+    assert!(fails(&actions) > 0, "{actions:?}");
+    let rejected = actions.iter().find_map(|action| match action {
+        Action::Perform(CollectiveEffect::Reject { target, attempt, error, .. }) => {
+            let (target, error) = (target.clone(), error.clone());
+            Some(CollectiveEvent::Rejected { target, attempt: *attempt, error })
+        }
+        _ => None,
+    });
+    let rejected = rejected.expect("the other store is told");
+    assert!(fails(&other.feed(|machine, ctx| machine.apply(ctx, rejected.clone()))) > 0);
+    assert_eq!(other.feed(|machine, ctx| machine.apply(ctx, rejected)), [], "it knows that");
+    // The plan comes again over another connection.
+    let again = CollectiveEvent::Asked { membership: MembershipId::Elsewhere(2), plan };
+    let actions = other.feed(|machine, ctx| machine.apply(ctx, again));
+    let refused = Failure::Refused(Error::Superseded { id: id("t") });
+    let report =
+        CollectiveEffect::Report { membership: MembershipId::Elsewhere(2), report: Report::Failed(refused) };
+    assert_eq!(actions, [Action::Perform(report)]);
+}
+
+#[test]
+fn participants_of_a_search_that_fails_are_told() {
+    let mut store = Store::new("here", 1);
+    let request = Reduce {
+        target: id("t"),
+        sources: vec![id("a"), id("b")],
+        count: 2,
+        op: crate::reduce::ReduceOp::Sum,
+        order: ReduceOrder::Any,
+        range: None,
+        timeout: Duration::from_secs(9),
+    };
+    let asks = vec![RequestId(101), RequestId(102)];
+    let kind = Collective::Allreduce;
+    store.feed(|machine, ctx| machine.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
+    store.feed(|machine, ctx| drop(machine.source_located(ctx, &id("t"), 1, located("b", "n1"))));
+    let error = Error::AlreadyExists { id: id("t") };
+    let actions = store.feed(|machine, ctx| assert!(machine.target_located(ctx, &located("t", "n2"))));
+    assert!(actions.ends_with(&[Action::Answer(KEY, Err(error.clone()))]), "{actions:?}");
+    let actions = store.feed(|machine, ctx| machine.call_ended(ctx, KEY, &id("t"), Some(&error)));
+    let is_told = |action: &Action| match action {
+        Action::Perform(CollectiveEffect::Reject { node, error: told, .. }) => {
+            node.as_str() == "n1" && *told == error
+        }
+        _ => false,
+    };
+    assert!(actions.iter().any(is_told), "{actions:?}");
+}
