@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 import hoplite
 import hoplite.aio
-from hoplite import _headers, _serialize
+from hoplite import _headers, _pickles, _serialize
 from hoplite._group.round import Buffer
 from stores import PATIENCE, Cluster
 
@@ -358,7 +358,7 @@ def test_no_frame_of_a_pickle_harms_a_reader(head: list[int], rest: bytes) -> No
     """The unpickler itself is what `allow_pickle` is about; what leads to it is not."""
     framed = b"".join(word.to_bytes(8, "little") for word in head) + rest
     with contextlib.suppress(Exception):
-        _serialize._unpickle(memoryview(framed), tensors_in_place=False)
+        _pickles.unpickle(memoryview(framed), tensors_in_place=False)
 
 
 @settings(max_examples=300)

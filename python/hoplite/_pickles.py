@@ -1,0 +1,208 @@
+"""Values as pickles: the format, and what keeps arrays out of the stream.
+
+A pickled object is a pickle (protocol 5) and the buffers that it left out (PEP 574):
+
+    u64 count of buffers, u64 length of the pickle, u64 length of each buffer; pickle; buffers
+
+little-endian, the pickle and each buffer at the next multiple of 64 bytes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+import sys
+import threading
+from io import BytesIO
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hoplite._headers import torch_dtype
+from hoplite._memory import import_torch, in_a_byte_order_that_lasts, is_plain, raw, raw_tensor
+from hoplite.errors import PickleRefused
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import torch
+
+#: Where a buffer of a pickle may begin: a cache line, and what vector instructions like.
+ALIGNMENT = 64
+#: Where pickles look for the functions that rebuild values. It lasts: stores may have pickles of earlier versions.
+_NAMED_IN_PICKLES = "hoplite._serialize"
+
+
+class TooLarge(Exception):
+    """A value has more bytes than any object may have."""
+
+    def __init__(self, size_bytes: int) -> None:
+        super().__init__(size_bytes)
+        self.size_bytes = size_bytes
+
+
+def check_fits(size_bytes: int, limit: int) -> None:
+    """Checks that a value of so many bytes may be copied."""
+    if size_bytes > limit:
+        raise TooLarge(size_bytes)
+
+
+def pieces_of(value: object, limit: int) -> list[Any]:
+    """Returns the buffers that together are the pickle of a value. Copies no array that is contiguous."""
+    buffers: list[pickle.PickleBuffer] = []
+    file = _Bounded(limit)
+    pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler.bounded = file
+    pickler.dump(value)
+    stream = file.getvalue()
+    raws = [buffer.raw() for buffer in buffers]
+    lengths = [len(stream), *(view.nbytes for view in raws)]
+    head = struct.pack(f"<{1 + len(lengths)}Q", len(raws), *lengths)
+    pieces: list[Any] = [head]
+    end = len(head)
+    for length, piece in zip(lengths, [stream, *raws], strict=True):
+        if length == 0:
+            continue
+        if end % ALIGNMENT:
+            pieces.append(bytes(-end % ALIGNMENT))
+            end += -end % ALIGNMENT
+        pieces.append(piece)
+        end += length
+    if len(pieces) > 1 and end < ALIGNMENT**2:
+        # One copy of a little costs less than each piece.
+        pieces = [b"".join(pieces)]
+    return pieces
+
+
+class _Bounded(BytesIO):
+    """The memory of a pickle, and the size of the object so far, of which buffers are a part."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._limit = limit
+        self._bytes = 0
+
+    def check(self, size_bytes: int) -> None:
+        """Checks that so many bytes more may be copied."""
+        check_fits(self._bytes + size_bytes, self._limit)
+
+    def add(self, size_bytes: int) -> None:
+        """Counts bytes of a buffer, or of the pickle itself."""
+        self._bytes += size_bytes
+        self.check(0)
+
+    def write(self, contents: Any) -> int:
+        self.add(memoryview(contents).nbytes)
+        return super().write(contents)
+
+
+class _Pickler(pickle.Pickler):
+    """Leaves out of the pickle what torch, and for some dtypes numpy, would put into it."""
+
+    bounded: _Bounded
+
+    def reducer_override(self, value: Any) -> Any:
+        kind = type(value)
+        if kind is np.ndarray:
+            return self._reduce_array(value)
+        torch = sys.modules.get("torch")
+        if torch is not None and kind is torch.Tensor:
+            return self._reduce_tensor(value, torch)
+        return NotImplemented
+
+    def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
+        self.bounded.check(array.nbytes)
+        array = in_a_byte_order_that_lasts(array)
+        dtype = array.dtype
+        is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
+        # Of what is not contiguous, numpy also loses the byte order.
+        is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
+        if dtype.hasobject or (is_exported and is_contiguous):
+            return NotImplemented
+        self.bounded.add(array.nbytes)
+        return rebuild_array, (pickle.PickleBuffer(raw(array)), dtype, array.shape)
+
+    def _reduce_tensor(self, tensor: Any, torch: Any) -> Any:
+        if tensor.device.type != "cpu" or not is_plain(tensor, torch):
+            return NotImplemented
+        self.bounded.add(tensor.numel() * tensor.element_size())
+        contents = pickle.PickleBuffer(raw_tensor(tensor, torch))
+        name = str(tensor.dtype).removeprefix("torch.")
+        return rebuild_tensor, (contents, name, tuple(tensor.shape), tensor.requires_grad)
+
+
+def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
+    """Checks that a value which was stored as a pickle may be read.
+
+    Raises:
+        PickleRefused
+    """
+    if not allow_pickle:
+        raise PickleRefused(
+            f"object {id!r} was stored as a pickle, which can run any code when it is read: this client refuses pickles "
+            "(allow_pickle=False or HOPLITE_ALLOW_PICKLE=0)",
+            id=id,
+        )
+
+
+def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
+    """Makes a value of its pickle, with arrays in place."""
+    try:
+        (count,) = struct.unpack_from("<Q", contents)
+        # Each buffer has a length in the head: a count that does not fit names memory that is not there.
+        lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
+    except struct.error as error:
+        raise ValueError("the object says that it is a pickle, but is none") from error
+    end = 8 * (2 + count)
+    parts = []
+    for length in lengths:
+        if length:
+            end += -end % ALIGNMENT
+        parts.append(contents[end : end + length])
+        end += length
+    if end != len(contents):
+        raise ValueError("the object says that it is a pickle, but has another size")
+    outer = _context.tensors_in_place
+    _context.tensors_in_place = tensors_in_place
+    try:
+        return pickle.loads(parts[0], buffers=parts[1:])
+    finally:
+        _context.tensors_in_place = outer
+
+
+class _Context(threading.local):
+    """What those know who are called by a pickle."""
+
+    tensors_in_place = False
+
+
+_context = _Context()
+
+
+def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    """Makes an array of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
+    return np.ndarray(shape, dtype, contents)
+
+
+def rebuild_tensor(
+    contents: Any,
+    dtype: str,
+    shape: tuple[int, ...],
+    requires_grad: bool = False,
+    *,
+    in_place: bool | None = None,
+) -> torch.Tensor:
+    """Makes a tensor of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
+    torch = import_torch()
+    in_place = _context.tensors_in_place if in_place is None else in_place
+    source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
+    known = torch_dtype(dtype, torch)
+    if in_place and source.nbytes:
+        # torch warns, once, that it cannot keep anybody from writing to it.
+        tensor = torch.from_numpy(source).view(known).reshape(shape)
+    else:
+        tensor = torch.empty(shape, dtype=known)
+        raw_tensor(tensor, torch)[:] = source
+    return tensor.requires_grad_(requires_grad) if requires_grad else tensor  # type: ignore[no-any-return]
+
+
+rebuild_array.__module__ = rebuild_tensor.__module__ = _NAMED_IN_PICKLES
