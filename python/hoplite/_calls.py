@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from hoplite import _native, _serialize
 from hoplite._serialize import Described, Encoded, Framework, Layout
 from hoplite._timeouts import Deadline, TimeLimit
-from hoplite.errors import InvalidRequest, Superseded, TypeMismatch
+from hoplite.errors import InvalidRequest, PickleRefused, Superseded, TypeMismatch
 from hoplite.ref import Ref, key
 
 if TYPE_CHECKING:
@@ -66,12 +66,26 @@ class Calls:
         self._limit = native.max_object_bytes
         self.allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
 
+    def _encoded(self, id: Id, value: object) -> Encoded:
+        """Returns what is to be put for a value, unless that is a pickle, and this client allows none."""
+        encoded = _serialize.encode(value, text(id), self._limit)
+        self._check_written(id, encoded)
+        return encoded
+
+    def _check_written(self, id: Id, encoded: Encoded) -> None:
+        if encoded.user == _serialize.TAG_PICKLE and not self.allow_pickle:
+            raise PickleRefused(
+                f"the value of object {text(id)!r} can only be stored as a pickle, and this client allows none "
+                "(allow_pickle=False or HOPLITE_ALLOW_PICKLE=0)",
+                id=text(id),
+            )
+
     async def put(
         self, id: Id | None, value: object, timeout: TimeLimit = "default", *, confirm: bool = False
     ) -> Ref:
         """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
         name = new_id() if id is None else id
-        encoded = _serialize.encode(value, text(name), self._limit)
+        encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
         # Not by `settled`: a coroutine more is felt in what takes some tens of microseconds.
         put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm)
@@ -156,7 +170,7 @@ class Calls:
         check_framework(framework)
         ids = listed(ids)
         own_id(ids, rank)
-        encoded = _serialize.encode(value, text(ids[rank]), self._limit)
+        encoded = self._encoded(ids[rank], value)
         views = await settled(
             self._native.allgather(
                 ids, rank, encoded.pieces, encoded.dtype, encoded.shape, encoded.user, timeout
@@ -228,7 +242,7 @@ class Calls:
         wanted = None if out is None else _serialize.as_room(out)
         _native.check_allreduce(target, sources, op, timeout)
         if value is not None:
-            encoded = _serialize.encode(value, text(own), self._limit)
+            encoded = self._encoded(own, value)
             check_reducible(encoded)
             check_op(own, encoded, op)
             result = result_of(own, encoded, len(sources))
@@ -263,7 +277,7 @@ class Calls:
         room, wanted = _serialize.as_room(out)
         _native.check_allreduce(target, sources, "sum", timeout)
         if value is not None:
-            encoded = _serialize.encode(value, text(own), self._limit)
+            encoded = self._encoded(own, value)
             check_gathered(own, encoded, len(sources), wanted)
             await self._put_own(own, encoded, deadline)
         reader = await settled(self._native.open(own, deadline.left()))
@@ -298,6 +312,7 @@ class Calls:
         check_framework(framework)
         check_rank(rank, len(values))
         parts = _serialize.encode_alike(values, text(name), self._limit)
+        self._check_written(name, parts[0])
         dtype, shape, user = parts[0].dtype, parts[0].shape, parts[0].user
         pieces = [part.pieces for part in parts]
         views = await settled(self._native.all_to_all(name, pieces, rank, dtype, shape, user, timeout))
@@ -432,8 +447,8 @@ def divide(ids: list[AnyId], chosen: list[int]) -> tuple[list[AnyId], list[AnyId
 
 
 def check_framework(framework: Framework) -> None:
-    if framework not in (None, "numpy", "torch"):
-        raise ValueError(f'a framework is "numpy" or "torch", not {framework!r}')
+    if framework not in (None, "numpy", "torch", "jax"):
+        raise ValueError(f'a framework is "numpy", "torch" or "jax", not {framework!r}')
 
 
 def check_reducible(encoded: Encoded) -> None:
@@ -494,6 +509,7 @@ def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> 
 
 
 def _describe(layout: Layout) -> str:
-    if layout.kind in ("array", "tensor"):
+    if layout.kind in ("array", "tensor", "jax"):
         return f"{layout.dtype}{list(layout.shape)}"
-    return {"bytes": "bytes", "buffer": "bytes"}.get(layout.kind, "a pickle")
+    others = {"bytes": "bytes", "buffer": "bytes", "arrow": "a value of Arrow"}
+    return others.get(layout.kind, "a pickle")

@@ -105,13 +105,16 @@ class Client:
 
         Args:
             id: the name; None for a new one.
-            value: an array of numpy or torch, or of anything else that has DLPack or the buffer protocol; `bytes`; any other
-                value that can be pickled. Arrays in it are not pickled but put as they are.
+            value: an array of numpy, torch or JAX, or of anything else that has DLPack or the buffer protocol; `bytes`; a
+                table or array of Arrow; a frame or series of polars; any other value that can be pickled. Arrays in it are
+                not pickled but put as they are. With the package cloudpickle, functions and classes of `__main__` can be
+                put, too.
             confirm: whether to wait until the directory knows an object of less than 64 KiB, as it does of larger ones.
                 Without it, `contains` and `stat` may not know it for a moment, and a put of another value under the same id
                 at the same time on another node goes unnoticed here.
         Raises:
-            AlreadyExists, StoreFull, ObjectTooLarge, InvalidId, Timeout; TypeError for a value that cannot be put.
+            AlreadyExists, StoreFull, ObjectTooLarge, InvalidId, Timeout; TypeError for a value that cannot be put;
+            PickleRefused for a value that needs a pickle, if this client refuses these.
         """
         ref = run(self._calls.put(id, value, timeout, confirm=confirm))
         ref._client = self
@@ -133,8 +136,8 @@ class Client:
         Args:
             copy: True: the value is private and may be written to; it is copied while it arrives. False: nothing is
                 copied; `bytes` come as a `memoryview`, and **to write to a tensor then ends the process**.
-            framework: "numpy" or "torch": as what arrays come, if not as what they were put. What a reduce made counts as
-                put by numpy.
+            framework: "numpy", "torch" or "jax": as what arrays come, if not as what they were put. What a reduce made
+                counts as put by numpy.
         Raises:
             PickleRefused: if the value was stored as a pickle, and this client refuses these.
             InvalidMetadata: if the object's header is not one that a `put` makes.
@@ -443,8 +446,9 @@ def connect(
     Args:
         socket: where it listens; None for `$HOPLITE_SOCKET`, or where a store listens that was not told.
         allow_pickle: False refuses, with `PickleRefused`, values that were stored as pickles: whoever may put
-            objects can run any code in a process that reads their pickles. Arrays, tensors and bytes need none. None
-            for what `$HOPLITE_ALLOW_PICKLE` says, 1 or 0; without that, True.
+            objects can run any code in a process that reads their pickles. It also refuses to put values that need a
+            pickle. Arrays, tensors, bytes, and tables of Arrow and polars need none. None for what
+            `$HOPLITE_ALLOW_PICKLE` says, 1 or 0; without that, True.
     Raises:
         ConnectFailed: says what is wrong with the path, or with who listens there.
     """

@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hoplite import _serialize
+from hoplite import _arrow, _serialize
 
-_KINDS: dict[bytes, Literal["bytes", "pickle", "torch", "ndarray"]] = {
+#: What a value was in the program that put it.
+Kind = Literal["bytes", "pickle", "torch", "ndarray", "jax", "arrow", "polars"]
+_KINDS: dict[bytes, Kind] = {
     _serialize.TAG_BYTES: "bytes",
     _serialize.TAG_PICKLE: "pickle",
     _serialize.TAG_TENSOR: "torch",
     _serialize.TAG_ARRAY: "ndarray",
+    _serialize.TAG_JAX: "jax",
+    _arrow.TAG_ARROW: "arrow",
+    _arrow.TAG_POLARS: "polars",
 }
 
 
@@ -85,7 +90,7 @@ class ObjectInfo:
     dtype: str | None
     """The name of the element type as numpy and torch say it; None for bytes."""
     shape: tuple[int, ...] | None
-    kind: Literal["bytes", "pickle", "torch", "ndarray"] | None
+    kind: Kind | None
     """What it was in the program that put it; None for an array, and for what another language put."""
     locations: tuple[Location, ...]
     inline: bool

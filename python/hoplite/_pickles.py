@@ -9,16 +9,21 @@ little-endian, the pickle and each buffer at the next multiple of 64 bytes.
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import struct
 import sys
 import threading
+from collections.abc import Callable
+from functools import cache
 from io import BytesIO
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from hoplite._headers import torch_dtype
+from hoplite._jax import host_array, rebuild_jax
 from hoplite._memory import import_torch, in_a_byte_order_that_lasts, is_plain, raw, raw_tensor
 from hoplite.errors import PickleRefused
 
@@ -30,6 +35,8 @@ if TYPE_CHECKING:
 ALIGNMENT = 64
 #: Where pickles look for the functions that rebuild values. It lasts: stores may have pickles of earlier versions.
 _NAMED_IN_PICKLES = "hoplite._serialize"
+#: The methods with which a subclass of arrays says how it is pickled.
+_PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
 class TooLarge(Exception):
@@ -46,11 +53,35 @@ def check_fits(size_bytes: int, limit: int) -> None:
         raise TooLarge(size_bytes)
 
 
-def pieces_of(value: object, limit: int) -> list[Any]:
-    """Returns the buffers that together are the pickle of a value. Copies no array that is contiguous."""
+def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
+    """Returns the buffers that together are the pickle of a value. Copies no array that is contiguous.
+
+    Functions and classes that no other program can import, those of `__main__` and lambdas, are part of the pickle if the
+    package cloudpickle is installed, unless `by_value` is False.
+
+    Raises:
+        TooLarge: for a value of more than `limit` bytes; and what the value raises that cannot be pickled.
+    """
+    try:
+        return _pickled(value, limit, _Pickler if by_value else _ByName)
+    except TooLarge:
+        raise
+    except Exception as error:
+        pickler = _pickler_by_value() if by_value else None
+        if pickler is None:
+            raise
+        try:
+            return _pickled(value, limit, pickler)
+        except TooLarge:
+            raise
+        except Exception as last:
+            raise (last if isinstance(error, _ByValue) else error) from None
+
+
+def _pickled(value: object, limit: int, make: Callable[..., Any]) -> list[Any]:
     buffers: list[pickle.PickleBuffer] = []
     file = _Bounded(limit)
-    pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
+    pickler = make(file, protocol=5, buffer_callback=buffers.append)
     pickler.bounded = file
     pickler.dump(value)
     stream = file.getvalue()
@@ -95,18 +126,25 @@ class _Bounded(BytesIO):
         return super().write(contents)
 
 
-class _Pickler(pickle.Pickler):
-    """Leaves out of the pickle what torch, and for some dtypes numpy, would put into it."""
+class _Reducer:
+    """Leaves out of the pickle what torch, JAX, and in some cases numpy, would put into it."""
 
     bounded: _Bounded
 
-    def reducer_override(self, value: Any) -> Any:
+    def reduce(self, value: Any) -> Any:
+        """Returns how a value is rebuilt; `NotImplemented` for one that pickle knows better."""
         kind = type(value)
         if kind is np.ndarray:
             return self._reduce_array(value)
+        if isinstance(value, np.ndarray):
+            return _reduce_subclass(value)
         torch = sys.modules.get("torch")
         if torch is not None and kind is torch.Tensor:
             return self._reduce_tensor(value, torch)
+        if "jax" in sys.modules:
+            with contextlib.suppress(TypeError):
+                if (array := host_array(value)) is not None:
+                    return rebuild_jax, (array,)
         return NotImplemented
 
     def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
@@ -128,6 +166,52 @@ class _Pickler(pickle.Pickler):
         contents = pickle.PickleBuffer(raw_tensor(tensor, torch))
         name = str(tensor.dtype).removeprefix("torch.")
         return rebuild_tensor, (contents, name, tuple(tensor.shape), tensor.requires_grad)
+
+
+class _ByName(_Reducer, pickle.Pickler):
+    """Pickles functions and classes by their names."""
+
+    def reducer_override(self, value: Any) -> Any:
+        return self.reduce(value)
+
+
+class _Pickler(_ByName):
+    """Pickles by name, too, but stops at a name of `__main__` if there is a better way."""
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, (type, FunctionType)):
+            if value.__module__ == "__main__" and _pickler_by_value() is not None:
+                raise _ByValue
+            return NotImplemented
+        return self.reduce(value)
+
+
+class _ByValue(Exception):
+    """The pickle needs a function or class of `__main__`, which is another module in another program."""
+
+
+@cache
+def _pickler_by_value() -> Callable[..., Any] | None:
+    """Returns a pickler that makes functions and classes a part of the pickle; None without cloudpickle."""
+    try:
+        import cloudpickle
+    except ImportError:
+        return None
+
+    class ByValue(_Reducer, cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            reduced = self.reduce(value)
+            return super().reducer_override(value) if reduced is NotImplemented else reduced
+
+    return ByValue
+
+
+def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
+    """Returns how an array of a subclass is rebuilt without a copy, if the subclass adds nothing to numpy's pickles."""
+    kind = type(array)
+    if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
+        return NotImplemented
+    return rebuild_subclass, (array.view(np.ndarray), kind)
 
 
 def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
@@ -181,6 +265,11 @@ _context = _Context()
 def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
     """Makes an array of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
     return np.ndarray(shape, dtype, contents)
+
+
+def rebuild_subclass(array: npt.NDArray[Any], kind: type[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    """Makes an array of a subclass. Pickles name this function: it stays where it is, and takes what it takes."""
+    return array.view(kind)
 
 
 def rebuild_tensor(

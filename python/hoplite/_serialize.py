@@ -5,6 +5,8 @@
 | array of a dtype that reduce knows | those of the array | none | array, read-only, in place |
 | array of another dtype | none | `py1:ndarray`, dtype and shape | array, read-only, in place |
 | torch tensor | those of the tensor | `py1:torch`, and dtype and shape if reduce knows no such | tensor, private |
+| array of JAX | as of numpy | `py1:jax`, and dtype and shape if reduce knows no such | array of JAX, in place on a CPU |
+| table or array of Arrow, frame of polars | none | `py1:arrow`, `py1:polars`, and a form: `_arrow` | the same, in place |
 | bytes | none | `py1:bytes` | bytes |
 | bytearray, memoryview of bytes | none | none | memoryview, read-only, in place |
 | anything else | none | `py1:pickle` | an equal value, with arrays in place |
@@ -23,10 +25,13 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from hoplite import _arrow, _jax
 from hoplite._headers import (
     BadHeader,
     array_header,
     check_size,
+    is_narrow,
+    numpy_dtype,
     parse_array,
     parse_tensor,
     torch_dtype,
@@ -50,12 +55,15 @@ if TYPE_CHECKING:
     from hoplite._memory import Bytes
 
 #: Which library an array comes as; None for the one that it was put from.
-Framework = Literal["numpy", "torch"] | None
+Framework = Literal["numpy", "torch", "jax"] | None
 
 TAG_BYTES = b"py1:bytes"
 TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
+TAG_JAX = b"py1:jax"
+#: The libraries that headers name whose dtype the stores know.
+_OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax"}
 
 #: The devices of DLPack whose memory is the host's: kDLCPU, kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
@@ -129,9 +137,9 @@ class View(Described, Protocol):
 class Layout(NamedTuple):
     """What an object is to this program."""
 
-    kind: Literal["array", "tensor", "bytes", "buffer", "pickle"]
+    kind: Literal["array", "tensor", "jax", "arrow", "bytes", "buffer", "pickle"]
     dtype: Any = None
-    """Of an array, the dtype; of a tensor, its name."""
+    """Of an array of numpy or JAX, the dtype; of a tensor, its name; of a value of Arrow or polars, its form."""
     shape: tuple[int, ...] = ()
 
 
@@ -185,16 +193,16 @@ def _encode(value: object, limit: int) -> Encoded:
     if isinstance(value, (bytes, str, np.ndarray, np.generic)):
         # Subclasses, which only a pickle brings back.
         return encode_pickle(value, limit)
-    for way in (_encode_dlpack, _encode_buffer):
+    for way in (_encode_jax, _encode_arrow, _encode_dlpack, _encode_buffer):
         if (encoded := way(value, limit)) is not None:
             return encoded
-    try:
+    if not hasattr(type(value), "__dlpack__"):
         return encode_pickle(value, limit)
+    try:
+        return encode_pickle(value, limit, by_value=False)
     except TooLarge:
         raise
     except Exception as error:
-        if not hasattr(type(value), "__dlpack__"):
-            raise
         # An array of another library that cannot be pickled: numpy may convert it.
         with contextlib.suppress(Exception):
             array = np.asarray(value)
@@ -244,6 +252,23 @@ def _encode_tensor(tensor: torch.Tensor, torch: Any, limit: int) -> Encoded:
         return Encoded([raw_tensor(tensor, torch)], name, shape, TAG_TENSOR)
     header = TAG_TENSOR + b" " + repr((torch_name, shape)).encode()
     return Encoded([raw_tensor(tensor, torch)], "opaque", None, header)
+
+
+def _encode_jax(value: object, limit: int) -> Encoded | None:
+    """Returns what is to be put for an array of JAX; None if `value` is none."""
+    array = _jax.host_array(value)
+    if array is None:
+        return None
+    encoded = _encode_array(array, limit)
+    if encoded.user == b"":
+        return encoded._replace(user=TAG_JAX)
+    return encoded._replace(user=encoded.user.replace(TAG_ARRAY, TAG_JAX, 1))
+
+
+def _encode_arrow(value: object, limit: int) -> Encoded | None:
+    """Returns what is to be put for a value of Arrow or polars; None if `value` is none."""
+    found = _arrow.encode(value, limit)
+    return None if found is None else Encoded(found[0], "opaque", None, found[1])
 
 
 def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
@@ -304,13 +329,13 @@ def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UN
 def needs_pickle(array: npt.NDArray[Any]) -> bool:
     """Returns True if an array can only be put as a pickle. Looks at its dtype, and copies nothing."""
     dtype = array.dtype
-    if dtype in _NAMES or dtype.name == "bfloat16":
+    if dtype in _NAMES or is_narrow(dtype):
         return False
     return array_header(TAG_ARRAY, dtype, array.shape) is None
 
 
-def encode_pickle(value: object, limit: int) -> Encoded:
-    return Encoded(pieces_of(value, limit), "opaque", None, TAG_PICKLE)
+def encode_pickle(value: object, limit: int, *, by_value: bool = True) -> Encoded:
+    return Encoded(pieces_of(value, limit, by_value=by_value), "opaque", None, TAG_PICKLE)
 
 
 # Values out
@@ -326,8 +351,7 @@ def layout(described: Described, framework: Framework, id: str | bytes = "") -> 
     try:
         return _layout(described, framework)
     except BadHeader as error:
-        reason = str(error)
-        raise InvalidMetadata(f"object {id!r} cannot be read: {reason}", id=id, reason=reason) from None
+        raise _unreadable(id, error) from None
 
 
 def _layout(described: Described, framework: Framework) -> Layout:
@@ -340,31 +364,53 @@ def _layout(described: Described, framework: Framework) -> Layout:
         return Layout("pickle")
     if user == TAG_BYTES:
         return Layout("bytes")
-    if user == TAG_TENSOR:
-        return _typed(described, framework or "torch")
+    if user in _OWN:
+        return _typed(described, framework or _OWN[user])
     tag, _, header = user.partition(b" ")
-    if tag == TAG_ARRAY and framework != "torch":
-        known, extents = parse_array(header)
-        check_size(known.itemsize, extents, described.nbytes)
-        return Layout("array", known, extents)
-    if tag == TAG_TENSOR and framework != "numpy":
+    if tag in (_arrow.TAG_ARROW, _arrow.TAG_POLARS):
+        return Layout("arrow", _arrow.parse(user))
+    if tag == TAG_TENSOR:
         name, extents = parse_tensor(header)
-        check_size(torch_dtype(name, import_torch()).itemsize, extents, described.nbytes)
-        return Layout("tensor", name, extents)
-    if tag in (TAG_ARRAY, TAG_TENSOR):
+        if framework in (None, "torch"):
+            return _of_torch(name, extents, described.nbytes)
+        known = numpy_dtype(name)
+    elif tag in (TAG_ARRAY, TAG_JAX):
+        known, extents = parse_array(header)
+        if tag == TAG_JAX and not _jax.has(known):
+            raise BadHeader(f"JAX has no arrays of {known}")
+        framework = framework or ("jax" if tag == TAG_JAX else "numpy")
+        if framework == "torch":
+            if (of_torch := numpy_dtype(known.name)) is not None and of_torch == known:
+                return _of_torch(known.name, extents, described.nbytes)
+            known = None
+        elif framework == "jax" and not _jax.has(known):
+            known = None
+    else:
+        raise TypeError(f"the object was put by a later version of this package: {user[:32]!r}")
+    if known is None:
         shown = header.decode(errors="backslashreplace")
         raise TypeError(f"{framework} has no arrays of such a dtype: {shown}")
-    raise TypeError(f"the object was put by a later version of this package: {user[:32]!r}")
+    check_size(known.itemsize, extents, described.nbytes)
+    return _of_numpy(known, extents, framework)
 
 
-def _typed(described: Described, framework: Literal["numpy", "torch"]) -> Layout:
+def _of_torch(name: str, extents: tuple[int, ...], nbytes: int) -> Layout:
+    check_size(torch_dtype(name, import_torch()).itemsize, extents, nbytes)
+    return Layout("tensor", name, extents)
+
+
+def _of_numpy(dtype: np.dtype[Any], extents: tuple[int, ...], framework: Framework) -> Layout:
+    return Layout("jax" if framework == "jax" else "array", dtype, extents)
+
+
+def _typed(described: Described, framework: Literal["numpy", "torch", "jax"]) -> Layout:
     dtype = "u8" if described.dtype == "opaque" else described.dtype
     if framework == "torch":
         torch = import_torch()
         name = _TORCH_NAMES[dtype]
         return Layout("tensor", name, _extents(described, torch_dtype(name, torch).itemsize))
     known = _DTYPES.get(dtype) or _bfloat16()
-    return Layout("array", known, _extents(described, known.itemsize))
+    return _of_numpy(known, _extents(described, known.itemsize), framework)
 
 
 def _extents(described: Described, itemsize: int) -> tuple[int, ...]:
@@ -395,7 +441,7 @@ def decode(
         PickleRefused, and what `layout` raises.
     """
     contents: Any = view
-    known = None if framework == "torch" or view.user else _DTYPES.get(view.dtype)
+    known = None if framework in ("torch", "jax") or view.user else _DTYPES.get(view.dtype)
     if known is not None and not copy and (extents := view.shape) is not None:
         # What most objects are, without the steps below, which take longer than this one.
         with contextlib.suppress(ValueError):
@@ -404,6 +450,12 @@ def decode(
     if kind == "array":
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, contents)
         return array.copy() if copy else array
+    if kind == "jax":
+        elements: npt.NDArray[Any] = np.ndarray(shape, dtype, contents)
+        return _jax.from_host(elements.copy() if copy else elements)
+    if kind == "arrow":
+        whole = memoryview(view.tobytes() if copy else contents)
+        return _arrow_of(whole, dtype, allow_pickle, id)
     if kind == "tensor":
         return rebuild_tensor(contents, dtype, shape, in_place=copy is False)
     if kind == "pickle":
@@ -424,9 +476,9 @@ def destination(
     kind, dtype, shape = layout(described, framework, id)
     if kind == "pickle":
         check_pickle(allow_pickle, id)
-    if kind == "array":
+    if kind in ("array", "jax"):
         array: npt.NDArray[Any] = np.empty(shape, dtype)
-        return Destination(raw(array), lambda: array)
+        return Destination(raw(array), (lambda: _jax.from_host(array)) if kind == "jax" else lambda: array)
     if kind == "tensor":
         torch = import_torch()
         tensor = torch.empty(shape, dtype=torch_dtype(dtype, torch))
@@ -434,7 +486,22 @@ def destination(
     room: Bytes = np.empty(described.nbytes, np.uint8)
     if kind == "pickle":
         return Destination(room, lambda: unpickle(memoryview(room), tensors_in_place=True))
+    if kind == "arrow":
+        return Destination(room, lambda: _arrow_of(memoryview(room), dtype, allow_pickle, id))
     return Destination(room, room.tobytes)
+
+
+def _arrow_of(contents: memoryview, form: _arrow.Form, allow_pickle: bool, id: str | bytes) -> Any:
+    """Makes a value of Arrow or polars. A reader that may unpickle trusts what it reads."""
+    try:
+        return _arrow.decode(contents, form, trusts=allow_pickle)
+    except BadHeader as error:
+        raise _unreadable(id, error) from None
+
+
+def _unreadable(id: str | bytes, error: BadHeader) -> InvalidMetadata:
+    reason = str(error)
+    return InvalidMetadata(f"object {id!r} cannot be read: {reason}", id=id, reason=reason)
 
 
 # Dtypes

@@ -165,7 +165,10 @@ class Deleted(HopliteError):
 
 
 class PickleRefused(HopliteError):
-    """The object was stored as a pickle, and this client reads none: see `allow_pickle` of `hoplite.connect`."""
+    """The object was stored as a pickle, or could only be stored so, and this client refuses pickles.
+
+    See `allow_pickle` of `hoplite.connect`.
+    """
 
     id: str | bytes
 
