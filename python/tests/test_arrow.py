@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -183,6 +184,24 @@ def test_nothing_is_copied(node: Cluster, form: str) -> None:
         del part
         gc.collect()
         await_that("it is given back", lambda: used_bytes(client) == empty)
+
+
+def test_frames_of_pandas_stay_in_place(client: hoplite.Client) -> None:
+    rows = 10_000
+    frame = pd.DataFrame(
+        {"n": np.arange(rows) / 7, "i": range(rows), "s": [f"word {row}" for row in range(rows)]}
+    )
+    frame["when"] = pd.date_range("2026-01-01", periods=rows, tz="UTC")
+    frame["kind"] = frame["s"].astype("category")
+    with client.put(None, frame) as ref:
+        first, second = client.get(ref), client.get(ref)
+        pd.testing.assert_frame_equal(first, frame)
+        for name in ("n", "i"):
+            assert np.shares_memory(first[name].to_numpy(), second[name].to_numpy())
+        words = [
+            pa.chunked_array(pa.array(got["s"])).chunk(0).buffers()[2].address for got in (first, second)
+        ]
+        assert words[0] == words[1]
 
 
 def test_large_buffers_are_put_as_they_are() -> None:
