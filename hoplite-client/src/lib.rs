@@ -84,6 +84,7 @@ mod begun;
 mod connection;
 mod deadline;
 mod link;
+mod progress;
 mod reference;
 mod trace;
 
@@ -110,6 +111,7 @@ pub use options::{
     AfterLoss, AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, PutOptions,
     ReduceOptions,
 };
+pub use progress::{Progress, tracked};
 pub use reader::ObjectReader;
 pub use report::{
     AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerFault, PeerLink, PlaceKeys,
