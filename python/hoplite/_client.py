@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from hoplite import _native
-from hoplite._calls import (
-    CONNECT_TIMEOUT,
-    AnyId,
-    Calls,
-    Id,
-    Op,
-    may_unpickle,
-    program_name,
-    refuse_to_pickle,
-    run,
-)
+from hoplite._answers import OnProgress, T, run
+from hoplite._calls import CONNECT_TIMEOUT, Calls
+from hoplite._checks import AnyId, Id, Op
+from hoplite._process import may_unpickle, program_name, refuse_to_pickle
+from hoplite._reports import Objects, Status, Topology
 from hoplite._serialize import Framework
 from hoplite._timeouts import TimeLimit
 from hoplite.ref import Ref
@@ -95,9 +89,35 @@ class Client:
         """
         return self._native.usable
 
+    @overload
     def put(
-        self, id: Id | None, value: object, timeout: TimeLimit = "default", *, confirm: bool = False
-    ) -> Ref:
+        self,
+        id: Id | None,
+        value: bytearray | memoryview,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        progress: OnProgress = None,
+    ) -> Ref[memoryview]: ...
+    @overload
+    def put(
+        self,
+        id: Id | None,
+        value: T,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        progress: OnProgress = None,
+    ) -> Ref[T]: ...
+    def put(
+        self,
+        id: Id | None,
+        value: object,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        progress: OnProgress = None,
+    ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle of it. To put the same value again is no error.
 
         Its bytes are copied once, into the memory of the store, from where others get them while they are still being
@@ -112,20 +132,47 @@ class Client:
             confirm: whether to wait until the directory knows an object of less than 64 KiB, as it does of larger ones.
                 Without it, `contains` and `stat` may not know it for a moment, and a put of another value under the same id
                 at the same time on another node goes unnoticed here.
+            progress: as for `get`, while the bytes are copied.
         Raises:
             AlreadyExists, StoreFull, ObjectTooLarge, InvalidId, Timeout; TypeError for a value that cannot be put;
             PickleRefused for a value that needs a pickle, if this client refuses these.
         """
-        ref = run(self._calls.put(id, value, timeout, confirm=confirm))
+        ref = run(self._calls.put(id, value, timeout, confirm=confirm, progress=progress))
         ref._client = self
         return ref
 
-    def ref(self, id: str | bytes) -> Ref:
+    def ref(self, id: str | bytes) -> Ref[Any]:
         """A handle of an object of this cluster that was put elsewhere, or will be. Asks nobody."""
         return Ref(id, cluster=self.cluster, client=self)
 
+    @overload
     def get(
-        self, id: Id, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
+        self,
+        id: Ref[T],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: None = None,
+        *,
+        progress: OnProgress = None,
+    ) -> T: ...
+    @overload
+    def get(
+        self,
+        id: Id,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
+    ) -> Any: ...
+    def get(
+        self,
+        id: Id,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> Any:
         """Waits for the object, fetches it if need be, and returns it as what it was put.
 
@@ -138,24 +185,30 @@ class Client:
                 copied; `bytes` come as a `memoryview`, and **to write to a tensor then ends the process**.
             framework: "numpy", "torch" or "jax": as what arrays come, if not as what they were put. What a reduce made
                 counts as put by numpy.
+            progress: a function that hears of the progress, some times a second and once in the end: the bytes that have
+                arrived, or been copied, and the bytes of all objects that the call has begun to move. It is called in this
+                thread. An exception that it raises cancels the call, and is raised here.
         Raises:
             PickleRefused: if the value was stored as a pickle, and this client refuses these.
             InvalidMetadata: if the object's header is not one that a `put` makes.
             Timeout, ObjectLost, Deleted, StoreFull, ObjectTooLarge.
         """
-        return run(self._calls.get(id, timeout, copy, framework))
+        return run(self._calls.get(id, timeout, copy, framework, progress=progress))
 
-    def get_into(self, id: Id, out: object, timeout: TimeLimit = "default") -> int:
+    def get_into(
+        self, id: Id, out: object, timeout: TimeLimit = "default", *, progress: OnProgress = None
+    ) -> int:
         """Copies the object into `out` while it arrives, and returns its size in bytes.
 
         Args:
             out: a contiguous array or tensor of the dtype and shape of the object; or a buffer of bytes, such as a
                 `bytearray`, into whose front the bytes of any object are copied.
+            progress: as for `get`.
         Raises:
             TypeMismatch: if `out` is another kind of array than the object.
             BufferTooSmall; and what `get` raises. After an error, the contents of `out` mean nothing.
         """
-        return run(self._calls.get_into(id, out, timeout))
+        return run(self._calls.get_into(id, out, timeout, progress=progress))
 
     def reduce(
         self,
@@ -166,6 +219,7 @@ class Client:
         num_objects: int | None = None,
         deterministic: bool = False,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> list[AnyId]:
         """Reduces equally shaped arrays element by element into the new object `target`.
 
@@ -178,6 +232,7 @@ class Client:
             op: "sum", "min", "max" or "prod". Float sums may differ by rounding between runs.
             num_objects: reduce only the first so many sources to become ready; None means all.
             deterministic: combine in the order of `sources`, for the same bits in every run; slower.
+            progress: as for `get`: the bytes of the target that are made.
         Returns:
             The sources that were reduced, in the order in which they joined.
         Raises:
@@ -185,23 +240,51 @@ class Client:
         """
         return run(
             self._calls.reduce(
-                target, sources, op, num_objects=num_objects, deterministic=deterministic, timeout=timeout
+                target,
+                sources,
+                op,
+                num_objects=num_objects,
+                deterministic=deterministic,
+                timeout=timeout,
+                progress=progress,
             )
         )
 
+    @overload
+    def gather(
+        self,
+        ids: Iterable[Ref[T]],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: None = None,
+        *,
+        progress: OnProgress = None,
+    ) -> list[T]: ...
+    @overload
     def gather(
         self,
         ids: Iterable[Id],
         timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
+        *,
+        progress: OnProgress = None,
+    ) -> list[Any]: ...
+    def gather(
+        self,
+        ids: Iterable[Id],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> list[Any]:
         """Gets several objects at once, in the order of `ids`; see `get`.
 
         Raises:
             What `get` raises, as soon as that is known of one of them.
         """
-        return run(self._calls.gather(ids, timeout, copy, framework))
+        return run(self._calls.gather(ids, timeout, copy, framework, progress=progress))
 
     def allgather(
         self,
@@ -211,6 +294,8 @@ class Client:
         timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> list[Any]:
         """Puts `value` under `ids[rank]`, and gets the objects of all participants, in the order of `ids`.
 
@@ -220,7 +305,7 @@ class Client:
         Raises:
             What `put` and `get` raise.
         """
-        return run(self._calls.allgather(ids, rank, value, timeout, copy, framework))
+        return run(self._calls.allgather(ids, rank, value, timeout, copy, framework, progress=progress))
 
     def allreduce(
         self,
@@ -233,6 +318,7 @@ class Client:
         out: Any = None,
         deterministic: bool = False,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> Any:
         """Reduces the arrays of all participants, and returns the result to each of them, as a private array.
 
@@ -246,12 +332,21 @@ class Client:
             sources: an id for each participant.
             value: this participant's array, to be put under `sources[rank]`; None if it was put already.
             out: where to put the result, instead of in a new array: a contiguous one like the sources.
+            progress: as for `get`: the bytes of the result that are copied out.
         Raises:
             TypeMismatch, ObjectLost, InvalidRequest, Timeout; and what `put` raises.
         """
         return run(
             self._calls.allreduce(
-                target, sources, rank, value, op, out=out, deterministic=deterministic, timeout=timeout
+                target,
+                sources,
+                rank,
+                value,
+                op,
+                out=out,
+                deterministic=deterministic,
+                timeout=timeout,
+                progress=progress,
             )
         )
 
@@ -266,6 +361,7 @@ class Client:
         out: Any = None,
         deterministic: bool = False,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> Any:
         """Reduces the arrays of all participants, and returns one part of the result to each of them, as a private array.
 
@@ -280,7 +376,15 @@ class Client:
         """
         return run(
             self._calls.reduce_scatter(
-                target, sources, rank, value, op, out=out, deterministic=deterministic, timeout=timeout
+                target,
+                sources,
+                rank,
+                value,
+                op,
+                out=out,
+                deterministic=deterministic,
+                timeout=timeout,
+                progress=progress,
             )
         )
 
@@ -293,6 +397,7 @@ class Client:
         value: object = None,
         *,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> int:
         """Copies the arrays of all participants, of one shape, into `out` while they arrive. Returns their size in bytes.
 
@@ -308,7 +413,9 @@ class Client:
             TypeMismatch: if `out` is not like the arrays, or these are not alike. InvalidRequest, BufferTooSmall,
             ObjectLost, Timeout, and what `put` raises. After an error, the contents of `out` mean nothing.
         """
-        return run(self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout))
+        return run(
+            self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout, progress=progress)
+        )
 
     def delete_allreduce(self, target: Id, sources: Iterable[Id], timeout: TimeLimit = "default") -> None:
         """Deletes what an allreduce, reduce_scatter or allgather_into has left: its sources and its target."""
@@ -323,6 +430,7 @@ class Client:
         timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
+        progress: OnProgress = None,
     ) -> list[Any]:
         """Gives `values[k]` to participant k, and returns what each of them gives to this one, in the order of the ranks.
 
@@ -335,13 +443,15 @@ class Client:
                 once all participants have returned.
             values: what `put` takes. They may differ in shape and kind; if all participants give arrays of one dtype and
                 shape, the stores exchange them at once, and it is fastest.
-            copy, framework: as for `get`.
+            copy, framework, progress: as for `get`.
         Raises:
             RanksMissing: names participants that were waited for in vain; what `put` and `get` raise;
             ValueError if there is no such rank. Then values may be left, under ids that begin with `name` and a slash.
         """
         return run(
-            self._calls.all_to_all(name, values, rank, timeout=timeout, copy=copy, framework=framework)
+            self._calls.all_to_all(
+                name, values, rank, timeout=timeout, copy=copy, framework=framework, progress=progress
+            )
         )
 
     def barrier(self, name: Id, size: int, rank: int, timeout: TimeLimit = "default") -> None:
@@ -392,22 +502,27 @@ class Client:
         """
         return run(self._calls.stat(id))
 
-    def list(self, prefix: str | bytes = b"") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str | bytes = b"") -> Objects:
         """The objects of the cluster whose id begins with `prefix`, in the order of their ids, page by page.
 
         What was put without `confirm` may be missing for some milliseconds: the directory hears of it while `put` returns.
+        Returns an iterator. A notebook shows the first objects as a table.
 
         Raises:
             Unavailable: if a shard of the directory cannot be asked.
         """
-        after: bytes | None = b""
-        while after is not None:
-            page, after = run(self._calls.page(prefix, after))
-            yield from page
+        return Objects(lambda after: run(self._calls.page(prefix, after)))
 
-    def status(self) -> Mapping[str, Any]:
-        """The counters of this node's store: memory, copies, transfers."""
+    def status(self) -> Status:
+        """The counters of this node's store: memory, copies, transfers. A notebook shows them as tables."""
         return run(self._calls.status())
+
+    def topology(self) -> Topology:
+        """Returns the links from this node's store to others, as its transfers show them, the slowest first.
+
+        A notebook shows them as a table. `hoplite topology show` prints the same.
+        """
+        return run(self._calls.topology())
 
     def close(self) -> None:
         """Ends the connection. Arrays that were got stay readable; they, and owners, keep it open until they are gone."""

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from hoplite import _arrow, _serialize
+from hoplite._html import table
+from hoplite._reports import OBJECT_HEADINGS, object_row
 
 #: What a value was in the program that put it.
 Kind = Literal["bytes", "pickle", "torch", "ndarray", "jax", "arrow", "polars"]
@@ -102,6 +104,9 @@ class ObjectInfo:
     """The latest decisions on who fetches it from whom. Not in listings."""
     reduce: ReduceInfo | None = None
     """How it was reduced, if it was, by the store that was asked."""
+
+    def _repr_html_(self) -> str:
+        return table("Object", OBJECT_HEADINGS, [object_row(self)])
 
     @property
     def available(self) -> bool:

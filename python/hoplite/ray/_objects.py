@@ -10,15 +10,17 @@ import ray
 
 import hoplite
 from hoplite import Client, ConnectFailed
-from hoplite._calls import Id, Op
+from hoplite._answers import OnProgress, T
+from hoplite._checks import Id, Op
 from hoplite._serialize import Framework
 from hoplite._timeouts import TimeLimit
 from hoplite.ray import _leases, _nodes
 from hoplite.ray._connection import is_absent, own, twice
 from hoplite.ray._place import here
+from hoplite.ref import T_co
 
 
-class Ref(hoplite.Ref):
+class Ref(hoplite.Ref[T_co]):
     """A handle of an object, which finds the store of the Ray node on which it is used.
 
     It can be passed to tasks and actors, in whatever they take and return. Ray does not know of the object: it stays until
@@ -33,17 +35,22 @@ class Ref(hoplite.Ref):
         return client()
 
     def get(
-        self, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
+        self,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> Any:
         """Gets the object; see `hoplite.Client.get`."""
-        return twice(client, lambda client: client.get(self, timeout, copy, framework))
+        return twice(client, lambda client: client.get(self, timeout, copy, framework, progress=progress))
 
     def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it is still there."""
         self.disown()
         twice(client, lambda client: client.delete(self, timeout))
 
-    def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[Ref[Any]], tuple[Any, ...]]:
         return Ref, (self.id, self.dtype, self.shape, self.nbytes, self.cluster)
 
 
@@ -87,12 +94,12 @@ def _start_here(error: ConnectFailed) -> None:
         ) from None
 
 
-def new_ref() -> Ref:
+def new_ref() -> Ref[Any]:
     """A handle of an object that does not exist yet, to be given to whoever will put it and to those who will get it."""
     return Ref(f"{here().job_prefix(ray.get_runtime_context().get_job_id())}{uuid.uuid4().hex}")
 
 
-def put(value: object, ref: Ref | None = None, timeout: TimeLimit = "default") -> Ref:
+def put(value: T, ref: Ref[Any] | None = None, timeout: TimeLimit = "default") -> Ref[T]:
     """Puts a value into the store of this node, and returns a handle that can be passed to tasks and actors.
 
     Args:
@@ -108,7 +115,13 @@ def put(value: object, ref: Ref | None = None, timeout: TimeLimit = "default") -
 
 
 @overload
+def get(refs: hoplite.Ref[T], timeout: TimeLimit = "default", copy: bool | None = None) -> T: ...
+@overload
 def get(refs: Id, timeout: TimeLimit = "default", copy: bool | None = None) -> Any: ...
+@overload
+def get(
+    refs: Iterable[hoplite.Ref[T]], timeout: TimeLimit = "default", copy: bool | None = None
+) -> list[T]: ...
 @overload
 def get(refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None) -> list[Any]: ...
 def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> Any:
@@ -130,21 +143,21 @@ def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> 
 
 
 def wait(
-    refs: Iterable[hoplite.Ref], num: int | None = None, timeout: TimeLimit = "default"
-) -> tuple[list[hoplite.Ref], list[hoplite.Ref]]:
+    refs: Iterable[hoplite.Ref[Any]], num: int | None = None, timeout: TimeLimit = "default"
+) -> tuple[list[hoplite.Ref[Any]], list[hoplite.Ref[Any]]]:
     """Waits until `num` of the objects (None: all) are there; see `hoplite.Client.wait`."""
     handles = _handles(refs)
     return twice(client, lambda client: client.wait(handles, num, timeout))
 
 
 def reduce(
-    sources: Iterable[hoplite.Ref],
+    sources: Iterable[hoplite.Ref[Any]],
     op: Op = "sum",
     *,
     num_objects: int | None = None,
-    target: Ref | None = None,
+    target: Ref[Any] | None = None,
     timeout: TimeLimit = "default",
-) -> tuple[Ref, list[hoplite.Ref]]:
+) -> tuple[Ref[Any], list[hoplite.Ref[Any]]]:
     """Reduces equally shaped arrays into a new object, in the stores and while they arrive; see `hoplite.Client.reduce`.
 
     Args:

@@ -34,7 +34,7 @@ from ray.util.collective.types import (
 )
 
 from hoplite import _native
-from hoplite._calls import Op
+from hoplite._checks import Op
 from hoplite._group import link as links
 from hoplite._group import schedules
 from hoplite._group.member import Group, Operation
