@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, _node
-from hoplite._calls import CONNECT_TIMEOUT, Calls, may_unpickle, program_name, refuse_to_pickle
+from hoplite._calls import CONNECT_TIMEOUT, Calls
 from hoplite._info import ObjectInfo
+from hoplite._process import may_unpickle, program_name, refuse_to_pickle
 
 if TYPE_CHECKING:
     from typing import Self

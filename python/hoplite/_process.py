@@ -1,0 +1,39 @@
+"""What a client takes from its process: names that nobody else has, and what the environment says."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+#: The variable that says if clients that are not told read values which were stored as pickles.
+ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
+
+
+def program_name() -> str:
+    """How this program is called in the log of the store."""
+    return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+
+
+def refuse_to_pickle() -> TypeError:
+    return TypeError(
+        "a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives"
+    )
+
+
+def new_id() -> str:
+    """An id that nobody else has."""
+    return f"py/{os.urandom(16).hex()}"
+
+
+def may_unpickle() -> bool:
+    """Returns what `HOPLITE_ALLOW_PICKLE` says of clients that are not told; True if it is not set, or empty.
+
+    Raises:
+        ValueError: if it says neither yes nor no, so that a mistake in it does not allow anything.
+    """
+    said = os.environ.get(ALLOW_PICKLE_VARIABLE, "").strip().lower()
+    if said in ("", "1", "true", "yes", "on"):
+        return True
+    if said in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{ALLOW_PICKLE_VARIABLE} is 1 or 0, not {said!r}")
