@@ -11,7 +11,7 @@ from hoplite import _native
 from hoplite._answers import OnProgress, T, run
 from hoplite._calls import CONNECT_TIMEOUT, Calls
 from hoplite._checks import AnyId, Id, Op
-from hoplite._process import may_unpickle, program_name, refuse_to_pickle
+from hoplite._process import log_connected, may_unpickle, program_name, refuse_to_pickle
 from hoplite._reports import Objects, Status, Topology
 from hoplite._serialize import Framework
 from hoplite._timeouts import TimeLimit
@@ -71,6 +71,7 @@ class Client:
         self._socket = os.fspath(socket)
         self._process = self._native.process
         self._for_owners: _native.Client | None = None
+        log_connected(self._native, self._socket)
 
     @property
     def socket(self) -> str:

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hoplite import _native
+
+#: The logger of the package. It has no handler: what to do with messages is the program's choice.
+logger = logging.getLogger("hoplite")
 
 #: The variable that says if clients that are not told read values which were stored as pickles.
 ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
@@ -37,3 +45,11 @@ def may_unpickle() -> bool:
     if said in ("0", "false", "no", "off"):
         return False
     raise ValueError(f"{ALLOW_PICKLE_VARIABLE} is 1 or 0, not {said!r}")
+
+
+def log_connected(native: _native.Client | _native.AsyncClient, socket: str | os.PathLike[str]) -> None:
+    """Logs for debugging which store a client has found."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "connected to the store of node %s of the cluster %s at %s", native.node, native.cluster, socket
+        )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import weakref
@@ -12,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, overload
 
 from hoplite import _native
+from hoplite._process import logger
 from hoplite._serialize import Framework
 from hoplite._timeouts import TimeLimit
 from hoplite.errors import ClusterMismatch
@@ -294,9 +294,12 @@ class _Reaper:
     @staticmethod
     def _delete(batch: list[tuple[_native.Client, str | bytes]]) -> None:
         for client in {client for client, _ in batch}:
-            # Whoever cannot be reached has lost the objects, or they stay: there is nobody to tell.
-            with contextlib.suppress(Exception):
-                client.delete([id for owner, id in batch if owner is client], _DELETE_TIMEOUT)
+            ids = [id for owner, id in batch if owner is client]
+            try:
+                client.delete(ids, _DELETE_TIMEOUT)
+            except Exception as error:
+                # Whoever cannot be reached has lost the objects, or they stay: there is nobody to raise it to.
+                logger.debug("%d objects without an owner were not deleted: %s", len(ids), error)
 
     def _end(self) -> None:
         self._ending = True
