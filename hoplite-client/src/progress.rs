@@ -6,9 +6,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Least bytes that arrive between two counts of an object that is waited for.
+/// The least number of bytes that arrive between two counts of an object.
 const LEAST_STRIDE_BYTES: u64 = 1 << 20;
-/// The number of counts of a large object that is waited for.
+/// The number of counts while a large object arrives.
 const STRIDES: u64 = 128;
 
 thread_local! {
@@ -25,7 +25,7 @@ pub struct Progress {
 impl Progress {
     /// Returns the number of bytes that have been written, or that have arrived.
     ///
-    /// It falls only if an object has to be made or read anew.
+    /// It falls only if a call makes or reads an object again.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
@@ -42,7 +42,7 @@ impl Progress {
 /// of its target on this node.
 ///
 /// # Cancel safety
-/// That of `future`.
+/// As `future`.
 pub async fn tracked<F: Future>(progress: Arc<Progress>, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

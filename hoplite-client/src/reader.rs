@@ -291,7 +291,7 @@ pub(crate) async fn get_vec(
     Ok(bytes)
 }
 
-/// Waits until an object is complete, and counts its bytes while they arrive. Starts again if the object is made anew meanwhile.
+/// Waits until an object is complete, and counts its bytes while they arrive. Starts again if the object is made again.
 pub(crate) async fn get_tracked(
     connection: &Arc<Connection>,
     id: ObjectId,

@@ -1,4 +1,4 @@
-"""Answers of native clients, which are there at once or are futures, and the progress of calls until then."""
+"""Waits for the answers of native clients, and reports the progress of calls."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from hoplite import _native
 
 T = TypeVar("T")
-#: Hears of the progress of a call: the bytes that were moved, and the bytes of all objects that the call has begun to move.
+#: A function of the moved bytes, and of the bytes of all objects that the call has begun to move.
 OnProgress = Callable[[int, int], object] | None
 
 #: The seconds between two reports of the progress of a call.
@@ -27,19 +27,19 @@ def run(call: Coroutine[Any, None, T]) -> T:
 
 
 async def settled(answer: T | Future[T]) -> T:
-    """What a native client answers."""
+    """Returns the answer of a native client."""
     return await answer if isinstance(answer, Future) else answer
 
 
 async def reported(answer: Future[T], progress: _native.Progress) -> T:
-    """Waits for an answer, and reports the progress meanwhile. If that raises, the call is cancelled."""
+    """Waits for an answer, and reports progress. An exception of the report cancels the call."""
     try:
         while not answer.done():
             await wait((answer,), timeout=REPORT_INTERVAL)
             progress.report()
     except BaseException:
         if not answer.cancel() and not answer.cancelled():
-            # It is done, and asyncio complains of errors that nobody looks at.
+            # asyncio warns about an exception that no code retrieves.
             answer.exception()
         raise
     return answer.result()
@@ -48,9 +48,9 @@ async def reported(answer: Future[T], progress: _native.Progress) -> T:
 async def followed(
     native: _native.Client | _native.AsyncClient, on_progress: OnProgress, name: str, *arguments: Any
 ) -> Any:
-    """Calls a method of a native client. If somebody wants to hear of its progress, that is reported in this thread.
+    """Calls a method of a native client, and reports progress in this thread.
 
-    A native client that blocks reports by itself.
+    A blocking native client reports progress inside the call.
     """
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))

@@ -8,8 +8,8 @@ The header names the form of the value and the padding:
 | `py1:arrow` | `table`, `batch`, `array`, `chunked` |
 | `py1:polars` | `frame`, `series` |
 
-Arrow bounds all that the stream says by the size of the object, but does not look at each offset and index in the columns.
-A reader that trusts no pickle checks these too, which reads the columns once.
+Arrow bounds all lengths by the size of the object, but does not check offsets and indices in the columns. A reader that
+trusts no pickle checks these too, which reads the columns once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TAG_POLARS = b"py1:polars"
 _FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
 #: The first version of pyarrow that neither runs pickles in a stream's schema (CVE-2023-47248) nor lacks views of strings.
 _OLDEST = (16,)
-#: What Arrow raises for a stream that is none, beside its own exceptions.
+#: Further exceptions of Arrow for an invalid stream.
 _REFUSALS = (
     ValueError,
     TypeError,
@@ -46,7 +46,7 @@ _SMALL_BYTES = 4096
 
 
 class Form(NamedTuple):
-    """What a header says of an object."""
+    """The header of an object."""
 
     tag: bytes
     name: bytes
@@ -79,7 +79,7 @@ class _Pieces:
         return size_bytes
 
     def flush(self) -> None:
-        """Does nothing: there is nothing behind this file."""
+        """Does nothing."""
 
     close = flush
 
@@ -87,7 +87,7 @@ class _Pieces:
 def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
     """Returns the pieces of the object for a value of Arrow or polars, and its header. Copies no large buffer.
 
-    Returns None for other values, and for those of which a stream would not bring back the type.
+    Returns None for other values, and for types that a stream loses.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -150,7 +150,7 @@ def _table_of_frame(frame: Any, arrow: Any) -> Any:
 
 
 def parse(header: bytes) -> Form:
-    """Returns what a header says.
+    """Parses a header.
 
     Raises:
         BadHeader: if no writer makes such a header.
@@ -185,7 +185,7 @@ def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
             table = stream.read_next_batch() if is_one else stream.read_all()
         table.validate(full=not trusts)
         if not trusts:
-            # Names that are no UTF-8 raise here, and not in whatever looks at them later.
+            # Names that are not UTF-8 raise here.
             str(table.schema)
     except (arrow.ArrowException, *_REFUSALS) as error:
         raise BadHeader(f"it is no stream of Arrow: {error}") from None
@@ -220,7 +220,7 @@ def _is_compressed(metadata: memoryview) -> bool:
 
 
 class _Table(NamedTuple):
-    """A table of a flatbuffer that nobody has checked."""
+    """An unchecked table of a flatbuffer."""
 
     buffer: memoryview
     start: int
@@ -256,13 +256,13 @@ def _polars_of(table: Any, form: Form) -> Any:
     try:
         frame: Any = polars.from_arrow(table, rechunk=False)
     except (Exception, polars.exceptions.PanicException) as error:
-        # polars does not say what it raises for the types of Arrow that it does not have.
+        # polars documents no exception for types of Arrow that it lacks.
         raise BadHeader(f"it is no frame of polars: {error}") from None
     return frame if form.name == b"frame" else frame.to_series()
 
 
 def _pyarrow() -> Any:
-    """Returns pyarrow; None if it is missing, or too old to read what others write."""
+    """Returns pyarrow; None if it is missing or too old."""
     try:
         import pyarrow
         import pyarrow.ipc

@@ -1,4 +1,4 @@
-"""Ids as callers give them, and what is checked of them and of values before anything is sent."""
+"""Checks ids and values before a call sends anything."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from hoplite._serialize import Described, Encoded, Framework, Layout
 from hoplite.errors import InvalidRequest, TypeMismatch
 from hoplite.ref import Ref, key
 
-#: How an object is named: `str` stands for its UTF-8 bytes.
+#: The name of an object: a `str` stands for its UTF-8 bytes.
 Id = str | bytes | Ref[Any]
 AnyId = TypeVar("AnyId", str, bytes, Ref[Any], str | bytes | Ref[Any])
-#: What a reduce does with two elements.
+#: The operation of a reduce on two elements.
 Op = Literal["sum", "min", "max", "prod"]
 
 
@@ -65,14 +65,14 @@ def check_reducible(encoded: Encoded) -> None:
 
 
 def check_op(id: Id, encoded: Encoded, op: Op) -> None:
-    """Checks that a reduce can do this with such elements."""
+    """Checks that a reduce supports the operation for the dtype."""
     if encoded.dtype == "bool" and op in ("sum", "prod"):
         reason = f"{op} is not defined for elements of type bool"
         raise TypeMismatch(f"object {text(id)!r} cannot be reduced: {reason}", id=text(id), reason=reason)
 
 
 def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> None:
-    """Checks that an object is what is to be filled with it."""
+    """Checks that an object fits its destination."""
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))
     if (found.kind, found.dtype, found.shape) != (wanted.kind, wanted.dtype, wanted.shape):
         reason = f"it is {_describe(found)}, to be copied into {_describe(wanted)}"
@@ -80,7 +80,7 @@ def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> Non
 
 
 class Part(NamedTuple):
-    """What is known of a part of an object."""
+    """The size and type of a part of an object."""
 
     nbytes: int
     dtype: str
@@ -104,7 +104,7 @@ def part_of(id: Id, described: Described, count: int) -> Described:
 
 
 def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> None:
-    """Checks that `wanted` is what so many objects like this one are together: stacked, or one after the other."""
+    """Checks that `wanted` has room for `count` such objects, stacked or concatenated."""
     if wanted.kind == "buffer":
         return
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def host_array(value: object) -> npt.NDArray[Any] | None:
     """Returns the elements of an array of JAX, in place if one device of the host has all of them.
 
-    Returns None for values that are no such arrays, or whose elements are no numbers: tracers and random keys.
+    Returns None for other values, and for arrays without numbers: tracers and random keys.
 
     Raises:
         TypeError: for an array that is not in the memory of the host.
@@ -66,5 +66,5 @@ def import_jax() -> Any:
 
 
 def rebuild_jax(array: npt.NDArray[Any]) -> Any:
-    """Makes an array of JAX of its elements. Pickles name this function: it stays where it is, and takes what it takes."""
+    """Makes an array of JAX of its elements. Pickles name this function, so its name and arguments stay."""
     return from_host(array)

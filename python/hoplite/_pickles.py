@@ -1,4 +1,4 @@
-"""Values as pickles: the format, and what keeps arrays out of the stream.
+"""Values as pickles, with arrays outside the stream.
 
 A pickled object is a pickle (protocol 5) and the buffers that it left out (PEP 574):
 
@@ -31,11 +31,11 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-#: Where a buffer of a pickle may begin: a cache line, and what vector instructions like.
+#: The alignment of buffers of a pickle: a cache line.
 ALIGNMENT = 64
-#: Where pickles look for the functions that rebuild values. It lasts: stores may have pickles of earlier versions.
+#: The module in which pickles find functions that rebuild values. It lasts: stores may have older pickles.
 _NAMED_IN_PICKLES = "hoplite._serialize"
-#: The methods with which a subclass of arrays says how it is pickled.
+#: The methods by which a subclass of arrays defines its pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
@@ -54,7 +54,7 @@ def check_fits(size_bytes: int, limit: int) -> None:
 
 
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
-    """Returns the buffers that together are the pickle of a value. Copies no array that is contiguous.
+    """Returns the buffers of the pickle of a value. Copies no contiguous array.
 
     Functions and classes that no other program can import, those of `__main__` and lambdas, are part of the pickle if the
     package cloudpickle is installed, unless `by_value` is False.
@@ -105,7 +105,7 @@ def _pickled(value: object, limit: int, make: Callable[..., Any]) -> list[Any]:
 
 
 class _Bounded(BytesIO):
-    """The memory of a pickle, and the size of the object so far, of which buffers are a part."""
+    """The memory of a pickle, and the size of the object so far."""
 
     def __init__(self, limit: int) -> None:
         super().__init__()
@@ -127,12 +127,12 @@ class _Bounded(BytesIO):
 
 
 class _Reducer:
-    """Leaves out of the pickle what torch, JAX, and in some cases numpy, would put into it."""
+    """Keeps arrays of torch, JAX and numpy out of the pickle."""
 
     bounded: _Bounded
 
     def reduce(self, value: Any) -> Any:
-        """Returns how a value is rebuilt; `NotImplemented` for one that pickle knows better."""
+        """Returns the function that rebuilds a value; `NotImplemented` leaves the value to pickle."""
         kind = type(value)
         if kind is np.ndarray:
             return self._reduce_array(value)
@@ -152,7 +152,7 @@ class _Reducer:
         array = in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # Of what is not contiguous, numpy also loses the byte order.
+        # numpy also loses the byte order of arrays that are not contiguous.
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented
@@ -207,7 +207,7 @@ def _pickler_by_value() -> Callable[..., Any] | None:
 
 
 def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
-    """Returns how an array of a subclass is rebuilt without a copy, if the subclass adds nothing to numpy's pickles."""
+    """Returns the function that rebuilds an array of a subclass, if the subclass adds nothing to numpy's pickles."""
     kind = type(array)
     if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
         return NotImplemented
@@ -215,7 +215,7 @@ def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
 
 
 def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
-    """Checks that a value which was stored as a pickle may be read.
+    """Checks that this client may read a pickle.
 
     Raises:
         PickleRefused
@@ -254,7 +254,7 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
 
 
 class _Context(threading.local):
-    """What those know who are called by a pickle."""
+    """The context of functions that a pickle calls."""
 
     tensors_in_place = False
 
@@ -263,12 +263,12 @@ _context = _Context()
 
 
 def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Makes an array of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
+    """Makes an array of its bytes. Pickles name this function, so its name and arguments stay."""
     return np.ndarray(shape, dtype, contents)
 
 
 def rebuild_subclass(array: npt.NDArray[Any], kind: type[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Makes an array of a subclass. Pickles name this function: it stays where it is, and takes what it takes."""
+    """Makes an array of a subclass. Pickles name this function, so its name and arguments stay."""
     return array.view(kind)
 
 
@@ -280,13 +280,13 @@ def rebuild_tensor(
     *,
     in_place: bool | None = None,
 ) -> torch.Tensor:
-    """Makes a tensor of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
+    """Makes a tensor of its bytes. Pickles name this function, so its name and arguments stay."""
     torch = import_torch()
     in_place = _context.tensors_in_place if in_place is None else in_place
     source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
     known = torch_dtype(dtype, torch)
     if in_place and source.nbytes:
-        # torch warns, once, that it cannot keep anybody from writing to it.
+        # torch warns once that the tensor is read-only.
         tensor = torch.from_numpy(source).view(known).reshape(shape)
     else:
         tensor = torch.empty(shape, dtype=known)

@@ -1,4 +1,4 @@
-"""What a client takes from its process: names that nobody else has, and what the environment says."""
+"""Reads the settings of a process, and makes unique names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 #: The logger of the package. It has no handler: what to do with messages is the program's choice.
 logger = logging.getLogger("hoplite")
 
-#: The variable that says if clients that are not told read values which were stored as pickles.
+#: The variable with the default of `allow_pickle`.
 ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
 
 
 def program_name() -> str:
-    """How this program is called in the log of the store."""
+    """Returns the name of this program for the log of the store."""
     return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
 
 
@@ -29,15 +29,15 @@ def refuse_to_pickle() -> TypeError:
 
 
 def new_id() -> str:
-    """An id that nobody else has."""
+    """Returns a random id."""
     return f"py/{os.urandom(16).hex()}"
 
 
 def may_unpickle() -> bool:
-    """Returns what `HOPLITE_ALLOW_PICKLE` says of clients that are not told; True if it is not set, or empty.
+    """Returns the value of `HOPLITE_ALLOW_PICKLE`; `True` if the variable is unset or empty.
 
     Raises:
-        ValueError: if it says neither yes nor no, so that a mistake in it does not allow anything.
+        ValueError: if the value is neither yes nor no.
     """
     said = os.environ.get(ALLOW_PICKLE_VARIABLE, "").strip().lower()
     if said in ("", "1", "true", "yes", "on"):
@@ -48,7 +48,7 @@ def may_unpickle() -> bool:
 
 
 def log_connected(native: _native.Client | _native.AsyncClient, socket: str | os.PathLike[str]) -> None:
-    """Logs for debugging which store a client has found."""
+    """Logs the store of a new client at the debug level."""
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "connected to the store of node %s of the cluster %s at %s", native.node, native.cluster, socket

@@ -21,7 +21,7 @@ NBYTES = 4 * ELEMENTS
 
 
 class Heard:
-    """What a callback was told."""
+    """The arguments of a callback."""
 
     def __init__(self) -> None:
         self.counts: list[tuple[int, int]] = []
@@ -39,7 +39,7 @@ class Heard:
 
 
 class Enough(Exception):
-    """What a callback raises."""
+    """The exception of a callback."""
 
 
 def enough(done: int, total: int) -> None:
