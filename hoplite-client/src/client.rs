@@ -21,6 +21,7 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::location_watch::LocationWatch;
 use crate::many;
 use crate::options::{ConnectOptions, PutOptions};
+use crate::progress;
 use crate::reader::{self, ObjectReader};
 use crate::report::{Description, NodeStatus, ProbeReport};
 use crate::timeout::checked_default;
@@ -195,6 +196,9 @@ impl Client {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let request = node::Request::Get { id: id.clone(), until: Until::Contents, timeout };
         let get = pin!(async {
+            if progress::is_tracked() {
+                return reader::get_tracked(&call.connection, id.clone(), timeout).await;
+            }
             match call.connection.call_node(request, Operation::Get, timeout).await? {
                 Response::Object(view) => ObjectView::open(&call.connection, view),
                 Response::Contents { view, bytes } => Ok(ObjectView::copied(view, &bytes)),

@@ -93,6 +93,7 @@ mod begun;
 mod connection;
 mod deadline;
 mod link;
+mod progress;
 mod reference;
 mod trace;
 
@@ -119,6 +120,7 @@ pub use options::{
     AfterLoss, AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, PutOptions,
     ReduceOptions,
 };
+pub use progress::{Progress, tracked};
 pub use reader::ObjectReader;
 pub use report::{
     AppliedPlaces, Description, Grant, MemberPosition, NodeStatus, PeerFault, PeerLink, PlaceKeys,

@@ -10,6 +10,7 @@ use hoplite_proto::local::{Request, Response};
 use crate::connection::{Connection, Role};
 use crate::deadline::Deadline;
 use crate::error::{Error, LostCall, Result};
+use crate::progress::Part;
 use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
@@ -30,6 +31,7 @@ pub struct ObjectReader {
     size_bytes: u64,
     put: PutId,
     metadata: Metadata,
+    part: Part,
 }
 
 impl ObjectReader {
@@ -52,6 +54,7 @@ impl ObjectReader {
             size_bytes: view.size_bytes,
             put: view.put,
             metadata: view.metadata,
+            part: Part::default(),
         })
     }
 
@@ -65,8 +68,13 @@ impl ObjectReader {
         deadline: Deadline,
     ) -> Result<()> {
         let end_bytes = start_bytes + out.len() as u64;
+        let is_within = |range: &ByteRange| {
+            range.offset_bytes >= start_bytes && range.offset_bytes + range.length_bytes <= end_bytes
+        };
+        let total_bytes = order.iter().filter(|range| is_within(range)).map(|range| range.length_bytes).sum();
+        let mut copied_bytes = 0;
         for range in order {
-            if range.offset_bytes < start_bytes || range.offset_bytes + range.length_bytes > end_bytes {
+            if !is_within(range) {
                 self.position_bytes += range.length_bytes;
                 continue;
             }
@@ -88,6 +96,8 @@ impl ObjectReader {
                     .copy_counted(counted_bytes, start, piece)
                     .map_err(|error| self.reference.connection().misplaced(&error))?;
                 self.position_bytes = counted_bytes;
+                copied_bytes += stride_bytes;
+                self.part.reaches(copied_bytes, total_bytes);
                 done_bytes += stride_bytes;
             }
             tokio::task::yield_now().await;
@@ -97,15 +107,20 @@ impl ObjectReader {
 
     /// Waits until the copy is complete.
     pub(crate) async fn completed(&mut self, deadline: Deadline) -> Result<()> {
-        while self.bytes.valid_bytes() < self.size_bytes {
-            if let Err(error) = self.follow(self.size_bytes - 1, deadline.left()).await
+        loop {
+            let valid_bytes = self.bytes.valid_bytes();
+            self.part.reaches(valid_bytes.min(self.size_bytes), self.size_bytes);
+            if valid_bytes >= self.size_bytes {
+                return Ok(());
+            }
+            let next_bytes = Part::next_bytes(valid_bytes, self.size_bytes);
+            if let Err(error) = self.follow(next_bytes - 1, deadline.left()).await
                 // The copy may have ended because it was complete.
                 && self.bytes.valid_bytes() < self.size_bytes
             {
                 return Err(error);
             }
         }
-        Ok(())
     }
 
     /// Waits until the copy is complete, and turns it into a view.
@@ -186,6 +201,7 @@ impl ObjectReader {
             .copy_to(self.position_bytes, &mut out[..length])
             .map_err(|error| self.reference.connection().misplaced(&error))?;
         self.position_bytes += length as u64;
+        self.part.reaches(self.position_bytes, self.size_bytes);
         Ok(length)
     }
 
@@ -273,4 +289,20 @@ pub(crate) async fn get_vec(
     let mut bytes = vec![0; usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX)];
     reader.read_whole(&mut bytes, deadline).await?;
     Ok(bytes)
+}
+
+/// Waits until an object is complete, and counts its bytes while they arrive. Starts again if the object is made again.
+pub(crate) async fn get_tracked(
+    connection: &Arc<Connection>,
+    id: ObjectId,
+    timeout: Duration,
+) -> Result<ObjectView> {
+    let deadline = Deadline::after(timeout);
+    loop {
+        let reader = ObjectReader::open(connection, id.clone(), deadline.left()).await?;
+        match reader.into_view(deadline).await {
+            Err(Error::Object(ObjectError::Superseded { .. })) => {}
+            ended => return ended,
+        }
+    }
 }

@@ -13,6 +13,7 @@ use crate::connection::{Connection, Role};
 use crate::deadline::Deadline;
 use crate::error::{Error, LostCall, Result};
 use crate::options::{Confirmation, PutOptions};
+use crate::progress::Part;
 use crate::reference::Reference;
 use crate::view::ObjectView;
 
@@ -36,6 +37,7 @@ pub struct ObjectWriter {
     written_bytes: u64,
     target: Target,
     options: PutOptions,
+    part: Part,
 }
 
 #[derive(Debug)]
@@ -75,7 +77,7 @@ impl ObjectWriter {
             Response::Existing(view) => Target::Existing(ObjectView::open(connection, view)?),
             _ => return Err(connection.unexpected()),
         };
-        let writer = Self { id, size_bytes, written_bytes: 0, target, options };
+        let writer = Self { id, size_bytes, written_bytes: 0, target, options, part: Part::default() };
         match &writer.target {
             Target::Existing(view)
                 if view.size_bytes() != size_bytes || *view.metadata() != writer.options.metadata =>
@@ -153,6 +155,7 @@ impl ObjectWriter {
             }
         }
         self.written_bytes += piece.len() as u64;
+        self.part.reaches(self.written_bytes, self.size_bytes);
         Ok(())
     }
 
@@ -173,7 +176,7 @@ impl ObjectWriter {
     }
 
     pub(crate) async fn seal_within(self, timeout: Duration) -> Result<()> {
-        let Self { id, size_bytes, written_bytes, target, options } = self;
+        let Self { id, size_bytes, written_bytes, target, options, part: _ } = self;
         if written_bytes != size_bytes {
             return Err(Error::SizeMismatch { size_bytes, written_bytes });
         }
@@ -260,6 +263,7 @@ async fn put_whole(
         }
         _ => return Err(connection.unexpected()),
     }
+    Part::default().reaches(size_bytes, size_bytes);
     connection.recent_puts().note(id, (size_bytes, metadata.dtype));
     Ok(())
 }

@@ -15,9 +15,10 @@
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native
-from hoplite._calls import Id, Op
+from hoplite._checks import Id, Op
 from hoplite._client import Client, connect
 from hoplite._node import init, shutdown
+from hoplite._reports import Link, Topology
 from hoplite._trace import trace
 from hoplite.errors import (
     AlreadyExists,
@@ -79,6 +80,7 @@ __all__ = [
     "InvalidName",
     "InvalidRequest",
     "LimitExceeded",
+    "Link",
     "Location",
     "Malformed",
     "MemberPosition",
@@ -98,6 +100,7 @@ __all__ = [
     "StoreFull",
     "Superseded",
     "Timeout",
+    "Topology",
     "TypeMismatch",
     "Unavailable",
     "UnknownReference",

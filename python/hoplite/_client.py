@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from hoplite import _native
-from hoplite._calls import (
-    CONNECT_TIMEOUT,
-    AnyId,
-    Calls,
-    Id,
-    Op,
-    may_unpickle,
-    program_name,
-    refuse_to_pickle,
-    run,
-)
+from hoplite._answers import OnProgress, T, run
+from hoplite._calls import CONNECT_TIMEOUT, Calls
+from hoplite._checks import AnyId, Id, Op
+from hoplite._process import log_connected, may_unpickle, program_name, refuse_to_pickle
+from hoplite._reports import Objects, Status, Topology
 from hoplite._serialize import Framework
 from hoplite._timeouts import TimeLimit
 from hoplite.ref import Ref
@@ -77,6 +71,7 @@ class Client:
         self._socket = os.fspath(socket)
         self._process = self._native.process
         self._for_owners: _native.Client | None = None
+        log_connected(self._native, self._socket)
 
     @property
     def socket(self) -> str:
@@ -135,9 +130,35 @@ class Client:
         """
         return self._native.usable
 
+    @overload
     def put(
-        self, id: Id | None, value: object, timeout: TimeLimit = "default", *, confirm: bool = False
-    ) -> Ref:
+        self,
+        id: Id | None,
+        value: bytearray | memoryview,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        progress: OnProgress = None,
+    ) -> Ref[memoryview]: ...
+    @overload
+    def put(
+        self,
+        id: Id | None,
+        value: T,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        progress: OnProgress = None,
+    ) -> Ref[T]: ...
+    def put(
+        self,
+        id: Id | None,
+        value: object,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        progress: OnProgress = None,
+    ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle.
 
         Blocks until the bytes are in the memory of the store. They are copied once, and an array
@@ -146,13 +167,16 @@ class Client:
 
         Args:
             id: The name; `None` for a new random one.
-            value: An array of numpy or torch of any shape and dtype, anything with DLPack or the
-                buffer protocol, `bytes`, or any value that can be pickled. Arrays inside a pickled
-                value stay outside the pickle.
+            value: An array of numpy, torch or JAX of any shape and dtype, a table or array of Arrow, a
+                frame or series of polars, anything with DLPack or the buffer protocol, `bytes`, or
+                any value that can be pickled. Arrays inside a pickled value stay outside the pickle.
+                The package cloudpickle, if installed, also pickles lambdas, and functions and
+                classes of `__main__`.
             timeout: Seconds to wait for room.
             confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
                 larger ones. Without it, `contains` and `stat` may miss the object for a moment, and
                 a put of another value under the same id on another node goes unnoticed here.
+            progress: As for `get`, for the bytes that are copied into the store.
 
         Returns:
             A handle with the id, dtype, shape and size.
@@ -163,6 +187,7 @@ class Client:
             ObjectTooLarge: The value can never fit.
             InvalidId: The id has not 1 to 255 bytes.
             Timeout: The directory did not answer in time.
+            PickleRefused: The value needs a pickle, and this client refuses pickles.
             TypeError: The value cannot be stored, such as a tensor on an accelerator.
 
         Examples:
@@ -172,11 +197,11 @@ class Client:
             >>> client.get(ref)["step"]
             7
         """
-        ref = run(self._calls.put(id, value, timeout, confirm=confirm))
+        ref = run(self._calls.put(id, value, timeout, confirm=confirm, progress=progress))
         ref._client = self
         return ref
 
-    def ref(self, id: str | bytes) -> Ref:
+    def ref(self, id: str | bytes) -> Ref[Any]:
         """Returns a handle of an object that exists elsewhere, or will exist. Sends nothing.
 
         Examples:
@@ -188,8 +213,34 @@ class Client:
         """
         return Ref(id, cluster=self.cluster, client=self)
 
+    @overload
     def get(
-        self, id: Id, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
+        self,
+        id: Ref[T],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: None = None,
+        *,
+        progress: OnProgress = None,
+    ) -> T: ...
+    @overload
+    def get(
+        self,
+        id: Id,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
+    ) -> Any: ...
+    def get(
+        self,
+        id: Id,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> Any:
         """Waits for an object, and returns its value.
 
@@ -204,8 +255,12 @@ class Client:
             copy: `True` returns a private, writable value, copied while it arrives. `False` copies
                 nothing: `bytes` come as a `memoryview`, and tensors are in shared memory.
                 **Writing to such a tensor ends the process.**
-            framework: `"numpy"` or `"torch"`: the kind of arrays, if not the kind that was put.
-                Results of reduces are arrays of numpy.
+            framework: `"numpy"`, `"torch"` or `"jax"`: the kind of arrays, if not the kind that was
+                put. Results of reduces are arrays of numpy.
+            progress: A function that the call runs in this thread a few times a second, and once at
+                the end. Its arguments are the number of bytes moved, and the size of all objects
+                that the call has begun to move. An exception of the function cancels the call, and
+                the call raises it.
 
         Returns:
             The value, with the shape and dtype that were put.
@@ -231,9 +286,11 @@ class Client:
             Traceback (most recent call last):
             hoplite.errors.Timeout: ...
         """
-        return run(self._calls.get(id, timeout, copy, framework))
+        return run(self._calls.get(id, timeout, copy, framework, progress=progress))
 
-    def get_into(self, id: Id, out: object, timeout: TimeLimit = "default") -> int:
+    def get_into(
+        self, id: Id, out: object, timeout: TimeLimit = "default", *, progress: OnProgress = None
+    ) -> int:
         """Copies an object into your array while it arrives.
 
         Blocks as `get` does.
@@ -243,6 +300,7 @@ class Client:
             out: A contiguous array or tensor with the dtype and shape of the object; or a buffer of
                 bytes, such as a `bytearray`, whose first bytes are filled with any object.
             timeout: Seconds to wait.
+            progress: As for `get`.
 
         Returns:
             The size of the object in bytes.
@@ -261,7 +319,7 @@ class Client:
             >>> out
             array([0., 1., 2.])
         """
-        return run(self._calls.get_into(id, out, timeout))
+        return run(self._calls.get_into(id, out, timeout, progress=progress))
 
     def reduce(
         self,
@@ -272,6 +330,7 @@ class Client:
         num_objects: int | None = None,
         deterministic: bool = False,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> list[AnyId]:
         """Combines arrays element by element into the new object `target`.
 
@@ -287,6 +346,7 @@ class Client:
             deterministic: Combine in the order of `sources`, with the same bits in every run. Slower.
                 Otherwise float sums may differ by rounding.
             timeout: Seconds to wait for sources and for the result.
+            progress: As for `get`, for the bytes of the result.
 
         Returns:
             The sources that were combined, in the order in which they joined.
@@ -312,16 +372,44 @@ class Client:
         """
         return run(
             self._calls.reduce(
-                target, sources, op, num_objects=num_objects, deterministic=deterministic, timeout=timeout
+                target,
+                sources,
+                op,
+                num_objects=num_objects,
+                deterministic=deterministic,
+                timeout=timeout,
+                progress=progress,
             )
         )
 
+    @overload
+    def gather(
+        self,
+        ids: Iterable[Ref[T]],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: None = None,
+        *,
+        progress: OnProgress = None,
+    ) -> list[T]: ...
+    @overload
     def gather(
         self,
         ids: Iterable[Id],
         timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
+        *,
+        progress: OnProgress = None,
+    ) -> list[Any]: ...
+    def gather(
+        self,
+        ids: Iterable[Id],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> list[Any]:
         """Gets several objects at once, in the order of `ids`.
 
@@ -332,6 +420,7 @@ class Client:
             timeout: Seconds to wait for all of them.
             copy: As for `get`.
             framework: As for `get`.
+            progress: As for `get`.
 
         Raises:
             Timeout: As for `get`, which has further errors. The first error ends the call.
@@ -341,7 +430,7 @@ class Client:
             >>> [array.sum() for array in client.gather(refs)]
             [np.int64(0), np.int64(2), np.int64(4)]
         """
-        return run(self._calls.gather(ids, timeout, copy, framework))
+        return run(self._calls.gather(ids, timeout, copy, framework, progress=progress))
 
     def allgather(
         self,
@@ -351,6 +440,8 @@ class Client:
         timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> list[Any]:
         """Puts `value` under `ids[rank]`, and gets the objects of all participants.
 
@@ -364,6 +455,7 @@ class Client:
             timeout: Seconds to wait for the others.
             copy: As for `get`.
             framework: As for `get`.
+            progress: As for `get`.
 
         Returns:
             The values of all participants, in the order of `ids`.
@@ -379,7 +471,7 @@ class Client:
             ...     list(pool.map(participant, range(2)))
             [['rank 0', 'rank 1'], ['rank 0', 'rank 1']]
         """
-        return run(self._calls.allgather(ids, rank, value, timeout, copy, framework))
+        return run(self._calls.allgather(ids, rank, value, timeout, copy, framework, progress=progress))
 
     def allreduce(
         self,
@@ -392,6 +484,7 @@ class Client:
         out: Any = None,
         deterministic: bool = False,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> Any:
         """Combines the arrays of all participants, and returns the result to each of them.
 
@@ -410,6 +503,7 @@ class Client:
                 new one.
             deterministic: As for `reduce`.
             timeout: Seconds to wait for the others.
+            progress: As for `get`, for the bytes of the result that are copied out.
 
         Returns:
             A private array with the dtype and shape of the sources, or `out`.
@@ -433,7 +527,15 @@ class Client:
         """
         return run(
             self._calls.allreduce(
-                target, sources, rank, value, op, out=out, deterministic=deterministic, timeout=timeout
+                target,
+                sources,
+                rank,
+                value,
+                op,
+                out=out,
+                deterministic=deterministic,
+                timeout=timeout,
+                progress=progress,
             )
         )
 
@@ -448,6 +550,7 @@ class Client:
         out: Any = None,
         deterministic: bool = False,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> Any:
         """Combines the arrays of all participants, and returns one part of the result to each.
 
@@ -464,6 +567,7 @@ class Client:
             out: A contiguous array with the dtype and shape of the part; `None` for a new one.
             deterministic: As for `reduce`.
             timeout: Seconds to wait for the others.
+            progress: As for `get`.
 
         Returns:
             A private array: the part of this rank, or `out`.
@@ -484,7 +588,15 @@ class Client:
         """
         return run(
             self._calls.reduce_scatter(
-                target, sources, rank, value, op, out=out, deterministic=deterministic, timeout=timeout
+                target,
+                sources,
+                rank,
+                value,
+                op,
+                out=out,
+                deterministic=deterministic,
+                timeout=timeout,
+                progress=progress,
             )
         )
 
@@ -497,6 +609,7 @@ class Client:
         value: object = None,
         *,
         timeout: TimeLimit = "default",
+        progress: OnProgress = None,
     ) -> int:
         """Copies the arrays of all participants into `out` while they arrive.
 
@@ -511,6 +624,7 @@ class Client:
                 arrays; or a buffer of bytes.
             value: The array of this participant; `None` if it was put before.
             timeout: Seconds to wait for the others.
+            progress: As for `get`.
 
         Returns:
             The size of all arrays in bytes.
@@ -533,7 +647,9 @@ class Client:
             ...     list(pool.map(participant, range(2)))
             [(48, np.float64(3.0)), (48, np.float64(3.0))]
         """
-        return run(self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout))
+        return run(
+            self._calls.allgather_into(target, sources, rank, out, value, timeout=timeout, progress=progress)
+        )
 
     def delete_allreduce(self, target: Id, sources: Iterable[Id], timeout: TimeLimit = "default") -> None:
         """Deletes the sources and the target of an allreduce, reduce_scatter or allgather_into.
@@ -565,6 +681,7 @@ class Client:
         timeout: TimeLimit = "default",
         copy: bool | None = None,
         framework: Framework = None,
+        progress: OnProgress = None,
     ) -> list[Any]:
         """Gives `values[k]` to participant k, and returns what each participant gives to this one.
 
@@ -580,6 +697,7 @@ class Client:
             timeout: Seconds to wait for the others.
             copy: As for `get`.
             framework: As for `get`.
+            progress: As for `get`.
 
         Returns:
             A value from each participant, in the order of the ranks.
@@ -599,7 +717,9 @@ class Client:
             [['0 to 0', '1 to 0'], ['0 to 1', '1 to 1']]
         """
         return run(
-            self._calls.all_to_all(name, values, rank, timeout=timeout, copy=copy, framework=framework)
+            self._calls.all_to_all(
+                name, values, rank, timeout=timeout, copy=copy, framework=framework, progress=progress
+            )
         )
 
     def barrier(self, name: Id, size: int, rank: int, timeout: TimeLimit = "default") -> None:
@@ -704,11 +824,11 @@ class Client:
         """
         return run(self._calls.stat(id))
 
-    def list(self, prefix: str | bytes = b"") -> Iterator[ObjectInfo]:
+    def list(self, prefix: str | bytes = b"") -> Objects:
         """Yields the objects of the cluster whose id begins with `prefix`, in the order of their ids.
 
         Fetches a page at a time, and blocks for each. An object that was put without `confirm` may be
-        missing for some milliseconds.
+        missing for some milliseconds. A notebook shows the first objects as a table.
 
         Raises:
             Unavailable: A shard of the directory cannot be reached.
@@ -718,15 +838,12 @@ class Client:
             >>> [info.id for info in client.list("list/")]
             ['list/0', 'list/1']
         """
-        after: bytes | None = b""
-        while after is not None:
-            page, after = run(self._calls.page(prefix, after))
-            yield from page
+        return Objects(lambda after: run(self._calls.page(prefix, after)))
 
-    def status(self) -> Mapping[str, Any]:
+    def status(self) -> Status:
         """Returns the counters of the store of this node, such as memory in bytes.
 
-        Blocks for one request to the store.
+        Blocks for one request to the store. A notebook shows the counters as tables.
 
         Examples:
             >>> status = client.status()
@@ -734,6 +851,18 @@ class Client:
             True
         """
         return run(self._calls.status())
+
+    def topology(self) -> Topology:
+        """Returns the links from the store of this node to other stores, the slowest first.
+
+        Transfers measure the links. Blocks for one request to the store. A notebook shows the links as
+        a table, and `hoplite topology show` prints them.
+
+        Examples:
+            >>> client.topology()    # one node has no links
+            ()
+        """
+        return run(self._calls.topology())
 
     def close(self) -> None:
         """Ends the connection.
@@ -784,9 +913,10 @@ def connect(
     Args:
         socket: The path of the socket; `None` for `$HOPLITE_SOCKET`, or the default socket.
         timeout: Seconds for connecting, and for a restarted store to come back.
-        allow_pickle: `False` refuses values that were stored as pickles with `PickleRefused`,
-            because reading a pickle runs code of its writer. Arrays, tensors and `bytes` need no
-            pickle. `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
+        allow_pickle: `False` refuses pickles with `PickleRefused`, because reading a pickle runs
+            code of its writer. A put then refuses values that need a pickle, and a get refuses
+            values that were stored as pickles. Arrays, tensors, `bytes`, tables of Arrow and frames
+            of polars need no pickle. `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
 
     Raises:
         ConnectFailed: There is no store, or it is not trusted; `reason` says which.

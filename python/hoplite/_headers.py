@@ -30,6 +30,8 @@ _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
 )
 _PAIRS = {")": "(", "]": "["}
+#: The names of the dtypes of the package ml_dtypes: narrow floats and integers.
+_NARROW = re.compile(r"(float[0-9]+_e[0-9]+m[0-9]+[a-z0-9]*|bfloat16|u?int[124])")
 
 
 class BadHeader(ValueError):
@@ -41,9 +43,7 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
     try:
         if not is_plain(dtype):
             return None
-        descr: Any = np.lib.format.dtype_to_descr(dtype)
-        if np.lib.format.descr_to_dtype(descr) != dtype:
-            return None
+        descr: Any = dtype.name if is_narrow(dtype) else np.lib.format.dtype_to_descr(dtype)
         header = tag + b" " + repr((descr, shape)).encode()
         fits = len(header) <= MAX_METADATA_BYTES and parse_array(header.partition(b" ")[2])[0] == dtype
     except (ValueError, TypeError, RecursionError):
@@ -66,16 +66,48 @@ def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
     Raises:
         BadHeader: if it names none, or a dtype whose elements are more than bytes.
+        ImportError: if the dtype is one of ml_dtypes, and that is not installed.
     """
     descr, shape = _pair(header)
     try:
-        dtype = np.lib.format.descr_to_dtype(descr)
+        dtype = _narrow_dtype(descr) or np.lib.format.descr_to_dtype(descr)
+    except ImportError:
+        raise
     except Exception as error:
         # numpy does not say what it raises for descriptions that nobody has checked.
         raise BadHeader(f"{_shown(descr)} describes no dtype: {error}") from None
     if dtype.subdtype is not None or not is_plain(dtype):
         raise BadHeader(f"the elements of {_shown(descr)} are more than bytes, or nothing")
     return dtype, _shape(shape)
+
+
+def is_narrow(dtype: np.dtype[Any]) -> bool:
+    """Returns True if a dtype is one of the package ml_dtypes, such as float8_e4m3fn. numpy has no description of these."""
+    return dtype.type.__module__ == "ml_dtypes"
+
+
+def _narrow_dtype(name: object) -> np.dtype[Any] | None:
+    """Returns the dtype of ml_dtypes that is called so; None if the name is not one of these."""
+    if not isinstance(name, str) or _NARROW.fullmatch(name) is None:
+        return None
+    try:
+        import ml_dtypes
+    except ImportError as error:
+        raise ImportError(f"numpy needs the package ml_dtypes for {name}") from error
+    found = getattr(ml_dtypes, name, None)
+    if found is None:
+        raise BadHeader(f"this version of ml_dtypes, {ml_dtypes.__version__}, has no {name}")
+    dtype: np.dtype[Any] = np.dtype(found)
+    return dtype
+
+
+def numpy_dtype(name: str) -> np.dtype[Any] | None:
+    """Returns the dtype of numpy that means what torch's of this name does; None if there is none.
+
+    Raises:
+        ImportError: if it is one of ml_dtypes, and that is not installed.
+    """
+    return np.dtype(name) if name in ("complex64", "complex128") else _narrow_dtype(name)
 
 
 @lru_cache(maxsize=256)

@@ -6,13 +6,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from hoplite import _serialize
+from hoplite import _arrow, _serialize
+from hoplite._html import table
+from hoplite._reports import OBJECT_HEADINGS, object_row
 
-_KINDS: dict[bytes, Literal["bytes", "pickle", "torch", "ndarray"]] = {
+#: The kind of a value in the program that put it.
+Kind = Literal["bytes", "pickle", "torch", "ndarray", "jax", "arrow", "polars"]
+_KINDS: dict[bytes, Kind] = {
     _serialize.TAG_BYTES: "bytes",
     _serialize.TAG_PICKLE: "pickle",
     _serialize.TAG_TENSOR: "torch",
     _serialize.TAG_ARRAY: "ndarray",
+    _serialize.TAG_JAX: "jax",
+    _arrow.TAG_ARROW: "arrow",
+    _arrow.TAG_POLARS: "polars",
 }
 
 
@@ -118,7 +125,7 @@ class ObjectInfo:
     dtype: str | None
     """The name of the element type in numpy and torch; `None` for bytes."""
     shape: tuple[int, ...] | None
-    kind: Literal["bytes", "pickle", "torch", "ndarray"] | None
+    kind: Kind | None
     """The kind of value that was put; `None` for a plain array, and for objects of other languages."""
     locations: tuple[Location, ...]
     inline: bool
@@ -130,6 +137,9 @@ class ObjectInfo:
     """The latest decisions on senders. Empty in listings."""
     reduce: ReduceInfo | None = None
     """The reduce that made the object, if the store of this client knows one."""
+
+    def _repr_html_(self) -> str:
+        return table("Object", OBJECT_HEADINGS, [object_row(self)])
 
     @property
     def available(self) -> bool:

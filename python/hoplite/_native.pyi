@@ -1,7 +1,7 @@
 """The native half of the package; private."""
 
 from asyncio import Future
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from os import PathLike
 from typing import Any, Literal, final
@@ -14,6 +14,7 @@ __all__ = [
     "AsyncClient",
     "Client",
     "Mailbox",
+    "Progress",
     "Reader",
     "Span",
     "View",
@@ -25,7 +26,7 @@ __all__ = [
     "look_for_spans",
 ]
 
-_Id = str | bytes | Ref
+_Id = str | bytes | Ref[Any]
 _TimeLimit = float | Literal["default"] | None
 _Pieces = Sequence[Any]
 _Shape = tuple[int, ...]
@@ -48,6 +49,11 @@ def connect_async(
 @final
 class Span:
     def __new__(cls, traceparent: str) -> Span: ...
+
+@final
+class Progress:
+    def __new__(cls, callback: Callable[[int, int], object]) -> Progress: ...
+    def report(self) -> None: ...
 
 @final
 class View:
@@ -94,6 +100,7 @@ class Client:
     @property
     def usable(self) -> bool: ...
     def share(self) -> Client: ...
+    def tracked(self, progress: Progress) -> Client: ...
     def close(self) -> None: ...
     def put(
         self,
@@ -188,6 +195,7 @@ class AsyncClient:
     @property
     def usable(self) -> bool: ...
     def share(self) -> AsyncClient: ...
+    def tracked(self, progress: Progress) -> AsyncClient: ...
     def close(self) -> None: ...
     def put(
         self,

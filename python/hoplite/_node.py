@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import fcntl
 import json
-import logging
 import os
 import secrets
 import shutil
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from hoplite._client import Client
+from hoplite._process import logger
 from hoplite._programs import program
 from hoplite.errors import ConnectFailed
 
@@ -30,7 +30,6 @@ _START_TIMEOUT = 30.0
 #: How long it may take to end before it is killed.
 _STOP_TIMEOUT = 5.0
 _PREFIX = "hoplite-private-"
-_logger = logging.getLogger("hoplite")
 
 
 def init(
@@ -163,7 +162,7 @@ def _connect(
             raise
         sought = error.path
     _state.store = PrivateStore(memory)
-    _logger.warning(
+    logger.warning(
         "no store listens at %s: started a private store at %s, of a cluster of its own, "
         "for this process and those that it starts",
         sought,
@@ -220,8 +219,12 @@ class PrivateStore:
         try:
             self._process.wait(_STOP_TIMEOUT)
         except subprocess.TimeoutExpired:
+            logger.warning(
+                "the private store at %s did not stop in %.0f s: killed it", self.socket, _STOP_TIMEOUT
+            )
             self._process.kill()
             self._process.wait()
+        logger.info("stopped the private store at %s", self.socket)
         self._clean_up()
 
     def _clean_up(self) -> None:

@@ -5,6 +5,8 @@
 | array of a dtype that reduce knows | those of the array | none | array, read-only, in place |
 | array of another dtype | none | `py1:ndarray`, dtype and shape | array, read-only, in place |
 | torch tensor | those of the tensor | `py1:torch`, and dtype and shape if reduce knows no such | tensor, private |
+| array of JAX | as of numpy | `py1:jax`, and dtype and shape if reduce knows no such | array of JAX, in place on a CPU |
+| table or array of Arrow, frame of polars | none | `py1:arrow`, `py1:polars`, and a form: `_arrow` | the same, in place |
 | bytes | none | `py1:bytes` | bytes |
 | bytearray, memoryview of bytes | none | none | memoryview, read-only, in place |
 | anything else | none | `py1:pickle` | an equal value, with arrays in place |
@@ -12,54 +14,57 @@
 So an array has no more about it than what other languages know too, and what they put is an array here.
 
 Only `py1:pickle` reaches the unpickler, and only if the reader allows it. `_headers` checks the other headers.
-
-A pickled object is a pickle (protocol 5) and the buffers that it left out (PEP 574):
-
-    u64 count of buffers, u64 length of the pickle, u64 length of each buffer; pickle; buffers
-
-little-endian, the pickle and each buffer at the next multiple of 64 bytes.
 """
 
 from __future__ import annotations
 
 import contextlib
-import pickle
-import struct
 import sys
-import threading
 from collections.abc import Callable, Iterable
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from hoplite import _arrow, _jax
 from hoplite._headers import (
     BadHeader,
     array_header,
     check_size,
+    is_narrow,
+    numpy_dtype,
     parse_array,
     parse_tensor,
     torch_dtype,
 )
-from hoplite.errors import InvalidMetadata, ObjectTooLarge, PickleRefused
+from hoplite._memory import import_torch, in_a_byte_order_that_lasts, is_plain, raw, raw_tensor
+from hoplite._pickles import (
+    TooLarge,
+    check_fits,
+    check_pickle,
+    pieces_of,
+    rebuild_array,  # noqa: F401 (pickles look for it here)
+    rebuild_tensor,
+    unpickle,
+)
+from hoplite.errors import InvalidMetadata, ObjectTooLarge
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    #: An array of bytes. On Python 3.11, its type does not say that it is a buffer.
-    Bytes = Any
+    from hoplite._memory import Bytes
 
 #: Which library an array comes as; None for the one that it was put from.
-Framework = Literal["numpy", "torch"] | None
+Framework = Literal["numpy", "torch", "jax"] | None
 
 TAG_BYTES = b"py1:bytes"
 TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
+TAG_JAX = b"py1:jax"
+#: The libraries that headers name whose dtype the stores know.
+_OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax"}
 
-#: Where a buffer of a pickle may begin: a cache line, and what vector instructions like.
-ALIGNMENT = 64
 #: The devices of DLPack whose memory is the host's: kDLCPU, kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
 
@@ -132,9 +137,9 @@ class View(Described, Protocol):
 class Layout(NamedTuple):
     """What an object is to this program."""
 
-    kind: Literal["array", "tensor", "bytes", "buffer", "pickle"]
+    kind: Literal["array", "tensor", "jax", "arrow", "bytes", "buffer", "pickle"]
     dtype: Any = None
-    """Of an array, the dtype; of a tensor, its name."""
+    """Of an array of numpy or JAX, the dtype; of a tensor, its name; of a value of Arrow or polars, its form."""
     shape: tuple[int, ...] = ()
 
 
@@ -164,26 +169,13 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
     """
     try:
         return _encode(value, limit)
-    except _TooLarge as error:
+    except TooLarge as error:
         raise ObjectTooLarge(
             f"object {id!r} of {error.size_bytes} bytes or more is larger than the limit of {limit} bytes",
             id=id,
             size_bytes=error.size_bytes,
             limit_bytes=limit,
         ) from None
-
-
-class _TooLarge(Exception):
-    """A value has more bytes than any object may have."""
-
-    def __init__(self, size_bytes: int) -> None:
-        super().__init__(size_bytes)
-        self.size_bytes = size_bytes
-
-
-def _check_fits(size_bytes: int, limit: int) -> None:
-    if size_bytes > limit:
-        raise _TooLarge(size_bytes)
 
 
 def _encode(value: object, limit: int) -> Encoded:
@@ -200,17 +192,17 @@ def _encode(value: object, limit: int) -> Encoded:
         return _encode_array(np.asarray(value), limit)
     if isinstance(value, (bytes, str, np.ndarray, np.generic)):
         # Subclasses, which only a pickle brings back.
-        return _encode_pickle(value, limit)
-    for way in (_encode_dlpack, _encode_buffer):
+        return encode_pickle(value, limit)
+    for way in (_encode_jax, _encode_arrow, _encode_dlpack, _encode_buffer):
         if (encoded := way(value, limit)) is not None:
             return encoded
+    if not hasattr(type(value), "__dlpack__"):
+        return encode_pickle(value, limit)
     try:
-        return _encode_pickle(value, limit)
-    except _TooLarge:
+        return encode_pickle(value, limit, by_value=False)
+    except TooLarge:
         raise
     except Exception as error:
-        if not hasattr(type(value), "__dlpack__"):
-            raise
         # An array of another library that cannot be pickled: numpy may convert it.
         with contextlib.suppress(Exception):
             array = np.asarray(value)
@@ -235,31 +227,48 @@ def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
         # they have no buffer, and without dimensions one that Rust does not take.
         return Encoded([array], name, array.shape, b"")
     # What follows may copy it.
-    _check_fits(array.nbytes, limit)
-    array = _in_a_byte_order_that_lasts(array)
+    check_fits(array.nbytes, limit)
+    array = in_a_byte_order_that_lasts(array)
     dtype = array.dtype
     name = _NAMES.get(dtype) or _learn_bfloat16(dtype)
     if name is not None:
         return Encoded([raw(array)], name, array.shape, b"")
     user = array_header(TAG_ARRAY, dtype, array.shape)
     if user is None:
-        return _encode_pickle(array, limit)
+        return encode_pickle(array, limit)
     return Encoded([raw(array)], "opaque", None, user)
 
 
 def _encode_tensor(tensor: torch.Tensor, torch: Any, limit: int) -> Encoded:
     if tensor.device.type != "cpu":
         raise TypeError(f"a tensor on {tensor.device} cannot be put; move it to the CPU first")
-    if not _is_plain(tensor, torch):
-        return _encode_pickle(tensor, limit)
-    _check_fits(tensor.numel() * tensor.element_size(), limit)
+    if not is_plain(tensor, torch):
+        return encode_pickle(tensor, limit)
+    check_fits(tensor.numel() * tensor.element_size(), limit)
     torch_name = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)
     name = _NAMES_OF_TORCH.get(torch_name)
     if name is not None:
-        return Encoded([_raw_tensor(tensor, torch)], name, shape, TAG_TENSOR)
+        return Encoded([raw_tensor(tensor, torch)], name, shape, TAG_TENSOR)
     header = TAG_TENSOR + b" " + repr((torch_name, shape)).encode()
-    return Encoded([_raw_tensor(tensor, torch)], "opaque", None, header)
+    return Encoded([raw_tensor(tensor, torch)], "opaque", None, header)
+
+
+def _encode_jax(value: object, limit: int) -> Encoded | None:
+    """Returns what is to be put for an array of JAX; None if `value` is none."""
+    array = _jax.host_array(value)
+    if array is None:
+        return None
+    encoded = _encode_array(array, limit)
+    if encoded.user == b"":
+        return encoded._replace(user=TAG_JAX)
+    return encoded._replace(user=encoded.user.replace(TAG_ARRAY, TAG_JAX, 1))
+
+
+def _encode_arrow(value: object, limit: int) -> Encoded | None:
+    """Returns what is to be put for a value of Arrow or polars; None if `value` is none."""
+    found = _arrow.encode(value, limit)
+    return None if found is None else Encoded(found[0], "opaque", None, found[1])
 
 
 def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
@@ -299,7 +308,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
     if view.format == "B" and view.ndim == 1:
         if view.contiguous:
             return Encoded([view], "opaque", None, b"")
-        _check_fits(view.nbytes, limit)
+        check_fits(view.nbytes, limit)
         return Encoded([view.tobytes()], "opaque", None, b"")
     try:
         array = np.asarray(view)
@@ -308,104 +317,25 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
     return _encode_array(array, limit)
 
 
-def _encode_pickle(value: object, limit: int) -> Encoded:
-    buffers: list[pickle.PickleBuffer] = []
-    file = _Bounded(limit)
-    pickler = _Pickler(file, protocol=5, buffer_callback=buffers.append)
-    pickler.bounded = file
-    pickler.dump(value)
-    stream = file.getvalue()
-    raws = [buffer.raw() for buffer in buffers]
-    lengths = [len(stream), *(view.nbytes for view in raws)]
-    head = struct.pack(f"<{1 + len(lengths)}Q", len(raws), *lengths)
-    pieces: list[Any] = [head]
-    end = len(head)
-    for length, piece in zip(lengths, [stream, *raws], strict=True):
-        if length == 0:
-            continue
-        if end % ALIGNMENT:
-            pieces.append(bytes(-end % ALIGNMENT))
-            end += -end % ALIGNMENT
-        pieces.append(piece)
-        end += length
-    if len(pieces) > 1 and end < ALIGNMENT**2:
-        # One copy of a little costs less than each piece.
-        pieces = [b"".join(pieces)]
-    return Encoded(pieces, "opaque", None, TAG_PICKLE)
-
-
-class _Bounded(BytesIO):
-    """The memory of a pickle, and the size of the object so far, of which buffers are a part."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__()
-        self._limit = limit
-        self._bytes = 0
-
-    def check(self, size_bytes: int) -> None:
-        """Checks that so many bytes more may be copied."""
-        _check_fits(self._bytes + size_bytes, self._limit)
-
-    def add(self, size_bytes: int) -> None:
-        """Counts bytes of a buffer, or of the pickle itself."""
-        self._bytes += size_bytes
-        self.check(0)
-
-    def write(self, contents: Any) -> int:
-        self.add(memoryview(contents).nbytes)
-        return super().write(contents)
-
-
-class _Pickler(pickle.Pickler):
-    """Leaves out of the pickle what torch, and for some dtypes numpy, would put into it."""
-
-    bounded: _Bounded
-
-    def reducer_override(self, value: Any) -> Any:
-        kind = type(value)
-        if kind is np.ndarray:
-            return self._reduce_array(value)
-        torch = sys.modules.get("torch")
-        if torch is not None and kind is torch.Tensor:
-            return self._reduce_tensor(value, torch)
-        return NotImplemented
-
-    def _reduce_array(self, array: npt.NDArray[Any]) -> Any:
-        self.bounded.check(array.nbytes)
-        array = _in_a_byte_order_that_lasts(array)
-        dtype = array.dtype
-        is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # Of what is not contiguous, numpy also loses the byte order.
-        is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
-        if dtype.hasobject or (is_exported and is_contiguous):
-            return NotImplemented
-        self.bounded.add(array.nbytes)
-        return rebuild_array, (pickle.PickleBuffer(raw(array)), dtype, array.shape)
-
-    def _reduce_tensor(self, tensor: Any, torch: Any) -> Any:
-        if tensor.device.type != "cpu" or not _is_plain(tensor, torch):
-            return NotImplemented
-        self.bounded.add(tensor.numel() * tensor.element_size())
-        contents = pickle.PickleBuffer(_raw_tensor(tensor, torch))
-        name = str(tensor.dtype).removeprefix("torch.")
-        return rebuild_tensor, (contents, name, tuple(tensor.shape), tensor.requires_grad)
-
-
 def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
     """Encodes values so that all have the same dtype, shape and metadata: as pickles, if they differ in these."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
-        encoded = [_encode_pickle(value, limit) for value in values]
+        encoded = [encode_pickle(value, limit) for value in values]
     return encoded
 
 
 def needs_pickle(array: npt.NDArray[Any]) -> bool:
     """Returns True if an array can only be put as a pickle. Looks at its dtype, and copies nothing."""
     dtype = array.dtype
-    if dtype in _NAMES or dtype.name == "bfloat16":
+    if dtype in _NAMES or is_narrow(dtype):
         return False
     return array_header(TAG_ARRAY, dtype, array.shape) is None
+
+
+def encode_pickle(value: object, limit: int, *, by_value: bool = True) -> Encoded:
+    return Encoded(pieces_of(value, limit, by_value=by_value), "opaque", None, TAG_PICKLE)
 
 
 # Values out
@@ -421,8 +351,7 @@ def layout(described: Described, framework: Framework, id: str | bytes = "") -> 
     try:
         return _layout(described, framework)
     except BadHeader as error:
-        reason = str(error)
-        raise InvalidMetadata(f"object {id!r} cannot be read: {reason}", id=id, reason=reason) from None
+        raise _unreadable(id, error) from None
 
 
 def _layout(described: Described, framework: Framework) -> Layout:
@@ -435,31 +364,53 @@ def _layout(described: Described, framework: Framework) -> Layout:
         return Layout("pickle")
     if user == TAG_BYTES:
         return Layout("bytes")
-    if user == TAG_TENSOR:
-        return _typed(described, framework or "torch")
+    if user in _OWN:
+        return _typed(described, framework or _OWN[user])
     tag, _, header = user.partition(b" ")
-    if tag == TAG_ARRAY and framework != "torch":
-        known, extents = parse_array(header)
-        check_size(known.itemsize, extents, described.nbytes)
-        return Layout("array", known, extents)
-    if tag == TAG_TENSOR and framework != "numpy":
+    if tag in (_arrow.TAG_ARROW, _arrow.TAG_POLARS):
+        return Layout("arrow", _arrow.parse(user))
+    if tag == TAG_TENSOR:
         name, extents = parse_tensor(header)
-        check_size(torch_dtype(name, _import_torch()).itemsize, extents, described.nbytes)
-        return Layout("tensor", name, extents)
-    if tag in (TAG_ARRAY, TAG_TENSOR):
+        if framework in (None, "torch"):
+            return _of_torch(name, extents, described.nbytes)
+        known = numpy_dtype(name)
+    elif tag in (TAG_ARRAY, TAG_JAX):
+        known, extents = parse_array(header)
+        if tag == TAG_JAX and not _jax.has(known):
+            raise BadHeader(f"JAX has no arrays of {known}")
+        framework = framework or ("jax" if tag == TAG_JAX else "numpy")
+        if framework == "torch":
+            if (of_torch := numpy_dtype(known.name)) is not None and of_torch == known:
+                return _of_torch(known.name, extents, described.nbytes)
+            known = None
+        elif framework == "jax" and not _jax.has(known):
+            known = None
+    else:
+        raise TypeError(f"the object was put by a later version of this package: {user[:32]!r}")
+    if known is None:
         shown = header.decode(errors="backslashreplace")
         raise TypeError(f"{framework} has no arrays of such a dtype: {shown}")
-    raise TypeError(f"the object was put by a later version of this package: {user[:32]!r}")
+    check_size(known.itemsize, extents, described.nbytes)
+    return _of_numpy(known, extents, framework)
 
 
-def _typed(described: Described, framework: Literal["numpy", "torch"]) -> Layout:
+def _of_torch(name: str, extents: tuple[int, ...], nbytes: int) -> Layout:
+    check_size(torch_dtype(name, import_torch()).itemsize, extents, nbytes)
+    return Layout("tensor", name, extents)
+
+
+def _of_numpy(dtype: np.dtype[Any], extents: tuple[int, ...], framework: Framework) -> Layout:
+    return Layout("jax" if framework == "jax" else "array", dtype, extents)
+
+
+def _typed(described: Described, framework: Literal["numpy", "torch", "jax"]) -> Layout:
     dtype = "u8" if described.dtype == "opaque" else described.dtype
     if framework == "torch":
-        torch = _import_torch()
+        torch = import_torch()
         name = _TORCH_NAMES[dtype]
         return Layout("tensor", name, _extents(described, torch_dtype(name, torch).itemsize))
     known = _DTYPES.get(dtype) or _bfloat16()
-    return Layout("array", known, _extents(described, known.itemsize))
+    return _of_numpy(known, _extents(described, known.itemsize), framework)
 
 
 def _extents(described: Described, itemsize: int) -> tuple[int, ...]:
@@ -490,7 +441,7 @@ def decode(
         PickleRefused, and what `layout` raises.
     """
     contents: Any = view
-    known = None if framework == "torch" or view.user else _DTYPES.get(view.dtype)
+    known = None if framework in ("torch", "jax") or view.user else _DTYPES.get(view.dtype)
     if known is not None and not copy and (extents := view.shape) is not None:
         # What most objects are, without the steps below, which take longer than this one.
         with contextlib.suppress(ValueError):
@@ -499,14 +450,20 @@ def decode(
     if kind == "array":
         array: npt.NDArray[Any] = np.ndarray(shape, dtype, contents)
         return array.copy() if copy else array
+    if kind == "jax":
+        elements: npt.NDArray[Any] = np.ndarray(shape, dtype, contents)
+        return _jax.from_host(elements.copy() if copy else elements)
+    if kind == "arrow":
+        whole = memoryview(view.tobytes() if copy else contents)
+        return _arrow_of(whole, dtype, allow_pickle, id)
     if kind == "tensor":
         return rebuild_tensor(contents, dtype, shape, in_place=copy is False)
     if kind == "pickle":
         check_pickle(allow_pickle, id)
         if copy:
             private: Bytes = np.frombuffer(contents, np.uint8).copy()
-            return _unpickle(memoryview(private), tensors_in_place=True)
-        return _unpickle(memoryview(contents), tensors_in_place=copy is False)
+            return unpickle(memoryview(private), tensors_in_place=True)
+        return unpickle(memoryview(contents), tensors_in_place=copy is False)
     if copy or (kind == "bytes" and copy is None):
         return view.tobytes()
     return memoryview(contents)
@@ -519,126 +476,32 @@ def destination(
     kind, dtype, shape = layout(described, framework, id)
     if kind == "pickle":
         check_pickle(allow_pickle, id)
-    if kind == "array":
+    if kind in ("array", "jax"):
         array: npt.NDArray[Any] = np.empty(shape, dtype)
-        return Destination(raw(array), lambda: array)
+        return Destination(raw(array), (lambda: _jax.from_host(array)) if kind == "jax" else lambda: array)
     if kind == "tensor":
-        torch = _import_torch()
+        torch = import_torch()
         tensor = torch.empty(shape, dtype=torch_dtype(dtype, torch))
-        return Destination(_raw_tensor(tensor, torch), lambda: tensor)
+        return Destination(raw_tensor(tensor, torch), lambda: tensor)
     room: Bytes = np.empty(described.nbytes, np.uint8)
     if kind == "pickle":
-        return Destination(room, lambda: _unpickle(memoryview(room), tensors_in_place=True))
+        return Destination(room, lambda: unpickle(memoryview(room), tensors_in_place=True))
+    if kind == "arrow":
+        return Destination(room, lambda: _arrow_of(memoryview(room), dtype, allow_pickle, id))
     return Destination(room, room.tobytes)
 
 
-def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
-    """Checks that a value which was stored as a pickle may be read.
-
-    Raises:
-        PickleRefused
-    """
-    if not allow_pickle:
-        raise PickleRefused(
-            f"object {id!r} was stored as a pickle, which can run any code when it is read: this client refuses pickles "
-            "(allow_pickle=False or HOPLITE_ALLOW_PICKLE=0)",
-            id=id,
-        )
-
-
-def _unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
+def _arrow_of(contents: memoryview, form: _arrow.Form, allow_pickle: bool, id: str | bytes) -> Any:
+    """Makes a value of Arrow or polars. A reader that may unpickle trusts what it reads."""
     try:
-        (count,) = struct.unpack_from("<Q", contents)
-        # Each buffer has a length in the head: a count that does not fit names memory that is not there.
-        lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
-    except struct.error as error:
-        raise ValueError("the object says that it is a pickle, but is none") from error
-    end = 8 * (2 + count)
-    parts = []
-    for length in lengths:
-        if length:
-            end += -end % ALIGNMENT
-        parts.append(contents[end : end + length])
-        end += length
-    if end != len(contents):
-        raise ValueError("the object says that it is a pickle, but has another size")
-    outer = _context.tensors_in_place
-    _context.tensors_in_place = tensors_in_place
-    try:
-        return pickle.loads(parts[0], buffers=parts[1:])
-    finally:
-        _context.tensors_in_place = outer
+        return _arrow.decode(contents, form, trusts=allow_pickle)
+    except BadHeader as error:
+        raise _unreadable(id, error) from None
 
 
-class _Context(threading.local):
-    """What those know who are called by a pickle."""
-
-    tensors_in_place = False
-
-
-_context = _Context()
-
-
-def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Makes an array of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
-    return np.ndarray(shape, dtype, contents)
-
-
-def rebuild_tensor(
-    contents: Any,
-    dtype: str,
-    shape: tuple[int, ...],
-    requires_grad: bool = False,
-    *,
-    in_place: bool | None = None,
-) -> torch.Tensor:
-    """Makes a tensor of its bytes. Pickles name this function: it stays where it is, and takes what it takes."""
-    torch = _import_torch()
-    in_place = _context.tensors_in_place if in_place is None else in_place
-    source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)
-    known = torch_dtype(dtype, torch)
-    if in_place and source.nbytes:
-        # torch warns, once, that it cannot keep anybody from writing to it.
-        tensor = torch.from_numpy(source).view(known).reshape(shape)
-    else:
-        tensor = torch.empty(shape, dtype=known)
-        _raw_tensor(tensor, torch)[:] = source
-    return tensor.requires_grad_(requires_grad) if requires_grad else tensor  # type: ignore[no-any-return]
-
-
-# Bytes of arrays
-
-
-def raw(array: npt.NDArray[Any]) -> Bytes:
-    """The bytes of an array in C order: its own memory if it is contiguous."""
-    if array.nbytes == 0:
-        return np.empty(0, np.uint8)
-    if not array.flags.c_contiguous:
-        array = np.ascontiguousarray(array)
-    return array.reshape(-1).view(np.uint8)
-
-
-def _raw_tensor(tensor: Any, torch: Any) -> Bytes:
-    tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    return memory_of(tensor, torch)
-
-
-def memory_of(tensor: Any, torch: Any) -> Bytes:
-    """The bytes of a contiguous tensor, in place, to be read and written."""
-    if tensor.numel() == 0:
-        return np.empty(0, np.uint8)
-    # The stride of a dimension of one element may be anything, such as 0.
-    flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` keeps the storage from being resized for ever, which FSDP does when nobody uses it. But before numpy
-    # 2.1, and of a torch that does not tell numpy whether it may be written to, what comes by DLPack is read-only.
-    lent = np.from_dlpack(flat)
-    return lent if lent.flags.writeable else flat.numpy()
-
-
-def _is_plain(tensor: Any, torch: Any) -> bool:
-    """Whether a tensor is no more than its elements, and these are no more than bytes."""
-    is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
-    return is_known and tensor.layout is torch.strided and not tensor.is_quantized
+def _unreadable(id: str | bytes, error: BadHeader) -> InvalidMetadata:
+    reason = str(error)
+    return InvalidMetadata(f"object {id!r} cannot be read: {reason}", id=id, reason=reason)
 
 
 # Dtypes
@@ -657,14 +520,6 @@ def _learn_bfloat16(dtype: np.dtype[Any]) -> str | None:
     return "bf16"
 
 
-def _in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Of the dtypes of ml_dtypes, numpy can neither pickle nor describe the other byte order."""
-    dtype = array.dtype
-    if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
-        return array
-    return array.astype(dtype.newbyteorder("="))
-
-
 def _bfloat16() -> np.dtype[Any]:
     try:
         import ml_dtypes
@@ -675,16 +530,6 @@ def _bfloat16() -> np.dtype[Any]:
     return _DTYPES.setdefault("bf16", np.dtype(ml_dtypes.bfloat16))
 
 
-def _import_torch() -> Any:
-    try:
-        import torch
-    except ImportError as error:
-        raise ImportError(
-            'this needs torch, which is not installed; framework="numpy" makes arrays of numpy'
-        ) from error
-    return torch
-
-
 def as_room(out: object) -> tuple[Any, Layout]:
     """The memory of `out`, which is to be filled, and what it is.
 
@@ -693,11 +538,11 @@ def as_room(out: object) -> tuple[Any, Layout]:
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(out, torch.Tensor):
-        if out.device.type != "cpu" or not _is_plain(out, torch) or not out.is_contiguous():
+        if out.device.type != "cpu" or not is_plain(out, torch) or not out.is_contiguous():
             raise TypeError("only a contiguous tensor in the memory of the host can be filled")
         if out.is_conj() or out.is_neg():
             raise TypeError("a view of a tensor that conjugates or negates it cannot be filled")
-        return _raw_tensor(out, torch), Layout(
+        return raw_tensor(out, torch), Layout(
             "tensor", str(out.dtype).removeprefix("torch."), tuple(out.shape)
         )
     if isinstance(out, np.ndarray):

@@ -19,8 +19,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from hoplite import _native, _node
-from hoplite._calls import CONNECT_TIMEOUT, Calls, may_unpickle, program_name, refuse_to_pickle
+from hoplite._calls import CONNECT_TIMEOUT, Calls
 from hoplite._info import ObjectInfo
+from hoplite._process import log_connected, may_unpickle, program_name, refuse_to_pickle
 
 if TYPE_CHECKING:
     from typing import Self
@@ -145,7 +146,9 @@ async def connect(
         False
     """
     allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
-    return Client(await _native.connect_async(socket, timeout, program_name(), True), allow_pickle)
+    native = await _native.connect_async(socket, timeout, program_name(), True)
+    log_connected(native, _native.default_socket_path() if socket is None else socket)
+    return Client(native, allow_pickle)
 
 
 async def init(

@@ -247,7 +247,9 @@ class Deleted(HopliteError):
 
 
 class PickleRefused(HopliteError):
-    """The object is a pickle, and this client refuses pickles; see `allow_pickle` of `hoplite.connect`.
+    """The value is or needs a pickle, and this client refuses pickles.
+
+    See `allow_pickle` of `hoplite.connect`. A put raises this error before it sends anything.
 
     Examples:
         >>> ref = client.put("settings", {"lr": 0.1})

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import atexit
-import contextlib
 import os
 import threading
 import weakref
 from queue import SimpleQueue
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from hoplite import _native
+from hoplite._process import logger
 from hoplite._serialize import Framework
 from hoplite._timeouts import TimeLimit
 from hoplite.errors import ClusterMismatch
@@ -19,7 +19,17 @@ from hoplite.errors import ClusterMismatch
 if TYPE_CHECKING:
     from typing import Self
 
+    from typing_extensions import TypeVar
+
+    from hoplite._answers import OnProgress
     from hoplite._client import Client
+
+    #: The type of the object's value; anything, where a handle is named without it.
+    T_co = TypeVar("T_co", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    T_co = TypeVar("T_co", covariant=True)
 
 #: How long the deletion of what an owner has left behind may take; it is tried once.
 _DELETE_TIMEOUT = 5.0
@@ -27,11 +37,11 @@ _DELETE_TIMEOUT = 5.0
 _BATCH = 1024
 
 
-class Ref:
+class Ref(Generic[T_co]):
     """A small handle of an object: its id, dtype, shape, size and cluster.
 
     A handle can be pickled, and replaces the id in every call. Pass handles to other tasks and
-    processes instead of arrays.
+    processes instead of arrays. `Ref[T]` tells type checkers that the value is a `T`.
 
     A handle may *own* its object, and delete it at the end of a `with` block, or when nothing refers
     to the handle any more (`own`). Copies of an owner, also pickled ones, own nothing.
@@ -83,7 +93,7 @@ class Ref:
             raise TypeError(f"an id is a str or bytes, not {type(id).__name__}")
         self.id, self.dtype, self.shape, self.nbytes, self.cluster = id, dtype, shape, nbytes, cluster
         self._client = client
-        self._owner: weakref.finalize[[_native.Client, str | bytes, int], Ref] | None = None
+        self._owner: weakref.finalize[[_native.Client, str | bytes, int], Ref[Any]] | None = None
         self._owner_process = 0
 
     @property
@@ -109,8 +119,31 @@ class Ref:
     def __hoplite_cluster__(self) -> str | None:
         return self.cluster
 
+    @overload
     def get(
-        self, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
+        self,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: None = None,
+        *,
+        progress: OnProgress = None,
+    ) -> T_co: ...
+    @overload
+    def get(
+        self,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
+    ) -> Any: ...
+    def get(
+        self,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> Any:
         """Gets the object; see `Client.get`. Blocks.
 
@@ -118,7 +151,7 @@ class Ref:
             >>> client.put("seven", 7).get()
             7
         """
-        return self.client.get(self, timeout, copy, framework)
+        return self.client.get(self, timeout, copy, framework, progress=progress)
 
     def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it exists. Blocks until all copies are gone.
@@ -195,7 +228,7 @@ class Ref:
     ) -> None:
         self.delete()
 
-    def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[Ref[Any]], tuple[Any, ...]]:
         return Ref, (self.id, self.dtype, self.shape, self.nbytes, self.cluster)
 
     def __eq__(self, other: object) -> bool:
@@ -212,7 +245,7 @@ class Ref:
         return f"hoplite.Ref({self.id!r}{what})"
 
 
-def key(id: str | bytes | Ref) -> bytes:
+def key(id: str | bytes | Ref[Any]) -> bytes:
     """The bytes of an id, by which two of them are the same."""
     if isinstance(id, Ref):
         id = id.id
@@ -261,9 +294,12 @@ class _Reaper:
     @staticmethod
     def _delete(batch: list[tuple[_native.Client, str | bytes]]) -> None:
         for client in {client for client, _ in batch}:
-            # Whoever cannot be reached has lost the objects, or they stay: there is nobody to tell.
-            with contextlib.suppress(Exception):
-                client.delete([id for owner, id in batch if owner is client], _DELETE_TIMEOUT)
+            ids = [id for owner, id in batch if owner is client]
+            try:
+                client.delete(ids, _DELETE_TIMEOUT)
+            except Exception as error:
+                # Whoever cannot be reached has lost the objects, or they stay: there is nobody to raise it to.
+                logger.debug("%d objects without an owner were not deleted: %s", len(ids), error)
 
     def _end(self) -> None:
         self._ending = True

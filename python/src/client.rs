@@ -24,6 +24,7 @@ use crate::buffers::Keep;
 use crate::errors::{exception, exception_about, internal};
 use crate::mailbox::{Canceller, Mailbox};
 use crate::notices;
+use crate::progress::Progress;
 use crate::runtime;
 use crate::trace;
 
@@ -41,6 +42,8 @@ pub(crate) struct Client {
     max_object_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<blocking::Client>>,
+    /// Who hears of the progress of calls.
+    progress: Option<Py<Progress>>,
 }
 
 /// A connection to the store of this node, for event loops of asyncio.
@@ -54,6 +57,8 @@ pub(crate) struct AsyncClient {
     max_object_bytes: u64,
     /// `None` once it is closed.
     client: RwLock<Option<hoplite_client::Client>>,
+    /// Who hears of the progress of calls.
+    progress: Option<Py<Progress>>,
 }
 
 impl Client {
@@ -73,14 +78,27 @@ impl Client {
         let client = usable(py, self.process, &self.client)?;
         let trace = trace::current(py)?;
         let mut watch = Watch::default();
+        let progress = self.progress.as_ref().map(Py::get);
         let driven = py.detach(|| {
             let _entered = trace::enter(trace);
+            let mut pause = || {
+                watch.look()?;
+                progress.map_or(Ok(()), Progress::look)
+            };
             catch_unwind(AssertUnwindSafe(|| {
-                client.drive(SIGNAL_INTERVAL, || watch.look(), async |client| work(client.clone()).await)
+                client.drive(SIGNAL_INTERVAL, &mut pause, async |client| match progress {
+                    None => work(client.clone()).await,
+                    Some(progress) => progress.of(work(client.clone())).await,
+                })
             }))
         });
         match driven {
-            Ok(Ok(outcome)) => answer(py, outcome, about.as_ref()),
+            Ok(Ok(outcome)) => {
+                if let (Some(progress), Ok(_)) = (progress, &outcome) {
+                    progress.report(py)?;
+                }
+                answer(py, outcome, about.as_ref())
+            }
             Ok(Err(raised)) => Err(raised),
             Err(panic) => Err(internal(py, &*panic)),
         }
@@ -128,7 +146,13 @@ impl AsyncClient {
         F: Future<Output = Result<T>> + Send + 'static,
     {
         let client = usable(py, self.process, &self.client)?;
-        spawn(py, about, keep, async move { work(client).await })
+        match &self.progress {
+            None => spawn(py, about, keep, async move { work(client).await }),
+            Some(progress) => {
+                let progress = progress.clone_ref(py);
+                spawn(py, about, keep, async move { progress.get().of(work(client)).await })
+            }
+        }
     }
 }
 
@@ -220,6 +244,7 @@ pub(crate) fn connect(
         cluster: client.cluster(),
         max_object_bytes: client.max_object_bytes(),
         client: RwLock::new(Some(client)),
+        progress: None,
     })
 }
 
@@ -266,6 +291,7 @@ pub(crate) fn connect_async(
             cluster: client.cluster(),
             max_object_bytes: client.max_object_bytes(),
             client: RwLock::new(Some(client)),
+            progress: None,
         })
     })
 }

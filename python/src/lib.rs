@@ -10,6 +10,7 @@
 //! * `arguments` and `report`: from Python and to Python.
 //! * `notices`: the logger that hears of long waits and of new connections.
 //! * `trace`: in which trace calls are made.
+//! * `progress`: the bytes that calls have moved, for a function of Python.
 //! * `mailbox` and `runtime`: how the results of tasks reach an event loop.
 //! * `errors`: the one place that makes exceptions.
 
@@ -20,6 +21,7 @@ mod errors;
 mod mailbox;
 mod notices;
 mod operations;
+mod progress;
 mod report;
 mod runtime;
 mod trace;
@@ -37,6 +39,8 @@ mod native {
     use crate::client::{AsyncClient, Client, connect, connect_async};
     #[pymodule_export]
     use crate::mailbox::Mailbox;
+    #[pymodule_export]
+    use crate::progress::Progress;
     #[pymodule_export]
     use crate::trace::{Span, look_for_spans};
     #[pymodule_export]

@@ -2,7 +2,7 @@
 
 use hoplite_client::{
     Description, Grant, Location, LocationState, Locations, MemberPosition, NodeStatus, ObjectId,
-    ObjectSummary, ReduceRecord, Retention,
+    ObjectSummary, PeerLink, ReduceRecord, Retention,
 };
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
@@ -171,6 +171,8 @@ impl<'py> IntoPyObject<'py> for Status {
             Ok(dict)
         });
         dict.set_item("shards", shards.collect::<PyResult<Vec<_>>>()?)?;
+        let links = status.links.into_iter().map(|link| link_dict(py, link));
+        dict.set_item("links", links.collect::<PyResult<Vec<_>>>()?)?;
         dict.set_item("troubles", status.troubles.lines())?;
         Ok(dict)
     }
@@ -182,6 +184,16 @@ const fn state_name(state: LocationState) -> &'static str {
         LocationState::Partial => "partial",
         LocationState::Complete => "complete",
     }
+}
+
+fn link_dict(py: Python<'_>, link: PeerLink) -> PyResult<Bound<'_, PyDict>> {
+    let PeerLink { node, link, is_slow } = link;
+    let dict = PyDict::new(py);
+    dict.set_item("node", node)?;
+    dict.set_item("round_trip_us", f64::from(link.alpha_ns) * 2.0 / 1e3)?;
+    dict.set_item("bytes_per_second", 1e12 / f64::from(link.ps_per_byte.max(1)))?;
+    dict.set_item("is_slow", is_slow)?;
+    Ok(dict)
 }
 
 fn location_dict<'py>(py: Python<'py>, location: &Location) -> PyResult<Bound<'py, PyDict>> {

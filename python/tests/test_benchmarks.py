@@ -94,3 +94,14 @@ def test_the_first_use_of_a_group_beside_gloo(tmp_path: Path) -> None:
         assert set(times) == {"init_process_group", "first all_reduce", "second all_reduce"}
         for figures in times.values():
             assert 0 < figures["minimum"] <= figures["median"]
+
+
+def test_tables_between_two_processes(tmp_path: Path) -> None:
+    done = run(tmp_path, "--rows", "1000", "--rounds", "2", "--json", program="tables")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert (report["rows"], report["rounds"]) == (1000, 2)
+    assert {"numpy", "pandas", "arrow", "polars"} <= set(report["seconds"])
+    for figures in report["seconds"].values():
+        for call in ("put", "get"):
+            assert 0 < figures[call]["minimum"] <= figures[call]["median"]

@@ -72,11 +72,25 @@ def test_arrays_and_tensors_are_exchanged(client: hoplite.Client) -> None:
         for copy in (None, True):
             with pytest.raises(TypeError, match="torch has no arrays"):
                 client.get(ref, framework="torch", copy=copy)
-    with (
-        client.put(None, torch.ones(3, dtype=torch.float8_e5m2)) as ref,
-        pytest.raises(TypeError, match="numpy has no"),
-    ):
-        client.get(ref, framework="numpy")
+    with client.put(None, torch.ones(3, dtype=torch.complex32)) as ref:
+        for framework in ("numpy", "jax"):
+            with pytest.raises(TypeError, match=f"{framework} has no"):
+                client.get(ref, framework=framework)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize(
+    "name", ["float8_e5m2", "float8_e4m3fn", "float8_e8m0fnu", "complex64", "complex128"]
+)
+def test_dtypes_that_reduce_does_not_know_are_exchanged(client: hoplite.Client, name: str) -> None:
+    tensor = torch.ones(3).to(getattr(torch, name))
+    array = np.ones(3).astype(getattr(ml_dtypes, name, name))
+    with client.put(None, tensor) as ref, client.put(None, array) as other:
+        for copy in (None, True):
+            for got in (client.get(ref, framework="numpy", copy=copy), client.get(other, copy=copy)):
+                assert got.dtype == array.dtype
+                assert (got == array).all()
+            for got in (client.get(ref, copy=copy), client.get(other, framework="torch", copy=copy)):
+                assert same(got, tensor)
 
 
 def test_tensors_that_are_more_than_their_elements(client: hoplite.Client) -> None:

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import hypothesis.extra.numpy as npst
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ from hypothesis import strategies as st
 
 import hoplite
 import hoplite.aio
-from hoplite import _headers, _serialize
+from hoplite import _headers, _pickles, _serialize
 from hoplite._group.round import Buffer
 from stores import PATIENCE, Cluster
 
@@ -62,12 +64,13 @@ def careful(cluster: Cluster) -> Iterator[hoplite.Client]:
 # What is refused, and what is not
 
 
-@pytest.mark.parametrize("framework", [None, "numpy", "torch"])
+@pytest.mark.parametrize("framework", [None, "numpy", "torch", "jax"])
 @pytest.mark.parametrize("copy", [None, True, False])
 def test_a_careful_client_reads_no_pickle(
-    careful: hoplite.Client, copy: bool | None, framework: _serialize.Framework
+    client: hoplite.Client, careful: hoplite.Client, copy: bool | None, framework: _serialize.Framework
 ) -> None:
-    with careful.put(None, Trap()) as ref:
+    with client.put(None, Trap()) as put:
+        ref = careful.ref(put.id)
         with pytest.raises(hoplite.PickleRefused, match="HOPLITE_ALLOW_PICKLE") as caught:
             careful.get(ref, copy=copy, framework=framework)
         assert caught.value.id == ref.id
@@ -86,6 +89,10 @@ def test_what_needs_no_pickle_is_read(careful: hoplite.Client) -> None:
         np.zeros(3, [("a", "i4"), ("b", "S3")]),
         torch.ones(3),
         b"bytes",
+        np.arange(5).astype(ml_dtypes.float8_e5m2),
+        np.arange(5).astype(ml_dtypes.int4),
+        torch.ones(3).to(torch.float8_e4m3fn).view(torch.uint8),
+        jnp.arange(5.0),
     ]
     for value in values:
         with careful.put(None, value) as ref:
@@ -100,14 +107,45 @@ def _bytes(value: Any) -> bytes:
     return value if isinstance(value, bytes) else np.asarray(value).tobytes()
 
 
-def test_other_ways_to_a_pickle_are_refused_too(careful: hoplite.Client, fresh: str) -> None:
+def test_other_ways_to_a_pickle_are_refused_too(
+    client: hoplite.Client, careful: hoplite.Client, fresh: str
+) -> None:
+    with client.put(fresh + "other", Trap()), pytest.raises(hoplite.PickleRefused):
+        careful.allgather([fresh + "other", fresh + "own"], 1, b"harmless", PATIENCE)
+    client.put(fresh + "all/0/0", Trap())
+    contents = b"".join(map(bytes, _serialize.encode(Trap()).pieces))
+    views = careful._native.all_to_all(
+        fresh + "all", [[contents]], 0, "opaque", None, b"py1:pickle", PATIENCE
+    )
     with pytest.raises(hoplite.PickleRefused):
-        careful.allgather([fresh + "own"], 0, Trap())
-    with pytest.raises(hoplite.PickleRefused):
-        careful.all_to_all(fresh + "all", [Trap()], 0, timeout=PATIENCE)
+        careful._calls._decoded([fresh + "all"], views, None, None)
 
 
-def test_the_asynchronous_client_refuses_them_too(cluster: Cluster, careful: hoplite.Client) -> None:
+def test_a_careful_client_makes_no_pickle(careful: hoplite.Client, cluster: Cluster, fresh: str) -> None:
+    """Nothing is stored, and the error names the object."""
+    for value in (Trap(), {"a": 1}, np.array([None]), np.ma.masked_array([1])):
+        with pytest.raises(hoplite.PickleRefused, match="only be stored as a pickle") as caught:
+            careful.put(fresh + "put", value)
+        assert caught.value.id == fresh + "put"
+        with pytest.raises(hoplite.PickleRefused):
+            careful.allgather([fresh + "own"], 0, value)
+        with pytest.raises(hoplite.PickleRefused):
+            careful.all_to_all(fresh + "all", [value], 0, timeout=PATIENCE)
+        with pytest.raises(hoplite.PickleRefused):
+            careful.allgather_into(fresh + "into", [fresh + "own"], 0, bytearray(1000), value)
+    with pytest.raises(hoplite.PickleRefused):
+        careful.all_to_all(fresh + "all", [np.zeros(2), b"of another kind"], 0, timeout=PATIENCE)
+
+    async def put() -> None:
+        async with await hoplite.aio.connect(cluster.sockets[0], allow_pickle=False) as client:
+            with pytest.raises(hoplite.PickleRefused):
+                await client.put(fresh + "put", Trap())
+
+    asyncio.run(put())
+    assert not list(careful.list(fresh))
+
+
+def test_the_asynchronous_client_refuses_them_too(cluster: Cluster, client: hoplite.Client) -> None:
     async def look(id: str) -> None:
         async with await hoplite.aio.connect(cluster.sockets[0], allow_pickle=False) as client:
             assert not client.allow_pickle
@@ -117,7 +155,7 @@ def test_the_asynchronous_client_refuses_them_too(cluster: Cluster, careful: hop
             with pytest.raises(hoplite.PickleRefused):
                 await client.gather([id])
 
-    with careful.put(None, Trap()) as ref:
+    with client.put(None, Trap()) as ref:
         asyncio.run(look(str(ref.id)))
 
 
@@ -215,6 +253,15 @@ HOSTILE = [
     b"py1:ndarray " + b"1+" * 1900 + b"1",
     b"py1:ndarray __import__('os').abort()",
     b"py1:ndarray '\\",
+    b"py1:ndarray ('float8_e4m3fn', (9,))",
+    b"py1:ndarray ('float8_e4m3fn', (-8,))",
+    b"py1:ndarray ('float9_e4m4fn', (8,))",
+    b"py1:ndarray ('finfo', (8,))",
+    b"py1:jax ('|O', (1,))",
+    b"py1:jax ('float8_e4m3fn', (9,))",
+    b"py1:jax ('V1', (8,))",
+    b"py1:jax ('<M8[s]', (1,))",
+    b"py1:jax [('a', '<f4')]",
     b"py1:ndarray ('\\N{BULLET}', (1,))",
     b"py1:ndarray (b'<f4', (1,))",
     b"py1:torch ('load', (1,))",
@@ -264,7 +311,7 @@ def read(native: hoplite.Client, id: str, stored: Stored) -> None:
         return
     try:
         for copy in (None, True, False):
-            for framework in (None, "numpy", "torch"):
+            for framework in (None, "numpy", "torch", "jax"):
                 with contextlib.suppress(*TYPED):
                     got = native.get(id, PATIENCE, copy, framework)  # type: ignore[arg-type]
                     use(got)
@@ -281,7 +328,7 @@ def use(got: Any) -> None:
         with contextlib.suppress(ValueError, OverflowError, SystemError):
             got.copy().tobytes()
             repr(got)
-    elif isinstance(got, torch.Tensor):
+    elif isinstance(got, (torch.Tensor, jax.Array)):
         repr(got)
     else:
         bytes(got)
@@ -294,9 +341,12 @@ shapes = st.lists(st.integers(-2, 9) | st.just(2**62), max_size=4).map(tuple)
 @st.composite
 def described(draw: st.DrawFn) -> bytes:
     """A header that is almost one."""
-    tag = draw(st.sampled_from((b"py1:ndarray", b"py1:torch", b"py1:bytes", b"py1:pickle", b"py1:later")))
-    if tag == b"py1:torch":
-        what: Any = draw(st.sampled_from(dir(torch)) | st.text(max_size=8))
+    tags = (b"py1:ndarray", b"py1:torch", b"py1:jax", b"py1:bytes", b"py1:pickle", b"py1:later")
+    tag = draw(st.sampled_from((*tags, b"py1:arrow", b"py1:polars")))
+    if tag in (b"py1:ndarray", b"py1:jax") and draw(st.booleans()):
+        what: Any = draw(st.sampled_from(dir(ml_dtypes)))
+    elif tag == b"py1:torch":
+        what = draw(st.sampled_from(dir(torch)) | st.text(max_size=8))
     else:
         what = draw(st.sampled_from(HOSTILE)) if draw(st.booleans()) else _descr(draw(dtypes))
     header = repr((what, draw(shapes))).encode(errors="replace")
@@ -339,7 +389,7 @@ def test_no_header_harms_a_reader(careful: hoplite.Client, user: bytes, contents
 
 @settings(max_examples=200)
 @given(
-    user=st.sampled_from((b"", b"py1:torch", b"theirs", b"py1:bytes")) | described(),
+    user=st.sampled_from((b"", b"py1:torch", b"py1:jax", b"theirs", b"py1:bytes")) | described(),
     dtype=st.sampled_from((*_serialize._TORCH_NAMES, "opaque")),
     shape=st.none() | st.lists(st.integers(0, 5), max_size=5).map(tuple),
     contents=contents,
@@ -358,7 +408,7 @@ def test_no_frame_of_a_pickle_harms_a_reader(head: list[int], rest: bytes) -> No
     """The unpickler itself is what `allow_pickle` is about; what leads to it is not."""
     framed = b"".join(word.to_bytes(8, "little") for word in head) + rest
     with contextlib.suppress(Exception):
-        _serialize._unpickle(memoryview(framed), tensors_in_place=False)
+        _pickles.unpickle(memoryview(framed), tensors_in_place=False)
 
 
 @settings(max_examples=300)
@@ -605,7 +655,21 @@ print("alive")
         client.delete([f"{fresh}{number}" for number in range(8)])
 
 
-def test_elements_of_ml_dtypes_are_not_mistaken(client: hoplite.Client) -> None:
-    value = np.arange(5).astype(ml_dtypes.float8_e4m3fn)
+@pytest.mark.parametrize(
+    "name", ["float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu", "float6_e2m3fn", "int2", "uint4"]
+)
+def test_elements_of_ml_dtypes_are_not_mistaken(
+    client: hoplite.Client, careful: hoplite.Client, name: str
+) -> None:
+    value = np.ones(5).astype(getattr(ml_dtypes, name))
     with client.put(None, value) as ref:
-        assert (client.get(ref) == value).all()
+        for got in (client.get(ref), careful.get(ref), careful.get(ref, copy=True)):
+            assert got.dtype == value.dtype
+            assert (got == value).all()
+
+
+def test_a_reader_without_ml_dtypes_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    _headers.parse_array.cache_clear()
+    with pytest.raises(ImportError, match="ml_dtypes"):
+        _headers.parse_array(b"('float8_e4m3fn', (3,))")

@@ -6,6 +6,7 @@ import array
 import decimal
 import mmap
 import pickle
+import subprocess
 import sys
 from typing import Any
 
@@ -18,7 +19,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hoplite
-from hoplite import _serialize
+from hoplite import _pickles, _serialize
+from stores import Cluster
 
 REDUCIBLE = [*_serialize._DTYPES.values(), np.dtype(ml_dtypes.bfloat16)]
 OTHERS = [
@@ -209,6 +211,21 @@ class Sub(np.ndarray):
     """A subclass of arrays, of which only a pickle knows."""
 
 
+class Named(np.ndarray):
+    """A subclass of arrays that keeps more than its elements."""
+
+    name = ""
+
+    def __reduce__(self) -> Any:
+        return _named, (np.asarray(self), self.name)
+
+
+def _named(array: Any, name: str) -> Named:
+    made: Named = array.view(Named)
+    made.name = name
+    return made
+
+
 class Word(bytes):
     """A subclass of bytes."""
 
@@ -272,12 +289,86 @@ def test_arrays_in_a_pickle_stay_where_they_are(client: hoplite.Client) -> None:
 
 
 def test_what_cannot_be_put(client: hoplite.Client, fresh: str) -> None:
-    for value in (lambda: None, sys._getframe(), (x for x in ())):
+    for value in (sys._getframe(), (x for x in ())):
         with pytest.raises((TypeError, AttributeError, pickle.PicklingError)):
             client.put(fresh + "x", value)
     assert not client.contains(fresh + "x")
     with pytest.raises(TypeError, match="belongs to its process"):
         client.put(fresh + "x", client)
+
+
+def test_lambdas_and_functions_within_functions(client: hoplite.Client) -> None:
+    offset = np.arange(10_000)
+    for got in round_trips(client, lambda number: number + offset[number]):
+        assert got(3) == 6
+    for got in round_trips(client, {"f": [lambda: 7], "a": offset}):
+        assert got["f"][0]() == 7
+        assert (got["a"] == offset).all()
+
+
+def test_without_cloudpickle_lambdas_cannot_be_put(
+    client: hoplite.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_pickles, "_pickler_by_value", lambda: None)
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        client.put(None, lambda: None)
+
+
+def test_classes_of_a_program_reach_other_programs(
+    client: hoplite.Client, cluster: Cluster, fresh: str
+) -> None:
+    """By name, they would be looked for in the other program's `__main__`."""
+    script = f"""
+import hoplite, numpy as np
+class Model:
+    def __init__(self, weights):
+        self.weights = weights
+    def sum(self):
+        return helper(self.weights)
+def helper(weights):
+    return int(weights.sum())
+client = hoplite.connect({cluster.sockets[0]!r})
+client.put({fresh + "instance"!r}, Model(np.arange(10_000)))
+client.put({fresh + "class"!r}, Model)
+client.put({fresh + "function"!r}, helper)
+assert client.get({fresh + "class"!r}) is Model
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)
+    assert client.get(fresh + "instance").sum() == sum(range(10_000))
+    assert client.get(fresh + "class")(np.ones(3)).sum() == 3
+    assert client.get(fresh + "function")(np.ones(4)) == 4
+    weights = [client.get(fresh + "instance").weights for _ in range(2)]
+    assert np.shares_memory(*weights)
+    client.delete([fresh + "instance", fresh + "class", fresh + "function"])
+
+
+def test_subclasses_of_arrays_keep_their_type_in_place(client: hoplite.Client) -> None:
+    numbers = np.arange(10_000.0).reshape(100, 100)
+    values = [
+        numbers.view(Sub),
+        np.asfortranarray(numbers).view(Sub),
+        numbers.view(np.matrix),
+        np.rec.array(numbers.view([("a", "f8"), ("b", "f8")])),
+    ]
+    for value in values:
+        with client.put(None, value) as ref:
+            first, second = client.get(ref), client.get(ref)
+            assert type(first) is type(value)
+            assert first.dtype == value.dtype
+            assert (first == value).all()
+            assert np.shares_memory(first, second)
+            assert not first.flags.writeable
+            assert ref.nbytes is not None
+            assert ref.nbytes < value.nbytes + 1000
+
+
+def test_a_subclass_may_say_how_it_is_pickled(client: hoplite.Client) -> None:
+    value = np.arange(3).view(Named)
+    value.name = "weights"
+    for got in round_trips(client, value):
+        assert type(got) is Named
+        assert got.name == "weights"
+        assert got.tolist() == [0, 1, 2]
 
 
 def test_what_other_programs_put_is_a_buffer_or_an_array(client: hoplite.Client, fresh: str) -> None:

@@ -1,8 +1,10 @@
 //! A reduce of several objects into one.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use hoplite_core::node::{self, Response};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::{ObjectId, Operation};
@@ -12,6 +14,11 @@ use crate::client::{Client, checked};
 use crate::connection::Connection;
 use crate::error::Result;
 use crate::options::ReduceOptions;
+use crate::progress;
+use crate::reader::get_tracked;
+
+/// The time that the count of a complete target may take.
+const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
     /// Reduces equally shaped arrays element by element into the new object `target`: all of `sources`, in any order.
@@ -65,9 +72,33 @@ impl Client {
     {
         let (target, call) = (ObjectId::new(target)?, self.begin(options.timeout).await?);
         let sources = checked(sources, call.connection.max_ids())?;
-        let reduce = pin!(reduce(&call.connection, target.clone(), sources.clone(), options));
+        let reduce = pin!(tracked_reduce(&call.connection, target.clone(), sources.clone(), options));
         let wait = Wait { operation: "reduce", id: Some(&target), needs: &sources };
         call.run(wait, Repeat::IfUnsent, reduce).await
+    }
+}
+
+/// Reduces, and counts the bytes of the target while they are made, if the call is tracked. The target is made on this node, so that
+/// nothing is moved for the count.
+async fn tracked_reduce(
+    connection: &Arc<Connection>,
+    target: ObjectId,
+    sources: Vec<ObjectId>,
+    options: ReduceOptions,
+) -> Result<Vec<ObjectId>> {
+    let timeout = options.timeout;
+    let reduce = pin!(reduce(connection, target.clone(), sources, options));
+    if !progress::is_tracked() {
+        return reduce.await;
+    }
+    match select(reduce, pin!(get_tracked(connection, target.clone(), timeout))).await {
+        Either::Right((_, reduce)) => reduce.await,
+        Either::Left((Ok(reduced), count)) => {
+            // The target is complete. Only the count may fail: somebody may have deleted the target.
+            let _ = connection.within(COUNT_TIMEOUT, count).await;
+            Ok(reduced)
+        }
+        Either::Left((Err(error), _)) => Err(error),
     }
 }
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 import numpy as np
 
 from hoplite import _native
-from hoplite._calls import Op, check_layout, fill
+from hoplite._calls import fill
+from hoplite._checks import Op, check_layout
 from hoplite._serialize import _DTYPES, Layout, _bfloat16
 from hoplite.errors import SizeMismatch, TypeMismatch
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from hoplite._calls import Op
+from hoplite._checks import Op
 from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 
 if TYPE_CHECKING:

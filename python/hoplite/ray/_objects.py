@@ -10,15 +10,17 @@ import ray
 
 import hoplite
 from hoplite import Client, ConnectFailed
-from hoplite._calls import Id, Op
+from hoplite._answers import OnProgress, T
+from hoplite._checks import Id, Op
 from hoplite._serialize import Framework
 from hoplite._timeouts import TimeLimit
 from hoplite.ray import _leases, _nodes
 from hoplite.ray._connection import is_absent, own, twice
 from hoplite.ray._place import here
+from hoplite.ref import T_co
 
 
-class Ref(hoplite.Ref):
+class Ref(hoplite.Ref[T_co]):
     """A handle of an object that finds the store of the Ray node on which it is used.
 
     Tasks and actors can take and return handles. Ray does not know the object: it stays until you delete
@@ -43,7 +45,12 @@ class Ref(hoplite.Ref):
         return client()
 
     def get(
-        self, timeout: TimeLimit = "default", copy: bool | None = None, framework: Framework = None
+        self,
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        progress: OnProgress = None,
     ) -> Any:
         """Gets the object; see `hoplite.Client.get`. Blocks.
 
@@ -51,7 +58,7 @@ class Ref(hoplite.Ref):
             >>> hoplite.ray.put(7).get()
             7
         """
-        return twice(client, lambda client: client.get(self, timeout, copy, framework))
+        return twice(client, lambda client: client.get(self, timeout, copy, framework, progress=progress))
 
     def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it exists. Blocks until all copies are gone.
@@ -63,7 +70,7 @@ class Ref(hoplite.Ref):
         self.disown()
         twice(client, lambda client: client.delete(self, timeout))
 
-    def __reduce__(self) -> tuple[type[Ref], tuple[Any, ...]]:
+    def __reduce__(self) -> tuple[type[Ref[Any]], tuple[Any, ...]]:
         return Ref, (self.id, self.dtype, self.shape, self.nbytes, self.cluster)
 
 
@@ -113,7 +120,7 @@ def _start_here(error: ConnectFailed) -> None:
         ) from None
 
 
-def new_ref() -> Ref:
+def new_ref() -> Ref[Any]:
     """Returns a handle of an object that does not exist yet.
 
     Give it to the task that puts the object, and to tasks that get it. Does not block.
@@ -126,7 +133,7 @@ def new_ref() -> Ref:
     return Ref(f"{here().job_prefix(ray.get_runtime_context().get_job_id())}{uuid.uuid4().hex}")
 
 
-def put(value: object, ref: Ref | None = None, timeout: TimeLimit = "default") -> Ref:
+def put(value: T, ref: Ref[Any] | None = None, timeout: TimeLimit = "default") -> Ref[T]:
     """Puts a value into the store of this node, and returns a handle for tasks and actors.
 
     Blocks until the value is in the store; see `hoplite.Client.put`.
@@ -150,7 +157,13 @@ def put(value: object, ref: Ref | None = None, timeout: TimeLimit = "default") -
 
 
 @overload
+def get(refs: hoplite.Ref[T], timeout: TimeLimit = "default", copy: bool | None = None) -> T: ...
+@overload
 def get(refs: Id, timeout: TimeLimit = "default", copy: bool | None = None) -> Any: ...
+@overload
+def get(
+    refs: Iterable[hoplite.Ref[T]], timeout: TimeLimit = "default", copy: bool | None = None
+) -> list[T]: ...
 @overload
 def get(refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None) -> list[Any]: ...
 def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> Any:
@@ -180,8 +193,8 @@ def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> 
 
 
 def wait(
-    refs: Iterable[hoplite.Ref], num: int | None = None, timeout: TimeLimit = "default"
-) -> tuple[list[hoplite.Ref], list[hoplite.Ref]]:
+    refs: Iterable[hoplite.Ref[Any]], num: int | None = None, timeout: TimeLimit = "default"
+) -> tuple[list[hoplite.Ref[Any]], list[hoplite.Ref[Any]]]:
     """Waits until `num` of the objects (`None`: all) are available; see `hoplite.Client.wait`.
 
     Returns:
@@ -198,13 +211,13 @@ def wait(
 
 
 def reduce(
-    sources: Iterable[hoplite.Ref],
+    sources: Iterable[hoplite.Ref[Any]],
     op: Op = "sum",
     *,
     num_objects: int | None = None,
-    target: Ref | None = None,
+    target: Ref[Any] | None = None,
     timeout: TimeLimit = "default",
-) -> tuple[Ref, list[hoplite.Ref]]:
+) -> tuple[Ref[Any], list[hoplite.Ref[Any]]]:
     """Combines arrays of one dtype and shape into a new object; see `hoplite.Client.reduce`.
 
     Blocks until the result is complete. The stores combine the arrays while they arrive.

@@ -35,12 +35,13 @@ from ray.util.collective.types import (
 )
 
 from hoplite import _native
-from hoplite._calls import Op
+from hoplite._checks import Op
 from hoplite._group import link as links
 from hoplite._group import schedules
 from hoplite._group.member import Group, Operation
 from hoplite._group.round import OPAQUE, Buffer, Round
-from hoplite._serialize import TAG_PICKLE, encode, layout, raw
+from hoplite._memory import raw
+from hoplite._serialize import TAG_PICKLE, encode, layout
 from hoplite.errors import HopliteError, TypeMismatch
 from hoplite.ray import _objects
 from hoplite.ray._connection import twice

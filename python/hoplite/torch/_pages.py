@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from hoplite._headers import BadHeader, array_header, check_size, parse_array
-from hoplite._serialize import check_pickle
+from hoplite._pickles import check_pickle
 from hoplite.errors import InvalidMetadata
 from hoplite.torch._state import Entry, Page, Path, dtype_of
 

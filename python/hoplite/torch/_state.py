@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from hoplite._serialize import memory_of
+from hoplite._memory import memory_of
 
 #: How to come to a value: of each container on the way whether it is a dict, list or tuple, and the key or index in it.
 Path = tuple[tuple[Literal["d", "l", "t"], Any], ...]

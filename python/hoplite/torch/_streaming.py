@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import hoplite
-from hoplite._serialize import rebuild_tensor
+from hoplite._pickles import rebuild_tensor
 from hoplite._timeouts import Deadline, TimeLimit
 from hoplite.torch._opened import opened
 from hoplite.torch._reading import check_filled

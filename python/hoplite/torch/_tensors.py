@@ -10,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from hoplite._group.round import Buffer, GroupOp
-from hoplite._serialize import _NAMES_OF_TORCH, memory_of
+from hoplite._memory import memory_of
+from hoplite._serialize import _NAMES_OF_TORCH
 
 _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.SUM: "sum",

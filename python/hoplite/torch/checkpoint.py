@@ -37,7 +37,7 @@ from torch.futures import Future
 
 import hoplite
 from hoplite._group import link as links
-from hoplite._serialize import check_pickle
+from hoplite._pickles import check_pickle
 from hoplite._timeouts import Deadline
 from hoplite.errors import Timeout
 from hoplite.torch._opened import opened

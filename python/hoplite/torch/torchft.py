@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torchft.checkpointing.transport import CheckpointTransport
 
 import hoplite
-from hoplite._serialize import check_pickle
+from hoplite._pickles import check_pickle
 from hoplite.torch._state import Path, flatten, unflatten
 from hoplite.torch._weights import delete_state_dict, get_state_dict, put_state_dict
 

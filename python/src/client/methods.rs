@@ -11,6 +11,7 @@ use super::{Answer, AsyncClient, Client, usable};
 use crate::arguments::{Id, Ids, Op, Timeout, order, put_options};
 use crate::buffers::{Input, Output};
 use crate::operations::{self, range};
+use crate::progress::Progress;
 use crate::view::Reader;
 
 macro_rules! methods {
@@ -86,7 +87,12 @@ macro_rules! methods {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
                 let (node, cluster) = (self.node.clone(), self.cluster.clone());
                 let (process, max_object_bytes) = (self.process, self.max_object_bytes);
-                Ok(Self { process, node, cluster, max_object_bytes, client })
+                Ok(Self { process, node, cluster, max_object_bytes, client, progress: None })
+            }
+
+            /// Another client over the same connection, whose calls report their progress.
+            fn tracked(&self, py: Python<'_>, progress: Py<Progress>) -> PyResult<Self> {
+                Ok(Self { progress: Some(progress), ..self.share(py)? })
             }
 
             /// Ends the connection, once nothing of it is in use any more.

@@ -1,0 +1,59 @@
+"""Waits for the answers of native clients, and reports the progress of calls."""
+
+from __future__ import annotations
+
+from asyncio import Future, wait
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from hoplite import _native
+
+T = TypeVar("T")
+#: A function of the moved bytes, and of the bytes of all objects that the call has begun to move.
+OnProgress = Callable[[int, int], object] | None
+
+#: The seconds between two reports of the progress of a call.
+REPORT_INTERVAL = 0.1
+
+
+def run(call: Coroutine[Any, None, T]) -> T:
+    """Performs a call over a native client that blocks."""
+    try:
+        call.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("the native client has returned a future")
+
+
+async def settled(answer: T | Future[T]) -> T:
+    """Returns the answer of a native client."""
+    return await answer if isinstance(answer, Future) else answer
+
+
+async def reported(answer: Future[T], progress: _native.Progress) -> T:
+    """Waits for an answer, and reports progress. An exception of the report cancels the call."""
+    try:
+        while not answer.done():
+            await wait((answer,), timeout=REPORT_INTERVAL)
+            progress.report()
+    except BaseException:
+        if not answer.cancel() and not answer.cancelled():
+            # asyncio warns about an exception that no code retrieves.
+            answer.exception()
+        raise
+    return answer.result()
+
+
+async def followed(
+    native: _native.Client | _native.AsyncClient, on_progress: OnProgress, name: str, *arguments: Any
+) -> Any:
+    """Calls a method of a native client, and reports progress in this thread.
+
+    A blocking native client reports progress inside the call.
+    """
+    if on_progress is None:
+        return await settled(getattr(native, name)(*arguments))
+    progress = _native.Progress(on_progress)
+    answer = getattr(native.tracked(progress), name)(*arguments)
+    return await reported(answer, progress) if isinstance(answer, Future) else answer

@@ -1,0 +1,272 @@
+"""Tables and arrays of Arrow, and frames of polars: stored as a stream of Arrow's IPC, and read in place.
+
+The object is such a stream, without compression, after as many bytes of padding as align its first large buffer to 64 bytes.
+The header names the form of the value and the padding:
+
+| tag | forms |
+| --- | --- |
+| `py1:arrow` | `table`, `batch`, `array`, `chunked` |
+| `py1:polars` | `frame`, `series` |
+
+Arrow bounds all lengths by the size of the object, but does not check offsets and indices in the columns. A reader that
+trusts no pickle checks these too, which reads the columns once.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hoplite._headers import BadHeader
+from hoplite._pickles import ALIGNMENT, check_fits
+
+TAG_ARROW = b"py1:arrow"
+TAG_POLARS = b"py1:polars"
+
+_FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
+#: The first version of pyarrow that neither runs pickles in a stream's schema (CVE-2023-47248) nor lacks views of strings.
+_OLDEST = (16,)
+#: Further exceptions of Arrow for an invalid stream.
+_REFUSALS = (
+    ValueError,
+    TypeError,
+    KeyError,
+    NotImplementedError,
+    OSError,
+    MemoryError,
+    StopIteration,
+    struct.error,
+)
+#: The number of dictionary batches among the messages of a stream.
+_DICTIONARY_BATCH = 2
+#: Most bytes of a buffer that is copied into the piece before it.
+_SMALL_BYTES = 4096
+
+
+class Form(NamedTuple):
+    """The header of an object."""
+
+    tag: bytes
+    name: bytes
+    padding_bytes: int
+
+
+class _Pieces:
+    """A file that keeps what Arrow writes to it: large buffers in place, small ones together."""
+
+    closed = False
+
+    def __init__(self, limit: int) -> None:
+        self.pieces: list[Any] = []
+        self.nbytes = 0
+        self.padding_bytes = -1
+        self._limit = limit
+
+    def write(self, contents: Any) -> int:
+        size_bytes = memoryview(contents).nbytes
+        check_fits(self.nbytes + size_bytes, self._limit)
+        if size_bytes > _SMALL_BYTES:
+            if self.padding_bytes < 0:
+                self.padding_bytes = -self.nbytes % ALIGNMENT
+            self.pieces.append(contents)
+        elif self.pieces and isinstance(self.pieces[-1], bytearray):
+            self.pieces[-1] += contents
+        else:
+            self.pieces.append(bytearray(contents))
+        self.nbytes += size_bytes
+        return size_bytes
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+    close = flush
+
+
+def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
+    """Returns the pieces of the object for a value of Arrow or polars, and its header. Copies no large buffer.
+
+    Returns None for other values, and for types that a stream loses.
+
+    Raises:
+        TooLarge: for a value of more than `limit` bytes.
+    """
+    form = _form_of(value)
+    arrow = form and _pyarrow()
+    if form is None or arrow is None:
+        return None
+    tag, name, convert = form
+    sink = _Pieces(limit)
+    try:
+        data = convert(value, arrow)
+        if data is None:
+            return None
+        with arrow.ipc.new_stream(arrow.PythonFile(sink, "w"), data.schema) as stream:
+            stream.write(data)
+    except (arrow.ArrowException, NotImplementedError):
+        # Arrow has no way to write this type.
+        return None
+    padding = max(sink.padding_bytes, 0)
+    header = tag + b" " + name + (b" %d" % padding if padding else b"")
+    return ([bytes(padding)] if padding else []) + sink.pieces, header
+
+
+def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | None:
+    """Returns tag, name and conversion of a value; None if it is not one of Arrow or polars."""
+    kind = type(value)
+    package = kind.__module__.partition(".")[0]
+    if package == "pyarrow":
+        arrow = sys.modules["pyarrow"]
+        if kind is arrow.Table:
+            return TAG_ARROW, b"table", lambda table, _: table
+        if kind is arrow.RecordBatch:
+            return TAG_ARROW, b"batch", lambda batch, _: batch
+        if kind is arrow.ChunkedArray:
+            return TAG_ARROW, b"chunked", lambda chunked, arrow: arrow.table([chunked], [""])
+        if isinstance(value, arrow.Array) and not _is_plain(value, arrow):
+            return TAG_ARROW, b"array", lambda array, arrow: arrow.record_batch([array], [""])
+    if package == "polars":
+        polars = sys.modules["polars"]
+        if kind is polars.DataFrame:
+            return TAG_POLARS, b"frame", _table_of_frame
+        if kind is polars.Series:
+            return TAG_POLARS, b"series", lambda series, arrow: _table_of_frame(series.to_frame(), arrow)
+    return None
+
+
+def _is_plain(array: Any, arrow: Any) -> bool:
+    """Returns True for numbers without gaps, which are stored as an array of numbers, so that reduce knows them."""
+    is_number = arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type)
+    return bool(is_number and array.null_count == 0)
+
+
+def _table_of_frame(frame: Any, arrow: Any) -> Any:
+    """Returns the columns of a frame of polars as a table; None if their types would not come back."""
+    polars = sys.modules["polars"]
+    table = frame.to_arrow(compat_level=polars.CompatLevel.newest())
+    back = polars.from_arrow(table.schema.empty_table())
+    return table if back.schema == frame.schema else None
+
+
+def parse(header: bytes) -> Form:
+    """Parses a header.
+
+    Raises:
+        BadHeader: if no writer makes such a header.
+    """
+    tag, _, rest = header.partition(b" ")
+    name, _, padding = rest.partition(b" ")
+    if name not in _FORMS[tag]:
+        raise BadHeader(f"{header[:32]!r} names no value of Arrow or polars")
+    if padding and not (padding.isdigit() and len(padding) <= 2 and int(padding) < ALIGNMENT):
+        raise BadHeader(f"{padding[:32]!r} is no padding")
+    return Form(tag, name, int(padding or b"0"))
+
+
+def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
+    """Makes a value of an object, in place.
+
+    Args:
+        trusts: False to check each offset, index and character of the columns, which reads them once.
+    Raises:
+        BadHeader: if the object is not what the header says.
+        ImportError: if pyarrow or polars is missing.
+    """
+    arrow = _pyarrow()
+    if arrow is None:
+        raise ImportError(f"the object is of Arrow: reading it needs pyarrow {_OLDEST[0]} or later")
+    stored = arrow.py_buffer(contents[form.padding_bytes :])
+    try:
+        if not trusts:
+            _check_plain(stored, arrow)
+        with arrow.ipc.open_stream(stored) as stream:
+            is_one = form.name in (b"batch", b"array")
+            table = stream.read_next_batch() if is_one else stream.read_all()
+        table.validate(full=not trusts)
+        if not trusts:
+            # Names that are not UTF-8 raise here.
+            str(table.schema)
+    except (arrow.ArrowException, *_REFUSALS) as error:
+        raise BadHeader(f"it is no stream of Arrow: {error}") from None
+    if form.name in (b"table", b"batch"):
+        return table
+    if form.name != b"frame" and table.num_columns != 1:
+        raise BadHeader(f"an array has one column, not {table.num_columns}")
+    if form.tag == TAG_ARROW:
+        return table.column(0)
+    return _polars_of(table, form)
+
+
+def _check_plain(stored: Any, arrow: Any) -> None:
+    """Checks that no batch of a stream is compressed: few bytes could then take any amount of memory."""
+    reader = arrow.ipc.MessageReader.open_stream(stored)
+    while True:
+        try:
+            message = reader.read_next_message()
+        except StopIteration:
+            return
+        if message.type in ("record batch", "dictionary") and _is_compressed(memoryview(message.metadata)):
+            raise BadHeader("a batch is compressed, which no writer does")
+
+
+def _is_compressed(metadata: memoryview) -> bool:
+    """Returns True if the batch that a message describes is compressed. `metadata` is a flatbuffer (format/Message.fbs)."""
+    message = _Table(metadata, *struct.unpack_from("<I", metadata))
+    batch = message.table(2)
+    if message.byte(1) == _DICTIONARY_BATCH:
+        batch = batch.table(1)
+    return batch.place(3) is not None
+
+
+class _Table(NamedTuple):
+    """An unchecked table of a flatbuffer."""
+
+    buffer: memoryview
+    start: int
+
+    def place(self, field: int) -> int | None:
+        """Returns the position of a field; None if the table has none."""
+        vtable = self.start - self._read("<i", self.start)
+        if 6 + 2 * field > self._read("<H", vtable):
+            return None
+        offset = self._read("<H", vtable + 4 + 2 * field)
+        return self.start + offset if offset else None
+
+    def table(self, field: int) -> _Table:
+        if (place := self.place(field)) is None:
+            raise BadHeader("a message of the stream has no batch")
+        return _Table(self.buffer, place + self._read("<I", place))
+
+    def byte(self, field: int) -> int:
+        place = self.place(field)
+        return 0 if place is None else self._read("<B", place)
+
+    def _read(self, kind: str, place: int) -> int:
+        if place < 0:
+            raise BadHeader("a message of the stream points before its beginning")
+        return int(struct.unpack_from(kind, self.buffer, place)[0])
+
+
+def _polars_of(table: Any, form: Form) -> Any:
+    try:
+        import polars
+    except ImportError as error:
+        raise ImportError("the object is of polars, which is not installed") from error
+    try:
+        frame: Any = polars.from_arrow(table, rechunk=False)
+    except (Exception, polars.exceptions.PanicException) as error:
+        # polars documents no exception for types of Arrow that it lacks.
+        raise BadHeader(f"it is no frame of polars: {error}") from None
+    return frame if form.name == b"frame" else frame.to_series()
+
+
+def _pyarrow() -> Any:
+    """Returns pyarrow; None if it is missing or too old."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+    except ImportError:
+        return None
+    version = pyarrow.__version__.partition(".")[0]
+    return pyarrow if version.isdigit() and (int(version),) >= _OLDEST else None

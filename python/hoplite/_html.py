@@ -1,0 +1,33 @@
+"""Tables of HTML for notebooks. All text is escaped: ids and names may have any bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+
+
+def text(value: object) -> str:
+    """Returns a value as text of HTML, on which no control character or direction of writing has an effect."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="backslashreplace")
+    shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(value))
+    return escape("".join(shown))
+
+
+def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Returns a table with a title and a row of headings. Cells are values of any type."""
+    head = "".join(f"<th>{text(heading)}</th>" for heading in headings)
+    body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
+    caption = f"<caption>{text(title)}</caption>"
+    return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def size(nbytes: float) -> str:
+    """Returns a number of bytes with a unit that people read."""
+    for unit in _UNITS:
+        if nbytes < 1024 or unit == _UNITS[-1]:
+            break
+        nbytes /= 1024
+    return f"{nbytes:.0f} {unit}" if unit == "B" else f"{nbytes:.1f} {unit}"

@@ -1,0 +1,70 @@
+"""Arrays of JAX: their bytes in the memory of the host, and back."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hoplite._headers import is_narrow
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+
+def host_array(value: object) -> npt.NDArray[Any] | None:
+    """Returns the elements of an array of JAX, in place if one device of the host has all of them.
+
+    Returns None for other values, and for arrays without numbers: tracers and random keys.
+
+    Raises:
+        TypeError: for an array that is not in the memory of the host.
+    """
+    jax = sys.modules.get("jax")
+    array_type = getattr(jax, "Array", None)
+    if jax is None or array_type is None or not isinstance(value, array_type):
+        return None
+    if isinstance(value, jax.core.Tracer) or not isinstance(value.dtype, np.dtype):
+        return None
+    elsewhere = sorted(str(device) for device in value.devices() if device.platform != "cpu")
+    if elsewhere:
+        raise TypeError(f"an array on the device {elsewhere[0]} cannot be put; move it to the host first")
+    return np.asarray(value)
+
+
+def from_host(array: npt.NDArray[Any]) -> Any:
+    """Makes an array of JAX on its default device.
+
+    A CPU device uses the memory of `array` itself if that begins at a multiple of 64 bytes, and JAX never writes to it. The
+    dtype stays as it is, even where JAX makes no 64-bit arrays of its own (`jax_enable_x64`).
+    """
+    jax = import_jax()
+    with jax.enable_x64(True):
+        return jax.device_put(array, may_alias=True)
+
+
+def has(dtype: np.dtype[Any]) -> bool:
+    """Returns True if JAX has arrays of a dtype: numbers of up to 64 bits, or two, in the machine's byte order."""
+    sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
+    return is_narrow(dtype) or (dtype.isnative and dtype.itemsize <= sizes.get(dtype.kind, 0))
+
+
+def import_jax() -> Any:
+    """Imports JAX.
+
+    Raises:
+        ImportError: says how to get the object without JAX.
+    """
+    try:
+        import jax
+    except ImportError as error:
+        raise ImportError(
+            'this needs jax, which is not installed; framework="numpy" makes arrays of numpy'
+        ) from error
+    return jax
+
+
+def rebuild_jax(array: npt.NDArray[Any]) -> Any:
+    """Makes an array of JAX of its elements. Pickles name this function, so its name and arguments stay."""
+    return from_host(array)

@@ -1,0 +1,55 @@
+"""Reads the settings of a process, and makes unique names."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hoplite import _native
+
+#: The logger of the package. It has no handler: what to do with messages is the program's choice.
+logger = logging.getLogger("hoplite")
+
+#: The variable with the default of `allow_pickle`.
+ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
+
+
+def program_name() -> str:
+    """Returns the name of this program for the log of the store."""
+    return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
+
+
+def refuse_to_pickle() -> TypeError:
+    return TypeError(
+        "a client belongs to its process; pass hoplite.Ref, and call hoplite.init() where it arrives"
+    )
+
+
+def new_id() -> str:
+    """Returns a random id."""
+    return f"py/{os.urandom(16).hex()}"
+
+
+def may_unpickle() -> bool:
+    """Returns the value of `HOPLITE_ALLOW_PICKLE`; `True` if the variable is unset or empty.
+
+    Raises:
+        ValueError: if the value is neither yes nor no.
+    """
+    said = os.environ.get(ALLOW_PICKLE_VARIABLE, "").strip().lower()
+    if said in ("", "1", "true", "yes", "on"):
+        return True
+    if said in ("0", "false", "no", "off"):
+        return False
+    raise ValueError(f"{ALLOW_PICKLE_VARIABLE} is 1 or 0, not {said!r}")
+
+
+def log_connected(native: _native.Client | _native.AsyncClient, socket: str | os.PathLike[str]) -> None:
+    """Logs the store of a new client at the debug level."""
+    if logger.isEnabledFor(logging.DEBUG):
+        logger.debug(
+            "connected to the store of node %s of the cluster %s at %s", native.node, native.cluster, socket
+        )

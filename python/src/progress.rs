@@ -1,0 +1,48 @@
+//! The progress of a call, as its caller in Python hears of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hoplite_client::tracked;
+use pyo3::prelude::*;
+
+/// Counts the bytes of calls, and tells a function of Python.
+#[pyclass(frozen, module = "hoplite._native")]
+#[derive(Debug)]
+pub(crate) struct Progress {
+    counts: Arc<hoplite_client::Progress>,
+    callback: Py<PyAny>,
+    /// What the function was told last: done and total bytes.
+    told: Mutex<Option<(u64, u64)>>,
+}
+
+#[pymethods]
+impl Progress {
+    #[new]
+    fn new(callback: Py<PyAny>) -> Self {
+        Self { counts: Arc::default(), callback, told: Mutex::new(None) }
+    }
+
+    /// Tells the function the counts, if they have changed since it was told last.
+    pub(crate) fn report(&self, py: Python<'_>) -> PyResult<()> {
+        let counts = (self.counts.done_bytes(), self.counts.total_bytes());
+        let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).replace(counts);
+        if told != Some(counts) {
+            self.callback.call1(py, counts)?;
+        }
+        Ok(())
+    }
+}
+
+impl Progress {
+    /// Counts the bytes of the calls of `work`. It is boxed, because a future that holds another one by value takes twice its size, which
+    /// the stacks of threads do not have.
+    pub(crate) fn of<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
+        tracked(Arc::clone(&self.counts), Box::pin(work))
+    }
+
+    /// Reports from a thread that is not attached to the interpreter.
+    pub(crate) fn look(&self) -> PyResult<()> {
+        // There is no interpreter any more if it is ending: then nobody reads reports either.
+        Python::try_attach(|py| self.report(py)).unwrap_or(Ok(()))
+    }
+}
