@@ -194,7 +194,7 @@ def test_other_nonsense(client: hoplite.Client, fresh: str) -> None:
         (TypeError, lambda: client.reduce(fresh, sources, num_objects=1.5)),  # type: ignore[arg-type]
         (hoplite.DuplicateId, lambda: client.reduce(fresh + "0", sources)),
         (hoplite.TypeMismatch, lambda: client.reduce(fresh, [fresh + "bytes"])),
-        (ValueError, lambda: client.get(sources[0], framework="jax")),  # type: ignore[arg-type]
+        (ValueError, lambda: client.get(sources[0], framework="tensorflow")),  # type: ignore[arg-type]
         (ValueError, lambda: client.allreduce(fresh, sources, 1)),
         (ValueError, lambda: client.allreduce(fresh, sources, -1)),
         (TypeError, lambda: client.allreduce(fresh, sources, 0, {"not": "an array"})),
