@@ -82,7 +82,7 @@ class Limit:
 
 LIMITS = {
     "Rust": Limit(5.6, 53, 132, 150_000),
-    "Python": Limit(11, 107, 33, 42_000),
+    "Python": Limit(11, 107, 33, 43_500),
     "pages for users": Limit(0, 1, 0, 24_000),
     "pages for maintainers": Limit(0, 12, 2, 12_600),
 }
