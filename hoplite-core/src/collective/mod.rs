@@ -51,7 +51,7 @@
 //!
 //! # Structure
 //!
-//! Events go into [`Collectives`]; [`Action`]s come out. The store performs them in order when the event is complete. Two parts
+//! Events go into `Collectives`; `Action`s come out. The store performs them in order when the event is complete. Two parts
 //! decide: the coordinator, and the members with the participants of this node. They exchange messages through the queue of
 //! actions, as coordinator and members of two stores do over the wire. Nothing here changes the table of copies, the calls, or the
 //! directory.
