@@ -27,7 +27,7 @@ pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
         while rest.read(&mut discarded).await? > 0 {}
         Ok::<_, io::Error>(())
     };
-    // The caller reports why it refuses the peer, so a failure of the farewell is of no interest.
+    // The caller already reports the refusal, so an error while closing changes nothing.
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 

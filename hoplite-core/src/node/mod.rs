@@ -234,8 +234,6 @@ impl Node {
                 }
                 Notice::ReduceEnded(key, target, error) => {
                     self.collectives.call_ended(objects.ctx.of_collectives(), key, &target, error.as_ref());
-                    let unwanted = Error::ObjectLost { id: target.clone() };
-                    self.collectives.call_ended(objects.ctx.of_collectives(), key, &target, Some(&unwanted));
                     self.reductions.call_ended(&mut self.objects, key, &target);
                 }
                 Notice::SourceLocated(target, index, locations) => {
