@@ -1,9 +1,10 @@
-//! All-to-all: everybody has something for everybody.
+//! All-to-all: each participant has one part for every participant.
 //!
-//! Each participant puts one object, its source, with what it has for all of them, first what is given first. The stores exchange the parts
-//! (`hoplite_core::collective`). Participants go on when all have what is for them, for then nobody needs the sources any more, and each
-//! deletes its own. If there is no such attempt, the target says so: then each pair of ranks has an object of its own, which one of
-//! them puts, and the other one gets and deletes.
+//! Each participant puts its parts as one object, its source. The stores exchange the parts
+//! (`hoplite_core::collective`). When all participants have their parts, each deletes its source.
+//!
+//! If the stores cannot exchange, the target is an empty object. Then each pair of ranks uses one
+//! object of its own: one rank puts it, and the other gets and deletes it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -32,29 +33,36 @@ use crate::view::ObjectView;
 use crate::writer::{ObjectWriter, PIECE_BYTES};
 
 impl Client {
-    /// Gives `parts[k]` to rank k of the participants, and returns views of what each of them gives to this one, by rank.
+    /// Gives `parts[k]` to rank k, and returns views of the parts for this participant, by rank.
     ///
-    /// Every participant calls this with the same `name`, its own `rank`, and one part for each participant, itself too. Parts may
-    /// differ in size, and be empty; all of one caller have the metadata of its options. Participants join in any order, each in
-    /// its own time, and go on when all have what is for them.
+    /// Every participant calls this with the same `name`, its own `rank`, and one part for each
+    /// participant, itself included. Parts may differ in size and may be empty. All parts of one
+    /// caller have the metadata of its options. Participants join in any order. Each call returns
+    /// when all participants have their parts.
     ///
-    /// Communication: each participant puts one object, `NAME/RANK`, with all its parts, and the stores exchange these, each pair
-    /// directly. Each node sends and receives S(n-1)/n bytes, where S is what a participant has for all n, and its store needs room for
-    /// what the participant gives and what it gets. If parts differ in size or metadata, or there are more than 256 participants,
-    /// or a node fails meanwhile, each pair of ranks has an object of its own, `NAME/r/k`. All of these are deleted, so that nothing is
-    /// left when all have returned; views stay readable. Give each round a name of its own: a name can be used again only when all
-    /// participants of the earlier round have returned. `hoplite stat NAME` says what is done, or was.
+    /// Communication: each participant puts one object, `NAME/RANK`, with all its parts, and each
+    /// pair of stores exchanges parts directly. Each node sends and receives S(n-1)/n bytes, where
+    /// S is the size of a participant's n parts. Its store needs room for the sent and the received
+    /// parts.
+    ///
+    /// The fallback is one object `NAME/r/k` for each pair of ranks. It applies if parts differ in
+    /// size or metadata, if there are more than 256 participants, or if a node fails during the
+    /// exchange. All these objects are deleted when all calls have returned; views stay readable. A
+    /// name can be used again when all participants of its last round have returned. `hoplite stat
+    /// NAME` explains the exchange.
     ///
     /// # Errors
-    /// Those of [`Client::put_with`] and [`Client::get`], which name the object. [`Error::RanksMissing`] if not all have given
-    /// their parts before the timeout, which is one for everything. `InvalidRequest` if there is no such rank, `InvalidId` if
-    /// the ids of the parts would be too long, `LimitExceeded` if there are more parts than ids may be in a request (65,536
-    /// unless the store says otherwise), `TypeMismatch` if participants do not mean the same collective.
+    /// The errors of [`Client::put_with`] and [`Client::get`], which name the object.
+    /// [`Error::RanksMissing`] if some participants have not given their parts before the timeout,
+    /// which covers the whole call. `InvalidRequest` if there is no such rank. `InvalidId` if the
+    /// ids of the parts would be too long. `LimitExceeded` if there are more parts than ids in a
+    /// request (65,536 unless the store sets another limit). `TypeMismatch` if participants call
+    /// different collectives.
     ///
     /// # Cancel safety
-    /// Cancelled, or after an error, what this participant has put stays, and the others fail at the latest after their timeout. Whoever
-    /// knows that all participants have ended should then [delete](Client::delete) `NAME` and the objects [listed](Client::list) under
-    /// `NAME/`.
+    /// After a cancelled call or an error, the objects of this participant stay, and the other
+    /// participants fail at the latest with their timeouts. Afterwards [delete](Client::delete)
+    /// `NAME` and the objects [listed](Client::list) under `NAME/`.
     pub async fn all_to_all<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -82,14 +90,15 @@ impl Client {
         call.run(wait, Repeat::Never, all).await
     }
 
-    /// As [`Client::all_to_all`], but copies what the participants give into the front of `out`, one after the other, by rank,
-    /// while it arrives. Returns the lengths.
+    /// Acts as [`Client::all_to_all`], but copies the received parts into the front of `out` while
+    /// they arrive, one after another, by rank. Returns their lengths.
     ///
     /// # Errors
-    /// As there, and [`Error::BufferTooSmall`]. After an error the contents of `out` mean nothing.
+    /// The errors of [`Client::all_to_all`], and [`Error::BufferTooSmall`]. After an error the
+    /// contents of `out` are undefined.
     ///
     /// # Cancel safety
-    /// As there.
+    /// As for [`Client::all_to_all`].
     pub async fn all_to_all_into<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -129,11 +138,11 @@ struct AllToAll<'a, P> {
     rank: usize,
     options: PutOptions,
     deadline: Deadline,
-    /// What it puts, by the rank that gets it, and what it gets, by the rank that puts it, if each pair has an object.
+    /// Ids of the objects that this rank puts, by receiver, and gets, by sender, in the fallback.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
-    /// The metadata of its source, if its parts are equally long.
+    /// Metadata of the source; `None` if the parts differ in length.
     stacked: Option<Metadata>,
 }
 
@@ -175,7 +184,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(Self { client, connection, parts, rank, options, deadline, given, taken, participant, stacked })
     }
 
-    /// The ranks in the order in which this one gets their parts: so that not all begin with the same sender.
+    /// All ranks, beginning with the one after this rank, so that participants begin with different
+    /// senders.
     fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
         let (rank, participants) = (self.rank, self.parts.len());
         (1..=participants).map(move |step| (rank + step) % participants)
@@ -189,9 +199,10 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes() / self.parts.len() as u64
     }
 
-    /// Has the stores exchange all parts, and does `take` with what is for this participant. `None` if each pair has to do that.
+    /// Has the stores exchange all parts, and performs `take` to receive the parts for this rank.
+    /// Returns `None` if each pair has to use an object of its own.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
-        // Which all participants know.
+        // All participants decide this alike.
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
             return Ok(None);
         }
@@ -204,7 +215,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(taken)
     }
 
-    /// Puts all parts as one object, or nothing, which says that they differ in size.
+    /// Puts all parts as one object. An empty object tells the stores that the parts differ in
+    /// size.
     async fn put_source(&self) -> Result<()> {
         let options = |metadata: &Metadata| PutOptions {
             metadata: metadata.clone(),
@@ -230,7 +242,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         writer.seal().await
     }
 
-    /// The parts in the order in which they are given.
+    /// The parts in the order in which they are sent.
     fn in_order(&self) -> impl Iterator<Item = &[u8]> {
         let participants = self.parts.len();
         (0..participants).map(move |place| self.parts[rank_of_part(self.rank, place, participants)].as_ref())
@@ -246,7 +258,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         }
     }
 
-    /// Where what is for this participant begins, among what is for all of its node: there is everything but its own part.
+    /// The position of the first part for this rank in the received object, which has the parts for
+    /// all ranks of the node except their own.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) = (self.participant.source_bytes(), self.rank as u64 * self.part_bytes());
         let starts = (0..).map(|place| place * source_bytes);
@@ -305,7 +318,8 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(None)
     }
 
-    /// Rank 0 deletes what has said that each pair does without the others: who has the parts of all knows that all have heard it.
+    /// Rank 0 deletes the empty target. It has all its parts by then, so all participants have seen
+    /// the target.
     async fn forget_target(&self) -> Result<()> {
         if self.rank > 0 || self.parts.len() == 1 {
             return Ok(());
@@ -313,7 +327,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.forget(self.participant.target()).await
     }
 
-    /// Deletes an object that nobody needs any more. It goes, too, if that takes longer than there is time.
+    /// Deletes an object. Ignores a timeout, because the store deletes it nevertheless.
     async fn forget(&self, id: &ObjectId) -> Result<()> {
         match self.client.delete([id], self.deadline.left()).await {
             Err(Error::Object(ObjectError::Timeout { .. })) => Ok(()),
@@ -321,7 +335,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         }
     }
 
-    /// Says who was waited for in vain, if that is why there will be no exchange.
+    /// Returns the error that names the missing ranks, if they caused `error`.
     async fn explained(&self, error: Error) -> Error {
         let is_wait = match &error {
             Error::Object(ObjectError::Timeout { .. }) => true,
@@ -342,7 +356,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     }
 }
 
-/// The metadata of an object that has all parts, one after the other; `None` if they are not equally long, or empty.
+/// The metadata of an object with all parts; `None` if they are empty or differ in length.
 fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata> {
     let part_bytes = parts.first()?.as_ref().len();
     let is_whole = (part_bytes as u64).is_multiple_of(metadata.dtype.size_bytes());
@@ -356,10 +370,10 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// One participant's side of an all-to-all in which each pair of ranks has an object of its own.
+/// The fallback: each pair of ranks has an object of its own.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
-    /// Where those ranks are named whose parts it has.
+    /// Receives the ranks whose parts have arrived.
     has: UnboundedSender<usize>,
 }
 
@@ -369,7 +383,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         (Self { exchange, has }, had)
     }
 
-    /// Puts, takes, and deletes what was taken, all at the same time.
+    /// Puts all parts, gets all parts, and deletes the received ones, concurrently.
     async fn run<T>(
         &self,
         parts: &[P],
@@ -385,7 +399,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         Ok(all)
     }
 
-    /// Puts all parts, first the one for the participant that begins with this one.
+    /// Puts all parts, beginning with the rank that gets from this rank first.
     async fn put_all(&self, parts: &[P]) -> Result<()> {
         let (rank, participants) = (self.exchange.rank, parts.len());
         let order = (1..=participants).map(|step| (rank + participants - step) % participants);
@@ -397,7 +411,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         let AllToAll { client, given, options, deadline, .. } = self.exchange;
         let options = PutOptions { timeout: deadline.left(), ..options.clone() };
         match client.put_with(&given[to], part, options).await {
-            // By the one that it is for, which had it sooner than the directory has confirmed it here.
+            // The receiver deleted it before the directory confirmed it here.
             Err(Error::Object(ObjectError::Deleted { .. })) => Ok(()),
             ended => ended,
         }
@@ -425,11 +439,11 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
     }
 
     fn took(&self, from: usize) {
-        // If nobody deletes any more, the call has failed.
+        // The receiving end is gone only after the call has failed.
         let _ = self.has.unbounded_send(from);
     }
 
-    /// Deletes what was taken, as many at once as there are: the directory and the stores are told of these together.
+    /// Deletes the received objects, batching the ids that are ready.
     async fn delete_all(&self, had: UnboundedReceiver<usize>) -> Result<()> {
         let AllToAll { client, connection, taken, deadline, .. } = self.exchange;
         let deletes = had.ready_chunks(taken.len()).map(async |ranks| {
@@ -439,7 +453,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         deletes.buffer_unordered(in_flight(connection)).try_for_each(|_| ready(Ok(()))).await
     }
 
-    /// Says of a timeout who was waited for.
+    /// Turns a timeout into an error that names the missing rank.
     fn missing(&self, from: usize, error: Error) -> Error {
         match error {
             Error::Object(ObjectError::Timeout { .. }) => {

@@ -1,6 +1,7 @@
-//! Allreduce: everybody gets the reduction of everybody's object.
+//! Allreduce: every participant gets the reduction of the objects of all.
 //!
-//! The stores that have the sources make the target together, each its own copy, if they can; see `hoplite_core::collective`.
+//! The stores of the sources make the target together, one copy each; see
+//! `hoplite_core::collective`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,9 +20,10 @@ use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 use crate::reader::to_index;
 
-/// How soon the result of small sources is there in general: 16 participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
+/// Usual time for the result of small sources: 16 participants on two cores need 7 ms for 32 KiB
+/// (docs/dev/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// The time that a source may take to be looked at when something is wrong. If it is not there any more, the error stands.
+/// Time limit for looking at a source after an error. If the source is gone, the error stands.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
@@ -45,34 +47,39 @@ impl Client {
         Ok(out)
     }
 
-    /// Reduces the objects of all participants, and copies the result into the front of each one's `out`. Returns its
-    /// length.
+    /// Reduces the objects of all participants, and copies the result into the front of each one's
+    /// `out`. Returns its length.
     ///
-    /// There is one source for each participant: equally shaped arrays. Every participant calls this with the same
-    /// `target`, the same list of sources in the same order, the same options and its own `rank`, its index in that list. It
-    /// puts `sources[rank]` on its own node, before or after. Participants join in any order, each in its own time; there
-    /// is no group to form. All of them get the same bits. On arithmetic and rounding see [`Client::reduce_with`].
+    /// Each participant has one source; all sources have the same shape and type. Every participant
+    /// calls this with the same `target`, the same list of sources in the same order, the same
+    /// options, and its own `rank`: its index in that list. It puts `sources[rank]` on its own
+    /// node, before or after the call. Participants join in any order; there is no group to form.
+    /// All of them get the same bits. For arithmetic and rounding see [`Client::reduce_with`].
     ///
-    /// The stores of the sources make the target together, each its own copy, in as many steps as are expected to be fastest;
-    /// the result is copied out while it comes. Each node sends and receives 2S(n-1)/n bytes. It is one reduce at rank 0's node
-    /// and one broadcast instead, 2S through each node, if the sources are small or on more than 256 nodes, or if a node fails
-    /// meanwhile; or if the order is fixed. `hoplite stat TARGET` says what is done, or was: the schedule and why it was chosen, how
-    /// far each node of a source is, and who is late, or why it was one reduce and one broadcast.
+    /// Communication: the stores of the sources make the target together, in the number of steps
+    /// that is expected to be fastest. Each node sends and receives 2S(n-1)/n bytes. The result is
+    /// copied out while it arrives.
     ///
-    /// The sources and the target stay; at other nodes than rank 0's the target is evictable, as any copy is that was got. Whoever
-    /// knows that all participants have their result should [delete](Client::delete) them, for example one of them, after a
-    /// later collective. Until then the target cannot be used again: give each round a target of its own.
+    /// The fallback is one reduce at rank 0's node and one broadcast, 2S through each node. It
+    /// applies to small sources, a fixed order, more than 256 nodes, and when a node fails during
+    /// the exchange. `hoplite stat TARGET` shows the schedule, the reason for it, and the progress
+    /// of each node.
+    ///
+    /// The sources and the target stay; on nodes other than rank 0's the target is evictable.
+    /// [Delete](Client::delete) them when all participants have their result, for example after a
+    /// later collective. Each round needs a new target.
     ///
     /// # Errors
-    /// As for [`Client::reduce_with`] and [`Client::get`]; [`Error::BufferTooSmall`], before anything is reduced, unless another client has
-    /// replaced the source that this one has put by a longer one. `TypeMismatch`
-    /// if participants ask for different things, which names both; up to 64 KiB in all, and with a fixed order, only for those
-    /// who ask for something else than rank 0. Other participants have errors of their own, at the latest
-    /// `Timeout`. `InvalidRequest` if there is no such rank.
+    /// As for [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`] before
+    /// anything is reduced, unless another client has replaced this participant's source by a
+    /// longer one. `TypeMismatch` if participants request different things; the error names both.
+    /// For sources of up to 64 KiB in all, and with a fixed order, only participants that differ
+    /// from rank 0 get it. The other participants fail at the latest with `Timeout`.
+    /// `InvalidRequest` if there is no such rank.
     ///
     /// # Cancel safety
-    /// Cancelled, or after an error, rank 0's reduce has ended, and others that need it fail. If it is that of another rank, only
-    /// its own call is gone. What was complete stays.
+    /// If rank 0's call is cancelled or fails, the reduce ends, and participants that still need it
+    /// fail. For another rank, only its own call ends. Complete objects stay.
     pub async fn allreduce_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -103,7 +110,7 @@ impl Client {
         let connection = &call.connection;
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;
-        // Before the lock of what was put: the parent of a forked child may have held it.
+        // Checked before the lock, because the parent of a forked child may have held it.
         connection.check_usable()?;
         let all = pin!(async {
             let deadline = Deadline::after(timeout);
@@ -112,7 +119,7 @@ impl Client {
             let is_good = |(size_bytes, dtype): &Description| {
                 options.op.is_defined_for(*dtype) && out.check_room(*size_bytes).is_ok()
             };
-            // If it is wrong, the source is looked at before anything is reduced.
+            // The description may be wrong, so the source is looked at before anything is reduced.
             let remembered = connection.recent_puts().get(own).filter(is_good);
             let source = match remembered {
                 Some(remembered) => remembered,
@@ -134,14 +141,13 @@ impl Client {
     }
 }
 
-/// Where the result is to be.
+/// The destination of the result.
 enum Out<'a> {
     New(&'a mut Vec<u8>),
     Given(&'a mut [u8]),
 }
 
 impl Out<'_> {
-    /// Checks that so many bytes have room.
     fn check_room(&self, needed_bytes: u64) -> Result<()> {
         match self {
             Self::Given(given) if (given.len() as u64) < needed_bytes => {
@@ -151,10 +157,10 @@ impl Out<'_> {
         }
     }
 
-    /// Room for so many bytes.
+    /// The first `needed_bytes` of the buffer.
     fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
         self.check_room(needed_bytes)?;
-        // It fits: the source, which is as long, is in the arena, which is mapped.
+        // It fits: the source is as long and lies in the mapped arena.
         let length = to_index(needed_bytes);
         match self {
             Self::New(made) => {
@@ -166,9 +172,9 @@ impl Out<'_> {
     }
 }
 
-/// As [`join`], of a participant whose source is only remembered. Looks at it if the result does not come at once, since it may have
-/// been deleted, and if something is wrong, since another object may have its id: then it joins anew. What rank 0 coordinates meanwhile
-/// does not depend on that.
+/// Acts as [`join`] for a participant that only remembers the description of its source. Looks at
+/// the source if the result is late or an error occurs, because another object may have its id now.
+/// Then it joins again. Rank 0's coordination does not depend on this.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,
@@ -200,7 +206,8 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Copies the target into `out` while it comes, however often it has to be begun anew. Returns its length.
+/// Copies the target into `out` while it arrives, and starts again after each restart. Returns its
+/// length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes())?;
     let mut is_again = false;

@@ -1,4 +1,4 @@
-//! Barrier: nobody goes on before everybody is there.
+//! Barrier: each participant waits until all have arrived.
 
 use std::pin::pin;
 use std::slice;
@@ -15,24 +15,30 @@ use crate::error::{Error, Result};
 use crate::options::{Confirmation, PutOptions, ReduceOptions};
 
 impl Client {
-    /// Waits until all of `participants` have called this with the same `name`, each with its own `rank`, in any order.
+    /// Waits until all of `participants` have called this with the same `name`, each with its own
+    /// `rank`, in any order.
     ///
-    /// It is a reduce of empty objects: rank r puts `NAME/r`, rank 0 reduces all of them to the object `NAME`, and the others
-    /// wait for that. Each rank asks the directory for `NAME` before its put, and all but rank 0 once more after it, while they
-    /// wait. Rank 0 deletes the objects of the ranks when all are there, and a rank that called again and came too late its own;
-    /// `NAME` stays, without bytes. It serves one round: a call that finds it complete fails.
-    /// Give each round a name of its own, and have somebody [delete](Client::delete) it who knows that all have returned, for
-    /// example after a later round.
+    /// It is a reduce of empty objects: rank r puts `NAME/r`, rank 0 reduces all of them to the
+    /// object `NAME`, and the others wait for it. Each rank queries the directory for `NAME` before
+    /// its put; all ranks but 0 do so once more afterwards. Rank 0 deletes the objects of the ranks
+    /// when all have arrived.
+    ///
+    /// The empty object `NAME` stays and serves one round: a call that finds it complete fails.
+    /// Each round needs a new name. [Delete](Client::delete) `NAME` when all ranks have returned,
+    /// for example after a later round.
     ///
     /// # Errors
-    /// [`Error::RanksMissing`], which names all that have not called before the timeout. `AlreadyExists` if all had called
-    /// before; so does a repeated call if all have met and the first one could not delete, such as when the connection was lost.
-    /// `InvalidRequest` if there is no such rank, `InvalidId` if the ids of the ranks would be too long,
-    /// `LimitExceeded` if there are more of them than ids may be in a request (65,536 unless the store says otherwise).
+    /// [`Error::RanksMissing`], which names all ranks that have not called before the timeout.
+    /// `AlreadyExists` if all had called before. A repeated call also gets it if all have met and
+    /// the first call could not delete, for example because the connection was lost.
+    /// `InvalidRequest` if there is no such rank. `InvalidId` if the ids of the ranks would be too
+    /// long. `LimitExceeded` if there are more ranks than ids in a request (65,536 unless the store
+    /// sets another limit).
     ///
     /// # Cancel safety
-    /// Cancelled, or after an error, this rank counts as one that has called, and `NAME/r` stays until rank 0 has seen all. The
-    /// same call can be made again; `AlreadyExists` then says that all have called meanwhile.
+    /// After a cancelled call or an error, this rank counts as arrived, and `NAME/r` stays until
+    /// rank 0 has seen all ranks. The same call can be made again; `AlreadyExists` then means that
+    /// all have arrived.
     pub async fn barrier(
         &self,
         name: impl AsRef<[u8]>,
@@ -72,20 +78,19 @@ impl Client {
         rank: usize,
         deadline: Deadline,
     ) -> Result<&'a [ObjectId]> {
-        // Before its own object is there, none of this round can be.
+        // `NAME` cannot exist yet in this round, because this rank's object is missing.
         if self.contains(name).await? {
             return Err(ObjectError::AlreadyExists { id: name.clone() }.into());
         }
         let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
         let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
         if rank > 0 {
-            // If this rank had called before, rank 0 may have deleted between the question and the put: then nobody else would
-            // delete what was put. The directory knew of the end before that was deleted, so this second question finds it, if
-            // the directory has what was put by then.
+            // If this rank had called before, rank 0 may have completed the round between the first
+            // query and the put. The second query finds that, and the rank deletes its own object.
             let put = async {
                 let options = PutOptions { confirm: Confirmation::Confirmed, ..options };
                 match self.put_with(&ranks[rank], b"", options).await {
-                    // By rank 0, which may have seen it sooner than the directory has confirmed it here.
+                    // Rank 0 deleted it before the directory confirmed it here.
                     Ok(()) | Err(Error::Object(ObjectError::Deleted { .. })) => {}
                     Err(error) => return Err(error),
                 }
@@ -101,8 +106,8 @@ impl Client {
         Ok(ranks)
     }
 
-    /// Deletes objects of ranks that have met. It is too late to say that they have not; and they go, too, if that takes longer
-    /// than there is time.
+    /// Deletes objects of ranks that have met. Ignores a timeout, because the store deletes them
+    /// nevertheless.
     async fn forget(&self, left: &[ObjectId], deadline: Deadline) -> Result<()> {
         if left.is_empty() {
             return Ok(());
@@ -113,7 +118,8 @@ impl Client {
         }
     }
 
-    /// The error that names who has not called; none if all have, or the directory cannot say.
+    /// The error that names the missing ranks; `None` if all have called, or the directory cannot
+    /// tell.
     async fn missing(&self, name: ObjectId, ranks: &[ObjectId], waited: Duration) -> Option<Error> {
         let here = self.wait(ranks, ranks.len(), Duration::ZERO).await.ok()?;
         let ranks: Vec<usize> = (0..ranks.len()).filter(|rank| here.binary_search(rank).is_err()).collect();

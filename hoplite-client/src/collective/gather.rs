@@ -1,4 +1,4 @@
-//! Many objects at once, and the allgather that is made of that.
+//! Gets of many objects at once, and allgather.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -17,8 +17,8 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// Most gets of one gather in flight at once: more than there are senders in most clusters, and a small part of the calls
-/// that a store allows a client, which has other things to ask.
+/// Most gets in flight in one gather: more than the senders of most clusters, and a small part of a
+/// client's limit of calls.
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {
@@ -68,17 +68,17 @@ impl Client {
         call.run(Wait::for_objects("gather", &ids), Repeat::Harmless, gather).await
     }
 
-    /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the order of `ids`. Each
-    /// participant calls this with the same ids and its own rank, in its own time.
+    /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the
+    /// order of `ids`. Each participant calls this with the same ids and its own rank.
     ///
-    /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout. Callers with other needs can
-    /// compose the two. Hoplite does not delete the objects: a participant that knows that all are done with them should.
+    /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout.
+    /// Hoplite does not delete the objects: delete them when all participants are done.
     ///
     /// # Errors
-    /// Those of the two; `InvalidRequest` if there is no such rank.
+    /// The errors of both; `InvalidRequest` if there is no such rank.
     ///
     /// # Cancel safety
-    /// As for the two. The object that was put stays.
+    /// The object that was put stays.
     pub async fn allgather<I>(
         &self,
         ids: I,
@@ -105,7 +105,7 @@ impl Client {
     }
 }
 
-/// A rank that is not one of the participants'.
+/// The error for a rank beyond the participants.
 pub(super) fn no_such_rank() -> Error {
     ObjectError::invalid_request("a rank is less than the number of participants").into()
 }
@@ -117,13 +117,13 @@ async fn views(
     deadline: Deadline,
 ) -> Result<Vec<ObjectView>> {
     let gets = ids.into_iter().enumerate().map(|(index, id)| async move {
-        // The time left is taken when the turn of this get comes.
+        // Computes the remaining time when this get starts.
         client.get(id, deadline.left()).await.map(|view| (index, view))
     });
     in_order(connection, gets.collect()).await
 }
 
-/// Runs many gets at the same time, and sorts the views by the indices that they tell.
+/// Runs many gets concurrently, and sorts the views by their indices.
 pub(super) async fn in_order<F>(connection: &Connection, gets: Vec<F>) -> Result<Vec<ObjectView>>
 where
     F: Future<Output = Result<(usize, ObjectView)>>,
@@ -133,8 +133,8 @@ where
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-/// Has `copy` copy the objects of all readers into the front of `out`, in the order of the indices that `openings` tell with
-/// the readers. Openings begin in their own order.
+/// Lets `copy` copy the objects of all readers into the front of `out`, in the order of the indices
+/// from `openings`. Openings may complete in any order.
 pub(super) async fn one_after_the_other<'a, Opening, Copy>(
     connection: &Connection,
     openings: Vec<Opening>,
@@ -147,7 +147,7 @@ where
 {
     let in_flight = in_flight(connection);
     let mut openings = pin!(at_once(connection, openings));
-    // The readers of objects that exist, but have no place yet because the length of one before them is not known.
+    // Readers without a place yet, because the length of an earlier object is unknown.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
     let given_bytes = out.len() as u64;
@@ -174,7 +174,7 @@ where
     }
 }
 
-/// Takes the place of the reader's object from the front of what is left of the buffer.
+/// Splits the place of the reader's object off the front of the buffer.
 fn split<'a>(
     room: &'a mut [u8],
     given_bytes: u64,
@@ -188,14 +188,13 @@ fn split<'a>(
     })
 }
 
-/// Runs many futures at the same time. Results come in the order in which the futures end, so that the failure of a late one
-/// does not wait for an early one.
+/// Runs many futures concurrently. Yields results as futures end, so that a failure does not wait
+/// for earlier ones.
 pub(super) fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
     stream::iter(all).buffer_unordered(in_flight(connection))
 }
 
-/// Returns the number of gets that run at once: a quarter of the calls that the store allows this client. While so many copy, as many may wait
-/// for their object.
+/// The number of gets that run at once: a quarter of the calls that the store allows this client.
 pub(super) fn in_flight(connection: &Connection) -> usize {
     (connection.max_calls() / 4).clamp(1, MAX_IN_FLIGHT)
 }

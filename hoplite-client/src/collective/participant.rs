@@ -1,6 +1,7 @@
-//! One participant of a collective of all.
+//! One participant of a collective that all participants call.
 //!
-//! Every participant joins: it asks its store for the target. Rank 0 also asks its store to coordinate.
+//! Every participant joins: it requests the target from its store. Rank 0 also has its store
+//! coordinate.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 use crate::reader::ObjectReader;
 
-/// What a participant does, and what it knows of its own source.
+/// A participant's request, and the description of its source.
 #[derive(Debug)]
 pub(super) struct Participant {
     kind: Collective,
@@ -30,17 +31,17 @@ pub(super) struct Participant {
     deadline: Deadline,
 }
 
-/// What a participant that joins is answered.
+/// The store's answer to a join.
 #[derive(Debug)]
 pub(super) enum Joined {
     /// The target.
     Object(ObjectReader),
-    /// What its store exchanges with others, and in which order its ranges become valid.
+    /// The object that the store exchanges, and the order in which its ranges become valid.
     Ranges(ObjectReader, Vec<ByteRange>),
 }
 
-/// What participants ask their stores for. Also those that coordinate nothing check it, and would wait in vain for the one who is
-/// refused.
+/// Checks the options and returns the request. Every participant checks, because ranks other than 0
+/// would otherwise wait in vain for a refused rank 0.
 pub(super) fn check(
     target: ObjectId,
     sources: Vec<ObjectId>,
@@ -55,7 +56,7 @@ pub(super) fn check(
     Ok(request)
 }
 
-/// Waits for a source, and learns what it is like.
+/// Waits for a source, and returns its size and element type.
 pub(super) async fn describe(
     connection: &Arc<Connection>,
     source: &ObjectId,
@@ -66,7 +67,7 @@ pub(super) async fn describe(
 }
 
 impl Participant {
-    /// Learns from the participant's own source what all of them are like.
+    /// Describes the participant's own source, which stands for all sources.
     pub(super) async fn prepare(
         connection: &Arc<Connection>,
         kind: Collective,
@@ -81,7 +82,8 @@ impl Participant {
         Self::checked(kind, request, rank, source, deadline)
     }
 
-    /// A participant whose source is like `source`, if that can be combined as asked.
+    /// Creates a participant whose source is like `source`. Checks that the operation is defined
+    /// for it.
     pub(super) fn checked(
         kind: Collective,
         request: Reduce,
@@ -97,12 +99,11 @@ impl Participant {
         Ok(Self::new(kind, request, rank, source, deadline))
     }
 
-    /// The same one, whose source is like `source`.
+    /// Returns the same participant with another description of its source.
     pub(super) fn with_source(&self, source: Description) -> Result<Self> {
         Self::checked(self.kind, self.request.clone(), self.rank, source, self.deadline)
     }
 
-    /// A participant whose source has so many bytes of elements of this type.
     pub(super) const fn new(
         kind: Collective,
         request: Reduce,
@@ -121,12 +122,10 @@ impl Participant {
         &self.request
     }
 
-    /// The participant's own source.
     pub(super) fn source(&self) -> &ObjectId {
         &self.request.sources[self.rank]
     }
 
-    /// What that is like.
     pub(super) const fn description(&self) -> Description {
         (self.source_bytes, self.dtype)
     }
@@ -139,7 +138,7 @@ impl Participant {
         self.rank
     }
 
-    /// How long each source is.
+    /// The length of each source.
     pub(super) const fn source_bytes(&self) -> u64 {
         self.source_bytes
     }
@@ -152,7 +151,7 @@ impl Participant {
         self.deadline
     }
 
-    /// Does what this participant has to do, `join`, and has its store coordinate the others meanwhile if it is rank 0's.
+    /// Performs `join`. Rank 0's store coordinates at the same time.
     pub(super) async fn run<T>(
         &self,
         connection: &Arc<Connection>,
@@ -165,7 +164,7 @@ impl Participant {
             Either::Left((Ok(got), coordinate)) => coordinate.await.map(|()| got),
             Either::Left((Err(error), coordinate)) => {
                 if self.is_end(&error) {
-                    // That is a consequence: the coordinator is about to say why.
+                    // The coordinator is about to report the cause of this error.
                     coordinate.await?;
                 }
                 Err(error)
@@ -177,7 +176,7 @@ impl Participant {
         }
     }
 
-    /// Has the own store coordinate all, until it is done.
+    /// Has the store coordinate all participants until the collective is done.
     async fn coordinate(&self, connection: &Arc<Connection>) -> Result<()> {
         let timeout = self.deadline.left();
         let request = node::Request::Collective(self.kind, Reduce { timeout, ..self.request.clone() });
@@ -187,7 +186,7 @@ impl Participant {
         }
     }
 
-    /// Asks for the target. `is_again` if what was joined before is superseded.
+    /// Requests the target. `is_again` is `true` after the joined attempt was superseded.
     pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
@@ -202,7 +201,7 @@ impl Participant {
         }
     }
 
-    /// Returns `true` if an error says that the target has ended before its time, or that another collective has made it.
+    /// Returns `true` if the target ended early, or another collective has made it.
     fn is_end(&self, error: &Error) -> bool {
         match error {
             Error::Object(

@@ -1,8 +1,9 @@
 //! Reduce-scatter and allgather: collectives whose participants end up with parts.
 //!
-//! The stores that have the sources exchange parts in a ring, if they can; see `hoplite_core::collective`. If not, or for a
-//! participant whose store is not one of these or that comes too late, each gets its parts by itself. That gives the same, since each part is
-//! computed for one participant only: so nobody needs to know what the others do. The target, an object without bytes, tells them.
+//! The stores of the sources exchange parts in a ring; see `hoplite_core::collective`. In the
+//! fallback, each participant gets its parts independently. Each part is computed for one
+//! participant only, so ring and fallback give the same result. The target, an empty object,
+//! selects the fallback.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -53,7 +54,7 @@ impl Client {
                 options,
             )
             .await?;
-            // It fits: the source, which is longer, is in the arena, which is mapped.
+            // It fits: the source is longer and lies in the mapped arena.
             let mut out = vec![0; to_index(parts.part_bytes)];
             parts.reduce_scatter(&client, connection, &mut out).await?;
             Ok(out)
@@ -63,24 +64,30 @@ impl Client {
         call.run(wait, Repeat::Never, scatter).await
     }
 
-    /// Reduces the objects of all n participants, and copies one part of the result into the front of each one's `out`:
-    /// that of rank k is the k-th of n equal parts. Returns its length. It is `MPI_Reduce_scatter_block`.
+    /// Reduces the objects of all n participants, and copies one part of the result into the front
+    /// of each one's `out`: rank k gets the k-th of n equal parts. Returns its length. This is
+    /// `MPI_Reduce_scatter_block`.
     ///
-    /// Every participant calls this as [`Client::allreduce_into`], and puts its source as for that. The sources must divide into n equal
-    /// parts of whole elements. Each node sends and receives S(n-1)/n bytes; and it needs room for S more while this goes on. If the
-    /// sources are not there in time, or at more than one node, or a node fails meanwhile, the participants that have not their part yet
-    /// have it reduced each by itself, as `TARGET/part/RANK`, which they delete; after an error it may stay. If all sources have 64 KiB
-    /// together, they get all of them instead, and up to 8 KiB that is all that is done.
+    /// Every participant calls this as [`Client::allreduce_into`], and puts its source in the same
+    /// way. The sources must divide into n equal parts of whole elements. Each node sends and
+    /// receives S(n-1)/n bytes, and needs room for S more bytes during the call.
     ///
-    /// The sources stay, and an object `target` without bytes, if they have more than 8 KiB together. Whoever knows that all participants
-    /// have their result should delete them. `hoplite stat TARGET` says what is done, or was, as for an allreduce.
+    /// The fallback applies if the sources are late or share a node, or if a node fails. Each
+    /// remaining participant then has its part reduced as `TARGET/part/RANK`, which it deletes;
+    /// after an error that object may stay. If all sources have at most 64 KiB together, each
+    /// participant gets all of them instead.
+    ///
+    /// The sources stay, and so does the empty object `target` if the sources have more than 8 KiB
+    /// together. Delete them when all participants have their result. `hoplite stat TARGET`
+    /// explains the collective, as for an allreduce.
     ///
     /// # Errors
-    /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into such parts. Some participants may have
-    /// an error, and others their part.
+    /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into equal
+    /// parts. Some participants may get an error, and others their part.
     ///
     /// # Cancel safety
-    /// Cancelled, or after an error, only this participant's call is gone; but others that wait for rank 0 to begin fail with it.
+    /// After a cancelled call or an error, only this participant's call ends; but participants that
+    /// wait for rank 0 to begin fail with rank 0.
     pub async fn reduce_scatter_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -115,16 +122,17 @@ impl Client {
         call.run(wait, Repeat::Never, scatter).await
     }
 
-    /// Copies the objects of all n participants into the front of each one's `out`, one after the other, in the order of `sources`.
-    /// Returns their length together.
+    /// Copies the objects of all n participants into the front of each one's `out`, one after
+    /// another, in the order of `sources`. Returns their total length.
     ///
-    /// Every participant calls this as [`Client::allreduce_into`], and puts its source as for that. The sources must be equally long, and of
-    /// one type; for others there are [`Client::allgather`] and [`Client::gather_into`]. Each node sends and receives S(n-1)/n bytes of the
-    /// S that come out; and it needs room for S while this goes on. If the sources are not there in time, or at more than one node, or
-    /// a node fails meanwhile, the participants that have not all yet get them as by `gather`.
+    /// Every participant calls this as [`Client::allreduce_into`], and puts its source in the same
+    /// way. The sources must have one length and one type; [`Client::allgather`] and
+    /// [`Client::gather_into`] have no such limit. Each node sends and receives S(n-1)/n of the S
+    /// result bytes, and needs room for S during the call. If the sources are late or share a node,
+    /// or if a node fails, the remaining participants use `gather`.
     ///
-    /// The sources stay, and an object `target` without bytes, if they have more than 8 KiB together. Whoever knows that all
-    /// participants have their result should delete them.
+    /// The sources stay, and so does the empty object `target` if the sources have more than 8 KiB
+    /// together. Delete them when all participants have their result.
     ///
     /// # Errors
     /// As for [`Client::gather`] and [`Client::allreduce_into`].
@@ -166,7 +174,7 @@ impl Client {
     }
 }
 
-/// Checks the ids of a collective.
+/// Checks the ids, and returns them.
 fn named<I>(
     connection: &Connection,
     target: impl AsRef<[u8]>,
@@ -179,14 +187,13 @@ where
     Ok((ObjectId::new(target)?, sources))
 }
 
-/// The front of `out` that a result takes.
+/// The front of `out` that the result takes.
 fn room(out: &mut [u8], needed_bytes: u64) -> Result<&mut [u8]> {
     let given_bytes = out.len() as u64;
     let length = usize::try_from(needed_bytes).unwrap_or(usize::MAX);
     out.get_mut(..length).ok_or(Error::BufferTooSmall { needed_bytes, given_bytes })
 }
 
-/// One participant's view of a collective of equal parts.
 struct Parts {
     participant: Participant,
     part_bytes: u64,
@@ -213,7 +220,7 @@ impl Parts {
             return Err(ObjectError::invalid_request(reason).into());
         }
         let parts = Self { part_bytes: source_bytes / count, participant };
-        // Always, and not only where it is needed.
+        // Checked even if unused, so that an invalid id always fails.
         let own = parts.own_target()?;
         if parts.sources().contains(&own) {
             return Err(ObjectError::DuplicateId { id: own }.into());
@@ -221,7 +228,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// What this participant's part is called if it is reduced by itself.
+    /// The id of this participant's part in the fallback.
     fn own_target(&self) -> Result<ObjectId> {
         let target = self.participant.target().as_bytes();
         let rank = self.participant.rank().to_string();
@@ -236,12 +243,10 @@ impl Parts {
         self.sources().len() as u64
     }
 
-    /// Where the part of a rank is.
     fn part(&self, rank: usize) -> ByteRange {
         ByteRange { offset_bytes: rank as u64 * self.part_bytes, length_bytes: self.part_bytes }
     }
 
-    /// Returns the length of all sources together.
     fn all_bytes(&self) -> u64 {
         self.participant.source_bytes().saturating_mul(self.count())
     }
@@ -274,7 +279,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Gets all sources, and checks that they are like that of this participant.
+    /// Gets all sources, and checks that they have the size and type of this participant's source.
     async fn all_sources(&self, client: &Client) -> Result<Vec<ObjectView>> {
         let views = client.gather(self.sources(), self.participant.deadline().left()).await?;
         let (source_bytes, dtype) = (to_index(self.participant.source_bytes()), self.participant.dtype());
@@ -284,7 +289,7 @@ impl Parts {
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
-    /// Takes part in the exchange, if there is one. Answers whether it has given all that this participant needs.
+    /// Takes part in the exchange, if there is one. Returns `true` if it has delivered everything.
     async fn exchanged(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
         if self.all_bytes() <= self.participant.kind().properties().max_general_bytes {
             return Ok(false);
@@ -309,7 +314,8 @@ impl Parts {
         }
     }
 
-    /// Copies what this participant needs of what comes in this order. Answers whether that is all.
+    /// Copies the needed ranges in the order of their arrival. Returns `true` if everything
+    /// arrived.
     async fn take(
         &self,
         connection: &Arc<Connection>,
@@ -327,7 +333,7 @@ impl Parts {
         }
         for (rank, source) in self.sources().iter().enumerate() {
             let part = self.part(rank);
-            // What does not come is at this node.
+            // Ranges outside the exchange are on this node.
             if !order.contains(&part) {
                 let (start, end) = (part.offset_bytes, part.offset_bytes + part.length_bytes);
                 let place = &mut out[to_index(start)..to_index(end)];
@@ -337,14 +343,15 @@ impl Parts {
         reader.read_ranges(order, 0, out, deadline).await.map(|()| true)
     }
 
-    /// Has this participant's part reduced by the stores, and gets it while it is made.
+    /// Has the stores reduce this participant's part, and gets it while it is made.
     async fn reduce_own(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
         let (request, deadline) = (self.participant.request(), self.participant.deadline());
         let rank = self.participant.rank();
         let target = self.own_target()?;
         let mut sources = request.sources.clone();
         if request.order == ReduceOrder::Any {
-            // Not all begin with the same one, and the own one need not travel.
+            // Starts at the next rank, so that participants begin with different senders; the own
+            // source is last.
             sources.rotate_left(rank + 1);
         }
         let options = ReduceOptions {
@@ -358,12 +365,12 @@ impl Parts {
             reduce(connection, target.clone(), sources, options),
             get_into(connection, target.clone(), out, deadline.left()),
         )?;
-        // If that does not succeed in time, the part is there all the same.
+        // The part is complete even if the delete times out.
         let _ = client.delete([target], deadline.left()).await;
         Ok(())
     }
 
-    /// Gets all sources, and reduces this participant's part of them.
+    /// Gets all sources, and reduces this participant's part.
     async fn reduce_all(&self, client: &Client, out: &mut [u8]) -> Result<()> {
         let (request, dtype) = (self.participant.request(), self.participant.dtype());
         let views = self.all_sources(client).await?;
@@ -377,7 +384,7 @@ impl Parts {
     }
 }
 
-/// A position in an object that is mapped.
+/// Converts a position in a mapped object to an index.
 fn to_index(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }

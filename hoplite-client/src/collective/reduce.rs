@@ -17,16 +17,15 @@ use crate::options::ReduceOptions;
 use crate::progress;
 use crate::reader::get_tracked;
 
-/// The time that the count of a complete target may take.
+/// Time limit for counting a complete target.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Reduces equally shaped arrays element by element into the new object `target`: all of `sources`, in any order.
-    ///
-    /// The same as [`Client::reduce_with`] with the other [`ReduceOptions`] by default.
+    /// Reduces equally shaped arrays element by element into the new object `target`: all of
+    /// `sources`, in any order, with the default [`ReduceOptions`].
     ///
     /// # Errors
-    /// Those of [`Client::reduce_with`].
+    /// The errors of [`Client::reduce_with`].
     pub async fn reduce<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -40,27 +39,31 @@ impl Client {
         self.reduce_with(target, sources, ReduceOptions { op, timeout, ..ReduceOptions::default() }).await
     }
 
-    /// Reduces equally shaped arrays element by element into the new object `target`, and returns the ids that were
-    /// reduced, in the order in which they joined, or in that of the list if it is fixed.
+    /// Reduces equally shaped arrays element by element into the new object `target`. Returns the
+    /// ids of the reduced sources, in the order in which they joined, or in the order of the list
+    /// if it is fixed.
     ///
-    /// The sources need not exist yet, and may be anywhere in the cluster; each joins when its first bytes are there. The
-    /// target has their type and shape. It is made on this node and pinned there as by a put. Once it begins to exist, it can
-    /// be got, or be the source of another reduce. The call returns when it is complete.
+    /// The sources may be created later, anywhere in the cluster; each joins when its first bytes
+    /// exist. The target has their type and shape. It is made on this node and pinned there, as by
+    /// a put. It can be read, or be the source of another reduce, as soon as it begins to exist.
+    /// The call returns when the target is complete.
     ///
-    /// Integers wrap around. Elements of f16 and bf16 are rounded after every operation. A NaN in any source makes the
-    /// element of the target a NaN, even of a minimum or maximum. Sums and products of floats may differ by rounding from
-    /// run to run, unless the order is [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed): then they are combined from left
-    /// to right, as listed. All other results have the same bits in any order.
+    /// Integers wrap around. Elements of f16 and bf16 are rounded after every operation. A NaN in
+    /// any source makes the target's element a NaN, even for a minimum or maximum. Sums and
+    /// products of floats may differ by rounding between runs, unless the order is
+    /// [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed), which combines from left to right. All
+    /// other results have the same bits in any order.
     ///
     /// # Errors
-    /// Before anything is sent: `DuplicateId` if an object is named twice, the target included; `InvalidRequest` if there are
-    /// no sources, or fewer than are to be reduced. Later: `TypeMismatch`, which names the source whose type, shape or size
-    /// is not that of the others, or for whose type the operation is not defined; `AlreadyExists` if there is an object
-    /// `target`; `ObjectLost` if a source is gone that no other can replace; `Deleted` if the target was deleted;
-    /// `StoreFull`, `ObjectTooLarge`; `Timeout` if too few sources appear, or they take too long.
+    /// Before anything is sent: `DuplicateId` if an object is named twice, the target included;
+    /// `InvalidRequest` if there are no sources, or fewer than the requested number. Later:
+    /// `TypeMismatch`, which names a source whose type, shape or size differs, or whose type lacks
+    /// the operation; `AlreadyExists` if `target` exists; `ObjectLost` if a source is lost and no
+    /// other can replace it; `Deleted` if the target was deleted; `StoreFull`, `ObjectTooLarge`;
+    /// `Timeout` if too few sources appear in time.
     ///
     /// # Cancel safety
-    /// If it is cancelled, the reduce ends everywhere, and the target is aborted unless it was complete.
+    /// A cancelled reduce ends everywhere, and the target is aborted unless it was complete.
     pub async fn reduce_with<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -78,8 +81,8 @@ impl Client {
     }
 }
 
-/// Reduces, and counts the bytes of the target while they are made, if the call is tracked. The target is made on this node, so that
-/// nothing is moved for the count.
+/// Reduces, and counts the bytes of the growing target if the call is tracked. The target is on
+/// this node, so counting moves no bytes.
 async fn tracked_reduce(
     connection: &Arc<Connection>,
     target: ObjectId,
@@ -94,7 +97,7 @@ async fn tracked_reduce(
     match select(reduce, pin!(get_tracked(connection, target.clone(), timeout))).await {
         Either::Right((_, reduce)) => reduce.await,
         Either::Left((Ok(reduced), count)) => {
-            // The target is complete. Only the count may fail: somebody may have deleted the target.
+            // The target is complete; only the count may fail, because the target may be deleted.
             let _ = connection.within(COUNT_TIMEOUT, count).await;
             Ok(reduced)
         }
