@@ -8,11 +8,10 @@ use rcgen::{
     KeyUsagePurpose,
 };
 
-/// The name of each authority that is created here. The issuer name in its certificates must be the
-/// same.
+/// The name of every authority created here. The issuer name in its certificates must be equal.
 const NAME: &str = "Hoplite CA";
 
-/// An authority: its certificate and its key, as PEM.
+/// An authority, as PEM.
 #[derive(Clone)]
 pub struct Authority {
     /// The certificate.

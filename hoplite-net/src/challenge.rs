@@ -1,9 +1,10 @@
-//! The mutual challenge and response of two sides that share a token, on the control plane and on the data plane.
+//! Mutual challenge and response between two sides that share a token, on the control plane and the
+//! data plane.
 //!
-//! Each side sends a hello with a nonce, then proves that it knows the token: its proof is an HMAC-SHA-256 of which side
-//! it is and of both hellos. So a proof is of no use on another connection, for other names, or in the other direction.
-//! The side that connected proves first, so that a caller without the token gets no proof against which it could try guesses
-//! of the token.
+//! Each side sends a hello with a nonce, and then proves that it knows the token. The proof is an
+//! HMAC-SHA-256 over the side's role and both hellos. A proof is therefore useless on another
+//! connection, for other names, or in the other direction. The connecting side proves first, so a
+//! caller without the token gets no proof for guessing the token offline.
 
 use std::io;
 
@@ -11,7 +12,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use super::token::{Purpose, TAG_BYTES, Token};
 
-/// Length of a nonce: no two are ever the same.
+/// Length of a nonce, large enough that nonces never repeat.
 pub const NONCE_BYTES: usize = 32;
 
 /// The side that proves.
@@ -23,22 +24,21 @@ pub enum Prover {
     Accepting = 2,
 }
 
-/// The fields of a hello that both sides prove that they have seen.
+/// The fields of a hello that both proofs cover.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HelloFields<'a> {
     /// Version of the protocol.
     pub version: u32,
     /// Name of the cluster.
     pub cluster: &'a str,
-    /// Name of the node; empty for a program that is none.
+    /// Name of the node; empty for a program without a node.
     pub node: &'a str,
     /// The challenge.
     pub nonce: &'a [u8],
-    /// What else the connection is bound to: the address or the session that is meant.
+    /// The address or the session to which the connection is bound.
     pub bound_to: &'a [u8],
 }
 
-/// Both hellos of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hellos<'a> {
     /// The hello of the side that connected.
@@ -63,7 +63,8 @@ impl Hellos<'_> {
         token.sign(purpose, &self.statement(prover as u8))
     }
 
-    /// Returns `true` if `proof` is that of `prover`. Takes as long for each wrong one.
+    /// Returns `true` if `proof` is the proof of `prover`. Takes the same time for each wrong
+    /// proof.
     pub fn is_proven(&self, token: &Token, purpose: Purpose, prover: Prover, proof: &[u8]) -> bool {
         token.verify(purpose, &self.statement(prover as u8), proof)
     }
@@ -73,7 +74,7 @@ impl Hellos<'_> {
         token.sign(Purpose::Keys, &self.statement(0))
     }
 
-    /// Each length stands in front of its text, so that the bytes can be read in one way only.
+    /// Writes each length before its text, so that the bytes have one interpretation.
     fn statement(&self, prover: u8) -> Vec<u8> {
         let mut bytes = vec![prover];
         for hello in [&self.connecting, &self.accepting] {

@@ -28,10 +28,10 @@ use super::record::Checked;
 use super::socket::{InProcess, Socket};
 use super::tls::{Protocol, Tls, provider, tls_explanation};
 
-/// The port of an address without one: that of HTTP.
+/// The port of an address without one, as for HTTP.
 const DEFAULT_PORT: u16 = 80;
 
-/// The way to a shard.
+/// The route to a shard.
 #[derive(Debug, Clone)]
 pub enum Route {
     /// By TCP, and TLS if there are certificates.
@@ -41,7 +41,7 @@ pub enum Route {
 }
 
 impl Credentials {
-    /// A channel of `caller` to `endpoint`, whose scheme is `http` in any case. Connects when it is first used.
+    /// A channel of `caller` to `endpoint`, whose scheme must be `http`. Connects at first use.
     pub fn channel(&self, endpoint: &Endpoint, caller: Caller, route: Route) -> Channel {
         endpoint.connect_with_connector_lazy(Connector { credentials: self.clone(), caller, route })
     }
@@ -49,7 +49,7 @@ impl Credentials {
     /// Opens a direct connection of `caller` to the shard at `uri`.
     ///
     /// # Errors
-    /// As those of a connection of gRPC, for [`error_of`](Self::error_of).
+    /// The errors of a gRPC connection, for [`error_of`](Self::error_of).
     pub async fn connect_direct(
         &self,
         uri: &Uri,
@@ -94,8 +94,8 @@ impl Credentials {
         timeout(HELLO_TIMEOUT, opening).await?
     }
 
-    /// Returns the error of a connection to a shard that failed, which names its cause: the side that refuses and its
-    /// reason, a certificate that one side rejects, or that only one side seems to speak TLS.
+    /// Returns the error for a failed connection to a shard. The error names the cause: a refusal
+    /// and its reason, a rejected certificate, or that only one side seems to speak TLS.
     pub fn error_of(&self, failure: &(dyn error::Error + 'static)) -> Error {
         if let Some(refusal) = cause::<OpeningError>(failure).and_then(OpeningError::refusal) {
             return refusal.clone();
@@ -122,11 +122,12 @@ impl Credentials {
             (Some(_), Some(rustls::Error::InvalidMessage(InvalidMessage::InvalidContentType))) => {
                 Some("this side speaks TLS and the other one does not")
             }
-            // A peer rejects the certificate of this side only after the handshake (TLS 1.3), so the alert breaks the
-            // opening.
+            // In TLS 1.3 a peer rejects this side's certificate only after the handshake, so the
+            // alert breaks the opening.
             (Some(_), Some(error)) => tls_explanation(error),
             (Some(_), None) => None,
-            // A peer that speaks TLS breaks the connection off, with an alert that this side cannot read.
+            // A peer that speaks TLS closes the connection with an alert that this side cannot
+            // read.
             (None, _) => cause::<OpeningError>(failure).map(|_| {
                 "perhaps the other side speaks TLS; this one does not without --tls-cert, --tls-key and --tls-ca"
             }),
@@ -156,7 +157,7 @@ pub async fn speaks_tls(stream: TcpStream) -> bool {
     let name = ServerName::IpAddress(Ipv4Addr::LOCALHOST.into());
     match TlsConnector::from(Arc::new(config)).connect(name, stream).await {
         Ok(_) => true,
-        // Its certificate comes from nobody that is trusted here, or it asks for one of ours.
+        // The peer's certificate is untrusted, or the peer requests a certificate.
         Err(error) => matches!(
             cause::<rustls::Error>(&error),
             Some(rustls::Error::InvalidCertificate(_) | rustls::Error::AlertReceived(_))
@@ -170,7 +171,7 @@ pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'stat
     if found.is_some() {
         return found;
     }
-    // The source of an error of I/O is that of the error in it, which it passes over.
+    // The source of an I/O error skips the inner error, so the inner error is taken here.
     match error.downcast_ref::<io::Error>().and_then(io::Error::get_ref) {
         Some(within) => cause(within),
         None => error.source().and_then(cause),
@@ -185,7 +186,6 @@ struct Connector {
     route: Route,
 }
 
-/// Returns the host in `uri`, without the brackets of an IPv6 address.
 fn host(uri: &Uri) -> &str {
     uri.host().unwrap_or_default().trim_start_matches('[').trim_end_matches(']')
 }

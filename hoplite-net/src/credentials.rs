@@ -1,4 +1,5 @@
-//! The proofs that a program gives to daemons of its cluster, and demands from them.
+//! The credentials of a program: its proofs for daemons of the cluster, and its requirements on
+//! them.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -7,14 +8,14 @@ use super::secret::{self, SecretError};
 use super::tls::{Tls, TlsError};
 use super::token::{Token, TokenError};
 
-/// The secrets with which a daemon proves to its peers that it belongs to the cluster, and checks the same of them.
+/// The secrets with which a daemon proves that it belongs to the cluster, and checks its peers.
 #[derive(Debug, Clone, Default)]
 pub struct Credentials {
     /// The secret that all daemons of the cluster share.
     pub token: Option<Token>,
     /// The certificates.
     pub tls: Option<Tls>,
-    /// The file of the secret, if it is that of the user.
+    /// The file of the secret if it is the user's secret.
     pub secret_of_user: Option<PathBuf>,
 }
 
@@ -34,7 +35,7 @@ impl fmt::Display for Credentials {
 }
 
 impl Credentials {
-    /// Returns the secret of this user, which is created on first use.
+    /// Returns the secret of this user. The first use creates it.
     ///
     /// # Errors
     /// [`SecretError`].
@@ -51,7 +52,7 @@ pub enum SecurityError {
     /// The token cannot be used.
     #[error("the token cannot be used")]
     Token(#[from] TokenError),
-    /// No token is named, and the secret of this user cannot be used.
+    /// No token is named, and the user's secret cannot be used.
     #[error("no token is named, and the secret of this user cannot be used")]
     Secret(#[from] SecretError),
     /// The certificates cannot be used.

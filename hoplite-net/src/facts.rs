@@ -1,4 +1,4 @@
-//! What certificates say of themselves. Nothing here decides whom to trust.
+//! Facts stated in certificates. This module makes no decision about trust.
 
 use std::net::IpAddr;
 use std::ops::Range;
@@ -9,12 +9,12 @@ use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::time::ASN1Time;
 
-/// What a certificate says of itself.
+/// Facts that a certificate states about itself.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CertificateFacts {
-    /// The host names and addresses that it is for.
+    /// The host names and addresses of its holder.
     pub names: Vec<String>,
-    /// From when to when it is valid.
+    /// The period in which it is valid.
     pub validity: Range<SystemTime>,
 }
 
@@ -28,7 +28,7 @@ impl CertificateFacts {
     }
 }
 
-/// Returns `true` if the certificate is one of an authority.
+/// Returns `true` if the certificate is for an authority.
 pub(super) fn is_authority(der: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(der).is_ok_and(|(_, parsed)| parsed.is_ca())
 }
@@ -62,7 +62,7 @@ mod tests {
         let at = |seconds| UNIX_EPOCH + Duration::from_secs(seconds);
         let authority = Authority::new(at(1)..at(4_000_000_000)).unwrap();
         let names = ["node-1", "10.0.0.1", "fd00::1"].map(str::to_owned);
-        // Before and after 2050 the form is another one.
+        // The encoding changes in 2050.
         for end in [1_700_000_000, 3_000_000_000] {
             let issued = authority.issue(&names, at(1_600_000_000)..at(end)).unwrap();
             let der = CertificateDer::from_pem_slice(issued.cert.as_bytes()).unwrap();

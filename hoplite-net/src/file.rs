@@ -1,5 +1,5 @@
-//! Files of secrets and certificates: regular ones of a bounded size, and if it matters those that only their owner may have
-//! access to.
+//! Reads files of secrets and certificates: regular files of a bounded size, private where
+//! required.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io::{self, Read};
@@ -8,69 +8,69 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::OFlags;
 
-/// Permissions that a private file may not have: any for its group, any for others.
+/// Permission bits that a private file must not have: any for its group, any for others.
 const OTHERS: u32 = 0o077;
-/// Permissions that a private file of root may not have, if this process runs as another user. The
-/// group may read such a file, because root chose the group: Kubernetes mounts secrets in this form.
+/// Permission bits that root's private file must not have, if this process runs as another user.
+/// The group may read, because root chose the group: Kubernetes mounts secrets this way.
 const OTHERS_FOR_ROOT: u32 = 0o037;
 
-/// The reason for which a file is not used.
+/// The reason for rejecting a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {}", path.display())]
     Read {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// The cause.
         #[source]
         source: io::Error,
     },
-    /// Others may have access to it.
+    /// Other users may have access to the file.
     #[error("{} may be read or written by others than its owner (mode {mode:o}): chmod 600 it", path.display())]
     NotPrivate {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// Its permissions.
+        /// The permissions of the file.
         mode: u32,
     },
-    /// Another user owns it.
+    /// Another user owns the file.
     #[error("{} belongs to user {owner}, and not to user {user}, who runs this process, or to root", path.display())]
     NotOurs {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// The user who owns it.
         owner: u32,
         /// The user of this process.
         user: u32,
     },
-    /// It is no regular file, or a longer one than is sensible.
+    /// The file is not regular, or is too long.
     #[error("{} is not a regular file of at most {limit_bytes} bytes", path.display())]
     Unlikely {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
-        /// The largest length that is allowed.
+        /// The largest permitted length.
         limit_bytes: u64,
     },
 }
 
-/// Reads the file at `path`. Waits for nobody who would write it, and reads no more than the limit.
+/// Reads the file at `path` up to the limit. Never waits for the writer of a pipe.
 pub(crate) fn read(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, _) = open(path, limit_bytes)?;
     contents(file, path, limit_bytes)
 }
 
 /// Reads the file at `path`, which must belong to the user of this process or to root. Other users
-/// may not have access to the file; if root owns it, its group may read it. Follows links: the
-/// permissions are those of the file that was opened.
+/// must have no access; root's file may be readable by its group. Follows links: the permissions of
+/// the opened file count.
 pub(crate) fn read_private(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, FileError> {
     let (file, found) = open(path, limit_bytes)?;
     accept_private(path, found.mode() & 0o7777, found.uid(), rustix::process::geteuid().as_raw())?;
     contents(file, path, limit_bytes)
 }
 
-/// Returns an error if `user` should not trust the file of `owner` at `path` to be private.
+/// Returns an error if `user` cannot trust that the file at `path` of `owner` is private.
 fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), FileError> {
     if owner != user && owner != 0 {
         return Err(FileError::NotOurs { path: path.to_owned(), owner, user });
@@ -82,19 +82,19 @@ fn accept_private(path: &Path, mode: u32, owner: u32, user: u32) -> Result<(), F
     Ok(())
 }
 
-/// The byte-order marks of UTF-8 and of the two forms of UTF-16, with which editors and shells of
-/// other systems begin files.
+/// The byte-order marks of UTF-8 and of both forms of UTF-16, which some editors write at the start
+/// of files.
 const BYTE_ORDER_MARKS: [&[u8]; 3] = [b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"];
 
-/// Returns `true` if `bytes` begin with a byte-order mark, which nobody sees and which makes a
-/// secret another one.
+/// Returns `true` if `bytes` begin with a byte-order mark, which is invisible and would become part
+/// of a secret.
 pub fn begins_with_byte_order_mark(bytes: &[u8]) -> bool {
     BYTE_ORDER_MARKS.iter().any(|mark| bytes.starts_with(mark))
 }
 
 fn open(path: &Path, limit_bytes: u64) -> Result<(File, Metadata), FileError> {
     let failed = |source| FileError::Read { path: path.to_owned(), source };
-    // Else to open a pipe is to wait for who writes to it.
+    // Otherwise opening a pipe would wait for its writer.
     let mut options = OpenOptions::new();
     let file =
         options.read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path).map_err(failed)?;
@@ -137,7 +137,7 @@ mod tests {
             let errors = [read(path, 1 << 20), read_private(path, 1 << 20)].map(Result::unwrap_err);
             assert!(errors.iter().all(|error| matches!(error, FileError::Unlikely { .. })), "{errors:?}");
         }
-        // It says that it is empty.
+        // This file reports length zero.
         assert_eq!(read(Path::new("/proc/self/status"), 10).unwrap().len(), 10);
     }
 

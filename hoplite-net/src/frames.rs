@@ -1,4 +1,4 @@
-//! The frames of a direct connection: messages after their lengths, in checked records.
+//! The frames of a direct connection: length-prefixed messages inside checked records.
 
 use std::io;
 
@@ -12,7 +12,7 @@ use super::opening::Records;
 use super::record::{Opener, Sealer};
 use super::socket::Socket;
 
-/// Returns both directions of a connection that is open.
+/// Returns both directions of an open connection.
 pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameWriter) {
     let (reader, writer) = tokio::io::split(socket);
     let [raw, received, frame, records] = [(); 4].map(|()| BytesMut::new());
@@ -27,17 +27,19 @@ pub fn frames(socket: Socket, (sealer, opener): Records) -> (FrameReader, FrameW
 pub struct FrameReader {
     stream: ReadHalf<Socket>,
     opener: Opener,
-    /// Records as they arrived.
+    /// Records as received.
     raw: BytesMut,
-    /// Bytes that were taken out of the records.
+    /// Bytes extracted from records.
     received: BytesMut,
 }
 
 impl FrameReader {
-    /// Returns the next frame, of at most `limit_bytes`; `None` once the peer has closed the connection.
+    /// Returns the next frame, of at most `limit_bytes`; `None` once the peer has closed the
+    /// connection.
     ///
     /// # Errors
-    /// [`Error::Malformed`] for other bytes than a frame, [`Error::Unavailable`] if a record was changed on its way.
+    /// [`Error::Malformed`] if the bytes are not a frame. [`Error::Unavailable`] if a record was
+    /// damaged in transit.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -91,7 +93,7 @@ impl FrameWriter {
         self.stream.flush().await
     }
 
-    /// Tells the peer that there will be no more frames.
+    /// Tells the peer that no more frames follow.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -137,7 +139,7 @@ mod tests {
         let messages = vec![ShardMessage { body: Some(Body::Published(published)) }];
         let sent = ShardMessages { messages, ..ShardMessages::default() };
         let [(mut reader, near), (_far, mut writer)] = pair().await;
-        // The reader may end before it has all of it.
+        // The reader may end before it has the whole frame.
         let (_, read) = tokio::join!(writer.write(&sent), async {
             let read = reader.next(MAX_SHARD_FRAME_BYTES).await;
             drop((reader, near));

@@ -1,4 +1,4 @@
-//! The connections whose peers have not proven yet that they belong to the cluster.
+//! Half-open connections: their peers have not proven yet that they belong to the cluster.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, getrlimit};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
-/// Peers that have proven nothing take at most one descriptor in so many.
+/// Half-open connections use at most one in this many descriptors.
 const DESCRIPTORS_PER_PLACE: u64 = 8;
 
 /// Returns the number of descriptors that this process may have open.
@@ -16,9 +16,8 @@ pub fn descriptor_limit() -> u64 {
 
 /// A bounded number of places for connections in their handshake.
 ///
-/// When all places are taken, the connection that has had its place longest loses it to the next one. So peers that
-/// connect and then say nothing, however many, keep nobody out: a peer that belongs to the cluster needs its place only
-/// for the moment that its handshake takes.
+/// When all places are taken, a new connection replaces the oldest one. Silent peers, however many,
+/// therefore cannot lock out members of the cluster, which need a place only for a moment.
 #[derive(Debug)]
 pub struct HalfOpen {
     limit: usize,
@@ -28,11 +27,11 @@ pub struct HalfOpen {
 #[derive(Debug, Default)]
 struct State {
     next: u64,
-    /// In the order in which they came.
+    /// In the order of arrival.
     places: BTreeMap<u64, CancellationToken>,
 }
 
-/// The place of one connection, given back when this is dropped.
+/// The place of one connection. Dropping it frees the place.
 #[derive(Debug)]
 pub struct HalfOpenPlace {
     half_open: Arc<HalfOpen>,
@@ -41,7 +40,7 @@ pub struct HalfOpenPlace {
 }
 
 impl HalfOpen {
-    /// Returns `limit` places, or one for each eight descriptors that this process may have, if that is less.
+    /// Returns `limit` places, or one per eight descriptors of this process if that is less.
     pub fn new(limit: usize) -> Arc<Self> {
         let most = usize::try_from(descriptor_limit() / DESCRIPTORS_PER_PLACE).unwrap_or(usize::MAX);
         Arc::new(Self { limit: limit.min(most).max(1), state: Mutex::default() })
@@ -62,13 +61,13 @@ impl HalfOpen {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change leaves the state whole, so a panic elsewhere does no harm.
+        // Every change leaves the state consistent, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl HalfOpenPlace {
-    /// Ends when another connection has got this place.
+    /// Completes when another connection has taken this place.
     pub fn lost(&self) -> WaitForCancellationFutureOwned {
         self.lost.clone().cancelled_owned()
     }

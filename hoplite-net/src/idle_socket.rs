@@ -1,4 +1,4 @@
-//! Connections that may be silent for hours.
+//! Sockets of connections that may be silent for hours.
 
 use std::os::fd::AsFd;
 use std::time::Duration;
@@ -8,13 +8,13 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepidle, set_tcp_keepintvl, set_tcp_nodelay, set_tcp_user_timeout,
 };
 
-/// Time of silence after which the system probes the peer. Firewalls forget a connection later than this.
+/// Silence after which the system probes the peer, shorter than firewalls remember a connection.
 const PROBED_AFTER: Duration = Duration::from_secs(30);
-/// Time of these probes, and time that sent bytes may stay without an acknowledgement. A peer that reads nothing for a while
-/// still acknowledges. The pings of the users of a connection find a dead peer sooner.
+/// Time limit of the probes, and of unacknowledged bytes. A peer that pauses reading still
+/// acknowledges. Pings of the connection's users find a dead peer sooner.
 const DEAD_AFTER: Duration = Duration::from_secs(30);
 
-/// Prepares a TCP connection for small messages at any time. The users of the connection send pings.
+/// Prepares a TCP connection for small messages after long silence. Its users send pings.
 ///
 /// # Errors
 /// Errors of the operating system.

@@ -1,15 +1,17 @@
-//! Connections between the daemons of Hoplite, and of tools to them.
+//! Connections between Hoplite's daemons, and from tools to daemons.
 //!
-//! * `credentials`: what a program proves, and demands of others.
-//! * `token`: a secret that all daemons of a cluster share; `secret`: the secret of a user who names no token.
-//! * `tls`: certificates, and whose are accepted; `facts`: what certificates say of themselves; `authority`: makes them.
+//! * `credentials`: the proofs of a program, and its requirements on peers.
+//! * `token`: the secret that all daemons of a cluster share; `secret`: the secret of a user who
+//!   names no token.
+//! * `tls`: certificates and their acceptance; `facts`: facts stated in certificates; `authority`:
+//!   creates certificates.
 //! * `file`: reads secrets and certificates.
-//! * `challenge`: how both sides of a connection prove that they know the token.
-//! * `opening`: how connections of the control plane begin; `record`: how their bytes are protected; `frames`: the messages
-//!   of a direct connection.
-//! * `channel`: how stores and tools connect to shards; `socket`: what they connect with.
+//! * `challenge`: proves to both sides of a connection that the other knows the token.
+//! * `opening`: starts connections of the control plane; `record`: protects their bytes; `frames`:
+//!   the messages of a direct connection.
+//! * `channel`: connects stores and tools to shards; `socket`: the streams for this.
 //! * `transport`: plain TCP and TLS of the data plane, from arena to socket to arena.
-//! * `half_open`: bounds the connections that have not proven anything yet; `refusal`: ends one whose peer is refused.
+//! * `half_open`: bounds the unauthenticated connections; `refusal`: closes a refused connection.
 #![forbid(unsafe_code)]
 
 mod credentials;

@@ -1,4 +1,4 @@
-//! How a connection to a shard begins, at both ends: see `hoplite_proto::directory::Preface`.
+//! The start of a connection to a shard, on both sides: see `hoplite_proto::directory::Preface`.
 
 use std::borrow::Cow;
 use std::io;
@@ -17,7 +17,7 @@ use super::record::{Damaged, KEY_BYTES, Opener, Sealer};
 use super::refusal::close_refused;
 use super::token::{Purpose, Token};
 
-/// Who connects to a shard.
+/// The program that connects to a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The cluster whose shards the caller accepts; `None` for any.
@@ -26,26 +26,26 @@ pub struct Caller {
     pub node: Option<NodeId>,
 }
 
-/// Makes the records of this side, and takes those of the other side apart.
+/// Creates the records of this side, and opens the records of the other side.
 pub type Records = (Sealer, Opener);
 
-/// The reason for which a connection does not come about.
+/// The reason for which a connection failed to open.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpeningError {
     /// The connection broke.
     #[error("the connection broke while it was opened")]
     Io(#[from] io::Error),
-    /// The other side refuses this one.
+    /// The other side refuses this side.
     #[error(transparent)]
     Refused(Error),
-    /// This side refuses the other one.
+    /// This side refuses the other side.
     #[error(transparent)]
     Refuses(Error),
 }
 
 impl OpeningError {
-    /// Returns why one side refuses the other; `None` if the other side is no program of Hoplite, as far as is known.
+    /// Returns the reason of a refusal; `None` if the other side may not be a program of Hoplite.
     pub const fn refusal(&self) -> Option<&Error> {
         match self {
             Self::Io(_) | Self::Refuses(Error::Malformed { .. }) => None,
@@ -54,7 +54,7 @@ impl OpeningError {
     }
 }
 
-/// Opens a connection to a shard, for the purpose that `preface` says.
+/// Opens a connection to a shard for the purpose in `preface`.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -89,7 +89,8 @@ pub async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     Ok(records(Some(hellos.secret(token)), Prover::Connecting))
 }
 
-/// Opens a connection whose preface was read, for a shard of `cluster`. Tells the other side why it is refused.
+/// Opens a connection whose preface was read, for a shard of `cluster`. Tells a refused peer the
+/// reason.
 ///
 /// # Errors
 /// [`OpeningError`].
@@ -100,7 +101,8 @@ pub async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<Records, OpeningError> {
     let opened = answer(stream, token, cluster).await;
     if let Err(OpeningError::Refuses(error)) = &opened {
-        // If the message cannot be sent, the caller still gets the refusal, not the error of the write.
+        // If the message cannot be sent, the caller still gets the refusal instead of the write
+        // error.
         if write(stream, Body::Refusal(error::encode(error))).await.is_ok() {
             close_refused(stream).await;
         }
@@ -161,7 +163,7 @@ fn check_version(theirs: &Hello) -> Result<(), OpeningError> {
     Err(OpeningError::Refuses(error))
 }
 
-/// Refuses a peer that names another cluster than `own`, if it names one.
+/// Refuses a peer that names a cluster other than `own`.
 fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningError> {
     match own {
         Some(own) if !theirs.cluster.is_empty() => {
@@ -171,8 +173,8 @@ fn check_cluster(theirs: &Hello, own: Option<&ClusterId>) -> Result<(), OpeningE
     }
 }
 
-/// Returns the token that both sides are to prove, if both have one, or `None` if neither has. `peer` and `this` name the
-/// two sides as the side that connects would.
+/// Returns the token for both proofs; `None` if neither side has a token. `peer` and `this` name
+/// the sides from the view of the connecting side.
 fn shared_token<'t>(
     token: Option<&'t Token>,
     theirs: &Hello,
@@ -189,7 +191,7 @@ fn shared_token<'t>(
     Err(OpeningError::Refuses(Error::PermissionDenied { reason: Cow::Owned(lacking) }))
 }
 
-/// The keys of both directions are halves of the secret.
+/// Creates the records. Each direction uses one half of the secret as its key.
 fn records(secret: Option<[u8; 2 * KEY_BYTES]>, side: Prover) -> Records {
     let half = |start: usize| {
         secret.map(|secret| {
@@ -214,7 +216,7 @@ async fn write<S: AsyncWrite + Unpin>(stream: &mut S, body: Body) -> io::Result<
     stream.flush().await
 }
 
-/// Reads the next message of the side that accepts. A refusal becomes [`OpeningError::Refused`].
+/// Reads the next message of the accepting side. A refusal becomes [`OpeningError::Refused`].
 async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     match read(stream).await? {
         Body::Refusal(refusal) => Err(OpeningError::Refused(error::decode(refusal, Plane::Control))),
@@ -222,8 +224,7 @@ async fn read_answer<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, Openi
     }
 }
 
-/// Reads the next message. A message that was changed on its way is an error of I/O, not of the peer, because the next
-/// attempt may succeed.
+/// Reads the next message. A damaged message is an I/O error, because the next attempt may succeed.
 async fn read<S: AsyncRead + Unpin>(stream: &mut S) -> Result<Body, OpeningError> {
     let length = stream.read_u32_le().await? as usize;
     if length > MAX_OPENING_BYTES {
@@ -357,7 +358,7 @@ mod tests {
         assert!(matches!(error, OpeningError::Refuses(_)) && error.refusal().is_none(), "{error:?}");
     }
 
-    /// Answers as a shard would that does not know the token.
+    /// Answers as a shard that does not know the token.
     async fn rogue(mut stream: DuplexStream, answer_to_hello: Body, answer_to_proof: Body) {
         let mut preface = [0; 16];
         stream.read_exact(&mut preface).await.unwrap();

@@ -1,4 +1,5 @@
-//! Records: how bytes of the control plane travel over plain TCP, so that each changed, lost or repeated byte is found.
+//! Records protect bytes of the control plane on plain TCP: each changed, lost or repeated byte is
+//! detected.
 //!
 //! | bytes | content |
 //! | --- | --- |
@@ -6,9 +7,9 @@
 //! | 2..4 | the same, each bit inverted |
 //! | 4.. | the body: up to [`MAX_PLAIN_BYTES`] bytes, then their tag or checksum |
 //!
-//! Between two sides that share a token, the body is sealed with AES-128-GCM, whose keys come from the handshake, and
-//! whose nonces count the records. Otherwise the body ends with a CRC-32C of the record's number, its header and the
-//! bytes.
+//! If the sides share a token, AES-128-GCM seals the body. The keys come from the handshake, and
+//! the nonces count the records. Otherwise the body ends with a CRC-32C of the record's number, its
+//! header and the bytes.
 
 use std::io;
 use std::pin::Pin;
@@ -19,18 +20,19 @@ use hoplite_core::checksum::Checksum;
 use ring::aead::{AES_128_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Most bytes that one record carries: the price of a record vanishes there, and a reader waits for no more than this.
+/// Most bytes in one record. At this size the cost per record is negligible, and a reader waits for
+/// at most this many bytes.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
-/// Length of a key of one direction.
+/// Length of the key of one direction.
 pub(super) const KEY_BYTES: usize = 16;
 
 const HEADER_BYTES: usize = 4;
 const CHECKSUM_BYTES: usize = 4;
 const SEAL_BYTES: usize = 16;
-/// How much is read at once.
+/// Bytes per read.
 const READ_BYTES: usize = 8 << 10;
 
-/// The next record is not the one that the peer has sent.
+/// The next record differs from the record that the peer sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a record was changed on its way")]
 pub struct Damaged;
@@ -41,7 +43,7 @@ impl From<Damaged> for io::Error {
     }
 }
 
-/// How the records of one direction show that they are unchanged.
+/// The integrity check of the records of one direction.
 enum Check {
     Checksum,
     Seal(Box<LessSafeKey>),
@@ -63,13 +65,13 @@ impl Check {
     }
 }
 
-/// Makes records.
+/// Creates records.
 pub struct Sealer {
     check: Check,
     next: u64,
 }
 
-/// Takes records apart.
+/// Opens records.
 pub struct Opener {
     check: Check,
     next: u64,
@@ -123,10 +125,10 @@ impl Opener {
         Self { check: Check::new(key), next: 0 }
     }
 
-    /// Moves what the complete records at the start of `raw` carry to the end of `plain`.
+    /// Moves the contents of the complete records at the start of `raw` to the end of `plain`.
     ///
     /// # Errors
-    /// [`Damaged`]; the connection is of no more use then.
+    /// [`Damaged`]; the connection cannot be used afterwards.
     pub fn open(&mut self, raw: &mut BytesMut, plain: &mut BytesMut) -> Result<(), Damaged> {
         while let Some(header) = raw.first_chunk::<HEADER_BYTES>().copied() {
             let length = length(header, self.check.overhead_bytes())?;
@@ -186,16 +188,15 @@ pub struct Checked<S> {
     stream: S,
     sealer: Sealer,
     opener: Opener,
-    /// What has arrived and is no whole record yet.
+    /// Received bytes of an incomplete record.
     raw: BytesMut,
-    /// What was taken out of records and not read yet.
+    /// Bytes extracted from records and not read yet.
     plain: BytesMut,
     /// Records that are not written yet.
     unsent: BytesMut,
 }
 
 impl<S> Checked<S> {
-    /// A stream over `stream`.
     pub fn new(stream: S, (sealer, opener): (Sealer, Opener)) -> Self {
         let [raw, plain, unsent] = [(); 3].map(|()| BytesMut::new());
         Self { stream, sealer, opener, raw, plain, unsent }
@@ -203,7 +204,7 @@ impl<S> Checked<S> {
 }
 
 impl<S: AsyncWrite + Unpin> Checked<S> {
-    /// Writes the records that wait.
+    /// Writes the waiting records.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.unsent.is_empty() {
             match ready!(Pin::new(&mut self.stream).poll_write(cx, &self.unsent))? {
@@ -245,7 +246,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Checked<S> {
         let part = &bytes[..bytes.len().min(MAX_PLAIN_BYTES)];
         this.unsent.clear();
         this.sealer.seal(part, &mut this.unsent);
-        // What does not fit into the socket now goes with the next write or flush.
+        // The next write or flush sends the rest.
         match this.poll_send(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(part.len())),

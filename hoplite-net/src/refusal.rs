@@ -1,4 +1,4 @@
-//! The end of a connection whose peer is refused.
+//! Closes a connection whose peer is refused.
 
 use std::io;
 use std::sync::Arc;
@@ -12,13 +12,14 @@ use tokio_rustls::server::TlsStream;
 
 /// Time for a refused peer to close the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
-/// Largest number of bytes that are read from a refused peer, and discarded.
+/// Most bytes that are read from a refused peer and discarded.
 const MAX_DISCARDED_BYTES: u64 = 256 << 10;
 
-/// Closes the sending side of `stream` and waits until the peer closes the other one, for at most a second.
+/// Closes the sending side of `stream`, and waits up to a second for the peer to close the other
+/// side.
 ///
-/// A socket that is dropped while it has unread bytes resets the connection, and the peer's system then
-/// discards the refusal that was sent last. The bytes that the peer still sends are read for that reason.
+/// Reads the bytes that the peer still sends: dropping a socket with unread bytes resets the
+/// connection, and the peer's system would then discard the refusal.
 pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
     let closing = async {
         stream.shutdown().await?;
@@ -27,14 +28,15 @@ pub async fn close_refused<S: AsyncRead + AsyncWrite + Unpin>(stream: &mut S) {
         while rest.read(&mut discarded).await? > 0 {}
         Ok::<_, io::Error>(())
     };
-    // The caller already reports the refusal, so an error while closing changes nothing.
+    // The caller reports the refusal; an error while closing changes nothing.
     let _ = timeout(CLOSE_TIMEOUT, closing).await;
 }
 
-/// Performs the handshake of TLS with a peer that has connected. A peer that is refused can read the alert.
+/// Performs the TLS handshake with a connected peer. A refused peer can read the alert.
 ///
 /// # Errors
-/// Errors of the connection; a [`rustls::Error`] within one of kind [`io::ErrorKind::InvalidData`].
+/// Errors of the connection; a [`rustls::Error`] inside an error of kind
+/// [`io::ErrorKind::InvalidData`].
 pub async fn accept_tls<S: AsyncRead + AsyncWrite + Unpin>(
     config: Arc<ServerConfig>,
     stream: S,
@@ -63,7 +65,7 @@ mod tests {
         stream.readable().await.unwrap();
         stream.write_all(b"no").await.unwrap();
         let refusing = tokio::spawn(async move { close_refused(&mut stream).await });
-        // The refusal is in the buffers of the peer before it is read, and so is a reset, if there is one.
+        // The peer's buffers already hold the refusal, and a reset if there is one.
         let mut answer = Vec::new();
         peer.write_all(&[7; 4096]).await.unwrap();
         peer.read_to_end(&mut answer).await.unwrap();

@@ -1,6 +1,6 @@
-//! The secret of a user: the token of all programs that the user runs on this machine and that are told no other.
+//! The secret of a user: the token of the user's programs on this machine if no other token is set.
 //!
-//! Without it, every user of a machine could connect to the ports that daemons open on loopback.
+//! Without it, every user of the machine could connect to the loopback ports of daemons.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write};
@@ -16,24 +16,24 @@ use super::token::{Token, TokenError};
 
 /// Length of the secret in the file: 256 bits as hexadecimal digits.
 const SECRET_DIGITS: usize = 64;
-/// Longest file: the digits, and white space around them.
+/// Longest file: the digits and surrounding white space.
 const MAX_FILE_BYTES: u64 = 256;
 
-/// The reason for which there is no secret of this user.
+/// The reason for which the user's secret is unavailable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SecretError {
-    /// Nothing says where the user keeps settings.
+    /// No variable names the user's directory for settings.
     #[error("this user has no home directory: set XDG_CONFIG_HOME, or name a token with --token-file")]
     NoHome,
-    /// The file cannot be made.
+    /// The file cannot be created.
     #[error(
         "cannot create {}, the secret of this user: set XDG_CONFIG_HOME to a directory that this user may write, or name a \
          token with --token-file, or say --insecure if everybody on this machine may connect",
         path.display()
     )]
     Create {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// The cause.
         #[source]
@@ -42,34 +42,34 @@ pub enum SecretError {
     /// The file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Others may replace the file.
+    /// Other users may replace the file.
     #[error(
         "others than user {user} may change {} (owner {owner}, mode {mode:o}): it must belong to user {user} or to root, and have \
          mode 700",
         path.display()
     )]
     Exposed {
-        /// Its directory.
+        /// The directory of the file.
         path: PathBuf,
         /// The user of this process.
         user: u32,
         /// The user who owns the directory.
         owner: u32,
-        /// Its permissions.
+        /// The permissions of the directory.
         mode: u32,
     },
     /// The file does not contain a secret.
     #[error("{} does not contain {SECRET_DIGITS} hexadecimal digits: remove it, and a new one is made", path.display())]
     Damaged {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// The secret is no token.
+    /// The secret is not a valid token.
     #[error(transparent)]
     Token(#[from] TokenError),
 }
 
-/// Reads the secret of this user, which is created on first use, and returns where it is.
+/// Reads the secret of this user, and returns its path too. The first use creates it.
 ///
 /// # Errors
 /// [`SecretError`].
@@ -79,7 +79,7 @@ pub(super) fn of_user() -> Result<(PathBuf, Token), SecretError> {
     Ok((path, token))
 }
 
-/// Returns the directory in which this user keeps settings (XDG Base Directory Specification).
+/// Returns the directory of this user's settings (XDG Base Directory Specification).
 fn directory() -> Result<PathBuf, SecretError> {
     let named = |variable| {
         let path = std::env::var_os(variable).map(PathBuf::from);
@@ -113,7 +113,7 @@ fn read_or_create(path: &Path) -> Result<Token, SecretError> {
     Ok(Token::new(secret)?)
 }
 
-/// Checks that nobody but this user and root may replace files in `directory`.
+/// Checks that only this user and root may replace files in `directory`.
 fn check(directory: &Path) -> io::Result<Result<(), SecretError>> {
     let found = fs::metadata(directory)?;
     let (owner, user) = (found.uid(), rustix::process::geteuid().as_raw());
@@ -124,7 +124,7 @@ fn check(directory: &Path) -> io::Result<Result<(), SecretError>> {
     Ok(Err(SecretError::Exposed { path: directory.to_owned(), user, owner, mode }))
 }
 
-/// Creates the file as a whole, unless another process does so first.
+/// Creates the complete file atomically, unless another process does so first.
 fn create(path: &Path) -> io::Result<()> {
     let bytes = challenge::nonce()?;
     let digits: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();

@@ -1,4 +1,4 @@
-//! Connections of the control plane, below records: TCP, TLS, or a pair of sockets within this process.
+//! Sockets of the control plane, below records: TCP, TLS, or a pair of sockets inside this process.
 
 use std::io;
 use std::pin::Pin;
@@ -11,7 +11,7 @@ use tokio_rustls::TlsStream;
 
 use crate::idle_socket::prepare_idle_socket;
 
-/// Most connections within the process that wait to be accepted.
+/// Most connections inside the process that wait to be accepted.
 const MAX_WAITING: usize = 64;
 
 /// One end of a connection.
@@ -54,10 +54,10 @@ impl InProcess {
 }
 
 impl InProcessListener {
-    /// Waits for the next connection; `None` once the last [`InProcess`] is gone.
+    /// Waits for the next connection; `None` once the last [`InProcess`] is dropped.
     pub async fn accept(&mut self) -> Option<Socket> {
         loop {
-            // One that cannot be registered is closed, and who made it hears of that.
+            // A stream that cannot be registered is closed, so its creator gets an error.
             if let Ok(stream) = UnixStream::from_std(self.0.recv().await?) {
                 return Some(Socket::InProcess(stream));
             }
@@ -65,19 +65,19 @@ impl InProcessListener {
     }
 }
 
-/// A connection between two runtimes.
+/// A connection in transit between two runtimes.
 #[derive(Debug)]
 pub enum DetachedSocket {
     /// TCP.
     Tcp(std::net::TcpStream),
-    /// TLS over TCP, which stays on the runtime that made it.
+    /// TLS over TCP, which stays on the runtime that created it.
     Tls(Box<TlsStream<TcpStream>>),
     /// The other end is in this process.
     InProcess(std::os::unix::net::UnixStream),
 }
 
 impl Socket {
-    /// Prepares the socket for small messages at any time.
+    /// Prepares the socket for small messages after long silence.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -89,7 +89,7 @@ impl Socket {
         }
     }
 
-    /// Takes the connection off the runtime that made it.
+    /// Detaches the connection from the runtime that created it.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -103,7 +103,7 @@ impl Socket {
 }
 
 impl DetachedSocket {
-    /// Puts the connection on the runtime of the caller.
+    /// Attaches the connection to the runtime of the caller.
     ///
     /// # Errors
     /// Errors of the operating system.
@@ -116,7 +116,7 @@ impl DetachedSocket {
     }
 }
 
-/// A stream of bytes in both directions.
+/// A bidirectional stream of bytes.
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}

@@ -1,9 +1,9 @@
-//! The certificate of this daemon, and the authority of the certificates of its peers. TLS 1.3 only, and always mutual.
+//! The certificate of this daemon, and the authority that its peers' certificates need. TLS 1.3
+//! only, always mutual.
 //!
-//! A new connection checks whether the files have changed, at most once a second. New certificates
-//! are thus used without a restart. While new files cannot be used, the old certificates stay in
-//! use, and the new files are tried again every few seconds, because a certificate may become valid
-//! although no file changes.
+//! A new connection checks for changed files, at most once a second, so new certificates need no
+//! restart. If new files cannot be used, the old certificates stay in use. The new files are tried
+//! again every few seconds, because a certificate may become valid without a change of its file.
 
 use std::fmt;
 use std::fs;
@@ -29,24 +29,23 @@ use rustls::{
 use super::facts::{CertificateFacts, is_authority};
 use super::file::{self, FileError};
 
-/// The shortest time between two checks of the files.
+/// Shortest time between two checks of the files.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Time after which files that could not be used are tried again if none of them changes.
+/// Time after which unusable files are tried again if they have not changed.
 const RETRY_INTERVAL: Duration = Duration::from_secs(3);
-/// Time between two lines of the log that say that the certificate in use has expired.
+/// Time between two warnings in the log about an expired certificate.
 const EXPIRY_LOG_INTERVAL: Duration = Duration::from_secs(600);
-/// The longest file: a bundle of all authorities of the world has a quarter of that.
+/// Longest file, four times the length of a bundle of all public authorities.
 const MAX_FILE_BYTES: u64 = 1 << 20;
 
-/// The protocol inside of TLS. A peer that wants to speak another one is refused in the
-/// handshake.
+/// The protocol inside TLS. The handshake refuses a peer with another protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Protocol {
     /// The control plane.
     Http2,
     /// The data plane.
     Data,
-    /// Pages for people.
+    /// Web pages.
     Http1,
 }
 
@@ -59,12 +58,11 @@ impl Protocol {
         }
     }
 
-    /// Returns an error unless the handshake of `connection`, which is complete, has agreed on this
-    /// protocol. rustls itself refuses a peer that offers other protocols, and accepts one that
-    /// offers none.
+    /// Checks that the completed handshake of `connection` has agreed on this protocol. rustls
+    /// itself refuses a peer that offers other protocols, but accepts a peer that offers none.
     ///
-    /// Both sides of the planes call this. The pages for people do not, because many clients of HTTP
-    /// offer nothing.
+    /// Both sides of the planes call this. Web pages do not, because many HTTP clients offer no
+    /// protocol.
     ///
     /// # Errors
     /// [`rustls::Error::NoApplicationProtocol`].
@@ -77,8 +75,8 @@ impl Protocol {
     }
 }
 
-/// Explains to operators why a handshake of TLS failed. Returns `None` if the text of rustls is
-/// clear enough.
+/// Explains a failed TLS handshake to operators. Returns `None` if the text of rustls is clear
+/// enough.
 pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
     use CertificateError::{
         BadSignature, Expired, ExpiredContext, NotValidForName, NotValidForNameContext, NotValidYet,
@@ -91,7 +89,7 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
         rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol) => {
             "the port of the peer is for another protocol: of control plane, data plane and dashboard, is it the right one?"
         }
-        // An authority of the same name with another key shows as a bad signature.
+        // Another key under the same authority name causes a bad signature.
         rustls::Error::InvalidCertificate(UnknownIssuer | BadSignature) => {
             "the certificate of the peer does not come from the authority that --tls-ca names here"
         }
@@ -123,18 +121,18 @@ pub fn tls_explanation(error: &rustls::Error) -> Option<&'static str> {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A file is not as it must be.
+    /// A file is missing, too long, or not private.
     #[error(transparent)]
     File(#[from] FileError),
-    /// There is no certificate, or no key, in a file where one should be.
+    /// A file lacks a certificate or a key.
     #[error("{} has no {what} in the form of PEM", path.display())]
     Missing {
-        /// Its path.
+        /// The path of the file.
         path: PathBuf,
         /// The missing part.
         what: &'static str,
     },
-    /// The contents of the files do not fit together, or are not valid now.
+    /// The files do not match each other, or are not valid now.
     #[error("the certificate in {} cannot be used", path.display())]
     Unusable {
         /// The file of the certificate.
@@ -143,7 +141,7 @@ pub enum TlsError {
         #[source]
         source: rustls::Error,
     },
-    /// The certificate is that of an authority.
+    /// The certificate belongs to an authority.
     #[error(
         "the certificate in {} is that of an authority, with which no daemon can introduce itself: name the \
          certificate that the authority has made for this daemon",
@@ -153,7 +151,7 @@ pub enum TlsError {
         /// The file of the certificate.
         path: PathBuf,
     },
-    /// The certificate is not for the place where peers look for this daemon.
+    /// The certificate does not name the address under which peers reach this daemon.
     #[error(
         "the certificate in {} is not for {name}, under which peers reach this daemon, so that all of them would \
          refuse it: make it for {name} too, or give all daemons one --tls-name",
@@ -162,13 +160,13 @@ pub enum TlsError {
     Elsewhere {
         /// The file of the certificate.
         path: PathBuf,
-        /// The address or name that the certificate must be for.
+        /// The address or name that the certificate must contain.
         name: String,
     },
-    /// The key is none that can be used.
+    /// The key cannot be used.
     #[error("the key in {} cannot be used", path.display())]
     Key {
-        /// Its file.
+        /// The file of the key.
         path: PathBuf,
         /// The cause.
         #[source]
@@ -191,7 +189,7 @@ pub enum TlsError {
         #[source]
         source: VerifierBuilderError,
     },
-    /// A name that no certificate can have.
+    /// The name is invalid in a certificate.
     #[error("{name:?} is neither a host name nor an address, so no certificate can be for it")]
     Name {
         /// The name.
@@ -202,15 +200,15 @@ pub enum TlsError {
 /// The files of the certificates.
 #[derive(Debug, Clone)]
 pub struct TlsFiles {
-    /// The certificate of this daemon, and those between it and the authority.
+    /// The certificate of this daemon, and the intermediate certificates.
     pub cert: PathBuf,
-    /// Its key.
+    /// The key of the certificate.
     pub key: PathBuf,
     /// The authority of the cluster.
     pub ca: PathBuf,
 }
 
-/// The certificates with which this daemon speaks TLS with its peers.
+/// The certificates for TLS with the peers of this daemon.
 #[derive(Clone)]
 pub struct Tls {
     shared: Arc<Shared>,
@@ -225,52 +223,53 @@ struct Shared {
 
 struct State {
     configs: Arc<Configs>,
-    /// The stamps that the files had when they were read last, with or without success.
+    /// The stamps of the files at their last reading, successful or not.
     stamps: [Stamp; 3],
-    /// The time of the last look at the files.
+    /// The time of the last check of the files.
     checked: Instant,
-    /// The reason why the files cannot be used, while they cannot.
+    /// The reason for which the files cannot be used now.
     failure: Option<Failure>,
-    /// The name or address that the certificate of this daemon must be for, if it is known.
+    /// The name or address that the certificate of this daemon must contain, if known.
     reached_at: Option<ServerName<'static>>,
-    /// The time of the last line of the log that says that the certificate in use has expired.
+    /// The time of the last warning about an expired certificate.
     expiry_logged: Option<Instant>,
 }
 
-/// Files that cannot be used.
+/// Unusable files.
 struct Failure {
-    /// The time at which the files are tried again, changed or not.
+    /// The time of the next attempt, even without a change.
     retry_at: Instant,
     /// The error.
     error: String,
-    /// The number of failures in a row with this error.
+    /// The number of successive failures with this error.
     times: u64,
 }
 
-/// Changes when a file does, or the permissions or the owner of the file.
+/// The file's identity, change times and permissions. It differs after each change.
 type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
-    /// The certificate of this daemon itself.
+    /// The certificate of this daemon.
     own: CertificateDer<'static>,
     client: ClientConfig,
     server: ServerConfig,
-    /// As `server`, but asks for no certificate.
+    /// As `server`, but requests no client certificate.
     anybody: ServerConfig,
     expiry: Option<SystemTime>,
 }
 
 impl Tls {
-    /// Reads the files. Certificates of peers must be for the host or address at which the peer is reached; or else all of
-    /// them, also those of peers that connect to this daemon, for `name`.
+    /// Reads the files. Certificates of peers must contain `name`. Without `name`, the certificate
+    /// of a peer that this daemon connects to must contain the peer's host or address.
     ///
     /// # Errors
-    /// [`TlsError`]; an expired certificate is one, and so is a certificate that peers with the same authority would not accept.
+    /// [`TlsError`], also for an expired certificate, and for one that peers with the same
+    /// authority would reject.
     pub fn read(files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         Self::read_by(Arc::new(DefaultTimeProvider), files, name)
     }
 
-    /// Does the same as [`read`](Self::read), with the time of day from `clock`.
+    /// Acts as [`read`](Self::read), with the time of day from `clock`.
     fn read_by(clock: Arc<dyn TimeProvider>, files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         let name = name.map(server_name).transpose()?;
         let stamps = files.stamps();
@@ -299,19 +298,20 @@ impl Tls {
         Arc::new(config)
     }
 
-    /// Returns the settings for connections of clients without a certificate, which prove their identity in another way.
+    /// Returns the settings for connections of clients without certificates, which authenticate in
+    /// another way.
     pub fn server_for_anybody(&self, protocol: Protocol) -> Arc<ServerConfig> {
         let mut config = self.current().anybody.clone();
         config.alpn_protocols = vec![protocol.name().to_vec()];
         Arc::new(config)
     }
 
-    /// Returns the time at which the certificate that is used now expires, if it says so in a form that is understood.
+    /// Returns the time at which the certificate in use expires; `None` if it cannot be parsed.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.current().expiry
     }
 
-    /// Returns the name that the certificate of a peer at `host` must be for.
+    /// Returns the name that the certificate of a peer at `host` must contain.
     ///
     /// # Errors
     /// [`TlsError::Name`].
@@ -319,12 +319,12 @@ impl Tls {
         self.shared.name.clone().map_or_else(|| server_name(host), Ok)
     }
 
-    /// Demands that the certificate of this daemon is for what its peers demand when they connect
-    /// to it at `host`: for the name of [`read`](Self::read), or else for `host`. Later
-    /// certificates must be for that, too.
+    /// Requires that this daemon's certificate has the name that peers require when they connect to
+    /// `host`: the name of [`read`](Self::read), or else `host`. Later certificates must have it
+    /// too.
     ///
     /// # Errors
-    /// [`TlsError::Elsewhere`] if the certificate in use is not; [`TlsError::Name`].
+    /// [`TlsError::Elsewhere`] if the certificate in use lacks the name; [`TlsError::Name`].
     pub fn check_reached_at(&self, host: &str) -> Result<(), TlsError> {
         let name = self.name_at(host)?;
         let mut state = self.shared.lock();
@@ -332,7 +332,8 @@ impl Tls {
         self.shared.files.check_reached_at(&state.configs.own, &name)
     }
 
-    /// Checks that the certificate in use is for what peers demand when they connect to this daemon at `host`.
+    /// Checks that the certificate in use has the name that peers require when they connect to
+    /// `host`.
     ///
     /// # Errors
     /// [`TlsError::Elsewhere`]; [`TlsError::Name`].
@@ -359,13 +360,14 @@ impl Tls {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each field is replaced whole, so a panic elsewhere does no harm.
+        // Each field is replaced as a whole, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes over what is in the files if they have changed, or if it is time to try them again.
+    /// Loads changed files, or unusable files whose next attempt is due.
     fn look_at_files(&self, state: &mut State, now: Instant) {
-        // Before they are read: a file that is replaced while they are changes the stamps again.
+        // Taken before the files are read, so that a concurrent replacement changes the stamps
+        // again.
         let stamps = self.files.stamps();
         let is_due = state.failure.as_ref().is_some_and(|failure| now >= failure.retry_at);
         if stamps == state.stamps && !is_due {
@@ -383,7 +385,7 @@ impl Shared {
                 let error = format!("{:#}", anyhow::Error::from(error));
                 let before = state.failure.take().filter(|failure| failure.error == error);
                 let times = before.map_or(1, |failure| failure.times + 1);
-                // The first, second, fourth time and so on.
+                // Logs the failures number 1, 2, 4, 8 and so on.
                 if times.is_power_of_two() {
                     tracing::warn!(error, times, retry_after = ?RETRY_INTERVAL, "go on with the old certificates");
                 }
@@ -400,7 +402,7 @@ impl Shared {
         Ok(configs)
     }
 
-    /// Logs that peers will refuse the certificate in use.
+    /// Warns if peers will refuse the certificate in use.
     fn look_at_expiry(&self, state: &mut State, now: Instant) {
         let is_news = state
             .expiry_logged
@@ -418,7 +420,7 @@ impl Shared {
     }
 }
 
-/// The time of day. rustls takes a clock without a time for the beginning of time.
+/// The time of day. A clock without a time counts as the Unix epoch, as in rustls.
 fn time_of(clock: &dyn TimeProvider) -> UnixTime {
     clock.current_time().unwrap_or(UnixTime::since_unix_epoch(Duration::ZERO))
 }
@@ -438,16 +440,16 @@ impl TlsFiles {
         })
     }
 
-    /// Judges the certificate by the authority, as peers with the same settings will, and says what is wrong with either.
+    /// Checks the certificate against the authority, as peers with the same settings will.
     ///
     /// # Errors
-    /// [`TlsError`], never of the key.
+    /// [`TlsError`] with the problem of the certificate or the authority.
     pub fn check_trust(&self, name: Option<&str>) -> Result<(), TlsError> {
         let name = name.map(server_name).transpose()?;
         self.trust(name.as_ref(), &Arc::new(provider()), UnixTime::now()).map(drop)
     }
 
-    /// Checks that the key can be used, and is that of the certificate.
+    /// Checks that the key is usable and belongs to the certificate.
     ///
     /// # Errors
     /// [`TlsError`].
@@ -479,7 +481,7 @@ impl TlsFiles {
             .with_root_certificates(roots)
             .with_client_auth_cert(chain.clone(), key.clone_key())
             .map_err(unusable)?;
-        // Sessions are not resumed, so that each connection is checked against the certificates of now.
+        // Sessions are not resumed, so each connection is checked against the current certificates.
         client.resumption = Resumption::disabled();
         let server = |clients: Arc<dyn ClientCertVerifier>| {
             let mut server = ServerConfig::builder_with_details(Arc::clone(&provider), Arc::clone(clock))
@@ -542,7 +544,7 @@ impl TlsFiles {
     }
 }
 
-/// A certificate that was judged by its authority, and who else is.
+/// A verified certificate, and the verifier for peers.
 struct Trust {
     chain: Vec<CertificateDer<'static>>,
     roots: Arc<RootCertStore>,
@@ -558,8 +560,8 @@ fn read_key(path: &Path, provider: &CryptoProvider) -> Result<PrivateKeyDer<'sta
     Ok(key)
 }
 
-/// That of rustls, with the ciphers in the order of their speed where the processor has instructions for AES: 128 bits
-/// are plenty.
+/// The provider of rustls. With AES instructions, faster ciphers come first, because 128 bits
+/// suffice.
 pub(super) fn provider() -> CryptoProvider {
     let cipher_suites = vec![
         cipher_suite::TLS13_AES_128_GCM_SHA256,
@@ -569,7 +571,7 @@ pub(super) fn provider() -> CryptoProvider {
     CryptoProvider { cipher_suites, ..default_provider() }
 }
 
-/// Checks a chain as the peers will, so that this daemon says what is wrong and not they.
+/// Checks a chain as the peers will, so that this daemon reports the problem itself.
 fn check_own(
     chain: &[CertificateDer<'static>],
     clients: &dyn ClientCertVerifier,
@@ -584,10 +586,11 @@ fn check_own(
 }
 
 impl CertificateFacts {
-    /// Returns the facts of the certificates in the file, in their order, without those that cannot be parsed.
+    /// Returns the facts of the certificates in the file, in order. Skips certificates that cannot
+    /// be parsed.
     ///
     /// # Errors
-    /// [`TlsError`] if the file cannot be read, or has no certificate.
+    /// [`TlsError`] if the file cannot be read or has no certificate.
     pub fn read_all(path: &Path) -> Result<Vec<Self>, TlsError> {
         Ok(certificates(path)?.iter().filter_map(Self::parse).collect())
     }
@@ -606,7 +609,7 @@ fn server_name(name: &str) -> Result<ServerName<'static>, TlsError> {
     ServerName::try_from(name.to_owned()).map_err(|_| TlsError::Name { name: name.to_owned() })
 }
 
-/// Accepts only clients whose certificate is for a certain name, too.
+/// Accepts only clients whose certificate has the required name.
 #[derive(Debug)]
 struct NamedClients {
     inner: Arc<dyn ClientCertVerifier>,
@@ -665,7 +668,7 @@ mod tests {
     use crate::{Authority, Issued};
 
     const HOUR: u64 = 3600;
-    /// The time at which these tests take place.
+    /// The time at which these tests run.
     const NOON: u64 = 1_800_000_000;
 
     /// The time of day, in seconds.
@@ -706,7 +709,7 @@ mod tests {
             TlsFiles { cert: path("cert.pem"), key: path("key.pem"), ca: path("ca.pem") }
         }
 
-        /// Puts other files in the place of these, as an installer does.
+        /// Replaces the files, as an installer does.
         fn replace(&self, issued: &Issued, mode_of_key: u32) {
             let TlsFiles { cert, key, ca } = self.files();
             let texts = [
@@ -743,7 +746,7 @@ mod tests {
         CertificateDer::from_pem_slice(issued.cert.as_bytes()).unwrap()
     }
 
-    /// Moves what one side has to say to the other. Returns `false` if there was nothing.
+    /// Passes the pending messages of one side to the other. Returns `false` if there were none.
     fn pass<A: SideData, B: SideData>(
         from: &mut ConnectionCommon<A>,
         to: &mut ConnectionCommon<B>,
@@ -760,7 +763,7 @@ mod tests {
         Ok(!said.is_empty())
     }
 
-    /// Makes a handshake.
+    /// Performs a handshake.
     fn meet(
         client: Arc<ClientConfig>,
         server: Arc<ServerConfig>,
@@ -775,7 +778,7 @@ mod tests {
         meet(client.client(Protocol::Data), server.server(Protocol::Data)).map(drop)
     }
 
-    /// Returns the certificate that is in use after so many seconds.
+    /// Returns the certificate in use after `seconds`.
     fn own_after(tls: &Tls, seconds: u64) -> CertificateDer<'static> {
         tls.current_at(Instant::now() + Duration::from_secs(seconds)).own.clone()
     }
@@ -790,7 +793,7 @@ mod tests {
         assert_eq!(own_after(&tls, 2), der(&old));
         assert!(tls.shared.lock().failure.as_ref().unwrap().error.contains("chmod 600"));
         fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
-        // Sooner than anything is tried again that has not changed.
+        // Earlier than the retry of unchanged files.
         assert_eq!(own_after(&tls, 4), der(&new));
         assert!(tls.shared.lock().failure.is_none());
     }
@@ -821,7 +824,7 @@ mod tests {
             assert_eq!(tls.shared.lock().failure.as_ref().unwrap().times, tries);
         }
         assert!(connects(&tls, &tls).is_ok());
-        // Another fault is another message.
+        // Another fault causes another message.
         fs::write(daemon.files().key, "no key").unwrap();
         fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(own_after(&tls, 30), der(&old));
@@ -844,11 +847,11 @@ mod tests {
             (NOON - HOUR, "not valid yet, or a clock is wrong"),
         ] {
             jumping.set(seconds);
-            // Whichever of the two connects, the one whose clock is wrong refuses.
+            // The side with the wrong clock refuses, whichever side connects.
             for error in [connects(&ours, &theirs).unwrap_err(), connects(&theirs, &ours).unwrap_err()] {
                 assert!(tls_explanation(&error).unwrap().contains(says), "{error}");
             }
-            // The files are looked at, and nothing is replaced or lost.
+            // The files are checked, but the certificate stays in use.
             assert_eq!(own_after(&theirs, 2), before);
             std::io::Write::write_all(&mut client.writer(), b"go on").unwrap();
             assert!(pass(&mut client, &mut server).unwrap());
@@ -904,7 +907,7 @@ mod tests {
             let (client, server) = meet(tls.client(protocol), tls.server(protocol)).unwrap();
             protocol.check(&client).unwrap();
             protocol.check(&server).unwrap();
-            // rustls takes who offers nothing.
+            // rustls accepts a peer that offers no protocol.
             let (client, server) = meet(Arc::new(silent.clone()), tls.server(protocol)).unwrap();
             assert_eq!(protocol.check(&client), Err(rustls::Error::NoApplicationProtocol));
             assert_eq!(protocol.check(&server), Err(rustls::Error::NoApplicationProtocol));
@@ -939,7 +942,7 @@ mod tests {
         daemon.replace(&addressed, 0o600);
         let tls = daemon.tls(&clock);
         tls.check_reached_at("127.0.0.1").unwrap();
-        // A later one must be for the same place.
+        // A later certificate must have the same name.
         daemon.replace(&named, 0o600);
         assert_eq!(own_after(&tls, 2), der(&addressed));
     }

@@ -1,7 +1,7 @@
 //! The secret that all daemons of a cluster share.
 //!
-//! The secret itself never leaves the process. What goes over the network are HMACs with it, each for one [`Purpose`], so
-//! that none can be used for another.
+//! The secret never leaves the process. Only HMACs computed with it go over the network. Each HMAC
+//! includes its [`Purpose`], so it is useless for another purpose.
 
 use std::fmt;
 use std::path::Path;
@@ -10,14 +10,14 @@ use ring::hmac;
 
 use super::file::{self, FileError};
 
-/// The shortest secret: one that cannot be found by trying if its bytes are random.
+/// The shortest secret, too long to guess if its bytes are random.
 const MIN_TOKEN_BYTES: usize = 16;
-/// The longest file: many times what a secret needs.
+/// The longest file, many times the length of a secret.
 const MAX_TOKEN_BYTES: u64 = 4096;
 /// The length of an HMAC-SHA-256.
 pub const TAG_BYTES: usize = 32;
 
-/// What a tag is for.
+/// The purpose of a tag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// The opening of a connection of the control plane.
@@ -26,13 +26,13 @@ pub enum Purpose {
     Data,
     /// The keys of a connection of the control plane; never leaves the process.
     Keys,
-    /// The comparison with what a person has typed; never leaves the process.
+    /// The comparison with a typed secret; never leaves the process.
     Login,
 }
 
 impl Purpose {
-    /// What is signed in front of the message. All are of the same length, so that no two messages can be mistaken for
-    /// each other.
+    /// The prefix of the signed message. All labels have the same length, so signed messages of two
+    /// purposes always differ.
     const fn label(self) -> &'static [u8; 16] {
         match self {
             Self::Control => b"hoplite control2",
@@ -47,25 +47,25 @@ impl Purpose {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TokenError {
-    /// The file is not as it must be.
+    /// The file is missing, too long, or not private.
     #[error(transparent)]
     File(#[from] FileError),
-    /// The secret could be guessed.
+    /// The secret is short enough to guess.
     #[error("a token has at least {MIN_TOKEN_BYTES} bytes, this one has {length_bytes}")]
     TooShort {
-        /// Its length.
+        /// The length of the secret.
         length_bytes: usize,
     },
 }
 
-/// A secret. It cannot be read back, and is not printed.
+/// A secret. It cannot be read or printed.
 #[derive(Clone)]
 pub struct Token {
     key: hmac::Key,
 }
 
 impl Token {
-    /// Reads the secret from a file. White space around it is not part of it.
+    /// Reads the secret from a file, without surrounding white space.
     ///
     /// # Errors
     /// [`TokenError`].
@@ -80,7 +80,7 @@ impl Token {
         Self::new(bytes.trim_ascii())
     }
 
-    /// The secret `bytes`.
+    /// Creates a token from the secret `bytes`.
     ///
     /// # Errors
     /// [`TokenError::TooShort`].
@@ -91,19 +91,19 @@ impl Token {
         Ok(Self { key: hmac::Key::new(hmac::HMAC_SHA256, bytes) })
     }
 
-    /// The tag of `message`.
+    /// Returns the tag of `message`.
     pub fn sign(&self, purpose: Purpose, message: &[u8]) -> [u8; TAG_BYTES] {
         let tag = hmac::sign(&self.key, &signed(purpose, message));
         tag.as_ref().try_into().expect("an HMAC-SHA-256 has 32 bytes")
     }
 
-    /// Returns `true` if `tag` is the tag of `message`. Takes as long for each wrong tag.
+    /// Returns `true` if `tag` is the tag of `message`. Takes the same time for each wrong tag.
     pub fn verify(&self, purpose: Purpose, message: &[u8], tag: &[u8]) -> bool {
         hmac::verify(&self.key, &signed(purpose, message), tag).is_ok()
     }
 
-    /// Returns `true` if somebody who typed `secret` knows this token. Takes as long for each wrong one. White space around it is not
-    /// part of it.
+    /// Returns `true` if `secret`, as typed, is this token. Ignores surrounding white space. Takes
+    /// the same time for each wrong secret.
     pub fn is_known_as(&self, secret: &[u8]) -> bool {
         let typed = Self::new(secret.trim_ascii());
         typed.is_ok_and(|typed| self.verify(Purpose::Login, &[], &typed.sign(Purpose::Login, &[])))

@@ -1,4 +1,4 @@
-//! A transport that copies all bytes through buffers of its own, as one that encrypts would.
+//! A transport that copies all bytes through buffers, as an encrypting transport would. For tests.
 
 use std::io;
 use std::ops::Range;
@@ -8,7 +8,7 @@ use hoplite_shm::Buffer;
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufStream};
 use tokio::net::TcpStream;
 
-/// How much is copied out of the arena, or into it, at a time: as much as a record of TLS has.
+/// Bytes per copy to or from the arena, as in a TLS record.
 const RECORD_BYTES: usize = 16 << 10;
 
 /// A socket behind buffers.

@@ -1,8 +1,9 @@
 //! The transports of connections between two stores.
 //!
-//! The data plane sees no more of a socket than this. A transport reads into plain memory and into the arena, writes a
-//! header together with bytes of the arena, and tells how much the peer has acknowledged. [`Plain`](Transport::Plain) copies
-//! nothing. Encryption needs buffers of its own, so TLS copies through them.
+//! The data plane uses sockets only through this module. A transport reads into plain memory and
+//! into the arena. It writes a header together with bytes of the arena, and reports the
+//! acknowledged bytes. [`Plain`](Transport::Plain) copies nothing. TLS copies through buffers,
+//! because encryption needs them.
 
 #[cfg(feature = "buffered")]
 mod buffered;
@@ -26,14 +27,14 @@ use self::plain::PlainStream;
 use self::tls::TlsStream;
 use crate::Tls;
 
-/// Time that sent bytes may stay without an acknowledgement. The limit of the system is about a quarter of an hour. For that
-/// time, a sender of keepalives would wait for a peer that has vanished.
+/// Longest time without an acknowledgement of sent bytes. The system's own limit, about 15 minutes,
+/// would make senders of keepalives wait as long for a vanished peer.
 const UNACKNOWLEDGED_TIMEOUT_MS: u32 = 30_000;
 
 /// The kind of the transport.
 #[derive(Debug, Clone, Default)]
 pub enum TransportKind {
-    /// TCP, with the bytes of objects going straight from one arena to the other.
+    /// TCP, directly from arena to arena.
     #[default]
     Plain,
     /// TLS over TCP.
@@ -43,7 +44,7 @@ pub enum TransportKind {
     Buffered,
 }
 
-/// A stream of bytes to a peer and back.
+/// A bidirectional stream of bytes.
 #[derive(Debug)]
 pub enum Transport {
     /// A socket.
@@ -56,7 +57,7 @@ pub enum Transport {
 }
 
 impl Transport {
-    /// Returns the transport over a connection that this side has made.
+    /// Returns the transport over a connection that this side opened.
     pub async fn connect(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -67,7 +68,7 @@ impl Transport {
         })
     }
 
-    /// Returns the transport over a connection that a peer has made.
+    /// Returns the transport over an accepted connection.
     pub async fn accept(kind: &TransportKind, stream: TcpStream) -> io::Result<Self> {
         prepare(&stream)?;
         Ok(match kind {
@@ -78,7 +79,7 @@ impl Transport {
         })
     }
 
-    /// Moves the transport to another runtime. A transport with buffers stays where it is.
+    /// Moves the transport to another runtime. A transport with buffers stays on its runtime.
     pub fn on(self, runtime: &Handle) -> io::Result<Self> {
         match self {
             Self::Plain(stream) => Ok(Self::Plain(stream.on(runtime)?)),
@@ -86,10 +87,11 @@ impl Transport {
         }
     }
 
-    /// Reads at least one byte into `into`, which is not empty. Returns the number of bytes, zero if the peer has closed.
+    /// Reads at least one byte into `into`, which must not be empty. Returns the number of bytes;
+    /// zero if the peer has closed.
     ///
     /// # Cancel safety
-    /// Cancel safe: nothing is read if the future is dropped before it is done.
+    /// Cancel safe: a dropped future has read nothing.
     pub async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read(into).await,
@@ -99,7 +101,7 @@ impl Transport {
         }
     }
 
-    /// Reads into `range` of `buffer`, as [`read`](Self::read) does.
+    /// Acts as [`read`](Self::read), into `range` of `buffer`.
     pub async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.read_into(buffer, range).await,
@@ -119,7 +121,8 @@ impl Transport {
         }
     }
 
-    /// Writes some of `head` and then of `range` of `buffer`. Returns the number of bytes, those of `head` included.
+    /// Writes some of `head`, and then of `range` of `buffer`. Returns the number of bytes, with
+    /// those of `head`.
     pub async fn write_from(&mut self, head: &[u8], buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         match self {
             Self::Plain(stream) => stream.write_from(head, buffer, range).await,
@@ -129,7 +132,7 @@ impl Transport {
         }
     }
 
-    /// Sends the bytes that are still in buffers.
+    /// Sends the buffered bytes.
     pub async fn flush(&mut self) -> io::Result<()> {
         match self {
             Self::Plain(_) => Ok(()),
@@ -139,7 +142,7 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the peer has closed or sent bytes, without waiting. The bytes may be lost.
+    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard the bytes.
     pub fn is_readable(&mut self) -> bool {
         match self {
             Self::Plain(stream) => stream.is_readable(),
@@ -149,17 +152,18 @@ impl Transport {
         }
     }
 
-    /// Returns `true` if the transport itself finds bytes that were changed on the way, so that they need no checksum.
+    /// Returns `true` if the transport itself detects changed bytes, so that checksums are
+    /// unnecessary.
     pub const fn finds_damage(&self) -> bool {
         matches!(self, Self::Tls(_))
     }
 
-    /// Returns the progress of acknowledgements of the peer; `None` before the first one.
+    /// Returns the peer's progress of acknowledgements; `None` before the first one.
     pub fn delivery(&self) -> Option<Delivery> {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
-    /// Returns the address of this store and that of the peer.
+    /// Returns the addresses of this store and of the peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
     }
@@ -175,7 +179,7 @@ impl Transport {
 }
 
 fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // Frames are whole when they are written; waiting for more to send would only delay them.
+    // Frames are written as a whole, so waiting for more bytes would only delay them.
     stream.set_nodelay(true)?;
     set_tcp_user_timeout(stream, UNACKNOWLEDGED_TIMEOUT_MS)?;
     Ok(())

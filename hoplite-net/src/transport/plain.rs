@@ -1,7 +1,7 @@
-//! A TCP socket whose reader sleeps until there is enough to read.
+//! A TCP socket whose reader sleeps until enough bytes have arrived.
 //!
-//! On a link that is slower than this machine, bytes come a packet at a time. Who waits for the rest of a block has nothing to do
-//! before all of it is there, so the kernel wakes it only once many bytes have come: [`MAX_LOW_WATER_BYTES`], or what is missing.
+//! On a slow link, bytes arrive one packet at a time. The reader needs the whole block, so the
+//! kernel wakes it only after [`MAX_LOW_WATER_BYTES`] or the rest of the block.
 
 use std::io;
 use std::ops::Range;
@@ -16,21 +16,21 @@ use tokio::runtime::Handle;
 use tokio::task::coop::consume_budget;
 use tokio::time::timeout;
 
-/// A quarter of the receive buffer that Linux begins with (`net.ipv4.tcp_rmem`), so that the sender's window never closes before
-/// the reader wakes.
+/// A quarter of the initial receive buffer of Linux (`net.ipv4.tcp_rmem`), so that the sender's
+/// window never closes before the reader wakes.
 const MAX_LOW_WATER_BYTES: usize = 32 << 10;
 
-/// From here on it is worth a system call to be woken once instead of packet by packet.
+/// Smallest wait for which one system call is cheaper than a wake-up per packet.
 const MIN_LOW_WATER_BYTES: usize = 4 << 10;
 
-/// The time that the reader sleeps over bytes that have come, of a sender that is too slow to fill the low water mark.
+/// Longest sleep with unread bytes, if a slow sender does not reach the low water mark.
 const LOW_WATER_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// A TCP connection, with the bytes of objects going straight from one arena to the other.
+/// A TCP connection that moves bytes of objects directly from arena to arena.
 #[derive(Debug)]
 pub struct PlainStream {
     socket: TcpStream,
-    /// The number of bytes that the kernel wakes the reader for.
+    /// The low water mark: the number of bytes at which the kernel wakes the reader.
     low_water_bytes: usize,
 }
 
@@ -39,7 +39,7 @@ impl PlainStream {
         Self { socket, low_water_bytes: 1 }
     }
 
-    /// The same, watched by another runtime.
+    /// Moves the stream to another runtime.
     pub(super) fn on(self, runtime: &Handle) -> io::Result<Self> {
         let socket = self.socket.into_std()?;
         let _there = runtime.enter();
@@ -56,7 +56,7 @@ impl PlainStream {
     }
 
     pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
-        // No longer than a block.
+        // At most the length of a block.
         let wanted_bytes = (range.end - range.start) as usize;
         let receive = |socket: &TcpStream| {
             socket.try_io(Interest::READABLE, || buffer.receive(socket.as_fd(), range.clone()))
@@ -82,7 +82,7 @@ impl PlainStream {
 
     /// Returns `true` if the peer has closed, or sent something.
     pub(super) fn is_readable(&self) -> bool {
-        // Not by what tokio knows: bytes below the low water mark wake nobody.
+        // Peeks at the socket, because tokio does not see bytes below the low water mark.
         let peeked = recv(&self.socket, &mut [0; 1][..], RecvFlags::PEEK | RecvFlags::DONTWAIT);
         !matches!(peeked, Err(error) if io::Error::from(error).kind() == io::ErrorKind::WouldBlock)
     }
@@ -92,7 +92,7 @@ impl PlainStream {
         wanted_bytes: usize,
         mut read: impl FnMut(&TcpStream) -> io::Result<usize>,
     ) -> io::Result<usize> {
-        // Neither direction may keep a thread of the runtime for itself when the socket never runs dry.
+        // Yields even if the socket always has bytes.
         consume_budget().await;
         loop {
             match read(&self.socket) {
@@ -102,13 +102,13 @@ impl PlainStream {
         }
     }
 
-    /// Waits until there is something to read: `wanted_bytes`, many bytes, or what has come for some time.
+    /// Waits until `wanted_bytes`, the low water mark, or the bytes of the time limit have arrived.
     async fn readable(&mut self, wanted_bytes: usize) -> io::Result<()> {
         let low_water_bytes = match wanted_bytes {
             ..MIN_LOW_WATER_BYTES => 1,
             _ => wanted_bytes.min(MAX_LOW_WATER_BYTES),
         };
-        // Where the kernel does not know of it, the reader wakes for less.
+        // Without kernel support, the reader wakes for fewer bytes.
         if self.wake_from(low_water_bytes).is_ok() && low_water_bytes > 1 {
             if let Ok(readable) = timeout(LOW_WATER_TIMEOUT, self.socket.readable()).await {
                 return readable;
@@ -162,7 +162,7 @@ mod tests {
     async fn a_slow_sender_is_heard() {
         let (mut stream, mut peer) = pair().await;
         let mut into = vec![0; MAX_LOW_WATER_BYTES];
-        // Begins to sleep before the byte comes, which alone wakes nobody.
+        // The reader sleeps before the byte arrives; one byte does not wake it.
         let began = Instant::now();
         let (read, ()) = tokio::join!(stream.read(&mut into), async { peer.write_all(&[7]).unwrap() });
         assert_eq!((read.unwrap(), into[0]), (1, 7));

@@ -1,8 +1,8 @@
 //! TLS between two stores.
 //!
-//! rustls performs the cryptography. The buffers are here, so that a system call moves many records
-//! at once. The buffers are small until the peer has shown a certificate of the authority. Bytes of
-//! objects are copied three times in either direction, within the caches: between the arena and
+//! rustls performs the cryptography. This module owns the buffers, so that one system call moves
+//! many records. The buffers stay small until the peer has shown a certificate of the authority. In
+//! each direction, bytes of objects are copied three times inside the caches: between arena and
 //! plain text, between plain text and records, and between records and the socket.
 
 use std::fmt;
@@ -20,33 +20,33 @@ use crate::{Protocol, Tls, close_refused, tls_explanation};
 
 /// Longest plain text of a record (RFC 8446, section 5.1).
 const RECORD_BYTES: usize = 16 << 10;
-/// Longest record: its header, the plain text, and what a cipher may add (section 5.2).
+/// Longest record: header, plain text, and the overhead of the cipher (section 5.2).
 const MAX_RECORD_BYTES: usize = 5 + RECORD_BYTES + 256;
-/// The first buffer for a peer that has not shown its certificate yet: its first message fits.
+/// Initial buffer for an unauthenticated peer, large enough for its first message.
 const FIRST_BYTES: usize = 2 << 10;
-/// The longest that this buffer becomes. The longest message of a handshake is a certificate, with
-/// those between it and the authority: a few kilobytes.
+/// Largest buffer during the handshake. Its longest message has a few kilobytes: the certificate
+/// with its intermediates.
 const MAX_HANDSHAKE_BYTES: usize = 2 * MAX_RECORD_BYTES;
-/// How many records are taken from the socket at once. Each connection has so much memory for each direction.
+/// Most records per read from the socket. Each connection has memory for them in each direction.
 const INCOMING_RECORDS: usize = 8;
-/// How many records are handed to the socket at once.
+/// Most records per write to the socket.
 const OUTGOING_RECORDS: usize = 8;
 
-/// A connection that is encrypted.
+/// An encrypted connection.
 pub struct TlsStream {
     stream: TcpStream,
     session: TlsConnection,
     incoming: Vec<u8>,
-    /// Which of `incoming` has arrived and is not decrypted.
+    /// The range of `incoming` that is not decrypted yet.
     unread: Range<usize>,
-    /// Decrypted bytes that did not fit where they were read to.
+    /// Decrypted bytes that did not fit into the reader's buffer.
     plain: Vec<u8>,
-    /// The number of bytes of `plain` that were read since.
+    /// The number of bytes of `plain` that were read.
     taken: usize,
     outgoing: Outgoing,
-    /// The peer will send no more.
+    /// `true` if the peer sends no more.
     is_closed: bool,
-    /// The failure of the session, after which rustls must not be called again.
+    /// The failure of the session. rustls must not be called afterwards.
     failed: Option<rustls::Error>,
 }
 
@@ -55,7 +55,7 @@ enum TlsConnection {
     Server(UnbufferedServerConnection),
 }
 
-/// Records that wait to be sent.
+/// Records to be sent.
 struct Outgoing {
     bytes: Vec<u8>,
     unsent: Range<usize>,
@@ -66,18 +66,18 @@ struct Outgoing {
 enum Advance {
     /// Plain text has arrived.
     Arrived,
-    /// There is something to send.
+    /// Bytes are ready to be sent.
     Queued,
-    /// The handshake needs more of the peer.
+    /// The handshake needs more bytes of the peer.
     Blocked,
-    /// The session has processed all input, and the plain text is encrypted.
+    /// The session has processed all input and encrypted the plain text.
     Ready,
-    /// The peer has said that it sends no more.
+    /// The peer has declared that it sends no more.
     Closed,
 }
 
 impl TlsStream {
-    /// Makes the handshake of the side that has connected.
+    /// Performs the handshake of the connecting side.
     pub(super) async fn connect(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
         let name = tls.name_at(&stream.peer_addr()?.ip().to_canonical().to_string());
         let name = name.map_err(io::Error::other)?;
@@ -85,7 +85,7 @@ impl TlsStream {
         Self::new(stream, TlsConnection::Client(session)).shake_hands().await
     }
 
-    /// Makes the handshake of the side that was connected to.
+    /// Performs the handshake of the accepting side.
     pub(super) async fn accept(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
         let session = UnbufferedServerConnection::new(tls.server(Protocol::Data)).map_err(broken)?;
         Self::new(stream, TlsConnection::Server(session)).shake_hands().await
@@ -138,19 +138,17 @@ impl TlsStream {
         Ok(self)
     }
 
-    /// See `Transport::read`.
     pub(super) async fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         self.receive(into.len(), |at, bytes| into[at..at + bytes.len()].copy_from_slice(bytes)).await
     }
 
-    /// See `Transport::read_into`.
     pub(super) async fn read_into(&mut self, buffer: &Buffer, range: Range<u64>) -> io::Result<usize> {
         let length = usize::try_from(range.end - range.start).unwrap_or(usize::MAX);
         self.receive(length, |at, bytes| buffer.write(range.start + at as u64, bytes)).await
     }
 
-    /// Hands at least one byte, and at most `limit`, to `put`, with their position. Returns the number of bytes, zero if the
-    /// peer has closed.
+    /// Passes between one and `limit` bytes to `put`, with their position. Returns the number of
+    /// bytes; zero if the peer has closed.
     async fn receive(&mut self, limit: usize, mut put: impl FnMut(usize, &[u8])) -> io::Result<usize> {
         consume_budget().await;
         loop {
@@ -158,13 +156,13 @@ impl TlsStream {
             if received > 0 || self.is_closed {
                 return Ok(received);
             }
-            // The answer to a change of keys, for example. What the socket does not take now goes with the next write.
+            // For example, the answer to a key update. The next write sends the rest.
             self.outgoing.send(&self.stream)?;
             self.fill().await?;
         }
     }
 
-    /// Does the same as `receive`, without waiting.
+    /// Acts as `receive`, without waiting.
     fn take(&mut self, limit: usize, put: &mut impl FnMut(usize, &[u8])) -> io::Result<usize> {
         let mut received = limit.min(self.plain.len() - self.taken);
         put(0, &self.plain[self.taken..self.taken + received]);
@@ -189,7 +187,7 @@ impl TlsStream {
                     self.is_closed = true;
                     break;
                 }
-                // What was decrypted before is good; the next call answers the error.
+                // The bytes decrypted so far are valid; the next call returns the error.
                 Err(_) if received > 0 => break,
                 Err(error) => return Err(error),
             }
@@ -198,7 +196,6 @@ impl TlsStream {
         Ok(received)
     }
 
-    /// See `Transport::write`.
     pub(super) async fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         consume_budget().await;
         self.flush().await?;
@@ -210,7 +207,6 @@ impl TlsStream {
         Ok(bytes.len())
     }
 
-    /// See `Transport::write_from`.
     pub(super) async fn write_from(
         &mut self,
         head: &[u8],
@@ -219,7 +215,8 @@ impl TlsStream {
     ) -> io::Result<usize> {
         consume_budget().await;
         self.flush().await?;
-        // A record of its own, so that the bytes of the object are decrypted to where they belong.
+        // The header gets its own record, so that the object's bytes are decrypted directly to
+        // their place.
         if !head.is_empty() {
             self.seal(head)?;
         }
@@ -241,7 +238,7 @@ impl TlsStream {
         Ok(sealed)
     }
 
-    /// Encrypts `plain`, which is not empty and fits into a record.
+    /// Encrypts `plain`, which must not be empty and must fit into a record.
     fn seal(&mut self, plain: &[u8]) -> io::Result<()> {
         loop {
             let mut arrived = std::mem::take(&mut self.plain);
@@ -249,7 +246,7 @@ impl TlsStream {
             self.plain = arrived;
             match stepped? {
                 Advance::Arrived | Advance::Queued => {}
-                // The peer sends no more, and may still listen.
+                // The peer sends no more, but may still receive.
                 Advance::Closed => self.is_closed = true,
                 Advance::Ready => return Ok(()),
                 Advance::Blocked => return Err(io::ErrorKind::BrokenPipe.into()),
@@ -265,7 +262,7 @@ impl TlsStream {
         Ok(())
     }
 
-    /// Returns `true` if the peer has closed or sent bytes, without waiting. The bytes may be lost.
+    /// Returns `true` if the peer has closed or sent bytes. Never waits, and may discard the bytes.
     pub(super) fn is_readable(&mut self) -> bool {
         self.taken < self.plain.len()
             || !self.unread.is_empty()
@@ -273,17 +270,16 @@ impl TlsStream {
             || !matches!(self.stream.try_read(&mut [0]), Err(e) if e.kind() == io::ErrorKind::WouldBlock)
     }
 
-    /// The socket below.
     pub(super) const fn socket(&self) -> &TcpStream {
         &self.stream
     }
 
-    /// Waits for more of the peer.
+    /// Waits for more bytes of the peer.
     async fn fill(&mut self) -> io::Result<()> {
         self.incoming.copy_within(self.unread.clone(), 0);
         self.unread = 0..self.unread.len();
         if self.unread.len() == self.incoming.len() {
-            // After the handshake the buffer is longer than this, and than any record.
+            // After the handshake the buffer exceeds this limit, and the length of any record.
             if self.incoming.len() >= MAX_HANDSHAKE_BYTES {
                 let what = "a record, or a message of the handshake, is too long";
                 return Err(broken(rustls::Error::General(what.to_owned())));
@@ -306,7 +302,7 @@ impl TlsStream {
         }
     }
 
-    /// Lets the session process the next record that has arrived, or else encrypt `plain`.
+    /// Lets the session process the next received record, or else encrypt `plain`.
     fn step(&mut self, plain: &[u8], arrived: impl FnMut(&[u8])) -> io::Result<Advance> {
         let stepped = match &self.failed {
             Some(error) => Err(error.clone()),
@@ -318,11 +314,11 @@ impl TlsStream {
         })
     }
 
-    /// Sends the alert that rustls has for the peer after a failure, behind the messages without
-    /// which the peer cannot decrypt it. Then waits a moment until the peer closes: if this side
-    /// closed first while the peer still sends, the system would discard the alert.
+    /// Sends the alert of rustls after a failure, preceded by the messages that the peer needs to
+    /// decrypt it. Then waits a moment for the peer to close, because the system would discard the
+    /// alert if this side closed first.
     async fn say_why(&mut self) {
-        // No further: rustls would judge again what it has refused.
+        // Stops here, because rustls would process the refused bytes again.
         while self.has_to_say() && self.step_unchecked(&[], |_| {}) == Ok(Advance::Queued) {}
         if self.outgoing.unsent.is_empty() {
             return;
@@ -332,7 +328,7 @@ impl TlsStream {
         }
     }
 
-    /// Returns `true` if rustls has messages for the peer that are not encoded yet.
+    /// Returns `true` if rustls has messages for the peer.
     fn has_to_say(&self) -> bool {
         match &self.session {
             TlsConnection::Client(session) => session.wants_write(),
@@ -362,7 +358,7 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// Performs the step that a session asks for. Returns the number of bytes of its input that it has consumed, too.
+/// Performs the step that the session requests. Returns the number of consumed input bytes too.
 fn step<Data>(
     status: UnbufferedStatus<'_, '_, Data>,
     outgoing: &mut Outgoing,
@@ -387,7 +383,7 @@ fn step<Data>(
             })?;
             Advance::Queued
         }
-        // What is queued is sent before anything is waited for.
+        // Sends the queued records before waiting.
         ConnectionState::TransmitTlsData(message) => {
             message.done();
             Advance::Queued
@@ -403,7 +399,7 @@ fn step<Data>(
             Advance::Ready
         }
         ConnectionState::PeerClosed | ConnectionState::Closed => Advance::Closed,
-        // Early data, which is not allowed by the configuration, or what later versions of rustls may add.
+        // Early data, which the configuration forbids, or states of later versions of rustls.
         _ => return Err(rustls::Error::General("an unknown state of a connection".to_owned())),
     };
     Ok((discard, step))
@@ -411,14 +407,14 @@ fn step<Data>(
 
 /// The outcome of an attempt to queue bytes.
 enum Put {
-    /// So many bytes are queued.
+    /// The number of queued bytes.
     Whole(usize),
-    /// The bytes need so much room.
+    /// The room that the bytes need.
     Needs(usize),
 }
 
 impl Outgoing {
-    /// Returns `true` if a record surely fits.
+    /// Returns `true` if any record fits.
     fn has_room(&self) -> bool {
         self.bytes.len() - self.unsent.end >= MAX_RECORD_BYTES
     }
@@ -438,7 +434,7 @@ impl Outgoing {
         }
     }
 
-    /// Sends as much as the socket takes. Returns `true` if that was all.
+    /// Sends as much as the socket takes. Returns `true` if all was sent.
     fn send(&mut self, stream: &TcpStream) -> io::Result<bool> {
         while !self.unsent.is_empty() {
             match stream.try_write(&self.bytes[self.unsent.clone()]) {
@@ -460,7 +456,7 @@ fn broken(error: rustls::Error) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, TlsFailure(error))
 }
 
-/// The failure of a connection of TLS, explained where the text of rustls needs it.
+/// A failed TLS connection, with an explanation where the text of rustls is unclear.
 #[derive(Debug)]
 struct TlsFailure(rustls::Error);
 
