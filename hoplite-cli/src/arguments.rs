@@ -1,4 +1,4 @@
-//! What the commands share: how to reach a store, and how ids, sizes and durations are written.
+//! Arguments that the commands share: the store, and parsers of ids, sizes and durations.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use hoplite_daemon::{NotASize, Size};
 
 use crate::progress;
 
-/// Which store, and how long to wait for it.
+/// The store, and the time limit for waiting.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct StoreArguments {
     /// The store's Unix socket [default: $XDG_RUNTIME_DIR/hoplite/store.sock, or /tmp/hoplite-UID/store.sock]
     #[arg(long, global = true, env = "HOPLITE_SOCKET", value_name = "PATH", help_heading = "Store options")]
     socket: Option<PathBuf>,
-    /// How long to wait for objects to appear or to proceed, or for room: 500ms, 10s, 2min, never; 0 takes what is there now
-    /// [env: HOPLITE_TIMEOUT] [default: 5min]
+    /// Longest wait for objects or for room: 500ms, 10s, 2min, never; 0 uses only what is available
+    /// now [env: HOPLITE_TIMEOUT] [default: 5min]
     #[arg(
         long,
         global = true,
@@ -39,7 +39,7 @@ impl StoreArguments {
         Client::connect_with(self.connect_options()).await
     }
 
-    /// Connects to the store, for a command that shows a lost connection and connects again itself.
+    /// Connects to the store, for a command that reports a lost connection and reconnects itself.
     pub(crate) async fn connect_to_watch(&self) -> hoplite_client::Result<Client> {
         let after_loss = AfterLoss::Fail;
         Client::connect_with(ConnectOptions { after_loss, ..self.connect_options() }).await
@@ -55,20 +55,21 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
-    /// Returns the time to wait for objects: the flag, or else the default of all clients. Connecting fails if that is wrong.
+    /// Returns the time limit: the flag, or else the common default. Connecting fails if the
+    /// default is invalid.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time that a call may take that waits for no object to appear: with a timeout of zero, the daemons still get the
-    /// time that they need to answer.
+    /// Returns the time limit of a call that waits for no object. With a timeout of zero, the
+    /// daemons still get time to answer.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
     }
 
-    /// What `error` of an operation on `ids` is to the user: a timeout names the objects, the time that was given, and the thing
-    /// that was missing.
+    /// Converts `error` of an operation on `ids` for the user. A timeout names the objects, the
+    /// time limit and the cause.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
         let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error else {
             return error.into();
@@ -82,14 +83,14 @@ impl StoreArguments {
     }
 }
 
-/// The time that the user has given is over.
+/// The user's time limit has passed.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation} of {objects} timed out after {}{missing}", humantime::format_duration(*timeout))]
 struct TimedOut {
     operation: Operation,
     objects: String,
     timeout: Duration,
-    /// The thing that was missing, after a colon; empty if nobody knows.
+    /// The missing thing, after a colon; empty if unknown.
     missing: String,
 }
 
@@ -98,7 +99,7 @@ fn print_notice(notice: &Notice) {
     progress::note(&format!("hoplite: {}", escape(&notice.to_string())));
 }
 
-/// Parses an object id: the bytes of the argument as they are.
+/// Parses an object id: the bytes of the argument, unchanged.
 pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
     OsStringValueParser::new().try_map(|text| ObjectId::new(text.as_encoded_bytes()))
 }
@@ -116,13 +117,14 @@ pub(crate) fn parse_size(text: &str) -> Result<u64, NotASize> {
     text.parse().map(|Size(size_bytes)| size_bytes)
 }
 
-/// Parses an extent list such as `1024,768`; nothing between commas is not a number.
+/// Parses a shape such as `1024,768`.
 pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     let extents = text.split(',').map(|extent| extent.trim().parse());
     Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
 }
 
-/// The extents of an array. A type of its own, since a list of values means a repeated argument to clap.
+/// The extents of an array. A separate type, because clap treats a list of values as a repeated
+/// argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

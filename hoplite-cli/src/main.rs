@@ -1,12 +1,12 @@
 //! `hoplite`, the command line.
 //!
-//! * [`arguments`]: what the commands share: how to reach a store, and how ids, sizes and durations are written.
-//! * [`verbs`]: one module per command; [`bench`](mod@bench), [`demo`] and [`top`] have more than one each.
-//! * [`topology`]: what links cost and in which order ranks are cheap; needs no store.
+//! * [`arguments`]: arguments that the commands share.
+//! * [`verbs`]: one module per command; [`bench`](mod@bench), [`demo`] and [`top`] have several.
+//! * [`topology`]: costs of links and orders of ranks; needs no store.
 //! * [`cluster`]: a cluster of daemons on this machine, for `up`, `demo` and `bench`.
-//! * [`output`] and [`progress`]: what people and programs see.
+//! * [`output`] and [`progress`]: output for people and programs.
 //!
-//! Exit codes: 0 done; 1 failed, and one line on stderr says why; 2 the command line makes no sense.
+//! Exit codes: 0 success; 1 failure, with one line on stderr; 2 an invalid command line.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -46,7 +46,7 @@ const EXAMPLES: &str = "Examples:
 
 Exit codes: 0 done, 1 failed (one line on stderr says why), 2 wrong usage.";
 
-/// The exit code for a command line that makes no sense; clap's own.
+/// The exit code for an invalid command line, as in clap.
 const USAGE: u8 = 2;
 
 /// A distributed shared-memory object store with collective communication.
@@ -65,11 +65,11 @@ enum Command {
     Put(put::Arguments),
     /// Write an object to a file or to standard output, while it arrives
     Get(get::Arguments),
-    /// Combine arrays, element by element, into a new object, in the network of the stores
+    /// Combine arrays element by element into a new object; the stores share the work
     Reduce(reduce::Arguments),
     /// Combine the arrays of all participants, and give each of them the result
     Allreduce(allreduce::Arguments),
-    /// Wait until all participants are there
+    /// Wait until all participants have arrived
     Barrier(barrier::Arguments),
     /// Remove every copy of objects
     Delete(delete::Arguments),
@@ -77,31 +77,32 @@ enum Command {
     Wait(wait::Arguments),
     /// List the objects of the cluster
     Ls(ls::Arguments),
-    /// Show where an object is, and who was told to fetch it from whom, and why
+    /// Show where an object is, and which nodes fetched it from which, and why
     Stat(stat::Arguments),
-    /// Show the state of the store, and of the directory as it sees it
+    /// Show the state of the store and its view of the directory
     Status(status::Arguments),
-    /// Show the nodes, their memory and rates, and the objects in a terminal, refreshed
+    /// Show nodes, memory, rates and objects in the terminal, refreshed
     Top(top::Arguments),
     /// Start a store in the background
     Start(start::Arguments),
     /// End a store that `start` has started
     Stop(stop::Arguments),
-    /// Look for what would keep Hoplite from working on this machine
+    /// Look for problems of this machine that affect Hoplite
     Doctor(doctor::Arguments),
     /// Run a cluster on this machine until Ctrl-C, for development
     Up(up::Arguments),
-    /// Make the certificates with which daemons trust each other
+    /// Create the certificates with which daemons trust each other
     Certs(certs::Arguments),
-    /// Share a real file among the nodes of a cluster on this machine, add up arrays there, and show how it went
+    /// Share a real file among the nodes of a cluster on this machine, and sum arrays there
     Demo(demo::Arguments),
-    /// Measure, beside what the machine itself can do
+    /// Measure, and compare with the speed of the machine itself
     Bench(bench::Arguments),
-    /// Print the completions of a shell, to be read by that shell
+    /// Print shell completions
     Completion(completion::Arguments),
-    /// Write the manual pages of all commands into a directory
+    /// Write the manual pages of all commands to a directory
     Man(man::Arguments),
-    /// Measure the links between nodes, and order ranks by what they cost; decompose, map and simulate collectives
+    /// Measure links between nodes, and order ranks by cost; decompose, map and simulate
+    /// collectives
     Topology(topology::Arguments),
 }
 
@@ -116,7 +117,7 @@ fn main() -> ExitCode {
         Err(error) => return failed(error.into()),
     };
     let outcome = runtime.block_on(run(arguments));
-    // Not a drop, which would wait for reads that nobody can end, such as one of a terminal.
+    // A drop would wait for reads that cannot be interrupted, such as those of a terminal.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
@@ -152,7 +153,7 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
     }
 }
 
-/// Returns `true` if the reader of the output has closed it, as in `hoplite get x | head`.
+/// Returns `true` if the reader of the output has closed it (`hoplite get x | head`).
 fn is_closed_output(error: &anyhow::Error) -> bool {
     error
         .chain()
@@ -168,14 +169,14 @@ fn failed(error: anyhow::Error) -> ExitCode {
         }
         Err(error) => error,
     };
-    // Colours as the terminal and NO_COLOR allow.
+    // Coloured if the terminal and NO_COLOR permit.
     let name = Style::new().for_stderr().red().bold().apply_to("hoplite:");
     let _ = writeln!(io::stderr(), "{name} {}", one_line(&error));
     ExitCode::FAILURE
 }
 
-/// The error and its causes in one line, without what would disturb the terminal. Some errors tell their cause themselves; it is
-/// not told twice.
+/// The error and its causes in one line, without control characters. Skips a cause that the error's
+/// text already contains.
 fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {

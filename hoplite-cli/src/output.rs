@@ -1,4 +1,4 @@
-//! What the commands print: sizes for people, tables, JSON.
+//! Output of the commands: sizes for people, tables, JSON.
 
 use std::io::{self, Write};
 
@@ -6,7 +6,7 @@ use console::{Color, Style};
 use hoplite_client::{Dtype, Metadata, ObjectId};
 use serde::Serialize;
 
-/// Bytes with a unit, three digits or so: `17 B`, `1.5 MiB`.
+/// Formats bytes with a unit and about three digits: `17 B`, `1.5 MiB`.
 pub(crate) fn size(bytes: u64) -> String {
     const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
     if bytes < 1024 {
@@ -14,7 +14,7 @@ pub(crate) fn size(bytes: u64) -> String {
     }
     let mut value = bytes as f64 / 1024.0;
     let mut unit = 0;
-    // What would print as 1024.0 is one of the next unit.
+    // A value that would print as 1024.0 gets the next unit.
     while value >= 1023.95 && unit + 1 < UNITS.len() {
         value /= 1024.0;
         unit += 1;
@@ -22,7 +22,7 @@ pub(crate) fn size(bytes: u64) -> String {
     format!("{value:.1} {}", UNITS[unit])
 }
 
-/// Element type and shape, as in `f32[2,3]`; `-` for plain bytes.
+/// Formats element type and shape, as in `f32[2,3]`; `-` for plain bytes.
 pub(crate) fn array_type(metadata: &Metadata) -> String {
     match (&metadata.shape, metadata.dtype) {
         (None, Dtype::Opaque) => "-".to_owned(),
@@ -34,12 +34,12 @@ pub(crate) fn array_type(metadata: &Metadata) -> String {
     }
 }
 
-/// The bytes of an id in hexadecimal digits: exact, even if they are not readable.
+/// The bytes of an id in hexadecimal digits, which represent every id exactly.
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// An object id in JSON: as people read it, and exactly.
+/// An object id in JSON: its readable form and its exact bytes.
 #[derive(Debug, Serialize)]
 pub(crate) struct Id {
     id: String,
@@ -52,22 +52,22 @@ impl Id {
     }
 }
 
-/// One JSON document, indented.
+/// Prints one indented JSON document.
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
     writeln!(out)?;
     out.flush()
 }
 
-/// No cell is padded to more characters than this: one long id would push all other rows over the edge of the terminal.
+/// Widest padding of a cell, so that one long id does not widen all rows.
 const MAX_PADDED: usize = 40;
 
-/// Returns the style of text of this colour on standard output; plain unless that is a terminal that shows colours.
+/// Returns the style for this colour; plain unless standard output is a terminal with colours.
 pub(crate) fn coloured(colour: Color) -> Style {
     Style::new().for_stdout().fg(colour)
 }
 
-/// Rows whose columns line up, but for very long cells. Printed in portions, it keeps the widths of those before.
+/// Aligned rows. Very long cells break the alignment. Rows printed later keep the column widths.
 #[derive(Debug)]
 pub(crate) struct Table<const COLUMNS: usize> {
     titles: [&'static str; COLUMNS],
@@ -79,7 +79,7 @@ pub(crate) struct Table<const COLUMNS: usize> {
     title_printed: bool,
 }
 
-/// Where a column's text stands.
+/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alignment {
     Left,
@@ -111,7 +111,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         self.rows.push(row);
     }
 
-    /// Prints the rows that were added since the last time, and the titles the first time.
+    /// Prints the rows added since the last call. The first call prints the titles too.
     pub(crate) fn print(&mut self, out: &mut impl Write) -> io::Result<()> {
         if !self.title_printed {
             self.title_printed = true;
@@ -131,7 +131,7 @@ impl<const COLUMNS: usize> Table<COLUMNS> {
         style: fn(usize, &str) -> Style,
     ) -> io::Result<()> {
         let mut line = String::new();
-        // The spaces before the next cell that is not empty: none at the end of the line.
+        // The spaces before the next cell with text; none at the end of a line.
         let mut gap = 0;
         for (column, cell) in cells.iter().enumerate() {
             let padding = self.widths[column].saturating_sub(cell.chars().count());

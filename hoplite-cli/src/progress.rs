@@ -1,4 +1,4 @@
-//! Progress bars, on standard error, for people.
+//! Progress bars on standard error.
 
 use std::io::{self, Write};
 use std::sync::LazyLock;
@@ -6,24 +6,24 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
-/// What is smaller is done before anybody can look.
+/// Smallest transfer with a bar. Smaller ones end too soon to see.
 const SHOWN_FROM_BYTES: u64 = 32 << 20;
 
-/// Time between two frames of a line that only says that time passes.
+/// Time between two frames of a spinner.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The bars that are on the terminal now.
+/// The bars on the terminal.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// Prints a line on standard error, above the bars.
 pub(crate) fn note(line: &str) {
     BARS.suspend(|| {
-        // Without standard error, nobody can be told.
+        // Fails if standard error is closed; the note is lost then.
         let _ = writeln!(io::stderr(), "{line}");
     });
 }
 
-/// A line that says how long an operation has taken, until it is dropped. Shown on terminals only.
+/// A line with the elapsed time of an operation, until it is dropped. Only on terminals.
 #[derive(Debug)]
 pub(crate) struct Waiting(ProgressBar);
 
@@ -43,7 +43,8 @@ pub(crate) fn of_wait(label: &str) -> Waiting {
     Waiting(bar)
 }
 
-/// The bar of a transfer of `size_bytes`. Not shown if that is little, or if standard error is not a terminal.
+/// The bar of a transfer of `size_bytes`. Hidden if the transfer is small or standard error is not
+/// a terminal.
 pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     if size_bytes < SHOWN_FROM_BYTES {
         return ProgressBar::hidden();
@@ -51,7 +52,7 @@ pub(crate) fn of_transfer(label: &str, size_bytes: u64) -> ProgressBar {
     styled(BARS.add(ProgressBar::new(size_bytes)), label)
 }
 
-/// The bar of something that is done in steps, whose number is not known yet.
+/// The bar of an operation whose number of steps is not known yet.
 pub(crate) fn of_steps(label: &str) -> ProgressBar {
     let bar = ProgressBar::new(0);
     let style = ProgressStyle::with_template("{prefix:<8} {wide_bar} {percent:>3}% {eta:>4}");
@@ -60,7 +61,7 @@ pub(crate) fn of_steps(label: &str) -> ProgressBar {
     bar
 }
 
-/// A bar below those that `bars` shows already.
+/// Adds a bar below the bars in `bars`.
 pub(crate) fn among(bars: &MultiProgress, label: &str, size_bytes: u64) -> ProgressBar {
     styled(bars.add(ProgressBar::new(size_bytes)), label)
 }

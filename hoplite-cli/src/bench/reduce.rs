@@ -1,4 +1,4 @@
-//! `hoplite bench reduce`: an array on each of several nodes becomes one, on one of them or on all.
+//! `hoplite bench reduce`: reduces one array of each node, for one node or for all.
 
 mod arrays;
 mod round;

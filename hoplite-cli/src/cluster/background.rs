@@ -128,7 +128,7 @@ impl Running {
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }
 
-    /// Asks the store to end. Returns `true` if it ended within `patience`.
+    /// Requests the store to end. Returns `true` if it ended within `patience`.
     pub(crate) fn stop(&self, patience: Duration) -> anyhow::Result<bool> {
         self.signal(Signal::TERM)?;
         Ok(self.ends_within(patience)?)

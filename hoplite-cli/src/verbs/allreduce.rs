@@ -1,4 +1,4 @@
-//! `hoplite allreduce`: everybody gets the reduction of everybody's array.
+//! `hoplite allreduce`: each participant gets the reduction of all arrays.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -31,26 +31,26 @@ its own. On types and arithmetic see hoplite reduce --help; hoplite stat TARGET 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The id of the object to make, the same at all participants
+    /// Id of the object to create, the same for all participants
     #[arg(value_parser = id_parser())]
     target: ObjectId,
-    /// The ids of the objects to reduce, one of each participant
+    /// Ids of the objects to reduce, one of each participant
     #[arg(value_parser = id_parser(), required = true)]
     sources: Vec<ObjectId>,
-    /// Which participant this is, from 0
+    /// Rank of this participant, from 0
     #[arg(long, value_name = "K")]
     rank: usize,
-    /// What to do with two elements
+    /// Operation on two elements
     #[arg(long, value_parser = op_parser(), default_value_t = ReduceOp::Sum)]
     op: ReduceOp,
-    /// Combine them in the order given, so that every run has the same bits
+    /// Combine in the given order, so that every run has the same bits
     #[arg(long)]
     deterministic: bool,
-    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: standard output, if that is no
-    /// terminal or the object is text]
+    /// File to write, replaced when complete; - for standard output [default: standard output, for
+    /// a pipe, a file or text]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Print the id of the target, its size and the file as JSON when the file is complete
+    /// Print the target's id, its size and the file as JSON when the file is complete
     #[arg(long, requires = "output")]
     json: bool,
 }
@@ -65,10 +65,10 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         order: if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any },
         timeout: store.call_timeout(),
     };
-    // Not when all have met: then it would be too late to find that the file cannot be written.
+    // Created before joining, so that an unwritable file is found early.
     let destination = file.map(Destination::create).transpose().with_context(|| cannot_write(file))?;
     let waiting = progress::of_wait("allreduce");
-    // With an ordinary end by a signal, the empty file would stay.
+    // The default action of a signal would leave the empty file.
     let made = unless_interrupted(async {
         let client = store.connect().await?;
         let made = allreduce(&client, store, &target, &sources, rank, options).await;
@@ -99,7 +99,8 @@ async fn allreduce(
     rank: usize,
     options: AllreduceOptions,
 ) -> hoplite_client::Result<Vec<u8>> {
-    // With a timeout of zero the sources must be somewhere already; then they get the time that it takes.
+    // With a timeout of zero the sources must exist already; the reduce itself then has the time
+    // that it needs.
     if store.timeout().is_zero() && available(client, sources).await?.len() < sources.len() {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

@@ -1,4 +1,4 @@
-//! `hoplite barrier`: nobody goes on before everybody is there.
+//! `hoplite barrier`: waits until all participants have arrived.
 
 use std::io;
 use std::slice;
@@ -23,16 +23,16 @@ name, without bytes, at which nobody can meet again: give each round a name of i
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The name of the meeting, the same at all participants
+    /// Name of the barrier, the same for all participants
     #[arg(value_parser = id_parser())]
     name: ObjectId,
-    /// Which participant this is, from 0
+    /// Rank of this participant, from 0
     #[arg(long, value_name = "K")]
     rank: usize,
-    /// How many there are
+    /// Number of participants
     #[arg(long, value_name = "N")]
     participants: usize,
-    /// Print the name and the number of participants as JSON when all have come
+    /// Print the name and the number of participants as JSON when all have arrived
     #[arg(long)]
     json: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let waiting = progress::of_wait("barrier");
     unless_interrupted(async {
         let client = store.connect().await?;
-        // With a timeout of zero, who comes last still gets the time that the daemons need.
+        // With a timeout of zero, the last participant still gets the time that the daemons need.
         let met = client.barrier(&name, participants, rank, store.call_timeout()).await;
         met.map_err(|error| store.explain(error, slice::from_ref(&name)))
     })
@@ -63,7 +63,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Refuses a rank that is none of so many participants.
+/// Refuses a rank that is not below `participants`.
 pub(super) fn check_rank(rank: usize, participants: usize) -> Result<(), clap::Error> {
     if rank < participants {
         return Ok(());

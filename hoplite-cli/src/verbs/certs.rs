@@ -14,11 +14,11 @@ use serde::Serialize;
 use crate::output;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How long an authority is valid: it is not replaced as easily as the certificates.
+/// Validity of an authority, longer than of certificates, because replacing it takes more work.
 const AUTHORITY_DAYS: u32 = 3650;
-/// Clocks of the machines of a cluster may differ by so much.
+/// Largest expected difference between the clocks of a cluster.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
-/// The names under which every daemon is reached on its own machine.
+/// Names of every daemon on its own machine.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 
 const EXAMPLES: &str = "Example, for two machines:
@@ -31,29 +31,30 @@ A machine needs its own certificate, its own key and ca.pem. Whoever has ca-key.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Where the files go; an authority that is there is used, otherwise one is made
+    /// Directory for the files; an existing authority there is used, otherwise one is created
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
-    /// For each certificate the host names and addresses under which its daemon is reached; the first names the files
+    /// For each certificate the host names and addresses of its daemon; the first one names the
+    /// files
     #[arg(value_name = "NAME,...", required = true)]
     daemons: Vec<String>,
-    /// How long the certificates are valid
+    /// Validity of the certificates, in days
     #[arg(long, value_name = "N", default_value_t = 365, value_parser = clap::value_parser!(u32).range(1..=AUTHORITY_DAYS as i64))]
     days: u32,
-    /// Replace certificates that are there; an authority never is
+    /// Replace existing certificates; an authority is never replaced
     #[arg(long)]
     force: bool,
-    /// Print the files and the names in them as JSON
+    /// Print the files and their names as JSON
     #[arg(long)]
     json: bool,
 }
 
-/// A certificate that was made.
+/// A certificate that was created.
 #[derive(Debug, Serialize)]
 struct Made {
     certificate: PathBuf,
     key: PathBuf,
-    /// The host names and addresses; of the authority none.
+    /// The host names and addresses; empty for the authority.
     names: Vec<String>,
 }
 
@@ -62,7 +63,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let daemons =
         daemons.iter().map(|names| Daemon::parse(directory, names)).collect::<Result<Vec<_>, _>>()?;
     if !force {
-        // Before anything is made.
+        // Checked before any file is created.
         for path in daemons.iter().flat_map(|daemon| [&daemon.files.cert, &daemon.files.key]) {
             ensure!(!path.exists(), "{} exists already: say --force to replace it", path.display());
         }
@@ -77,7 +78,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
         let issued = authority.issue(&names, validity(*days)).with_context(|| names.join(", "))?;
         write(&files.key, &issued.key)?;
         write(&files.cert, &issued.cert)?;
-        // As a daemon does at its start: an authority whose key is another would show here.
+        // Checks as a daemon does at its start. This finds an authority with another key.
         Tls::read(files.clone(), None)?;
         made.push(Made { certificate: files.cert, key: files.key, names });
     }
@@ -92,7 +93,7 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A certificate that is to be made.
+/// A certificate to create.
 struct Daemon {
     names: Vec<String>,
     files: TlsFiles,
@@ -124,7 +125,7 @@ impl Daemon {
     }
 }
 
-/// Reads the authority in `directory`, or makes one. Returns it, and what was made.
+/// Reads or creates the authority in `directory`. Returns the authority and the created files.
 fn authority(directory: &Path) -> anyhow::Result<(Authority, Vec<Made>)> {
     let (cert, key) = (directory.join("ca.pem"), directory.join("ca-key.pem"));
     let read =
@@ -147,7 +148,7 @@ fn validity(days: u32) -> Range<SystemTime> {
     now - CLOCK_DIFFERENCE..now + DAY * days
 }
 
-/// Writes a file that only its owner may have access to, whole or not at all.
+/// Writes a file with access for its owner only, atomically.
 fn write(path: &Path, text: &str) -> anyhow::Result<()> {
     let cannot = || format!("cannot write {}", path.display());
     let mut new = path.as_os_str().to_owned();

@@ -1,4 +1,4 @@
-//! `hoplite completion`: what a shell needs to complete the words of a command.
+//! `hoplite completion`: shell completions.
 
 use std::io::{self, Write};
 

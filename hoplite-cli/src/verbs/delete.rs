@@ -17,10 +17,10 @@ It is no error if there is no such object; a note on standard error says so.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The ids of the objects
+    /// Ids of the objects
     #[arg(value_parser = id_parser(), required = true)]
     ids: Vec<ObjectId>,
-    /// Print how many objects were deleted as JSON
+    /// Print the number of deleted objects as JSON
     #[arg(long)]
     json: bool,
 }
@@ -28,9 +28,9 @@ pub(crate) struct Arguments {
 /// The outcome of a deletion.
 #[derive(Debug, Serialize)]
 struct Report {
-    /// The number of different ids that were given.
+    /// The number of distinct given ids.
     ids: usize,
-    /// The number of those that named an object.
+    /// The number of ids that named an object.
     deleted: usize,
 }
 

@@ -1,4 +1,4 @@
-//! `hoplite get`: an object becomes a file, while it arrives.
+//! `hoplite get`: writes an object to a file while it arrives.
 
 pub(super) mod destination;
 
@@ -19,7 +19,7 @@ use crate::output::{self, Id};
 use crate::progress;
 use destination::{Destination, Standard};
 
-/// How much is written at once; what arrives between two writes is written together.
+/// Most bytes per write.
 const PIECE_BYTES: usize = 4 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -30,11 +30,11 @@ const EXAMPLES: &str = "Examples:
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The id of the object
+    /// Id of the object
     #[arg(value_parser = id_parser())]
     id: ObjectId,
-    /// The file to write; it appears, or is replaced, when it is complete; - for standard output [default: standard output, if that is no
-    /// terminal or the object is text]
+    /// File to write, replaced when complete; - for standard output [default: standard output, for
+    /// a pipe, a file or text]
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Print the id, the size and the file as JSON when the file is complete
@@ -70,7 +70,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     let client = store.connect().await?;
     let mut destination =
         Destination::create(path).with_context(|| format!("cannot write {}", path.display()))?;
-    // With an ordinary end by a signal, the half-written file would stay.
+    // The default action of a signal would leave the incomplete file.
     let size_bytes = unless_interrupted(copy(&client, store, &id, &mut destination)).await?;
     destination.complete().with_context(|| format!("cannot write {}", path.display()))?;
     if json {
@@ -113,7 +113,8 @@ async fn open(
     store: &StoreArguments,
     id: &ObjectId,
 ) -> hoplite_client::Result<ObjectReader> {
-    // With a timeout of zero it must be somewhere already; then it gets the time that it takes to come.
+    // With a timeout of zero the object must exist already; its transfer then has the time that it
+    // needs.
     if store.timeout().is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
         return Err(ObjectError::timeout(Operation::Get, Duration::ZERO).into());
     }

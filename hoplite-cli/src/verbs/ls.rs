@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::arguments::StoreArguments;
 use crate::output::{self, Alignment, Table};
 
-/// Objects asked for at once, so that a listing of any length needs little memory here and in the daemons.
+/// Objects per page, so that long listings need little memory here and in the daemons.
 const PAGE_OBJECTS: usize = 1000;
 
 const EXAMPLES: &str = "Examples:
@@ -21,7 +21,7 @@ evicted.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// List only the ids that start with this
+    /// List only ids with this prefix
     prefix: Option<std::ffi::OsString>,
     /// Print a JSON array instead of a table
     #[arg(long)]
@@ -40,7 +40,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-/// Calls `each` with all pages, one after the other.
+/// Passes all pages to `each`, one after another.
 async fn pages(
     client: &Client,
     prefix: &[u8],
@@ -97,7 +97,7 @@ async fn json(client: &Client, prefix: &[u8], out: &mut impl Write) -> anyhow::R
     Ok(out.flush()?)
 }
 
-/// One object, as it is listed.
+/// One listed object.
 #[derive(Debug, Serialize)]
 struct Entry {
     id: String,

@@ -1,4 +1,4 @@
-//! `hoplite man`: the manual pages, made of the help texts.
+//! `hoplite man`: creates manual pages from the help texts.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ The Debian package installs these pages.";
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The directory, which is made if it is missing: one file for each command, such as hoplite-put.1
+    /// Directory for one file per command, such as hoplite-put.1; created if missing
     #[arg(value_name = "DIRECTORY")]
     directory: PathBuf,
 }

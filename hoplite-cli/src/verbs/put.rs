@@ -1,4 +1,4 @@
-//! `hoplite put`: a file becomes an object.
+//! `hoplite put`: stores a file as an object.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -16,7 +16,7 @@ use crate::cluster::unless_interrupted;
 use crate::output::{self, Id};
 use crate::progress;
 
-/// How much is read at once: the file stays ahead of the disk, and receivers start after the first piece.
+/// Bytes per read, so that receivers start after the first piece and the disk stays busy.
 const PIECE_BYTES: usize = 1 << 20;
 
 const EXAMPLES: &str = "Examples:
@@ -30,15 +30,16 @@ Receivers start as soon as the first bytes are there. Standard input, pipes and 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The id of the object: 1 to 255 bytes
+    /// Id of the object: 1 to 255 bytes
     #[arg(value_parser = id_parser())]
     id: ObjectId,
-    /// The file to read; - for standard input
+    /// File to read; - for standard input
     file: PathBuf,
-    /// The element type: opaque, f16, bf16, f32, f64, i8 to i64, u8 to u64, bool; or numpy's name, such as float32
+    /// Element type: opaque, f16, bf16, f32, f64, i8 to i64, u8 to u64, bool; or numpy's name, such
+    /// as float32
     #[arg(long, value_parser = |text: &str| text.parse::<Dtype>(), default_value_t = Dtype::Opaque)]
     dtype: Dtype,
-    /// The shape, in elements, row-major, such as 1024,1024
+    /// Shape in elements, row-major, such as 1024,1024
     #[arg(long, value_parser = parse_shape, value_name = "EXTENTS")]
     shape: Option<Shape>,
     /// Print the id and the size of the object as JSON
@@ -62,12 +63,12 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         timeout: store.call_timeout(),
         confirm: Confirmation::Confirmed,
     };
-    // With an ordinary end by a signal, nothing would say that the object is not there.
+    // The default action of a signal would end the command without an error message.
     let size_bytes = unless_interrupted(async {
         let client = store.connect().await?;
         let limit_bytes = client.status().await?.capacity_bytes;
         let path = file.clone();
-        // On a thread of its own: a pipe may have nothing to read, or nobody at its other end, for any time.
+        // Runs on its own thread, because opening or reading a pipe may block for any time.
         let put = match spawn_blocking(move || Source::open(&path, limit_bytes)).await?? {
             Source::File { mut file, size_bytes } => put(&client, &id, &mut file, size_bytes, options).await,
             Source::Bytes(bytes) => {
@@ -91,7 +92,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// What is put: how many bytes it is must be known at the start.
+/// The source of a put. Its size must be known before the put.
 #[derive(Debug)]
 enum Source {
     File {
@@ -99,15 +100,15 @@ enum Source {
         size_bytes: u64,
     },
     Bytes(Vec<u8>),
-    /// More than the store can hold; the rest was not read.
+    /// The input exceeds the store's capacity; the rest was not read.
     TooLarge {
         read_bytes: u64,
     },
 }
 
 impl Source {
-    /// Opens a file, or reads at most one byte more than `limit_bytes` of what tells no size: pipes, devices, and the
-    /// files of `/proc`, which say that they are empty.
+    /// Opens a file. Reads inputs without a size, such as pipes, devices and files of `/proc`, up
+    /// to one byte beyond `limit_bytes`.
     fn open(path: &Path, limit_bytes: u64) -> anyhow::Result<Self> {
         if path == Path::new("-") {
             return Self::read(io::stdin().lock(), limit_bytes).context("cannot read standard input");
@@ -140,7 +141,7 @@ async fn put(
     let mut writer = client.create(id, size_bytes, options).await?;
     let bar = progress::of_transfer("put", size_bytes);
     let mut piece = vec![0; PIECE_BYTES];
-    // What is appended to the file meanwhile does not belong to the object any more.
+    // Ignores bytes appended to the file during the put.
     let mut source = source.take(size_bytes);
     loop {
         let length = match source.read(&mut piece) {
@@ -153,7 +154,7 @@ async fn put(
         }
         writer.write(&piece[..length])?;
         bar.inc(length as u64);
-        // The connection gets its turn: the store may say that it is over.
+        // Yields, so that the connection can notice its end.
         tokio::task::yield_now().await;
     }
     ensure!(writer.written_bytes() == size_bytes, "the file became shorter while it was read");

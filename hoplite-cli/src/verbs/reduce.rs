@@ -1,4 +1,4 @@
-//! `hoplite reduce`: several objects become one.
+//! `hoplite reduce`: combines several objects into one.
 
 use std::io::{self, Write};
 use std::slice;
@@ -28,19 +28,19 @@ every operation; sums and products of floats may differ by rounding from run to 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The id of the object to make; it can be got while it grows
+    /// Id of the object to create; readable while it grows
     #[arg(value_parser = id_parser())]
     target: ObjectId,
-    /// The ids of the objects to reduce
+    /// Ids of the objects to reduce
     #[arg(value_parser = id_parser(), required = true)]
     sources: Vec<ObjectId>,
-    /// What to do with two elements
+    /// Operation on two elements
     #[arg(long, value_parser = op_parser(), default_value_t = ReduceOp::Sum)]
     op: ReduceOp,
-    /// Reduce only the first so many to become ready [default: all]
+    /// Reduce only the first NUM objects to become ready [default: all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     num: Option<u32>,
-    /// Combine them in the order given, so that every run has the same bits
+    /// Combine in the given order, so that every run has the same bits
     #[arg(long)]
     deterministic: bool,
     /// Print JSON instead of a list
@@ -53,12 +53,12 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
         .try_map(|name| name.parse::<ReduceOp>())
 }
 
-/// What was reduced.
+/// The result of a reduce.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]
     target: Id,
-    /// In the order in which they joined.
+    /// Ids in the order in which they joined.
     reduced: Vec<Id>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
         ..ReduceOptions::default()
     };
     let waiting = progress::of_wait("reduce");
-    // With an ordinary end by a signal, nothing would say that the target is not there.
+    // The default action of a signal would end the command without an error message.
     let reduced = unless_interrupted(async {
         let client = store.connect().await?;
         let reduce = reduce(&client, store, &target, &sources, options);
@@ -108,7 +108,8 @@ async fn reduce(
     options: ReduceOptions,
 ) -> hoplite_client::Result<Vec<ObjectId>> {
     let count = options.num_objects.unwrap_or(sources.len());
-    // With a timeout of zero they must be somewhere already; then they get the time that it takes.
+    // With a timeout of zero the sources must exist already; the reduce itself then has the time
+    // that it needs.
     if store.timeout().is_zero() && available(client, sources).await?.len() < count {
         return Err(ObjectError::timeout(Operation::Reduce, Duration::ZERO).into());
     }

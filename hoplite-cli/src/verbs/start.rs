@@ -1,4 +1,4 @@
-//! `hoplite start`: a store in the background.
+//! `hoplite start`: starts a store in the background.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use crate::arguments::{StoreArguments, parse_duration, parse_size};
 use crate::cluster::{Background, Daemon, last_words, unless_interrupted};
 use crate::output;
 
-/// The ports of the guide: what firewalls are told.
+/// The port in the guide, which firewalls must open.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
 
@@ -36,25 +36,25 @@ variables, such as HOPLITE_TOKEN_FILE and HOPLITE_TLS_CERT, count too. Its log a
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Start the first node of a cluster: the directory is in its store, at port 7401
+    /// Start the first node of a cluster, with the directory in its store, at port 7401
     #[arg(long, conflicts_with = "address")]
     head: bool,
-    /// Join the cluster whose directory is here: all its shards
+    /// Join the cluster with this directory: the addresses of all its shards
     #[arg(long, value_name = "HOST:PORT,...")]
     address: Option<String>,
-    /// The address of this host at which others reach it; to be said if the directory is on another machine
+    /// Address of this host for other nodes; required if the directory is on another machine
     #[arg(long, value_name = "ADDR", default_value_t = IpAddr::V4(Ipv4Addr::LOCALHOST))]
     host: IpAddr,
-    /// The port at which other stores reach this one [default: 7400, or any on loopback; none for a store that is alone]
+    /// Port for other stores [default: 7400, or any on loopback; none for a single store]
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
-    /// The shared memory, such as 8GiB [default: 30% of what there is]
+    /// Shared memory, such as 8GiB [default: 30% of the machine's memory]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<u64>,
-    /// The name of this node in the cluster [default: host name and process id]
+    /// Name of this node in the cluster [default: host name and process id]
     #[arg(long, value_name = "NAME")]
     node_id: Option<String>,
-    /// The time that the store may take to be ready: to find its directory, and to touch its memory
+    /// Time limit for the store to find its directory and touch its memory
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_duration)]
     wait: Duration,
     /// Print the process, the addresses and the log as JSON
@@ -66,7 +66,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Returns `true` if nobody on another machine can reach the store.
+    /// Returns `true` if no other machine can reach the store.
     fn is_alone(&self) -> bool {
         self.host.is_loopback()
             && !self.has("--listen")
@@ -86,7 +86,7 @@ impl Arguments {
         let mut command = Command::new(launch::program("hoplite-store"));
         let any_or = |port| if self.host.is_loopback() { 0 } else { port };
         command.arg("--print-addresses");
-        // A store for this machine alone needs no port.
+        // A store without peers on other machines needs no port.
         let has_peers =
             self.head || self.address.is_some() || self.port.is_some() || !self.host.is_loopback();
         if has_peers && !self.has("--listen") {
@@ -107,13 +107,13 @@ impl Arguments {
             command.arg("--node-id").arg(node);
         }
         command.args(&self.store).env("NO_COLOR", "1");
-        // Ctrl-C in the terminal is not for it.
+        // Keeps Ctrl-C in the terminal away from the store.
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         command
     }
 }
 
-/// Returns `true` if no shard that is named is on loopback, as far as that is known.
+/// Returns `true` if no named shard is known to be on loopback.
 fn serves_others(shards: &str) -> bool {
     let serves_others = |shard: &str| {
         let found = shard.to_socket_addrs();

@@ -1,4 +1,4 @@
-//! `hoplite stop`: the end of a store that `hoplite start` has started.
+//! `hoplite stop`: stops a store that `hoplite start` has started.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -13,10 +13,10 @@ use crate::output;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Kill the store if it does not end by itself
+    /// Kill the store if it does not end in time
     #[arg(long)]
     force: bool,
-    /// The time that it may take: it tells its clients and the directory, which takes ten seconds at most
+    /// Time limit; an orderly end takes at most ten seconds
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     wait: Duration,
     /// Print JSON
@@ -28,7 +28,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Serialize)]
 struct Report {
     socket: PathBuf,
-    /// The process that has ended; `null` if no store was started there.
+    /// The ended process; `null` if no store was started here.
     process: Option<u32>,
 }
 

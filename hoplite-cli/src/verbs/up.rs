@@ -1,4 +1,4 @@
-//! `hoplite up`: a cluster on this machine.
+//! `hoplite up`: runs a cluster on this machine.
 
 use std::future::pending;
 use std::io::{self, Write};
@@ -22,27 +22,28 @@ Prints the line `ready` on standard output when all nodes are up, and ends all o
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// How many stores
+    /// Number of stores
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256))]
     nodes: u32,
-    /// How many directory shards
+    /// Number of directory shards
     #[arg(long, value_name = "K", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     shards: u32,
-    /// Where the sockets node-0.sock, node-1.sock, ... are made [default: a temporary directory]
+    /// Directory for the sockets node-0.sock, node-1.sock, ... [default: a temporary directory]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// The memory of each store
+    /// Memory of each store
     #[arg(long, value_name = "SIZE", default_value = DEFAULT_MEMORY, value_parser = parse_size)]
     memory: u64,
-    /// A label of the stores, with the values that they have in turn, as rack=0,1; for several labels, several times
+    /// Label of the stores and its values, which the stores take in turn, such as rack=0,1;
+    /// repeatable
     #[arg(long, value_name = "KEY=VALUE,...", value_parser = parse_label)]
     labels: Vec<LabelInTurn>,
-    /// Print the nodes as one line of JSON when all are up, instead of `ready`
+    /// Print the nodes as one line of JSON when all are ready, instead of `ready`
     #[arg(long)]
     json: bool,
 }
 
-/// A cluster whose nodes are all up.
+/// A cluster whose nodes are all ready.
 #[derive(Debug, Serialize)]
 struct Report<'c> {
     nodes: Vec<Node<'c>>,

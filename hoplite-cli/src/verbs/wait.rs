@@ -18,16 +18,16 @@ const EXAMPLES: &str = "Examples:
 
 Prints the ids that are ready, one per line, even if they are fewer than asked for (exit code 1).";
 
-/// Most ids that the error names.
+/// Most ids in the error.
 const MAX_NAMED: usize = 8;
 
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// The ids of the objects
+    /// Ids of the objects
     #[arg(value_parser = id_parser(), required = true)]
     ids: Vec<ObjectId>,
-    /// How many of them to wait for [default: all]
+    /// Number of objects to wait for [default: all]
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u32).range(1..))]
     num: Option<u32>,
     /// Print JSON instead of a list
@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The objects that are ready, and the others, in the order in which they were given.
+/// The ready objects and the others, in the given order.
 #[derive(Debug, Serialize)]
 struct Report {
     ready: Vec<Id>,
@@ -89,7 +89,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Which of the objects are available now.
+/// Returns the indices of the objects that are available now.
 pub(crate) async fn available(client: &Client, ids: &[ObjectId]) -> hoplite_client::Result<Vec<usize>> {
     let mut available = Vec::new();
     for (index, id) in ids.iter().enumerate() {

@@ -1,13 +1,13 @@
-//! The output of an object: standard output, or a file that is there when it is complete, or not at all.
+//! The output of an object: standard output, or a file that appears only when it is complete.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IsTerminal, StdoutLock, Write};
 use std::path::{Path, PathBuf};
 
-/// The number of bytes at the start of an object that tell if it is text.
+/// Number of leading bytes that decide if an object is text.
 const JUDGED_BYTES: usize = 4096;
 
-/// Standard output, which takes text only if it is a terminal that the user has not named.
+/// Standard output. A terminal that the user has not named takes only text.
 #[derive(Debug)]
 pub(in crate::verbs) struct Standard {
     out: StdoutLock<'static>,
@@ -15,7 +15,7 @@ pub(in crate::verbs) struct Standard {
 }
 
 impl Standard {
-    /// Opens standard output for `--output`, which is `-` or not given.
+    /// Opens standard output for `--output`, which is `-` or missing.
     pub(in crate::verbs) fn open(output: Option<&Path>) -> Self {
         let out = io::stdout().lock();
         let takes_text_only = output.is_none() && out.is_terminal();
@@ -47,7 +47,7 @@ fn begins_as_text(bytes: &[u8]) -> bool {
     let start = &bytes[..bytes.len().min(JUDGED_BYTES)];
     let text = match std::str::from_utf8(start) {
         Ok(text) => text,
-        // The cut may be within a character.
+        // The cut may split a character.
         Err(error) if error.error_len().is_none() && start.len() < bytes.len() => {
             std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default()
         }
@@ -56,11 +56,11 @@ fn begins_as_text(bytes: &[u8]) -> bool {
     text.chars().all(|c| !c.is_control() || matches!(c, '\n' | '\r' | '\t'))
 }
 
-/// The file that an object is written to. Dropped before it is complete, it leaves nothing behind.
+/// The output file of an object. Dropping it before completion removes it.
 #[derive(Debug)]
 pub(in crate::verbs) struct Destination {
     file: File,
-    /// The name until it is complete, and the one afterwards; `None` for what cannot be replaced, such as a pipe.
+    /// The temporary and the final name; `None` if the file cannot be replaced, such as a pipe.
     rename: Option<Rename>,
 }
 
@@ -70,7 +70,7 @@ struct Rename {
     to: PathBuf,
 }
 
-/// Returns the file that `--output` names; `None` for standard output, which `-` stands for.
+/// Returns the file in `--output`; `None` for `-`, standard output.
 pub(in crate::verbs) fn file(output: Option<&Path>) -> Option<&Path> {
     output.filter(|path| *path != Path::new("-"))
 }
@@ -79,7 +79,7 @@ impl Destination {
     pub(in crate::verbs) fn create(path: &Path) -> io::Result<Self> {
         match fs::metadata(path) {
             Ok(metadata) if metadata.is_file() => {
-                // A link stays a link: what it points to is replaced.
+                // A link stays a link; its target is replaced.
                 let destination = Self::create_beside(&fs::canonicalize(path)?)?;
                 destination.file.set_permissions(metadata.permissions())?;
                 Ok(destination)
@@ -99,7 +99,7 @@ impl Destination {
         Ok(Self { file, rename: Some(Rename { from, to: path.to_owned() }) })
     }
 
-    /// Gives the file its name.
+    /// Renames the complete file to its final name.
     pub(in crate::verbs) fn complete(mut self) -> io::Result<()> {
         if let Some(Rename { from, to }) = &self.rename {
             fs::rename(from, to)?;
