@@ -7,13 +7,13 @@ use hoplite_proto::directory::decode_store_batch;
 use hoplite_proto::trace;
 use hoplite_proto::v1::StoreMessages;
 
-/// A message of a store, and the span that has caused it, if its trace is recorded.
+/// A message of a store, and its parent span if the trace is recorded.
 pub(crate) type TracedMessage = (ToShard, Option<TraceContext>);
 
 /// Checks the messages of one frame.
 ///
 /// # Errors
-/// As [`decode_store_batch`].
+/// As for [`decode_store_batch`].
 pub(crate) fn decode(batch: StoreMessages) -> Result<Vec<TracedMessage>> {
     let traces: Vec<_> = batch.messages.iter().map(|message| trace::decode(&message.trace)).collect();
     Ok(decode_store_batch(batch)?.into_iter().zip(traces).collect())

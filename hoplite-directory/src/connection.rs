@@ -1,9 +1,9 @@
-//! Connections of the control plane, below gRPC: how many there are, who may make calls on them, and when they end.
+//! Connections of the control plane, below gRPC: their number, their rights, and their end.
 //!
-//! A connection is half open until its peer has finished the handshake of TLS, if there is one, and has shown that it is
-//! a member of the cluster. Members are programs of Hoplite that open the connection as
-//! [`opening`] says; without a token, also clients of plain gRPC. With a token, a client of
-//! plain gRPC is a visitor, who may ask for health and nothing else, on a connection that ends soon.
+//! A connection is half open until its peer has finished the TLS handshake, if any, and has proven
+//! to be a member of the cluster. Members are Hoplite programs that open the connection as in
+//! [`opening`]. Without a token, clients of plain gRPC are members too. With a token they are
+//! visitors: they may only query health, and their connections end soon.
 
 use std::fmt;
 use std::io;
@@ -35,25 +35,25 @@ use crate::direct::DirectSessions;
 use crate::events::Events;
 use crate::refusals::Refusals;
 
-/// Most connections at once: two per store of the largest cluster, and some for tools.
+/// Most connections: two per store of the largest cluster, and some for tools.
 const MAX_CONNECTIONS: usize = 32_768;
-/// Most connections that are half open; when there are more, the oldest is closed. Enough for all stores of a large cluster
-/// to come back at once.
+/// Most half-open connections; one more closes the oldest. Enough for all stores of a large cluster
+/// to reconnect at once.
 const MAX_HALF_OPEN: usize = 1024;
-/// Most connections of visitors; when there are more, the oldest is closed.
+/// Most connections of visitors; one more closes the oldest.
 const MAX_VISITORS: usize = 64;
-/// Time after which the connection of a visitor ends: a probe of health takes a moment.
+/// Time limit of a visitor's connection; a health probe takes a moment.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most connections that wait to be served.
 const MAX_WAITING: usize = 64;
 /// The greeting of a client of HTTP/2 (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// The answer to a client that greets otherwise, such as a browser, or one that speaks TLS where there is none.
+/// The answer to other clients, such as browsers, or clients that speak TLS without need.
 const NOT_HTTP1: &[u8] = b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\nContent-Type: text/plain\r\n\r\n\
     This port speaks gRPC over HTTP/2.\n";
 
-/// The address of a peer; `None` within this process.
+/// The address of a peer; `None` inside this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Peer(Option<SocketAddr>);
 
@@ -66,7 +66,7 @@ impl fmt::Display for Peer {
     }
 }
 
-/// Where connections come from.
+/// The source of connections.
 #[derive(Debug)]
 pub enum Listener {
     /// A port.
@@ -76,12 +76,12 @@ pub enum Listener {
 }
 
 impl Listener {
-    /// Accepts the next connection; `None` if there will be none.
+    /// Accepts the next connection; `None` after the last one.
     async fn accept(&mut self, acceptor: &Acceptor) -> Option<(Socket, Peer)> {
         match self {
             Self::Tcp(listener) => {
                 let (stream, address) = acceptor.accept(&*listener, || listener.accept()).await;
-                // Grants are small and waited for. If it cannot be set the connection works nevertheless.
+                // Receivers wait for small grants. A failure only makes the connection slower.
                 let _ = stream.set_nodelay(true);
                 Some((Socket::Tcp(stream), Peer(Some(address))))
             }
@@ -90,7 +90,7 @@ impl Listener {
     }
 }
 
-/// Lets connections in.
+/// Admits connections.
 pub(crate) struct Gate {
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterId,
@@ -99,30 +99,30 @@ pub(crate) struct Gate {
     pub(crate) events: Events,
     /// Breaks all connections.
     pub(crate) abort: CancellationToken,
-    /// Knows of each connection while it lasts.
+    /// Tracks each connection while it is open.
     pub(crate) tasks: TaskTracker,
 }
 
 /// The connections on which gRPC is served.
 pub(crate) struct Accepted {
-    /// Those of members.
+    /// Connections of members.
     pub(crate) members: mpsc::Receiver<Incoming>,
-    /// Those of visitors.
+    /// Connections of visitors.
     pub(crate) visitors: mpsc::Receiver<Incoming>,
 }
 
-/// Returns the connections in `accepted` as gRPC wants them.
+/// Converts the connections in `accepted` for gRPC.
 pub(crate) fn served(accepted: mpsc::Receiver<Incoming>) -> impl Stream<Item = io::Result<Incoming>> {
     stream::unfold(accepted, async |mut accepted| Some((Ok(accepted.recv().await?), accepted)))
 }
 
-/// A connection that may be served, and what it holds while it lasts.
+/// An admitted connection, and the resources that it holds.
 struct Held {
     task: TaskTrackerToken,
     permit: OwnedSemaphorePermit,
 }
 
-/// What a connection turned out to be.
+/// The kind of an admitted connection.
 enum Admitted {
     Member(Box<dyn Wire>),
     Visitor(Box<dyn Wire>),
@@ -131,9 +131,9 @@ enum Admitted {
 
 /// The reason for which a connection is refused.
 enum Refused {
-    /// The peer lacks the right token, or is of another cluster or version.
+    /// The peer lacks the right token, or belongs to another cluster or version.
     Rejected(Error),
-    /// The peer did not get so far.
+    /// The connection ended before the check.
     Broken,
 }
 
@@ -189,7 +189,7 @@ impl Gate {
                 };
                 drop(place);
                 let abort = gate.abort.clone();
-                // If gRPC is served no more, the connection is closed.
+                // Closes the connection if gRPC has ended.
                 match admitted {
                     Ok(Admitted::Member(wire)) => {
                         let incoming = Incoming::new(wire, peer, abort.cancelled_owned(), held);
@@ -245,7 +245,7 @@ impl Gate {
         })
     }
 
-    /// Reads the preface of a program of Hoplite; `None` if a client of plain gRPC greets instead.
+    /// Reads the preface of a Hoplite program; `None` for a client of plain gRPC.
     async fn preface(&self, stream: &mut Socket) -> Result<Option<Preface>, Refused> {
         let mut preface = [0; PREFACE_BYTES];
         stream.read_exact(&mut preface).await?;
@@ -266,12 +266,11 @@ impl Gate {
     }
 }
 
-/// A stream of bytes in both directions.
 pub(crate) trait Wire: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Wire for T {}
 
-/// A stream whose greeting was read already, and is read again.
+/// A stream that replays its first bytes, which were read already.
 struct Greeted<S> {
     unread: &'static [u8],
     stream: S,
@@ -307,11 +306,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Greeted<S> {
     }
 }
 
-/// A connection on which gRPC is served, and that can be ended from outside.
+/// A connection that serves gRPC and can be ended from outside.
 pub(crate) struct Incoming {
     wire: Box<dyn Wire>,
     peer: Peer,
-    /// Completes when the connection is to end; `None` once it has completed.
+    /// Completes when the connection must end; `None` once it has completed.
     end: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     _held: Held,
 }
@@ -326,8 +325,8 @@ impl Incoming {
         Self { wire, peer, end: Some(Box::pin(end)), _held: held }
     }
 
-    /// Returns an error once the connection is to end. Reads and writes both check, because HTTP/2 stops reading from a peer
-    /// that does not read its answers.
+    /// Returns an error once the connection must end. Reads and writes both check, because HTTP/2
+    /// stops reading from a peer that does not read its answers.
     fn check(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         if let Some(end) = &mut self.end {
             if end.as_mut().poll(cx).is_pending() {

@@ -1,6 +1,7 @@
 //! Sessions on direct connections, which stores open.
 //!
-//! gRPC costs a shard several times as much as this for a small message. The frames travel on the thread of the shard.
+//! For a small message, gRPC costs a shard several times as much. The frames are handled on the
+//! shard's thread.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,21 +25,22 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::send_queue::SendQueue;
 use crate::session::{self, Host};
 
-/// The time that the store may take to accept what was queued when its session ended, and then to close the connection.
+/// Time limit for the store to receive the queued frames of an ended session and to close the
+/// connection.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Serves sessions on direct connections.
 #[derive(Debug)]
 pub(crate) struct DirectSessions {
     pub(crate) host: Host,
-    /// Where the shard is.
+    /// The event loop of the shard's thread.
     pub(crate) event_loop: EventLoop,
-    /// Knows of each session while it lasts.
+    /// Tracks each session while it is open.
     pub(crate) tasks: TaskTracker,
 }
 
 impl DirectSessions {
-    /// Serves a connection until the connection, its session or the daemon ends; `held` is dropped then.
+    /// Serves a connection until it, its session or the daemon ends; then drops `held`.
     pub(crate) fn adopt(
         &self,
         socket: Socket,
@@ -46,13 +48,13 @@ impl DirectSessions {
         abort: CancellationToken,
         held: (TaskTrackerToken, OwnedSemaphorePermit),
     ) {
-        // It was accepted on another runtime.
+        // Moves the socket from the accepting runtime.
         let Ok(detached) = socket.detach() else { return };
         let (host, task) = (self.host.clone(), self.tasks.token());
         self.event_loop.spawn(async move {
             let serving = async {
                 let Ok(socket) = detached.attach() else { return };
-                // If it cannot be set the connection works nevertheless.
+                // A failure only makes the connection slower.
                 let _ = socket.prepare();
                 serve(host, socket, records).await;
             };
@@ -69,14 +71,14 @@ async fn serve(host: Host, socket: Socket, records: Records) {
         let frame = reader.next(MAX_BATCH_BYTES).await;
         Some((frame.transpose()?, reader))
     });
-    // A store pings, so it is gone if it is silent.
+    // Stores send pings, so a silent store is gone.
     let silence_limit = SHARD_PINGS.silence_limit();
     tokio::join!(session::serve(host, inbound, silence_limit, opened), write(writer, answer));
-    // If this side closed first while the store still sends, the system of the store would discard the last frame.
+    // The store closes first: otherwise its system might discard the last frame.
     let _ = timeout(LAST_WORD_TIMEOUT, reader.closed()).await;
 }
 
-/// Writes the frames of the session, or the reason for which there is none.
+/// Writes the frames of the session, or the reason for refusing it.
 async fn write(mut writer: FrameWriter, opened: oneshot::Receiver<Result<Arc<SendQueue>>>) {
     let send_queue = match opened.await {
         Ok(Ok(send_queue)) => send_queue,
@@ -103,7 +105,7 @@ async fn write(mut writer: FrameWriter, opened: oneshot::Receiver<Result<Arc<Sen
         writer.end().await
     };
     tokio::select! {
-        // If it fails, the store is gone, and the session ends.
+        // A failure means that the store is gone, and the session ends.
         _ = writing => {}
         () = overdue => {}
     }

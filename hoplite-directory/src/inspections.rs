@@ -1,4 +1,4 @@
-//! What tools are told of a shard, on the wire.
+//! Converts a shard's state to messages for tools.
 
 use hoplite_core::shard::{
     Description, GrantReason, GrantRecord, KnownNode, MAX_PAGE_BYTES, Page, PullOutcome, ShardStatus,
@@ -9,13 +9,13 @@ use hoplite_proto::directory::encode_locations;
 use hoplite_proto::v1;
 use prost::Message;
 
-/// As much of a page of a listing as fits into an answer.
+/// The part of a listing's page that fits into an answer.
 pub(crate) fn listing(page: Page) -> v1::ListReply {
     let Page { objects, more } = page.cut(MAX_PAGE_BYTES, |object| encode_locations(object).encoded_len());
     v1::ListReply { objects: objects.iter().map(encode_locations).collect(), more }
 }
 
-/// All that is known of one object.
+/// The description of one object.
 pub(crate) fn description(description: &Description) -> v1::ObjectDescription {
     v1::ObjectDescription {
         locations: Some(encode_locations(&description.locations)),

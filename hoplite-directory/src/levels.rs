@@ -1,4 +1,4 @@
-//! What Prometheus is told of a shard when it asks: how many objects, stores and queries there are now.
+//! The gauges of a shard: current numbers of objects, stores and queries.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +10,7 @@ use hoplite_daemon::metrics::{IntCounter, IntGauge, IntGaugeVec, Metrics, follow
 use crate::owner::ShardHandle;
 use crate::refusals::Refusals;
 
-/// What is looked up when somebody asks.
+/// The gauges that are computed from the shard's state at each scrape.
 #[derive(Clone)]
 struct Levels {
     objects: IntGauge,
@@ -115,7 +115,7 @@ impl Levels {
     }
 }
 
-/// What is looked up of a shard.
+/// The source of the values.
 struct Look {
     status: ShardStatus,
     groups: usize,
@@ -129,7 +129,7 @@ impl Look {
     }
 }
 
-/// Looks the rest up whenever somebody asks. A shard is ready as long as it answers.
+/// Computes the gauges at each scrape. The shard counts as ready while it answers.
 pub(crate) fn look(metrics: &Metrics, shard: ShardHandle, refusals: Arc<Refusals>) {
     let levels = Levels::new(metrics);
     metrics.look_when_asked(Box::new(move || {

@@ -1,17 +1,18 @@
 //! A shard of the directory as a gRPC server, stand-alone or embedded in a store.
 //!
-//! All decisions are those of [`hoplite_core::shard::Shard`]; this crate carries messages to it and from it.
+//! [`hoplite_core::shard::Shard`] makes all decisions; this crate carries its messages.
 //!
-//! * `server`: what runs, and how it stops; start here.
-//! * `connection`: below gRPC: lets connections in, and ends them; `guard`: refuses the calls of visitors.
+//! * `server`: starts and stops everything; start reading here.
+//! * `connection`: below gRPC: admits and ends connections; `guard`: refuses the calls of visitors.
 //! * `service`: the calls.
-//! * `session`: one session with a store: hello, then messages in; `direct`: the same messages over a direct connection.
-//! * `owner`: the task that owns the shard, and the only one that touches it.
-//! * `send_queue`: messages out.
-//! * `batch`: the messages of a store in one frame; `refusals`: counts the peers that are refused.
-//! * `metrics` and `levels`: what Prometheus is told; `dashboard`: what people see; `events`: what has happened lately; `watch`: how the
-//!   stores are.
-//! * `inspections`: what tools see.
+//! * `session`: one session with a store: hello, then incoming messages; `direct`: the same over a
+//!   direct connection.
+//! * `owner`: the task that owns the shard.
+//! * `send_queue`: outgoing messages.
+//! * `batch`: the messages in one frame; `refusals`: counts the refused peers.
+//! * `metrics` and `levels`: for Prometheus; `dashboard`: for people; `events`: recent events;
+//!   `watch`: the load reports of stores.
+//! * `inspections`: answers for tools.
 #![forbid(unsafe_code)]
 
 mod server;

@@ -22,9 +22,9 @@ const GRANT_REASONS: [GrantReason; 11] = [
 /// The reason for which a session has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SessionEnd {
-    /// The store has closed it, or the connection broke.
+    /// The store has closed the session, or the connection broke.
     Gone,
-    /// Another session of the store took its place.
+    /// Another session of the store replaced it.
     Replaced,
     /// The store did not read its messages.
     Deaf,

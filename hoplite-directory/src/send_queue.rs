@@ -1,8 +1,8 @@
-//! What a shard has still to say to one store.
+//! The queue of a shard's messages for one store.
 //!
-//! The task that owns the shard puts messages in without ever waiting; the connection takes them out in batches. A store
-//! that does not listen runs into the limit and loses its session. One that only asks faster than it listens is slowed down
-//! before that: its session reads on when there is [`SendQueue::room`].
+//! The shard's task queues messages without waiting; the connection sends them in batches. A store
+//! that does not read fills the queue and loses its session. A store that sends faster than it
+//! reads is slowed down earlier: its session waits for [`SendQueue::room`].
 
 use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     state: Mutex<State>,
-    /// Wakes the stream of frames.
+    /// Wakes the sending stream.
     news: Notify,
     drained: Notify,
     closed: CancellationToken,
@@ -31,14 +31,14 @@ pub(crate) struct SendQueue {
 #[derive(Debug, Default)]
 struct State {
     queue: AnswerQueue,
-    /// `true` if a ping of the store is to be answered.
+    /// `true` if the store's ping needs an answer.
     is_pinged: bool,
-    /// Why the session ends, until the store was told.
+    /// The reason for the end of the session, until it is sent.
     error: Option<Error>,
 }
 
 impl SendQueue {
-    /// Queues `message`; does nothing once the queue is closed.
+    /// Queues `message`. Does nothing once the queue is closed.
     ///
     /// # Errors
     /// [`Full`] if the queue is full.
@@ -51,19 +51,19 @@ impl SendQueue {
         Ok(())
     }
 
-    /// Answers a ping of the store, with messages if there are any.
+    /// Answers a ping of the store, together with queued messages.
     pub(crate) fn pinged(&self) {
         self.lock().is_pinged = true;
         self.news.notify_one();
     }
 
-    /// Ends the session after what is queued.
+    /// Ends the session after the queued messages.
     pub(crate) fn close(&self) {
         self.closed.cancel();
         self.news.notify_one();
     }
 
-    /// Ends the session at once with `error`; what is queued is not said any more.
+    /// Ends the session immediately with `error` and drops the queued messages.
     pub(crate) fn fail(&self, error: Error) {
         let mut state = self.lock();
         state.queue.clear();
@@ -72,19 +72,19 @@ impl SendQueue {
         self.close();
     }
 
-    /// Ends when the queue is closed by either side.
+    /// Completes when either side closes the queue.
     pub(crate) async fn closed(&self) {
         self.closed.cancelled().await;
     }
 
-    /// Waits until few enough messages wait.
+    /// Waits until the queue has room.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the store takes no message for `silence_limit`.
     pub(crate) async fn room(&self, silence_limit: Duration) -> Result<(), Error> {
         loop {
             let mut drained = pin!(self.drained.notified());
-            // From here on it is told, so that it does not miss what happens after the look.
+            // Registers for the wake-up before checking, so that none is missed.
             drained.as_mut().enable();
             if self.lock().queue.has_room() {
                 return Ok(());
@@ -93,8 +93,8 @@ impl SendQueue {
         }
     }
 
-    /// Returns the frames of the session, a welcome first. There is to be one stream for each queue; the queue is closed
-    /// when the stream is dropped.
+    /// Returns the frames of the session, beginning with a welcome. Call this once per queue;
+    /// dropping the stream closes the queue.
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Error>> + Send + 'static {
@@ -106,7 +106,7 @@ impl SendQueue {
 
     async fn next(&self) -> Option<Result<ShardMessages, Error>> {
         loop {
-            // Looked at before the queue: what was queued before the end is still said.
+            // Checked before the queue, so that messages queued before the end are sent.
             let is_closed = self.closed.is_cancelled();
             let (batch, is_pinged) = {
                 let mut state = self.lock();
@@ -132,7 +132,7 @@ impl SendQueue {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Nothing that is done under the lock can leave the queue half changed.
+        // Every change under the lock is complete, so a panic elsewhere is harmless.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

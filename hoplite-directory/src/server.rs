@@ -1,4 +1,4 @@
-//! The daemon's table of contents: what runs, and how it stops.
+//! Starts and stops all parts of the daemon.
 
 use std::io;
 use std::sync::Arc;
@@ -32,36 +32,36 @@ use crate::service::DirectoryService;
 use crate::session::Host;
 use crate::watch::Loads;
 
-/// The cluster that daemons belong to unless they are told otherwise.
+/// The default name of a cluster.
 pub const DEFAULT_CLUSTER: &str = "hoplite";
 
-/// The time that connections may take to end by themselves after the sessions were ended.
+/// Time limit for connections to end after their sessions.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
-/// Flow control: what a store may send before it must wait for the shard, in one session and in one connection.
+/// Flow-control window of a session and of a connection.
 const WINDOW_BYTES: u32 = 4 << 20;
-/// Most calls that are open on one connection: its session, and those of tools.
+/// Most open calls on one connection: its session, and calls of tools.
 const MAX_STREAMS: u32 = 128;
-/// The time that a call that is not a session may take.
+/// Time limit of a call that is not a session.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most bytes of a message and of the headers of a visitor, who may only ask for health.
+/// Most bytes of a message and of the headers of a visitor, who may only query health.
 const VISITOR_BYTES: u32 = 4 << 10;
-/// What all calls of one visitor may send before they must wait: the least that HTTP/2 allows.
+/// Flow-control window of a visitor's connection: the least that HTTP/2 permits.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
-/// Most calls that are open on one connection of a visitor.
+/// Most open calls on one connection of a visitor.
 const MAX_VISITOR_STREAMS: u32 = 4;
-/// The time that a call of a visitor may take.
+/// Time limit of a visitor's call.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What a shard is told at its start.
+/// The configuration of a shard.
 #[derive(Debug, Clone)]
 pub struct DirectoryConfig {
     /// The cluster that its stores must belong to.
     pub cluster: ClusterId,
-    /// What the callers must prove.
+    /// The credentials that callers need.
     pub credentials: Credentials,
     /// Its limits.
     pub limits: Limits,
-    /// What begins spans, if traces are exported.
+    /// Creates spans, if traces are exported.
     pub tracer: Option<Tracer>,
 }
 
@@ -72,12 +72,12 @@ impl Default for DirectoryConfig {
     }
 }
 
-/// Where a shard is reached.
+/// The listeners of a shard.
 #[derive(Debug)]
 pub struct Listeners {
-    /// By stores and tools.
+    /// For stores and tools.
     pub control: Listener,
-    /// By browsers, if there is a dashboard.
+    /// For browsers, if there is a dashboard.
     pub dashboard: Option<TcpListener>,
 }
 
@@ -87,7 +87,7 @@ impl From<TcpListener> for Listeners {
     }
 }
 
-/// The reason for which a shard stopped that was not told to.
+/// The reason for which a shard stopped early.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DirectoryError {
@@ -102,8 +102,8 @@ pub enum DirectoryError {
     ShardEnded,
 }
 
-/// Warns if the certificate of this shard is not for the address at which it listens. That is no error, because stores may reach
-/// the shard under a name or through a proxy.
+/// Warns if the certificate of this shard lacks the address of its listener. This is no error,
+/// because stores may reach the shard by a name or through a proxy.
 fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     let Ok(address) = listener.local_addr() else { return };
     if address.ip().is_unspecified() {
@@ -114,12 +114,13 @@ fn warn_of_other_names(tls: &Tls, listener: &TcpListener) {
     }
 }
 
-/// Serves one shard on `listeners` until `shutdown`, after which all sessions are ended; counts in `metrics` what it does.
+/// Serves one shard on `listeners` until `shutdown`, then ends all sessions. Counts its work in
+/// `metrics`.
 ///
-/// Returns when everything that it started has stopped, at the latest about a second after `shutdown`.
+/// Returns when all its tasks have stopped, about a second after `shutdown` at the latest.
 ///
 /// # Errors
-/// What made it stop before that.
+/// The reason for an early stop.
 pub async fn run(
     config: DirectoryConfig,
     metrics: Option<Metrics>,
@@ -127,7 +128,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), DirectoryError> {
     let tasks = TaskTracker::new();
-    // Not `shutdown` itself: what this function stops is not the caller's.
+    // A child token, because this function may stop its own parts only.
     let stop = shutdown.child_token();
     let event_loop = EventLoop::start("shard", stop.clone()).map_err(DirectoryError::Thread)?;
     let _stop_on_drop = stop.clone().drop_guard();
@@ -217,7 +218,7 @@ pub async fn run(
     };
     let shard_ended = async {
         let _ = (&mut owner).await;
-        // Ended as it should, after `stop`: the others decide when it is over.
+        // An orderly end after `stop`; the other parts decide when all is over.
         if stop.is_cancelled() {
             std::future::pending::<()>().await;
         }
@@ -238,8 +239,8 @@ pub async fn run(
 fn shard_config(config: &DirectoryConfig) -> ShardConfig {
     ShardConfig {
         limits: config.limits.clone(),
-        // Stores that were connected to the shard's predecessor come back within their longest pause between two
-        // attempts, one second, which is also the default grace.
+        // Stores of a restarted shard reconnect within one second, their longest pause, which is
+        // also the default grace.
         warm_up: config.limits.node_grace * 3,
     }
 }

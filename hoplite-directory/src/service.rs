@@ -25,12 +25,12 @@ use crate::owner::Taken;
 use crate::session::{self, Host};
 use crate::watch::Orders;
 
-/// Translates calls; the decisions are the shard's.
+/// Translates calls for the shard.
 #[derive(Debug)]
 pub(crate) struct DirectoryService {
     /// The shard and its cluster.
     pub(crate) host: Host,
-    /// Where the tasks of sessions are spawned.
+    /// Spawns the tasks of sessions.
     pub(crate) tasks: TaskTracker,
 }
 
@@ -44,7 +44,7 @@ impl Directory for DirectoryService {
     ) -> Result<Response<Self::SessionStream>, Status> {
         let (opened, answer) = oneshot::channel();
         let inbound = request.into_inner().map(|frame| frame.map_err(|status| from_status(&status)));
-        // The pings of HTTP/2 tell whether the store lives.
+        // HTTP/2 pings detect a dead store here.
         self.tasks.spawn(session::serve(self.host.clone(), inbound, Duration::MAX, opened));
         let opened = answer.await.unwrap_or(Err(Error::ShuttingDown));
         let send_queue = opened.map_err(|error| to_status(&error))?;

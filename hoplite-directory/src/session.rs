@@ -19,24 +19,24 @@ use crate::owner::{SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
 
-/// The shard that a session is opened with, and the cluster that it belongs to.
+/// The shard of a session, and its cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     /// The task that owns the shard.
     pub(crate) shard: ShardHandle,
     /// The cluster.
     pub(crate) cluster: ClusterId,
-    /// How the stores are.
+    /// The load reports of stores.
     pub(crate) loads: Loads,
-    /// Says that the daemon stops.
+    /// Cancelled when the daemon stops.
     pub(crate) stop: CancellationToken,
 }
 
 /// Serves the frames that arrive in one session.
 ///
-/// `opened` is given the queue once the store is accepted, or else the reason. A store that neither sends a frame nor
-/// takes one for `silence_limit` is gone. The session is closed in any case, also when the call that opened it is gone by
-/// then.
+/// `opened` receives the queue once the store is accepted, or else the reason. A store that neither
+/// sends nor takes a frame for `silence_limit` is gone. The session is always closed, even if its
+/// call has ended.
 pub(crate) async fn serve(
     host: Host,
     inbound: impl Stream<Item = Result<StoreMessages>>,

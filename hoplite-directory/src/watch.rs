@@ -1,4 +1,4 @@
-//! How the stores are, as they tell while somebody looks at the cluster.
+//! Load reports that stores send while a user watches the cluster.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;
@@ -22,13 +22,13 @@ use tonic::{Status, Streaming};
 
 use crate::events::{EventKind, Events};
 
-/// Most stores that are remembered: as many as a shard knows.
+/// Most stores with a remembered report: the most stores of a shard.
 const MAX_LOADS: usize = 1 << 16;
 
-/// The orders for one store, as a stream.
+/// The commands to one store, as a stream.
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
 
-/// How all stores are that have told it. Clones are the same.
+/// The latest load reports of all stores. Clones share them.
 #[derive(Debug, Clone)]
 pub(crate) struct Loads(Arc<Shared>);
 
@@ -48,7 +48,7 @@ struct State {
 }
 
 impl Loads {
-    /// Nobody has told anything. A trouble that a store tells of becomes one of the `events`.
+    /// Creates an empty collection. Each new trouble of a store becomes one of the `events`.
     pub(crate) fn new(events: Events) -> Self {
         Self(Arc::new(Shared {
             state: Mutex::default(),
@@ -58,7 +58,7 @@ impl Loads {
         }))
     }
 
-    /// Somebody looks: stores are to tell, now and for a while.
+    /// Requests load reports from all stores, now and for a while.
     pub(crate) fn look(&self) {
         let ReportRequest { interval, .. } = {
             let mut state = self.lock();
@@ -73,19 +73,20 @@ impl Loads {
         self.0.orders.send_replace(Some(order));
     }
 
-    /// How the stores are.
+    /// The load reports of `nodes`.
     pub(crate) fn of<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<Option<Arc<Load>>> {
         let state = self.lock();
         nodes.into_iter().map(|node| state.loads.get(node)?.1.clone()).collect()
     }
 
-    /// How each store is that has told it.
+    /// All load reports, with their nodes.
     pub(crate) fn all(&self) -> Vec<(NodeId, Arc<Load>)> {
         let state = self.lock();
         state.loads.iter().filter_map(|(node, (_, load))| Some((node.clone(), load.clone()?))).collect()
     }
 
-    /// Serves a store that will tell: reads on a task of `tasks` until `stop`, and answers with the orders.
+    /// Serves a reporting store: reads on a task of `tasks` until `stop`, and answers with
+    /// commands.
     pub(crate) async fn serve(
         &self,
         mut reports: Streaming<LoadReport>,
@@ -97,7 +98,7 @@ impl Loads {
             return Err(Error::malformed(Plane::Control, "a store says first who it is"));
         };
         let teller = self.enter(NodeId::new(&first.node)?)?;
-        // The first order counts too if it is recent: a store may come while somebody looks.
+        // A recent first command counts too, because a store may connect while a user watches.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
         if self.lock().report_requests.holds(now) {
@@ -141,12 +142,12 @@ impl Loads {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Every change leaves it whole, so a panic elsewhere does no harm.
+        // Every change is complete, so a panic elsewhere is harmless.
         self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A store that tells. What it told is forgotten with this.
+/// A reporting store. Dropping this forgets its report.
 struct ReportingStore {
     loads: Loads,
     node: NodeId,
@@ -178,7 +179,8 @@ impl Drop for ReportingStore {
     }
 }
 
-/// Returns the troubles that a store did not tell of before. Only the numbers in a trouble may have changed meanwhile.
+/// Returns the troubles that are new in the store's report. A trouble with changed numbers is not
+/// new.
 fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
     let without_numbers =
         |trouble: &str| trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();

@@ -27,7 +27,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-/// Long enough for a busy machine; nothing here waits for it when all is well.
+/// Longest wait, for a busy machine; a successful test never waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Server {
@@ -45,7 +45,7 @@ impl Server {
         Self { address, _shutdown: shutdown.drop_guard() }
     }
 
-    /// A connection on which no session is open yet.
+    /// A connection without a session.
     async fn connect(&self) -> Direct {
         let mut stream = TcpStream::connect(self.address).await.unwrap();
         let caller = Caller::default();
@@ -114,7 +114,7 @@ impl Direct {
         messages.pop()
     }
 
-    /// The error with which the shard ends the session, and closes the connection.
+    /// Returns the error with which the shard ends the session. Checks that the connection closes.
     async fn end(&mut self) -> Error {
         let error = decode_shard_batch(self.next().await.expect("the shard says why")).unwrap_err();
         assert_eq!(self.next().await, None);
@@ -172,7 +172,7 @@ async fn sessions_on_a_direct_connection_and_over_grpc_see_the_same_objects() {
     let answer = server.ask_over_grpc("b", "x").await;
     assert!(matches!(&answer[..], [ToStore::Inline { bytes, .. }] if **bytes == *b"bytes"));
 
-    // What was said before the end still counts.
+    // Messages before the end still count.
     direct.say(publish("y")).await;
     direct.stream.shutdown().await.unwrap();
     assert!(matches!(direct.hear().await, Some(ToStore::Published { .. })));
@@ -222,7 +222,7 @@ async fn the_shard_says_why_it_ends_a_session_whose_store_makes_no_sense() {
     for nonsense in [&too_long[..], no_message, &second_hello[..]] {
         let mut direct = server.session("a").await;
         direct.write_bytes(nonsense).await;
-        // What it still sends does not keep it from reading the reason.
+        // Bytes in transit do not prevent the store from reading the reason.
         direct.write_bytes(&[0; 4096]).await;
         assert!(matches!(direct.end().await, Error::Malformed { plane: Plane::Control, .. }));
     }

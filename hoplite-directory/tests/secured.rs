@@ -1,4 +1,4 @@
-//! A directory with credentials, the stores that have them too, and strangers.
+//! A directory with credentials, stores with the same credentials, and strangers.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::net::SocketAddr;
@@ -22,7 +22,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Status};
 
-/// Long enough for a busy machine; nothing here waits for it when all is well.
+/// Longest wait, for a busy machine; a successful test never waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
@@ -86,7 +86,7 @@ async fn direct_session(server: &Server, credentials: &Credentials) -> Result<()
     Ok(())
 }
 
-/// What each call of the service answers.
+/// The results of all calls of the service.
 async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
     let says = futures::stream::once(std::future::ready(hello()));
     let session = async {
@@ -138,7 +138,7 @@ async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
     let mut client = DirectoryClient::new(server.channel().await);
     let refusal = status(&mut client).await;
     assert_eq!(from_status(&refusal).code(), ErrorCode::PermissionDenied, "{refusal}");
-    // More than a visitor may say.
+    // More than a visitor may send.
     let huge = |mut request: Request<()>| {
         request.metadata_mut().insert("authorization", "x".repeat(1 << 20).parse().unwrap());
         Ok(request)
@@ -148,7 +148,7 @@ async fn calls_on_a_connection_that_has_shown_no_token_are_refused() {
     server.stop().await;
 }
 
-/// Passes on what a member and a shard say to each other, and keeps what the member said.
+/// Forwards the bytes between a member and a shard, and records the member's bytes.
 async fn overhear(server: &Server, credentials: &Credentials) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -200,7 +200,7 @@ async fn a_process_at_the_address_of_a_shard_is_not_believed() {
     let status = rogue.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
     let error = credentials.error_of(&status);
     assert!(matches!(error, Error::PermissionDenied { .. }), "{error}");
-    // One that has no token is not believed either, although it would take everybody.
+    // A shard without a token is refused too, although it would accept every store.
     let open = Server::start(Credentials::default()).await;
     let status = open.client(&credentials).await.status(v1::StatusRequest::default()).await.unwrap_err();
     let error = credentials.error_of(&status);
@@ -250,7 +250,7 @@ async fn many_connections_that_say_nothing_keep_nobody_out() {
     let server = Server::start(credentials.clone()).await;
     let mut strangers = Vec::new();
     for _ in 0..1500 {
-        // Where so many files cannot be open, fewer have to do.
+        // Uses fewer connections if the limit on open files is low.
         let Ok(mut stranger) = TcpStream::connect(server.address).await else { break };
         let _ = stranger.write_all(PREFACE).await;
         strangers.push(stranger);
@@ -262,7 +262,7 @@ async fn many_connections_that_say_nothing_keep_nobody_out() {
     server.stop().await;
 }
 
-/// Credentials with a certificate for `name` that `issuer` has made, which trust `trusted`.
+/// Credentials with a certificate for `name` by `issuer`, which trust `trusted`.
 fn tls(place: &Path, name: &str, issuer: &Authority, trusted: &[&Authority]) -> Credentials {
     let day = Duration::from_secs(24 * 3600);
     let now = SystemTime::now();

@@ -1,4 +1,4 @@
-//! A real server on port 0, and a bare gRPC client that plays the stores.
+//! A real server on port 0, and a bare gRPC client that acts as the stores.
 #![expect(clippy::unwrap_used, reason = "the functions around the tests are tests too")]
 
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// Long enough for a busy machine; nothing here waits for it when all is well.
+/// Longest wait, for a busy machine; a successful test never waits so long.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Server {
@@ -56,7 +56,7 @@ impl Server {
         DirectoryClient::new(self.channel().await)
     }
 
-    /// Opens a session with a hello of the caller's making.
+    /// Opens a session with the given hello.
     async fn open(&self, hello: v1::Hello) -> Result<Store, Error> {
         let (sender, receiver) = mpsc::channel::<v1::StoreMessages>(16);
         let first = v1::StoreMessages { hello: Some(hello), messages: Vec::new() };
@@ -109,7 +109,7 @@ impl Store {
         self.pending.remove(0)
     }
 
-    /// The error with which the session ends, `None` if it ends without one.
+    /// The error with which the session ends; `None` if it ends without one.
     async fn end(mut self) -> Option<Error> {
         loop {
             match timeout(PATIENCE, self.inbound.message()).await.expect("an end") {
@@ -260,7 +260,7 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     sender.publish("x", 1, None).await;
     let mut first = server.store("first").await;
     granted(first.query("x", 1, PATIENCE).await);
-    // Otherwise it would serve the second one.
+    // Otherwise the shard would serve the second one.
     let (put, reason) = (PutId(1), UnpublishReason::PullEnded);
     first.say(ToShard::Unpublish { id: id("x"), put, reason }).await;
     let mut client = server.client().await;
@@ -291,7 +291,7 @@ async fn an_object_whose_only_holder_is_gone_is_lost() {
     drop(holder);
     match other.query("x", 1, PATIENCE).await {
         ToStore::Failed { error: Error::ObjectLost { .. }, .. } => {}
-        // The loss of the session may be noticed after the query.
+        // The shard may notice the loss of the session after the query.
         ToStore::Granted(grant) => {
             other
                 .say(ToShard::ReturnSlot { grant: grant.grant, outcome: PullOutcome::SenderUnreachable })
@@ -427,7 +427,7 @@ async fn health_and_reflection_answer() {
     let services: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
     assert!(services.contains(&"hoplite.v1.Directory"), "{services:?}");
     assert!(services.contains(&"grpc.health.v1.Health"), "{services:?}");
-    // A status carries this type in its details: tools must be able to look it up.
+    // A status has this type in its details, so tools must find it.
     let symbol = ask(MessageRequest::FileContainingSymbol("hoplite.v1.Error".to_owned())).await;
     assert!(matches!(symbol, MessageResponse::FileDescriptorResponse(_)), "{symbol:?}");
     server.stop().await;
@@ -446,7 +446,7 @@ async fn garbage_on_the_port_does_no_harm() {
         let mut stream = TcpStream::connect(server.address).await.unwrap();
         stream.write_all(garbage).await.unwrap();
         stream.shutdown().await.unwrap();
-        // Closed by the server, in order or not; nothing else is promised.
+        // The server may close the connection in order or not.
         let _ =
             timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await.expect("the connection is closed");
     }
@@ -459,7 +459,7 @@ async fn garbage_on_the_port_does_no_harm() {
 async fn shutdown_ends_sessions_with_a_reason_and_waits_for_nobody() {
     let server = Server::start().await;
     let store = server.store("a").await;
-    // Neither a connection that says nothing nor one that is merely open may hold it up.
+    // Neither a silent connection nor an idle session may delay the end.
     let silent = TcpStream::connect(server.address).await.unwrap();
     let idle = server.client().await;
     server.shutdown.cancel();
@@ -482,8 +482,8 @@ async fn a_store_that_does_not_listen_loses_its_session_and_others_do_not_notice
         client.status(v1::StatusRequest::default()).await.unwrap().into_inner().subscriptions == 1
     })
     .await;
-    // Each round changes the object twice, and each change is an update for the subscriber. Flow control lets some
-    // thousands through before they pile up at the shard.
+    // Each round changes the object twice, and each change is an update for the subscriber. Flow
+    // control passes some thousands before they queue at the shard.
     let connected = async |client: &mut DirectoryClient<Channel>| {
         let status = client.status(v1::StatusRequest::default()).await.unwrap().into_inner();
         status.nodes.iter().any(|node| node.node == "deaf" && node.connected)
@@ -526,7 +526,7 @@ fn publication() -> ToShard {
     })
 }
 
-/// Asks again until the answer is yes.
+/// Repeats a query until the condition holds.
 async fn until(mut condition: impl AsyncFnMut() -> bool) {
     let met = async {
         while !condition().await {
