@@ -13,20 +13,21 @@ use crate::bounds::MAX_PUT_BYTES;
 /// Bytes of the length in front of each message.
 pub const LENGTH_BYTES: usize = 4;
 
-/// Longest hello, in bytes, without its length. Bytes of other protocols tend to announce more.
+/// Longest hello in bytes, without its length. Other protocols usually announce more.
 pub const MAX_HELLO_BYTES: usize = 4096;
 
-/// Longest response, in bytes, without its length: a page of a listing is the longest one.
+/// Longest response in bytes, without its length: a page of a listing.
 pub const MAX_RESPONSE_BYTES: usize = 64 << 20;
 
-/// Room for everything in a request but a list of ids: one id, metadata with 64 dimensions, and the fields' tags; and a small
-/// object.
+/// Room in a request besides a list of ids: one id, metadata with 64 dimensions, the fields' tags,
+/// and a small object.
 const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 
 /// Tag and length in front of each id of a list.
 const ID_OVERHEAD_BYTES: usize = 4;
 
-/// Longest request, in bytes, without its length, under `limits`: it is a list of the most and longest ids.
+/// Longest request in bytes, without its length, under `limits`: a list of the most and longest
+/// ids.
 pub const fn max_request_bytes(limits: &Limits) -> usize {
     let ids = limits.max_ids_per_request.saturating_mul(MAX_OBJECT_ID_BYTES + ID_OVERHEAD_BYTES);
     ids.saturating_add(REQUEST_OVERHEAD_BYTES)
@@ -47,10 +48,11 @@ pub fn encode(message: &impl Message, out: &mut BytesMut) -> Result<()> {
     Ok(())
 }
 
-/// How much of a stream of small messages is read at once.
+/// Bytes per read from a stream of small messages.
 const READ_BYTES: usize = 64 << 10;
 
-/// Makes room in `buffer` for some small messages. An empty one that a large message has stretched is given back first.
+/// Makes room in `buffer` for some small messages. Frees an empty buffer that a large message has
+/// enlarged.
 pub fn make_room(buffer: &mut BytesMut) {
     if buffer.is_empty() && buffer.capacity() > READ_BYTES {
         *buffer = BytesMut::new();
@@ -58,27 +60,30 @@ pub fn make_room(buffer: &mut BytesMut) {
     buffer.reserve(READ_BYTES);
 }
 
-/// Takes one message of at most `limit_bytes` from the front of `buffer`; `None` if it is not all there yet.
+/// Takes one message of at most `limit_bytes` from the front of `buffer`; `None` if it is
+/// incomplete.
 ///
-/// The length is checked as soon as its four bytes are there, so that no more than `limit_bytes` are ever buffered.
+/// The length is checked as soon as its four bytes have arrived, so at most `limit_bytes` are
+/// buffered.
 ///
 /// # Errors
-/// [`Error::Malformed`] if the length is above the limit or the bytes are not a message of this type. The stream has
-/// no next message then: the connection is to be closed.
+/// [`Error::Malformed`] if the length exceeds the limit, or the bytes are not a message of this
+/// type. The connection must be closed then.
 pub fn decode<M: Message + Default>(buffer: &mut BytesMut, limit_bytes: usize) -> Result<Option<M>> {
     decode_on(Plane::Local, buffer, limit_bytes)
 }
 
-/// Returns the length of the message at the front of `buffer`, with its prefix; `None` until that is there.
+/// Returns the length of the message at the front of `buffer`, with its prefix; `None` if the
+/// prefix is incomplete.
 pub fn announced_bytes(buffer: &[u8]) -> Option<usize> {
     let prefix = buffer.first_chunk::<LENGTH_BYTES>()?;
     Some(LENGTH_BYTES.saturating_add(usize::try_from(u32::from_le_bytes(*prefix)).unwrap_or(usize::MAX)))
 }
 
-/// As [`decode`], for another plane.
+/// Acts as [`decode`] for another plane.
 ///
 /// # Errors
-/// As those of [`decode`], naming `plane`.
+/// The errors of [`decode`], with `plane`.
 pub fn decode_on<M: Message + Default>(
     plane: Plane,
     buffer: &mut BytesMut,

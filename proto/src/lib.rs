@@ -1,11 +1,9 @@
 //! The protocols of Hoplite: generated types, and their checked conversion to and from the types of
 //! `hoplite-core`.
 //!
-//! * [`directory`]: the control plane, sessions between stores and shards.
-//! * [`local`]: the local plane, between clients and their store; [`framing`] is how its messages
-//!   are delimited.
-//! * [`data`]: the data plane, between stores; [`data::frame`] is how its messages and bytes are
-//!   delimited.
+//! * [`directory`]: the control plane, between stores and shards.
+//! * [`local`]: the local plane, between clients and their store; [`framing`]: its frames.
+//! * [`data`]: the data plane, between stores; [`data::frame`]: its frames.
 //! * [`dashboard`]: the requests of the dashboard's page.
 //! * [`error`] and [`metadata`]: types that all planes share; [`trouble`]: the problems of a store;
 //!   `status`: an error as the status of a gRPC call.
@@ -15,11 +13,10 @@
 //! * [`bounds`]: limits on messages of peers. Every length is checked here, once; the core types
 //!   carry the proof.
 //!
-//! The feature `grpc` adds the clients and servers of the gRPC services, and `status`. Clients of a
-//! store need no gRPC.
+//! The feature `grpc` adds the clients and servers of the gRPC services, and `status`.
 #![forbid(unsafe_code)]
 
-/// The generated types, one for one with the files in `proto/hoplite/v1`.
+/// The types generated from the files in `proto/hoplite/v1`.
 #[allow(missing_docs, clippy::all, clippy::allow_attributes, unreachable_pub, reason = "generated code")]
 pub mod v1 {
     include!(concat!(env!("OUT_DIR"), "/hoplite.v1.rs"));

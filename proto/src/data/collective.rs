@@ -20,16 +20,16 @@ use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1::end::Outcome;
 use crate::{error, metadata, v1};
 
-/// Asks a member for what its program gives to another one.
+/// A member's request for the bytes that another member's program gives to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Take {
     /// The target of the attempt.
     pub target: ObjectId,
-    /// Its put.
+    /// The put of the target.
     pub put: PutId,
-    /// The member that asks.
+    /// The requesting member.
     pub index: usize,
-    /// The first byte of the stream that is wanted.
+    /// The first requested byte of the stream.
     pub offset_bytes: u64,
 }
 
@@ -44,10 +44,10 @@ pub fn encode_take(take: &Take) -> v1::Take {
     }
 }
 
-/// Checks what a member asks for.
+/// Checks a member's request.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The violated rule.
 pub fn decode_take(take: v1::Take) -> Result<Take> {
     Ok(Take {
         target: ObjectId::new(&take.target)?,
@@ -83,11 +83,12 @@ pub fn encode_plan(plan: &Plan) -> v1::Enlist {
     }
 }
 
-/// Checks a plan that a coordinator asks for: there is such a schedule, the operation is defined for the elements, of which the
-/// size is a whole number, frames are as long as blocks may be, each part is at one member, and the explanation can be shown as it is.
+/// Checks a coordinator's plan: its schedule exists, the operation is defined for the elements, the
+/// size is a whole number of elements, frames have a valid block length, each part belongs to one
+/// member, and the explanation is displayable.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The violated rule.
 pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     check_count("members of an attempt", enlist.members.len(), MAX_MEMBERS)?;
     check_count("sources of a member", enlist.sources.len(), MAX_SOURCES_PER_MEMBER)?;
@@ -157,7 +158,7 @@ pub fn decode_plan(enlist: v1::Enlist) -> Result<Plan> {
     })
 }
 
-/// The ranks of each member, of so many participants, which divide so many elements into equal parts.
+/// Decodes the ranks of each member. The number of participants must divide the number of elements.
 fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64) -> Result<Vec<Vec<usize>>> {
     let participants = decode_index(participants, MAX_MEMBERS + 1)?;
     let mut is_seen = vec![false; participants];
@@ -176,7 +177,7 @@ fn decode_ranks(members: &[v1::SessionMember], participants: u32, elements: u64)
     Ok(ranks)
 }
 
-/// The end of a member that is done, or has failed; `None` if it goes on.
+/// Encodes the end of a member that is done or has failed; `None` if it continues.
 pub fn encode_report(report: &Report) -> Option<v1::End> {
     let failure = match report {
         Report::Filled => return None,
@@ -199,15 +200,15 @@ pub fn encode_report(report: &Report) -> Option<v1::End> {
         },
         Failure::Refused(reason) => refused(Outcome::Refused, reason),
         Failure::Disagrees(reason) => refused(Outcome::Disagrees, reason),
-        // Nobody says this of itself.
+        // A member never reports itself unreachable.
         Failure::Unreachable => refused(Outcome::Refused, &Error::unavailable("the store")),
     })
 }
 
-/// Checks the end of a member, of so many, that was not released.
+/// Checks the end of a member that was not released, of a collective with `members` members.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is no end of such a member.
+/// [`Error::Malformed`] if the member cannot end this way.
 pub fn decode_report(end: v1::End, members: usize) -> Result<Report> {
     let failure = match (end.outcome(), end.error, end.failed_input) {
         (Outcome::Complete, ..) => return Ok(Report::Done),
@@ -230,19 +231,19 @@ pub fn encode_stop(reason: &Error) -> v1::Stop {
 /// Checks the decision that aborts an attempt.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it does not say why.
+/// [`Error::Malformed`] if the reason is missing.
 pub fn decode_stop(stop: v1::Stop) -> Result<Decision> {
     let reason = stop.error.ok_or(malformed("an attempt that is aborted for no reason"))?;
     Ok(Decision::Stop(error::decode(reason, Plane::Data)))
 }
 
-/// The wire form of the message that an attempt will not make its target, for this reason.
+/// The wire form of the message that an attempt will not make its target, with the reason.
 pub fn encode_reject(target: &ObjectId, attempt: AttemptId, reason: &Error) -> v1::Reject {
     let (target, attempt) = (encode_id(target), encode_attempt(attempt));
     v1::Reject { target, error: Some(error::encode(reason)), attempt: Some(attempt) }
 }
 
-/// Returns the target, the attempt that will not make it, and the reason.
+/// Returns the target, the aborted attempt, and the reason.
 ///
 /// # Errors
 /// [`Error::Malformed`] if one of them is missing.
@@ -261,18 +262,18 @@ fn decode_attempt(attempt: Option<v1::AttemptId>) -> Result<AttemptId> {
     Ok(AttemptId { run, number })
 }
 
-/// The wire form of how far a member is.
+/// The wire form of a member's progress.
 pub fn encode_position(position: Position) -> v1::MemberPosition {
     let Position { member, members, stage, copy: _, final_bytes, size_bytes } = position;
     let (member, members) = (encode_index(member), encode_index(members));
     v1::MemberPosition { member, members, stage, final_bytes, size_bytes, node: String::new() }
 }
 
-/// How far the member with this index, of so many, says that it is; checked so that it can be shown. `None` if it has no part in
-/// the attempt.
+/// Decodes the progress of member `member`, and checks that it is displayable. `None` if the store
+/// is not a member.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it is another one, or says what cannot be shown.
+/// [`Error::Malformed`] if it belongs to another member or is not displayable.
 pub fn decode_position(position: v1::Position, member: usize, members: usize) -> Result<Option<Position>> {
     let Some(position) = position.position else { return Ok(None) };
     let v1::MemberPosition { stage, final_bytes, size_bytes, .. } = position;
@@ -286,7 +287,7 @@ pub fn decode_position(position: v1::Position, member: usize, members: usize) ->
     Ok(Some(Position { member, members, stage, copy: None, final_bytes, size_bytes }))
 }
 
-/// The wire form of what a store knows of how something is or was made, without how far other stores are.
+/// The wire form of a store's record of a reduce, without the progress of other stores.
 pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     let ReduceRecord { target: _, op, reduced, hops, plan, link, elapsed, .. } = record;
     let ReduceRecord { mendings, restarts, is_running, position, .. } = record;
@@ -308,17 +309,18 @@ pub fn encode_record(record: ReduceRecord) -> v1::ReduceRecord {
     }
 }
 
-/// The answer to those who ask for both.
+/// The answer with both record and position.
 pub fn encode_known(record: Option<ReduceRecord>) -> v1::Position {
     let mut record = record.map(encode_record);
     let position = record.as_mut().and_then(|record| record.position.take());
     v1::Position { position, record }
 }
 
-/// What a store knows that may be any member, or none; checked so that it can be shown. `None` if it knows nothing.
+/// Decodes the knowledge of a store that may be any member or none, and checks that it is
+/// displayable. `None` if it is empty.
 ///
 /// # Errors
-/// [`Error::Malformed`] if it says what cannot be shown.
+/// [`Error::Malformed`] if it is not displayable.
 pub fn decode_known(known: v1::Position) -> Result<Option<v1::ReduceRecord>> {
     let v1::Position { position, record } = known;
     let Some(record) = record else { return Ok(None) };
@@ -396,7 +398,7 @@ mod tests {
         assert_eq!(known(None, &record), Ok(Some(record.clone())));
         let whole = v1::ReduceRecord { position: Some(position.clone()), ..record.clone() };
         assert_eq!(known(Some(position.clone()), &record), Ok(Some(whole.clone())));
-        // Of others a store is not to speak.
+        // A store may not report other stores.
         let gossip = v1::ReduceRecord { positions: vec![position.clone()], ..whole.clone() };
         assert_eq!(known(Some(position.clone()), &gossip), Ok(Some(whole)));
         let wrong = [

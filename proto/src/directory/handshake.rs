@@ -24,11 +24,11 @@ pub fn encode_hello(info: &NodeInfo, cluster: &ClusterId) -> v1::Hello {
     }
 }
 
-/// Checks the first message of a store that wants to join `cluster`. Labels come out in the order of their keys.
+/// Checks the first message of a store that joins `cluster`. Sorts the labels by key.
 ///
 /// # Errors
-/// [`Error::VersionMismatch`] before anything else is looked at, then [`Error::ClusterMismatch`], then what is wrong
-/// with the store's description of itself.
+/// [`Error::VersionMismatch`] first, then [`Error::ClusterMismatch`], then the problem of the
+/// store's description.
 pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     check_version(hello.version)?;
     cluster.check_same(&hello.cluster)?;

@@ -1,4 +1,4 @@
-//! What a store tells those who watch the cluster.
+//! The load reports of stores.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::bounds::{check_count, decode_timeout, encode_id};
 use crate::v1;
 use crate::v1::load_report as wire;
 
-/// Longest name of an operation, in bytes: several times that of any there is.
+/// Longest name of an operation in bytes, several times the longest existing name.
 const MAX_OP_BYTES: usize = 32;
 
 /// The wire form of `load`.
@@ -43,10 +43,10 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
     }
 }
 
-/// Checks what a store tells.
+/// Checks a load report.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The violated rule.
 pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("directory shards", report.shards_up.len(), MAX_SHARDS)?;
     check_count("transfers in a report", report.transfers.len(), MAX_REPORTED)?;

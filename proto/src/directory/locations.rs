@@ -1,4 +1,4 @@
-//! Where the copies of an object are, as subscribers and tools are told.
+//! The locations of an object, for subscribers and tools.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
@@ -27,7 +27,7 @@ pub fn encode_locations(locations: &Locations) -> v1::Locations {
 /// Checks locations that arrived on `plane`.
 ///
 /// # Errors
-/// What is wrong with them; [`Error::LimitExceeded`] above [`MAX_LOCATIONS`].
+/// The violated rule; [`Error::LimitExceeded`] above [`MAX_LOCATIONS`].
 pub fn decode_locations(locations: v1::Locations, plane: Plane) -> Result<Locations> {
     check_count("locations of an object", locations.locations.len(), MAX_LOCATIONS)?;
     Ok(Locations {
@@ -85,7 +85,7 @@ fn decode_location(location: v1::Location, plane: Plane) -> Result<Location> {
     })
 }
 
-/// Groups, or what is known of them, up to the innermost one: nothing at all for a node that is in none.
+/// Encodes the known groups of a node down to the innermost one; empty for a node without groups.
 pub(super) fn encode_levels(path: Path) -> Vec<u32> {
     let levels = path.iter().rposition(|group| *group != 0).map_or(0, |last| last + 1);
     path[..levels].to_vec()

@@ -1,4 +1,4 @@
-//! The control plane: sessions between stores and shards, and what tools are told of objects.
+//! The control plane: sessions between stores and shards, and reports about objects for tools.
 
 mod handshake;
 mod load;
@@ -35,7 +35,7 @@ fn encode_nodes(nodes: &[NodeId]) -> Vec<String> {
     nodes.iter().map(encode_node).collect()
 }
 
-/// The peers to which links are slow.
+/// Decodes the peers with slow links.
 fn decode_slow_peers(peers: &[String]) -> Result<Vec<NodeId>> {
     check_count("slow links", peers.len(), MAX_TOLD)?;
     Ok(peers.iter().map(|peer| NodeId::new(peer)).collect::<Result<_, _>>()?)

@@ -1,14 +1,14 @@
 //! The first bytes of a connection to a shard.
 //!
-//! A program of Hoplite sends a [`Preface`], then both sides exchange `Opening` messages, each between its length and its
-//! CRC-32C, of four bytes each, little-endian:
+//! A Hoplite program sends a [`Preface`]. Then both sides exchange `Opening` messages. Each one
+//! stands between its length and its CRC-32C, both four bytes, little-endian:
 //!
-//! 1. The side that connects sends its hello, and the shard answers with its own, or with a refusal.
-//! 2. If both have a token, the side that connects sends its proof, and the shard answers with its own, or with a
-//!    refusal.
+//! 1. The connecting side sends its hello; the shard answers with its hello or a refusal.
+//! 2. If both have a token, the connecting side sends its proof; the shard answers with its proof
+//!    or a refusal.
 //!
-//! Everything after that travels in checked records (`hoplite-net/src/record.rs`). A connection
-//! that begins with neither preface is one of plain gRPC.
+//! Everything afterwards travels in checked records (`hoplite-net/src/record.rs`). A connection
+//! without a preface is plain gRPC.
 
 /// Length of a preface.
 pub const PREFACE_BYTES: usize = 16;
@@ -33,7 +33,7 @@ impl Preface {
         }
     }
 
-    /// The preface that `bytes` are; `None` if they are something else.
+    /// The preface in `bytes`, if any.
     pub fn of_bytes(bytes: &[u8; PREFACE_BYTES]) -> Option<Self> {
         [Self::Grpc, Self::Direct].into_iter().find(|preface| preface.bytes() == bytes)
     }

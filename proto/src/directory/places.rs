@@ -1,4 +1,4 @@
-//! Measured places, on their way to the shards.
+//! Measured places on the wire.
 
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
@@ -27,7 +27,8 @@ pub fn encode_places(places: &MeasuredPlaces) -> v1::MeasuredPlaces {
 /// Checks measured places.
 ///
 /// # Errors
-/// If the version is none, or so high that hardly any is left; if there are too many nodes, or one of them twice; if a name is none, or has too many levels.
+/// The version is invalid or close to the maximum; there are too many nodes; a node occurs twice; a
+/// name is invalid or has too many levels.
 pub fn decode_places(places: v1::MeasuredPlaces) -> Result<MeasuredPlaces> {
     check_count("measured nodes", places.nodes.len(), MAX_MEASURED_NODES)?;
     check_version(places.version)?;

@@ -1,4 +1,4 @@
-//! What a shard says to a store.
+//! The messages of a shard to a store.
 
 use std::net::SocketAddr;
 
@@ -75,7 +75,7 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
 /// Checks one message of a shard.
 ///
 /// # Errors
-/// What is wrong with it. The session is to be closed then.
+/// The violated rule. The session must be closed then.
 pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
     let body = message.body.ok_or(malformed("a message without a body"))?;
     Ok(match body {
@@ -114,8 +114,8 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
 /// Checks one frame of a session after the welcome.
 ///
 /// # Errors
-/// As [`decode_to_store`]; also for a second welcome, and above [`MAX_MESSAGES_PER_BATCH`]. The error of the shard, if the
-/// frame ends the session.
+/// As for [`decode_to_store`]; also for a second welcome, and above [`MAX_MESSAGES_PER_BATCH`]. The
+/// error of the shard, if the frame ends the session.
 pub fn decode_shard_batch(batch: ShardMessages) -> Result<Vec<ToStore>> {
     if batch.welcome.is_some() {
         return Err(malformed("a second welcome"));
@@ -168,7 +168,7 @@ fn decode_inline(inline: wire::Inline) -> Result<ToStore> {
     let size_bytes = inline.bytes.len() as u64;
     let request = RequestId(inline.request);
     let Some(bytes) = InlineBytes::checked(inline.bytes, inline.crc) else {
-        // Only this object is concerned: what crosses the network has a checksum of its own.
+        // Affects only this object, because other transit damage is detected by its own checksum.
         return Ok(ToStore::Failed { request, error: malformed(DAMAGED) });
     };
     Ok(ToStore::Inline {

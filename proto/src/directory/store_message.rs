@@ -1,4 +1,4 @@
-//! What a store says to a shard.
+//! The messages of a store to a shard.
 
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
@@ -68,7 +68,7 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
 /// Checks one message of a store.
 ///
 /// # Errors
-/// What is wrong with it. The session is to be closed then: nothing that follows can be relied on.
+/// The violated rule. The session must be closed then, because later messages are unreliable.
 pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
     let body = message.body.ok_or(Error::malformed(Plane::Control, "a message without a body"))?;
     Ok(match body {
@@ -106,7 +106,7 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
 /// Checks one frame of a session after the hello.
 ///
 /// # Errors
-/// As [`decode_to_shard`]; also for a second hello, and above [`MAX_MESSAGES_PER_BATCH`].
+/// As for [`decode_to_shard`]; also for a second hello, and above [`MAX_MESSAGES_PER_BATCH`].
 pub fn decode_store_batch(batch: StoreMessages) -> Result<Vec<ToShard>> {
     if batch.hello.is_some() {
         return Err(Error::malformed(Plane::Control, "a second hello"));
