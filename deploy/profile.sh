@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Has programs that count what they run do what `hoplite bench` measures, small objects above all, so that the compiler can lay out
-# what runs most close together: profile.sh OUT. Or tells whether a program was built with the counts of its functions:
-# profile.sh --check PROFILE PROGRAM. Needs llvm-profdata of the compiler's own LLVM, and gets it from rustup if it is missing.
+# Runs instrumented programs under `hoplite bench`, mostly with small objects, and writes the profile for the compiler:
+# profile.sh OUT. Or checks that a program was built with the counts of its functions: profile.sh --check PROFILE PROGRAM.
+# Needs llvm-profdata of the compiler's LLVM, and gets it from rustup if it is missing.
 set -euo pipefail
 check=
 if [ "${1-}" = --check ]; then
@@ -31,7 +31,7 @@ if [ "$check" ]; then
   exit
 fi
 
-# With the same profile of Cargo as `make dist`: it is in the names of the functions, by which their counts are found.
+# Uses the same Cargo profile as `make dist`, because counts are found by function names, which contain the profile.
 RUSTFLAGS="${RUSTFLAGS-} -Cprofile-generate=$counts" CARGO_TARGET_DIR=$built \
   "${CARGO:-cargo}" build --profile dist -p hoplite-cli -p hoplite-store -p hoplite-directory
 
@@ -40,7 +40,7 @@ measure() {
   echo "counting: hoplite bench $*"
   "$built/dist/hoplite" bench "$@" >/dev/null
 }
-# Little of what is large: the compiler sees how often each loop goes round, and takes what makes a hundredth of that for rare.
+# Few large transfers, because their loops run so often that the compiler would treat other code as rare.
 for size in 1KiB 32KiB; do
   measure broadcast --size "$size" --receivers 3,7,15 --repetitions 60
   measure reduce --size "$size" --nodes 4,8,16 --repetitions 60
@@ -49,7 +49,7 @@ measure broadcast --size 1MiB --receivers 7 --repetitions 5
 measure reduce --size 1MiB --nodes 8 --repetitions 5
 measure p2p --size 1MiB --samples 2000
 measure local --size 1MiB --samples 2000 --cold-samples 0
-# What few programs run often, but then wait for: each loop of a reduce, and the copy that goes past the caches.
+# Rare but slow code: each kernel of a reduce, and the copy that bypasses the caches.
 measure kernels --size 64KiB --repetitions 2
 measure local --size 32MiB --samples 10 --cold-samples 0 --repetitions 2
 "$profdata" merge --output "$out" "$counts"

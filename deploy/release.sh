@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # Builds all packages of one version into target/release-VERSION, with their checksums: release.sh VERSION.
-# With --check instead, only compares the versions that files name: release.sh --check [VERSION]. See docs/dev/release.md.
-# HOPLITE_PROFILE chooses the profile of Cargo, "dist" unless set; "dev" builds quickly, to try this script.
+# With --check, only compares the versions in files: release.sh --check [VERSION]. See docs/dev/release.md.
+# HOPLITE_PROFILE names the Cargo profile, by default "dist"; "dev" builds quickly, to test this script.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 profile=${HOPLITE_PROFILE:-dist}
-# These crates are of no use outside this repository.
+# These crates are useful only inside this repository.
 unpublished=(hoplite-python hoplite-sim hoplite-tests)
 
 check() {
@@ -88,7 +88,7 @@ else
 fi
 SOURCE_DATE_EPOCH=$time deploy/debian/build.sh "$binaries" "$work"
 HOPLITE_PROFILE=$profile deploy/wheel/build.sh "$work"
-# Cargo builds each crate from its package, so that a file that is missing there shows.
+# Cargo builds each crate from its package, which finds missing files.
 rm -rf target/package
 "${CARGO:-cargo}" package --locked --workspace "${unpublished[@]/#/--exclude=}" $([ "$profile" = dist ] || echo --no-verify --allow-dirty)
 mv target/package/*-"$version".crate "$work"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Makes a Debian package of built programs: build.sh BINARIES OUTPUT. Needs dpkg-deb and objdump, and no network.
+# Builds a Debian package from built programs, without network: build.sh BINARIES OUTPUT. Needs dpkg-deb and objdump.
 set -euo pipefail
 binaries=$1 output=$2
 source=$(cd "$(dirname "$0")/../.." && pwd)
@@ -38,7 +38,7 @@ find "$root/usr/share/man" -type f -exec gzip -9n {} +
 
 version=$("$binaries/hoplite" --version | cut -d' ' -f2)
 architecture=$(dpkg --print-architecture)
-# The newest symbol of libc that a program uses is what the package needs.
+# The package depends on the version of the newest libc symbol in the programs.
 libc=$(objdump -T "${programs[@]/#/$root/usr/bin/}" | grep -o 'GLIBC_2[0-9.]*' | sort -Vu | tail -n 1 | cut -d_ -f2)
 install -d -m 0755 "$root/DEBIAN"
 cat >"$root/DEBIAN/control" <<CONTROL

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the sources and a wheel of the Python package for other Linux systems, and checks them: build.sh OUTPUT.
-# HOPLITE_PROFILE chooses the profile of Cargo, "dist" unless it is set. Needs Cargo, Python 3.11 or later, and PyPI.
+# Builds and checks the sources and a wheel of the Python package for other Linux systems: build.sh OUTPUT.
+# HOPLITE_PROFILE names the Cargo profile, by default "dist". Needs Cargo, Python 3.11 or later, and PyPI.
 set -euo pipefail
 mkdir -p "$1"
 export HOPLITE_PROFILE=${HOPLITE_PROFILE:-dist}
@@ -12,12 +12,12 @@ trap 'rm -rf "$work"' EXIT
 "${PYTHON:-python3}" -m venv "$work/tools"
 PATH=$work/tools/bin:$PATH
 pip install --quiet --disable-pip-version-check -r "$source/deploy/wheel/requirements.txt"
-# Without isolation, the tools are those whose versions are pinned.
+# Builds without isolation, to use the pinned tools.
 python -m build --no-isolation --sdist --outdir "$work/sdist" "$source/python"
 python -m build --no-isolation --wheel --outdir "$work/linux" "$source/python"
 
-# The tag says the oldest C library on which all that is in the wheel runs, the programs too; a library that the wheel would
-# need beside that would be put into it, and there is none.
+# The tag names the oldest C library that runs the extension and the programs. The wheel needs no other library, so none
+# is bundled.
 auditwheel repair --strip --wheel-dir "$work/wheel" "$work"/linux/*.whl
 wheel=$(echo "$work"/wheel/*.whl)
 auditwheel show "$wheel"
@@ -31,7 +31,7 @@ if python -m zipfile --list "$wheel" | grep -q '^hoplite\.libs/'; then
 fi
 abi3audit --strict --report "$wheel" >"$work/abi3.json" || { cat "$work/abi3.json" >&2; exit 1; }
 
-# An empty environment has the package and the programs, and they work.
+# Tries the package and the programs in an empty environment.
 "${PYTHON:-python3}" -m venv --without-pip "$work/empty"
 pip --python "$work/empty/bin/python" install --quiet --disable-pip-version-check "$wheel"
 for program in hoplite hoplite-store hoplite-directory; do
