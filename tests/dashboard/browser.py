@@ -1,4 +1,4 @@
-"""Chromium without a screen, driven by the WebDriver protocol: as much of it as these tests need."""
+"""Headless Chromium, driven by the parts of the WebDriver protocol that these tests need."""
 
 import base64
 import json
@@ -21,7 +21,7 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
 def missing() -> str | None:
-    """Why there is no browser; `None` if there is one."""
+    """The reason for a missing browser; `None` if there is one."""
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
             return f"{program} is not installed (Debian: chromium, chromium-driver)"
@@ -29,10 +29,10 @@ def missing() -> str | None:
 
 
 class Browser:
-    """One window. Closed, with all of its processes, at the end of a `with` block."""
+    """One window. The end of a `with` block closes it with all its processes."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
-        # The browser has its profile there, and ends too suddenly to remove it.
+        # # The browser's profile. The browser ends too abruptly to remove it.
         self._files = tempfile.mkdtemp(prefix="browser-")
         self._driver = subprocess.Popen(
             ["chromedriver", "--port=0"],
@@ -83,13 +83,13 @@ class Browser:
             self._end()
 
     def _end(self) -> None:
-        # The browser is in the session of its driver, and outlives it otherwise.
+        # # Otherwise the browser would survive its driver, in the driver's session.
         with suppress(ProcessLookupError):
             os.killpg(self._driver.pid, signal.SIGKILL)
         self._driver.wait()
         if self._driver.stdout is not None:
             self._driver.stdout.close()
-        # A process that was killed may still make a file.
+        # # A killed process may still create a file.
         end = time.monotonic() + PATIENCE_SECONDS
         while os.path.exists(self._files) and time.monotonic() < end:
             shutil.rmtree(self._files, ignore_errors=True)
@@ -111,7 +111,7 @@ class Browser:
         self._call("POST", "/url", {"url": url})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a function with this body returns."""
+        """The result of a function with this body."""
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector: str = "body") -> str:
@@ -122,7 +122,7 @@ class Browser:
         self._call("POST", f"/element/{element[ELEMENT]}/value", {"text": keys})
 
     def press(self, keys: str) -> None:
-        """Presses keys, one after the other, wherever the focus is."""
+        """Presses keys one after another in the focused element."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
@@ -131,7 +131,7 @@ class Browser:
         self._call("POST", f"/element/{element[ELEMENT]}/click", {})
 
     def wait_for(self, script: str, *arguments: object) -> Any:
-        """Waits until a function with this body returns something that is true, and returns that."""
+        """Waits until a function with this body returns a true value, and returns the value."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             if found := self.run(script, *arguments):
@@ -144,7 +144,7 @@ class Browser:
         self.wait_for("return document.querySelector(arguments[1])?.innerText.includes(arguments[0])", text, selector)
 
     def log(self) -> list[str]:
-        """What the browser complained about since this was asked last."""
+        """The browser's log since the last call."""
         return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"})]
 
     def photograph(self, path: Path) -> None:

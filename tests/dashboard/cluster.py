@@ -1,4 +1,4 @@
-"""Daemons for these tests: real ones, and a crowd that only pretends to have bytes."""
+"""Daemons for these tests: real ones, and a simulated crowd of stores without bytes."""
 
 import json
 import os
@@ -16,7 +16,7 @@ TOKEN = "a token of these tests, long enough"
 
 
 def environment() -> dict[str, str]:
-    """That of this process, without settings of Hoplite."""
+    """The environment of this process, without settings of Hoplite."""
     return {name: value for name, value in os.environ.items() if not name.startswith("HOPLITE_")}
 
 
@@ -42,7 +42,7 @@ class Process:
 
     def line(self) -> str:
         assert self.process.stdout is not None
-        # A program that says nothing is ended, so that the test fails.
+        # # A silent program is killed, so that the test fails.
         limit = threading.Timer(PATIENCE_S, self.process.kill)
         limit.start()
         try:
@@ -58,7 +58,7 @@ class Process:
         self.process.stdin.flush()
 
     def do(self, line: str) -> None:
-        """For workers: something that must succeed."""
+        """Sends a worker a command that must succeed."""
         self.say(line)
         answer = self.line()
         assert answer == "done", f"{line}: {answer}"
@@ -66,10 +66,7 @@ class Process:
 
 @contextmanager
 def directory_process(*arguments: object) -> Iterator[tuple[Process, dict[str, Any]]]:
-    """A shard with a dashboard; yields it and its addresses.
-
-    It asks nobody for a token, unless one is named.
-    """
+    """A shard with a dashboard; yields it and its addresses. Without `token`, it requires none."""
     where = ("--listen", "127.0.0.1:0", "--dashboard", "0", "--print-addresses", "--insecure")
     with Process("hoplite-directory", *where, *arguments) as process:
         addresses = json.loads(process.line())

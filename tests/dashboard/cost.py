@@ -1,4 +1,4 @@
-"""How much of a core the directory needs for the dashboard, with 1,000 nodes: `python3 -m dashboard.cost --programs ../target/dist`."""
+"""The processor time of the dashboard with 1,000 nodes: `python3 -m dashboard.cost --programs ../target/dist`."""
 
 import argparse
 import os

@@ -1,4 +1,4 @@
-"""The dashboard with TLS: with a token for whoever has it, without one for members."""
+"""The dashboard with TLS: open to users with the token, or without a token to members."""
 
 import http.client
 import ssl
@@ -42,6 +42,6 @@ class Https(unittest.TestCase):
     def test_without_a_token_only_members_get_in(self) -> None:
         with directory(*self.settings) as addresses:
             self.assertEqual(self.ask(addresses["dashboard"], "/api/overview", member=True).status, 200)
-            # With TLS 1.3 a client hears with the answer that its certificate is missed.
+            # # With TLS 1.3 a client learns of the missing certificate only with the answer.
             with self.assertRaises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
                 self.ask(addresses["dashboard"], "/api/overview")

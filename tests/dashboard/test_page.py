@@ -1,4 +1,4 @@
-"""The page in a real browser. With HOPLITE_WRITE_DOCS=1, its photographs in the documentation are made anew."""
+"""The page in a real browser. HOPLITE_WRITE_DOCS=1 renews its screenshots in the documentation."""
 
 import os
 import tempfile
@@ -49,7 +49,7 @@ class Page(unittest.TestCase):
         page = self.open(addresses, "#transfers")
         for receiver in workers[1:]:
             receiver.say("get weights")
-        # Each receiver has what was written, and the chain is as long as they are many.
+        # # Each receiver has all written bytes, and all receivers form one chain.
         page.wait_for_text("the longest chain has 3 hops")
         page.wait_for("return [...document.querySelectorAll('.number')].filter((cell) => cell.innerText === '50%').length >= 3")
         self.assertIn("first of group", page.text("main"))
@@ -58,7 +58,7 @@ class Page(unittest.TestCase):
         page.open(f"http://{addresses['dashboard']}/#nodes")
         page.wait_for_text("rack=3", "table")
         page.wait_for_text("64.0 MiB", "table")
-        # An id is text, whatever is in it.
+        # # Ids are shown as text, whatever they contain.
         page.open(f"http://{addresses['dashboard']}/#objects")
         page.wait_for_text(evil, "table")
         page.type("#prefix", "<img")
@@ -68,7 +68,7 @@ class Page(unittest.TestCase):
         page.wait_for_text(evil, "h1")
         self.assertEqual(page.run(ROWS, "main img"), 0)
         self.assertFalse(page.run("return 'hacked' in window"))
-        # The rest comes, and the transfers end.
+        # # The remaining bytes arrive, and the transfers end.
         workers[0].do(f"write {size - size // 2}")
         workers[0].do("seal")
         for receiver in workers[1:]:
@@ -93,7 +93,7 @@ class Page(unittest.TestCase):
         page.type("#filter", "rack=07")
         page.wait_for_text("1–32 of 32", ".pages")
 
-        # A search that finds little looks at a part of all objects, says so, and goes on.
+        # # A search with few results examines a part of all objects, says so, and can continue.
         page.open(f"http://{addresses['dashboard']}/#objects")
         page.wait_for_text("objects/000099")
         page.run("document.getElementById('later').click()")
@@ -111,7 +111,7 @@ class Page(unittest.TestCase):
         page.open(f"http://{addresses['dashboard']}/#reduces")
         page.wait_for_text("chain of 2 dimensions")
 
-        # The links: 32 nodes, with the one whose port is broken, or all racks.
+        # # The links: 32 nodes, including the one with the broken port, or all racks.
         page.open(f"http://{addresses['dashboard']}/#links")
         page.wait_for_text("more nodes with fewer slow links are not shown")
         self.assertEqual(page.run(ROWS, ".heat tbody tr"), 32)
@@ -163,7 +163,7 @@ class Page(unittest.TestCase):
             self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW, view)
         self.assertGreater(light.run(luminance), 0.9)
         self.assertLess(dark.run(luminance), 0.2)
-        # By keys alone: to the third view, with the focus where it was after the next answer.
+        # # Keyboard only: opens the third view. The focus stays after the next answer.
         tab = "\ue004"
         light.run("document.activeElement.blur()")
         light.press(tab * 4)
@@ -172,9 +172,9 @@ class Page(unittest.TestCase):
         light.wait_for_text("spreads", "h2")
         light.press(tab * 7)
         focused = light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')")
-        time.sleep(2.5)  # longer than it takes to ask again
+        time.sleep(2.5)  # longer than the interval of queries
         self.assertEqual(light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"), focused)
-        # What screen readers need: one main heading, tables with captions and scopes, controls with names.
+        # # Requirements of screen readers: one main heading, tables with captions and scopes, controls with names.
         self.assertEqual(light.run(ROWS, "h1"), 1)
         self.assertEqual(light.run("return [...document.querySelectorAll('table')].every((table) => table.caption.textContent)"), True)
         self.assertEqual(light.run(ROWS, "thead th:not([scope=col]), tbody th:not([scope=row])"), 0)

@@ -56,7 +56,7 @@ class Terminal:
         return True
 
     def text(self) -> str:
-        """What was written, without the sequences that place and colour it, and without spaces: the cursor skips them."""
+        """The written text without control sequences and spaces, because the cursor skips spaces."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\s", "", self.output.decode(errors="replace"))
 
     def wait_for(self, text: str) -> None:
@@ -71,7 +71,7 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def end(self) -> int:
-        """Waits for the end; the terminal must be as it was."""
+        """Waits for the end. The terminal must be restored."""
         end = time.monotonic() + PATIENCE_SECONDS
         while self.process.poll() is None:
             self.read()
@@ -122,7 +122,7 @@ class Top(unittest.TestCase):
 
     def test_there_is_no_colour_if_none_is_wanted(self) -> None:
         colour = re.compile(rb"\x1b\[[0-9;]*(3[1-8]|9[0-7]|4[1-8])[0-9;]*m")
-        # A token that the directory does not have is no trouble; no directory at all is one, and is shown in colour.
+        # # A token that the directory lacks is no problem. A missing directory is one, and is shown in colour.
         for variables, is_coloured in [({}, True), ({"NO_COLOR": "1"}, False)]:
             with ExitStack() as stack:
                 addresses = stack.enter_context(directory())

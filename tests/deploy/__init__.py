@@ -1,1 +1,1 @@
-"""Tests of what deploy/ has: units, package, compose file, chart, rules and dashboard."""
+"""Tests of the files in deploy/: units, package, compose file, chart, rules and dashboard."""

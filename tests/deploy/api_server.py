@@ -1,4 +1,4 @@
-"""A stand-in for the API server of Kubernetes: it answers reads of the objects that a test names."""
+"""A stand-in for the Kubernetes API server: it serves the objects of a test."""
 
 import json
 import threading
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# The kinds of each group and version, which clients look up before they send anything.
+# # The kinds of each group and version, which clients query first.
 KINDS = {
     "v1": {"nodes": "Node", "pods": "Pod", "secrets": "Secret", "serviceaccounts": "ServiceAccount", "services": "Service"},
     "apps/v1": {"daemonsets": "DaemonSet", "statefulsets": "StatefulSet"},
@@ -19,7 +19,7 @@ WITHOUT_NAMESPACE = {"nodes", "clusterroles", "clusterrolebindings"}
 
 
 def discovery() -> dict[str, Any]:
-    """The answers that tell clients of the kinds."""
+    """The answers about available kinds."""
     answers: dict[str, Any] = {
         "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -41,7 +41,7 @@ def discovery() -> dict[str, Any]:
 
 @contextmanager
 def api_server(objects: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Serves objects by their paths, and gives the address of the server."""
+    """Serves objects by their paths; yields the address of the server."""
     answers = discovery() | objects
 
     class Handler(BaseHTTPRequestHandler):
@@ -56,7 +56,7 @@ def api_server(objects: dict[str, dict[str, Any]]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """The tests print nothing."""
+            """Prints nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

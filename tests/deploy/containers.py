@@ -1,7 +1,7 @@
-"""A Docker daemon of this process's own, and roots for images that nobody has to pull.
+"""A private Docker daemon, and root directories for images that need no registry.
 
-The daemon has a network, mounts and processes of its own (`unshare`), so that nothing of it is left when it ends: no bridge,
-no rule of iptables, no container. What it stores is in a temporary directory.
+The daemon has its own network, mounts and processes (`unshare`), so its bridges, iptables rules and containers vanish
+with it. Its data are in a temporary directory.
 """
 
 import os
@@ -22,7 +22,7 @@ DEBIAN = TOOLS / "root"
 LIBRARIES = DEBIAN / "usr/lib/x86_64-linux-gnu"
 PATIENCE_S = 300.0
 
-# Its processes are children of `unshare`, and end with it. /run is where Docker has its sockets and locks, and /etc a key.
+# # The daemon's processes are children of `unshare`, and end with it. Docker uses sockets and locks in /run, and a key in /etc.
 START = """
 mount -t tmpfs none /run && cp -a /etc "$0/etc" && mount --bind "$0/etc" /etc && ip link set lo up &&
 exec dockerd --data-root "$0/data" --exec-root /run/docker --pidfile /run/docker.pid --config-file "$0/daemon.json" \\
@@ -31,7 +31,7 @@ exec dockerd --data-root "$0/data" --exec-root /run/docker --pidfile /run/docker
 
 
 class Docker:
-    """A daemon, until `close`. The test is skipped where it cannot run."""
+    """A daemon, until `close`. Skips the test if the daemon cannot run."""
 
     def __init__(self) -> None:
         if os.geteuid() != 0:
@@ -53,7 +53,7 @@ class Docker:
             "DOCKER_BUILDKIT": "1",
         }
         self.cgroup = self.place.name
-        # overlay2 cannot be had where /tmp is itself an overlay, as in a container.
+        # # overlay2 fails if /tmp is an overlay itself, as in a container.
         for driver in ("overlay2", "vfs"):
             if self._start(driver):
                 break
@@ -68,7 +68,7 @@ class Docker:
             raise unittest.SkipTest(f"no container can run here: {error}") from None
 
     def _run_something(self) -> None:
-        """Some kernels and sandboxes let a daemon start, but no container of it."""
+        """Runs a container, because some kernels and sandboxes start a daemon but no container."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place) / "root"
             small_root(root, ["true"])
@@ -81,7 +81,7 @@ class Docker:
         flags = [f"--storage-driver={driver}", f"--cgroup-parent=/{self.cgroup}"]
         with (self.place / "log").open("wb") as log:
             self.daemon = subprocess.Popen(
-                # It ends with this process, however that ends.
+                # # Ends with this process in any case.
                 ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]
                 + [str(self.place), *flags],
                 env=self.environment,
@@ -101,7 +101,7 @@ class Docker:
         self.daemon.wait()
 
     def close(self) -> None:
-        """Ends all containers and the daemon, and removes what it has stored."""
+        """Ends all containers and the daemon, and removes its data."""
         try:
             if self.daemon.poll() is None:
                 containers = self.run("ps", "--all", "--quiet").split()
@@ -124,18 +124,18 @@ class Docker:
         return done.stdout.strip()
 
     def run(self, *arguments: object, **options: object) -> str:
-        """What a command of the command line `docker` writes; it must succeed."""
+        """Runs `docker`, which must succeed; returns its output."""
         return self._do(DEBIAN / "usr/bin/docker", *arguments, **options)
 
     def compose(self, directory: Path, *arguments: object) -> str:
-        """As `run`, for `docker-compose` in a directory. Debian's is a program in its own Python."""
+        """Acts as `run`, for `docker-compose` in a directory. Debian packages it as a Python program."""
         if not Path("/usr/bin/python3").exists():
             raise unittest.SkipTest("docker-compose needs Debian's python3")
         self.environment["PYTHONPATH"] = str(DEBIAN / "usr/lib/python3/dist-packages")
         return self._do("/usr/bin/python3", DEBIAN / "usr/bin/docker-compose", *arguments, cwd=directory)
 
     def eventually(self, *arguments: object) -> str:
-        """As `run`, for what succeeds as soon as daemons have found each other."""
+        """Repeats `run` until it succeeds, for commands that need connected daemons."""
         limit = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -146,7 +146,7 @@ class Docker:
                 time.sleep(0.1)
 
     def import_root(self, name: str, root: Path, *changes: str) -> None:
-        """Makes an image of a directory."""
+        """Creates an image from a directory."""
         archive = self.place / "root.tar"
         with tarfile.open(archive, "w") as tar:
             tar.add(root, arcname=".")
@@ -156,7 +156,7 @@ class Docker:
 
 
 def small_root(root: Path, programs: Iterable[str | Path]) -> None:
-    """Makes a root directory that has programs of this machine, the libraries that they need, and a user root."""
+    """Creates a root directory with programs of this machine, their libraries, and a root user."""
     for directory in ("bin", "sbin", "lib", "lib64"):
         (root / "usr" / directory).mkdir(parents=True, exist_ok=True)
         (root / directory).symlink_to(f"usr/{directory}")

@@ -1,4 +1,4 @@
-"""The image, and clusters in containers of it: that of compose.yaml, and the pods of the chart."""
+"""The image, and clusters of its containers: the one of compose.yaml, and the pods of the chart."""
 
 import os
 import re
@@ -15,9 +15,9 @@ from deploy.test_chart import objects, pods
 from deploy.test_files import BINARIES, DEPLOY, ROOT
 
 PROGRAMS = ["hoplite", "hoplite-store", "hoplite-directory"]
-# What the Dockerfile and the chart call.
+# # Programs that the Dockerfile and the chart call.
 SYSTEM = ["sh", "install", "mkdir", "groupadd", "useradd", "id", "cat", "cp", "head", "cmp"]
-# Stands in for the compiler: the programs that are tested have been built already.
+# # Replaces the compiler, because the tested programs are built already.
 CARGO = """#!/bin/sh -e
 test "$*" = "build --profile dist --locked -p hoplite-cli -p hoplite-store -p hoplite-directory"
 mkdir -p target/dist
@@ -27,7 +27,7 @@ TOKEN = "a token of these tests, long enough\n"
 
 
 def make_image(docker: Docker) -> None:
-    """Builds deploy/docker/Dockerfile upon images of this machine's own programs, as `hoplite`."""
+    """Builds deploy/docker/Dockerfile as `hoplite`, on images of this machine's programs."""
     with tempfile.TemporaryDirectory() as place:
         runtime = Path(place) / "runtime"
         small_root(runtime, [*SYSTEM, *(BINARIES / program for program in PROGRAMS)])
@@ -39,7 +39,7 @@ def make_image(docker: Docker) -> None:
         small_root(build, [*SYSTEM, "strip"])
         (build / "built").mkdir()
         for name in PROGRAMS:
-            # Without what a debugger reads they are a tenth of it.
+            # # Stripped programs have a tenth of the size.
             subprocess.run(["strip", "-o", build / "built" / name, BINARIES / name], check=True)
         cargo = build / "usr/bin/cargo"
         cargo.write_text(CARGO)
@@ -94,14 +94,14 @@ class Image(unittest.TestCase):
             os.chown(token, 7400, 7400)
             scraped = here / "prometheus.yml"
             scraped.write_text(scraped.read_text().replace("scrape_interval: 5s", "scrape_interval: 500ms"))
-            # Debian 12's compose is older than the top-level name.
+            # # Compose of Debian 12 does not know the top-level name.
             compose = here / "compose.yaml"
             text = compose.read_text().replace("\nname: hoplite\n", "\n")
-            # Nobody can raise a limit without the capability for it.
+            # # Raising a limit needs a capability.
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             compose.write_text(text.replace("nofile: 65536", f"nofile: {min(65536, most)}"))
             project = ["--project-name", "hoplite"]
-            # Grafana's image cannot be had.
+            # # Without Grafana, whose image is unavailable.
             stores = [f"store-{number}" for number in range(3)]
             docker.compose(here, *project, "up", "--no-build", "--detach", *stores, "prometheus")
             for store in stores:
@@ -147,7 +147,7 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def new_secret(cls, name: str) -> dict[str, bytes]:
-        """A token, and certificates of an authority of their own."""
+        """A token, and certificates of a new authority."""
         made = cls.place / name
         subprocess.run([BINARIES / "hoplite", "certs", made, "hoplite"], check=True, stdout=subprocess.DEVNULL)
         files = {"ca.crt": "ca.pem", "tls.crt": "hoplite.pem", "tls.key": "hoplite-key.pem"}
@@ -155,7 +155,7 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def write_secret(cls, path: Path, group: int) -> None:
-        """Writes a Secret into a volume as a kubelet does: files of root, which change all at once."""
+        """Writes a Secret into a volume as a kubelet does: root's files, replaced atomically."""
         version = path / f"..{len(list(path.iterdir()))}"
         version.mkdir(mode=0o755)
         for key, content in cls.secret.items():
@@ -174,7 +174,7 @@ class Pods(unittest.TestCase):
         if "hostPath" in volume:
             path = cls.place / "hosts" / node
             path.mkdir(parents=True, exist_ok=True)
-            # As /dev/shm.
+            # # The mode of /dev/shm.
             path.chmod(0o1777)
             return path
         path = cls.place / "volumes" / pod / volume["name"]
@@ -214,14 +214,14 @@ class Pods(unittest.TestCase):
 
         for entry in container.get("env", []):
             field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-            # This pod has no labels of its node.
+            # # Pods do not get the labels of their node here.
             variables[entry["name"]] = fields.get(field, "") if field else expanded(entry["value"])
         said += [f"--env={name}={value}" for name, value in variables.items()]
         return said, [expanded(argument) for argument in container["command"] + container.get("args", [])]
 
     @classmethod
     def start(cls, pod: str, component: str, node: str, *names: str) -> None:
-        """Starts a pod on a node, under `names` in the network; without a name, runs it to its end."""
+        """Starts a pod on a node, under `names` in the network. Without names, runs it to its end."""
         spec = cls.pods[component]
         group = spec["securityContext"].get("fsGroup", 0)
         volumes = {volume["name"]: cls.volume(pod, node, volume, group) for volume in spec.get("volumes", [])}
@@ -253,7 +253,7 @@ class Pods(unittest.TestCase):
         type(self).secret = self.new_secret("second")
         for path in self.credentials:
             self.write_secret(path, 7400)
-        # Its peers trust the new authority only if they have read their files again.
+        # # Peers trust the new authority only after rereading their files.
         self.start("three", "store", "three", "three")
         docker.eventually("exec", "three", "hoplite", "status")
         self.assertIn("hoplite:x:7400:", docker.run("exec", "three", "hoplite", "--timeout", "300s", "get", "y"))

@@ -1,4 +1,4 @@
-"""That the files of deploy/ say what the programs understand, and are what their readers expect."""
+"""Checks that the files of deploy/ use existing flags and metrics, and that their readers accept them."""
 
 import json
 import re
@@ -13,7 +13,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 BINARIES = ROOT / "target/debug"
-# What install.sh has fetched.
+# # Programs that install.sh has fetched.
 TOOLS = ROOT / "target/deploy-tools"
 DAEMONS = ["store", "directory"]
 
@@ -26,7 +26,7 @@ def flags(daemon: str) -> set[str]:
 
 
 def needed(program: str, package: str) -> str:
-    """The path of a program; the test is skipped where it is not installed."""
+    """The path of a program. Skips the test if it is missing."""
     path = shutil.which(program) or shutil.which(program, path=TOOLS / "root/usr/bin")
     if path is None:
         raise unittest.SkipTest(f"{program} is not installed (Debian: {package})")
@@ -42,7 +42,7 @@ def yaml_of(path: Path) -> list[Any]:
 
 
 class Flags(unittest.TestCase):
-    """Flags and settings that are named somewhere exist."""
+    """All named flags and settings exist."""
 
     def check(self, daemon: str, named: set[str], where: str) -> None:
         self.assertTrue(named, where)
@@ -131,7 +131,7 @@ class Monitoring(unittest.TestCase):
         promtool = needed("promtool", "prometheus")
         dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text())
         expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-        # What Grafana puts in.
+        # # Grafana replaces these variables.
         expressions = [text.replace("$__rate_interval", "1m").replace("$instance", ".*") for text in expressions]
         rules = [{"record": "x:y", "expr": expression} for expression in expressions]
         with tempfile.TemporaryDirectory() as place:

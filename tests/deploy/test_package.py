@@ -1,4 +1,4 @@
-"""The units, and the Debian package: made, installed into a bare directory, and removed again."""
+"""The units, and the Debian package: built, installed into an empty root, and removed."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from deploy.test_files import BINARIES, DAEMONS, DEPLOY, ROOT, needed
 
 
 def run(*command: str | Path, **options: object) -> str:
-    """What a command writes; it must succeed."""
+    """Runs a command that must succeed; returns its output."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if done.returncode != 0:
         raise AssertionError(f"{command} failed: {done.stdout}")
@@ -34,15 +34,15 @@ class Units(unittest.TestCase):
         systemd = needed("systemd-analyze", "systemd")
         for daemon in DAEMONS:
             unit = DEPLOY / f"systemd/hoplite-{daemon}.service"
-            # Of 100; 20 is "OK" in the words of systemd, and most daemons of a distribution have 96.
+            # # Of 100. systemd calls 20 "OK", and most daemons of a distribution have 96.
             run(systemd, "security", "--offline=true", "--threshold=25", unit)
 
 
 class Scripts(unittest.TestCase):
-    """The scripts of the package, with programs that only write down how they are called."""
+    """The scripts of the package, with programs that only record their calls."""
 
     def perform(self, script: str, *arguments: str, active: str = "") -> tuple[str, list[str]]:
-        """What a script says on a system that systemd runs, where the unit `active` runs; and what it calls."""
+        """Runs a script as under systemd, with the running unit `active`; returns its output and its calls."""
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
             (place / "running").mkdir()
@@ -91,7 +91,7 @@ class Package(unittest.TestCase):
         needed("objdump", "binutils")
         cls.place = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.place.cleanup)
-        # Unoptimised programs are large, and it does not matter how well they are compressed.
+        # # Fast compression, because unoptimised programs are large.
         quickly = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
         cls.package = Path(run(DEPLOY / "debian/build.sh", BINARIES, cls.place.name, env=quickly).strip())
 
@@ -142,7 +142,7 @@ class Package(unittest.TestCase):
         (root / "var/lib/dpkg/available").touch()
         (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
         (root / "etc/group").write_text("root:x:0:\n")
-        # The scripts run on this system and are told where the root is.
+        # # The scripts run on this system and get the root as an argument.
         dpkg = ["dpkg", f"--root={root}", "--force-script-chrootless", "--force-depends"]
         run(*dpkg, "--install", self.package)
         for daemon in DAEMONS:

@@ -1,4 +1,4 @@
-"""Each rule of `pod_security` finds what it is for, and nothing in a pod that keeps all of them."""
+"""Each rule of `pod_security` finds its violation, and a conforming pod has none."""
 
 import copy
 import unittest
@@ -26,7 +26,7 @@ GOOD: dict[str, Any] = {
         "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "disk", "persistentVolumeClaim": {"claimName": "x"}}],
     },
 }
-# Changes that break rules. A path without a slash in front begins at a container.
+# # Changes that break rules. A path without a leading slash begins at a container.
 BAD: list[tuple[str, Any, set[str]]] = [
     ("securityContext.windowsOptions", {"hostProcess": True}, {"baseline: HostProcess"}),
     ("/spec.hostPID", True, {"baseline: Host Namespaces"}),

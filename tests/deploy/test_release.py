@@ -1,4 +1,4 @@
-"""The script that builds a release finds each version that differs."""
+"""The release script finds each version that differs."""
 
 import re
 import shutil

@@ -1,4 +1,4 @@
-"""The units under a real systemd: process 1 of namespaces of its own, with the files of this system and an /etc of its own."""
+"""The units under a real systemd: process 1 of new namespaces, with this system's files and a private /etc."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ SYSTEMD = Path("/usr/lib/systemd/systemd")
 PATIENCE_S = 300.0
 ACCOUNT = 7400
 
-# In a group of its own, below which systemd makes those of its services. /mnt is a place that every system has.
+# # A separate control group, in which systemd creates the groups of its services. Every system has /mnt.
 PREPARE = """
 mount -t tmpfs none /mnt && mkdir /mnt/cgroup /mnt/bin && mount -t cgroup2 none /mnt/cgroup &&
 mkdir "/mnt/cgroup/$NAME" && echo $$ >"/mnt/cgroup/$NAME/cgroup.procs" && umount /mnt/cgroup &&
@@ -27,7 +27,7 @@ mount --bind "$PLACE/units" /usr/lib/systemd/system && mount -t cgroup2 none /sy
 mount -t tmpfs none /var/tmp && ip link set lo up &&
 ip address add "$ADDRESS/32" dev lo && exec env -i container=other PATH="$PATH" "$SYSTEMD" --system --unit=hoplite.target --log-target=console --show-status=false
 """
-# Again and again, until the last process is gone. Where this may not mount, nothing was made.
+# # Repeats until the last process is gone. If mounting failed, nothing was created.
 REMOVE = """
 mount -t cgroup2 none /mnt || exit 0; for _ in $(seq 100); do
   [ -d "/mnt/$NAME" ] || exit 0; find "/mnt/$NAME" -depth -type d -exec rmdir {} + 2>/dev/null; sleep 0.05
@@ -39,7 +39,7 @@ TOKEN = "a secret of the tests"
 
 
 class Host:
-    """What a systemd sees: its own processes, files and names. The network is that of another host, if there is one."""
+    """A host with systemd: private processes, files and names. The network may belong to another host."""
 
     def __init__(
         self,
@@ -72,7 +72,7 @@ class Host:
             env=self.environment,
             check=True,
         )
-        # It ends with this process, however that ends, and with it all that it has started.
+        # # Ends with this process in any case, together with all its children.
         self.outer = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", PREPARE],
             env=self.environment,
@@ -119,7 +119,7 @@ class Host:
             )
 
     def child(self) -> int:
-        """The process that systemd is, when it answers; the test is skipped where it cannot."""
+        """The systemd process, once it answers. Skips the test if systemd cannot run."""
         limit = time.monotonic() + PATIENCE_S
         while time.monotonic() < limit and self.outer.poll() is None:
             try:
@@ -161,7 +161,7 @@ class Host:
         ]
 
     def run_(self, *command: str) -> str:
-        """What a command writes beside the units; it must succeed."""
+        """Runs a command beside the units, which must succeed; returns its output."""
         done = subprocess.run(
             self.within(self.systemd, *command),
             stdout=subprocess.PIPE,
@@ -220,7 +220,7 @@ class Systemd(unittest.TestCase):
             host.run_("stat", "--format", "%U %a", "/run/hoplite/store.sock"),
             "hoplite 660",
         )
-        # The hardening lets them do all of their work.
+        # # The hardening permits all their work.
         host.hoplite("put", "x", "/etc/passwd")
         self.assertIn("hoplite:x:7400", host.hoplite("get", "x"))
         host.run_("kill", "-KILL", host.of("store", "MainPID"))
@@ -247,7 +247,7 @@ class Systemd(unittest.TestCase):
         token = 'token-file = "/etc/hoplite/token"\n'
 
         def store(address: str) -> str:
-            # The numbers of their processes may be the same, too, and there is one host name.
+            # # Process numbers may be equal too, and the hosts share one name.
             return (
                 f'listen = "{address}:7400"\nnode-id = "at-{address}"\n'
                 'directory = ["10.9.0.1:7401"]\nmemory = "16MiB"\n'
@@ -279,7 +279,7 @@ class Systemd(unittest.TestCase):
         stranger.run_("systemctl", "start", "hoplite-store")
         with self.assertRaises(AssertionError):
             stranger.hoplite("get", "x", timeout="10s")
-        # It ends, since the directory refuses it, and is started again.
+        # # The directory refuses it; it ends and is restarted.
         limit = time.monotonic() + PATIENCE_S
         while stranger.of("store", "NRestarts") == "0":
             self.assertLess(time.monotonic(), limit, "it is not refused")

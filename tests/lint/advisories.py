@@ -1,4 +1,4 @@
-"""Looks up packages in a checkout of RustSec's database of advisories: https://github.com/RustSec/advisory-db."""
+"""Searches a checkout of RustSec's database of advisories: https://github.com/RustSec/advisory-db."""
 
 import re
 import tomllib
@@ -10,11 +10,11 @@ Version = tuple[int, int, int]
 
 
 class NotADatabase(Exception):
-    """The directory has no advisories."""
+    """A directory without advisories."""
 
 
 def advisories(database: Path, package: str) -> Iterator[dict[str, Any]]:
-    """What the database says about a package, but for what was withdrawn."""
+    """The advisories for a package, without withdrawn ones."""
     for file in sorted((database / "crates" / package).glob("RUSTSEC-*.md")):
         block = re.match(r"```toml\n(.*?)\n```", file.read_text(), re.DOTALL)
         if block is None:
@@ -25,7 +25,7 @@ def advisories(database: Path, package: str) -> Iterator[dict[str, Any]]:
 
 
 def found(database: Path, packages: Iterable[tuple[str, str]], ignored: set[str]) -> list[str]:
-    """The advisories that concern any of these packages, each a name and a version."""
+    """The advisories for any of these packages, given as name and version."""
     if not any((database / "crates").glob("*/RUSTSEC-*.md")):
         raise NotADatabase(f"{database} is no checkout of RustSec's database: it has no crates/*/RUSTSEC-*.md")
     lines = []
@@ -40,7 +40,7 @@ def found(database: Path, packages: Iterable[tuple[str, str]], ignored: set[str]
 
 
 def meets(version: str, requirement: str) -> bool:
-    """Whether a version is one that a requirement of Cargo allows. A pre-release counts as what comes after it."""
+    """Returns `True` if a requirement of Cargo permits a version. A pre-release counts as its release."""
     return all(meets_one(parse(version), part.strip()) for part in requirement.split(","))
 
 

@@ -1,8 +1,8 @@
-"""Checks the dependencies against deny.toml: licences, banned crates, and where they come from; and for advisories.
+"""Checks the dependencies against deny.toml: licences, banned crates, sources, and advisories.
 
-cargo-deny does that and more, but takes minutes to build and asks GitHub for its database of advisories. Where it is installed it
-is run as well, without them. They are looked up in a checkout of that database, https://github.com/RustSec/advisory-db, which
-HOPLITE_ADVISORIES names; without one this says that they are not checked.
+cargo-deny checks more, but takes minutes to build and needs GitHub. If it is installed, it runs too, without
+advisories.
+Advisories come from a checkout of https://github.com/RustSec/advisory-db, which HOPLITE_ADVISORIES names.
 """
 
 import json
@@ -19,7 +19,7 @@ import advisories
 
 ROOT = Path(__file__).resolve().parents[2]
 CARGO = os.environ.get("CARGO", "cargo")
-# What everybody would build who uses the library, and what only daemons and the command line need.
+# # Crates for daemons and the command line, which users of the library should not have to build.
 NOT_OF_LIBRARY = ("hoplite-client", {"clap", "indicatif", "tempfile", "tonic"})
 
 
@@ -53,7 +53,7 @@ def main() -> int:
 
 
 def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
-    """What is wrong with a package."""
+    """The faults of a package."""
     found = []
     licence = package["license"]
     if licence is None or not is_allowed(licence, set(rules["licenses"]["allow"])):
@@ -69,7 +69,7 @@ def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
 
 
 def heavy_dependencies(library: str, banned: set[str]) -> list[str]:
-    """Which of the banned packages are built with a library."""
+    """The banned packages that a library depends on."""
     command = [CARGO, "tree", "--locked", "--package", library, "--edges", "normal", "--prefix", "none"]
     found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
     names = {line.split()[0] for line in found.stdout.splitlines() if line}
@@ -77,8 +77,8 @@ def heavy_dependencies(library: str, banned: set[str]) -> list[str]:
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:
-    """Whether an SPDX expression can be met with the licences in `allowed`; AND binds closer than OR."""
-    # The slash is how old manifests write OR.
+    """Returns `True` if licences in `allowed` satisfy an SPDX expression; AND binds closer than OR."""
+    # # Old manifests write OR as a slash.
     tokens = re.findall(r"[()]|[^\s()/]+(?: WITH [^\s()]+)?|/", expression)
     tokens = ["OR" if token == "/" else token for token in tokens]
 

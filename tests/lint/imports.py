@@ -1,7 +1,8 @@
-"""Finds which Rust files of the workspace import each other: what `levels.py` judges.
+"""Finds the imports between the Rust files of the workspace, for `levels.py`.
 
-A file imports the file that defines an item which it names. `pub use` in the file of a module passes an item of its own parts on,
-and is no import of that file. Tests are left out.
+A file imports the file that defines a named item. `pub use` in a module's file re-exports an item of its parts, and is
+no
+import. Tests are left out.
 """
 
 import re
@@ -14,18 +15,18 @@ USE = re.compile(r"(?P<visible>pub(?:\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;]+);")
 MODULE = re.compile(r"(?P<test>#\[cfg\((?:all\()?(?:test|loom|fuzzing)[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*)?(?:pub(?:\([^)]*\))?\s+)?\bmod\s+(?P<name>\w+)\s*(?P<end>[;{])")
 # `crate::plan::blocks::Delivery` in the middle of code.
 INLINE = re.compile(r"\b((?:crate|super|self|hoplite_\w+)(?:::\w+)+)")
-# Says who sees an item, and imports nothing.
+# # A visibility, which imports nothing.
 VISIBILITY = re.compile(r"\bpub\(in [\w:]+\)")
-# What defines an item.
+# # The definition of an item.
 ITEM = r"(?:struct|enum|trait|fn|const|static|type|union|macro_rules!|mod)"
-# How often a name may be passed on until it is found.
+# # Longest chain of re-exports of a name.
 MAX_PASSES = 8
 QUOTED = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.DOTALL)
 
 
 @dataclass
 class Module:
-    """A module in a file of its own."""
+    """A module with its own file."""
 
     file: Path
     crate: str
@@ -39,7 +40,7 @@ class Module:
 
 
 class Sources:
-    """The modules of some crates: by the name of each, the file of its root."""
+    """The modules of some crates, from the crates' root files by name."""
 
     def __init__(self, crates: dict[str, Path]) -> None:
         self.modules: dict[Names, Module] = {}
@@ -87,7 +88,7 @@ class Sources:
                 module.imports.append(full)
 
     def _absolute(self, module: Module, path: Names) -> Names | None:
-        """The path from the root of a crate; None for crates from elsewhere."""
+        """The path from the root of a crate; `None` for other crates."""
         first = path[0]
         if first == "crate":
             return (module.crate, *path[1:])
@@ -105,12 +106,12 @@ class Sources:
         return None
 
     def file_of(self, path: Names) -> Path | None:
-        """The file that defines what a path names; the file of the module if it is not clear which one does."""
+        """The file that defines the item of a path; the module's file if the definition is unclear."""
         length = self._known(path)
         return self._definition(path, 0) or (self.modules[path[:length]].file if length > 0 else None)
 
     def _known(self, path: Names) -> int:
-        """How much of a path names a module."""
+        """The number of leading names of a path that name a module."""
         return next((length for length in range(len(path), 0, -1) if path[:length] in self.modules), 0)
 
     def _definition(self, path: Names, depth: int) -> Path | None:
@@ -146,7 +147,7 @@ def without_tests(code: str) -> str:
 
 
 def use_tree(tree: str) -> Iterator[tuple[Names, str]]:
-    """The paths in a `use`, each with the name under which it is known from then on."""
+    """The paths in a `use`, each with its local name."""
     tree = re.sub(r"\s+", " ", tree).strip()
     head, brace, rest = tree.partition("{")
     prefix = tuple(part for part in head.split("::") if part.strip())
@@ -167,7 +168,7 @@ def use_tree(tree: str) -> Iterator[tuple[Names, str]]:
 
 
 def split(text: str) -> Iterator[str]:
-    """The parts of a list, at the commas outside of braces."""
+    """The parts of a list, split at the commas outside of braces."""
     depth, start = 0, 0
     for index, letter in enumerate(text):
         depth += {"{": 1, "}": -1}.get(letter, 0)
@@ -179,7 +180,7 @@ def split(text: str) -> Iterator[str]:
 
 
 def cycles(imports: dict[Path, set[Path]]) -> list[list[Path]]:
-    """The groups of files that import each other, directly or through others (Tarjan 1972), the largest first."""
+    """The groups of files that import each other, directly or indirectly (Tarjan 1972), the largest first."""
     index: dict[Path, int] = {}
     low: dict[Path, int] = {}
     stack: list[Path] = []

@@ -1,7 +1,8 @@
-"""Checks which modules import each other: the levels of hoplite-core in ARCHITECTURE.md, and cycles of files in all crates.
+"""Checks the imports between modules: the levels of hoplite-core in ARCHITECTURE.md, and cycles of files in all crates.
 
-`cycles.txt` lists the groups of files that still import each other in a cycle: one file on a line, groups apart by an empty line.
-No group may grow, and what is in no cycle any more must leave the list.
+`cycles.txt` lists the remaining cycles: groups of files, one file per line, separated by empty lines. A group may not
+grow,
+and a file without a cycle must leave the list.
 """
 
 import re
@@ -51,7 +52,7 @@ def crate_roots(root: Path) -> dict[str, Path]:
 
 
 def wrong_imports(sources: Sources, source: Path, levels: dict[str, int]) -> list[str]:
-    """The imports of a crate that go up or sideways, and its modules that have no level."""
+    """The imports of a crate that go up or sideways, and its modules without a level."""
     wrong = []
     for module in sources.modules.values():
         if not module.file.is_relative_to(source):
@@ -64,7 +65,7 @@ def wrong_imports(sources: Sources, source: Path, levels: dict[str, int]) -> lis
         for path in sorted(set(module.imports)):
             if path[0] != module.path[0]:
                 continue
-            # Both what the path says, and what it leads to when others pass that on.
+            # # Both the named module and the module that defines the item.
             target = sources.file_of(path)
             named = {path[1]} if len(path) > 1 else set()
             if target is not None and target.is_relative_to(source):
@@ -78,7 +79,7 @@ def wrong_imports(sources: Sources, source: Path, levels: dict[str, int]) -> lis
 
 
 def wrong_cycles(sources: Sources, root: Path) -> list[str]:
-    """The cycles of files that are not allowed, and the files in the list that are in none."""
+    """The forbidden cycles of files, and the listed files without a cycle."""
     allowed_file = root / "tests/lint/cycles.txt"
     text = allowed_file.read_text() if allowed_file.exists() else ""
     allowed = [set(group.split()) for group in text.split("\n\n")]

@@ -1,12 +1,14 @@
-"""Measures the English of comments, docstrings and pages, and holds the level.
+"""Measures the English of comments, docstrings and pages, and keeps its level.
 
 * opener: a doc comment that begins with a question word, such as Whether.
-* riddle: a sentence in which a pronoun or a question word stands for a thing that it does not name.
-* coined: a word for which the field has another one; `COINED` names that.
+* riddle: a sentence with a pronoun or question word for an unnamed thing.
+* coined: a word with a usual equivalent in the field; `COINED` names the equivalent.
 
-Each kind of text has limits that hold today. A file beyond the targets has to be listed in prose.txt, and a listed file that
-meets them has to leave the list: so the list can only shrink. `--update` removes such files. `--worst N` lists files. Lower a
-limit when a change makes room. The targets: openers 3%, riddles 8 in 1,000, coined words 20, words 150,000 in all.
+Each kind of text has limits. A file beyond the targets must be listed in prose.txt, and a listed file that meets them
+must
+leave the list, so the list only shrinks. `--update` removes such files. `--worst N` lists files. Lower a limit when a
+change
+makes room. The targets: openers 3%, riddles 8 in 1,000, coined words 20, words 150,000 in all.
 """
 
 import argparse
@@ -64,7 +66,7 @@ COINED = {
     r"meanwhile": "at the same time",
 }
 WORDS_COINED = re.compile(rf"\b(?:{'|'.join(COINED)})\b", re.IGNORECASE)
-# In a file: of 100 doc comments, of 1,000 sentences, and in all. A single one may be a false alarm.
+# # Per file: openers of 100 doc comments, riddles of 1,000 sentences, coined words. A single one may be a false alarm.
 MOST_OPENERS, MOST_RIDDLES, MOST_COINED = 3, 25, 1
 # Changes by release, and notes of old experiments, are history.
 LEFT_OUT = re.compile(r"(^|/)CHANGELOG\.md$|^docs/dev/(log|benchmarks|python-benchmarks|suites)\.md$")
@@ -174,7 +176,7 @@ def is_beyond(counts: Counter[str]) -> bool:
 
 
 def files(root: Path) -> Iterator[tuple[str, str]]:
-    """The tracked files, and new ones, with their texts."""
+    """The tracked and the new files, with their texts."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for file in subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True, text=True).stdout.split("\0"):
         if file and kind_of(file) and (root / file).is_file():
@@ -182,7 +184,7 @@ def files(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def complaints(found: dict[str, Counter[str]], listed: list[str], limits: dict[str, Limit]) -> list[str]:
-    """The limits that are broken, and the files that should be in the list, or not."""
+    """The exceeded limits, and the files that must enter or leave the list."""
     wrong = []
     for kind, limit in limits.items():
         total = sum_of(found, kind)

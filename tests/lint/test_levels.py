@@ -30,7 +30,7 @@ CLEAN = {
 
 class LevelsTest(unittest.TestCase):
     def check(self, changes: dict[str, str], allowed: str = "") -> str:
-        """What is said of the clean sources with these changes; nothing if all is well."""
+        """The complaints about the clean sources with these changes; empty if there are none."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place)
             files = {

@@ -1,8 +1,9 @@
-//! A session of a collective, from the coordinator's decision to each member's, in any order that messages, failures and deletes
-//! may have.
+//! A collective attempt: the machines of its coordinator and its members, with any order of
+//! messages, failures and deletes.
 //!
-//! Between the two machines are queues, one for each direction of each member, as the shell has them: in order, until the member is
-//! gone. What a member does with a decision is as short here as it can be: `Node` does the same beside what it does with copies.
+//! A queue in each direction connects each member with the coordinator, as in the shell: in order,
+//! until the member is gone. The reaction of a member to a decision is minimal here; `Node` does
+//! the same beside its work on copies.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,9 +22,9 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 const MAX_MEMBERS: usize = 6;
 const MAX_RANKS_PER_MEMBER: usize = 3;
 
-/// Lets a session go as `bytes` describe, and checks what is decided and told.
+/// Runs an attempt as `bytes` describe, and checks its decisions and messages.
 pub fn events(bytes: &[u8]) {
-    // The only error is that the bytes are used up.
+    // The only error is the end of the input.
     let _ = run(&mut Unstructured::new(bytes));
 }
 
@@ -68,7 +69,7 @@ fn failure(input: &mut Unstructured<'_>, member: usize) -> Result<Failure> {
     })
 }
 
-/// One plan for each member, which all mean the same.
+/// Consistent plans, one for each member.
 fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
     let kind = *input.choose(&[Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll])?;
     let count = input.int_in_range(2..=MAX_MEMBERS)?;
@@ -77,7 +78,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         1 => Schedule::halving_doubling(count),
         _ => Schedule::hierarchical(count, &[2, count / 2]).unwrap_or_else(|| Schedule::ring(count)),
     };
-    // Ranks in any order: the next one is dealt to the member that the input says.
+    // The input distributes the ranks over the members in any order.
     let mut ranks: Vec<Vec<usize>> = (0..count).map(|rank| vec![rank]).collect();
     let mut participants = count;
     for _ in 0..input.int_in_range(0..=count)? {
@@ -122,7 +123,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
     Ok((0..count).map(plan).collect())
 }
 
-/// What becomes final at a member does so once, and is what it has to get from others, no byte more.
+/// Checks that each byte becomes final exactly once, and that exactly the missing bytes do.
 fn check_finals(plans: &[Plan]) {
     for plan in plans {
         let program = plan.program();
@@ -140,9 +141,9 @@ fn check_finals(plans: &[Plan]) {
         let expected = match plan.agreement.kind {
             Collective::Allreduce => plan.size_bytes,
             Collective::ReduceScatter => own_bytes,
-            // It has its own already.
+            // Its own part is already there.
             Collective::Allgather => plan.size_bytes - own_bytes,
-            // What each of its ranks has for itself stays there.
+            // The parts between its own ranks stay there.
             Collective::AllToAll => plan.size_bytes * plan.sources.len() as u64 - own_bytes,
         };
         assert_eq!(final_bytes, expected, "{plan:?}");
@@ -153,13 +154,13 @@ struct World {
     session: Attempt,
     seats: Vec<Seat>,
     kind: Collective,
-    /// Which of them is the coordinator's own.
+    /// The index of the coordinator's own member.
     own: usize,
     now: Time,
     decision: AttemptState,
-    /// Somebody deleted the target after it was decided on.
+    /// `true` if the target was deleted after the decision.
     is_deleted: bool,
-    /// What the collective came to, beside a target.
+    /// The outcome of the collective, apart from a target.
     end: Option<AttemptAction>,
 }
 
@@ -167,13 +168,13 @@ struct Seat {
     member: Membership,
     decisions: VecDeque<Decision>,
     reports: VecDeque<Report>,
-    /// Said to the coordinator's machine.
+    /// The latest report to the coordinator's machine.
     has_reported: Option<Report>,
     has_left: bool,
     is_committed: bool,
     is_stopped: bool,
     is_dismissed: bool,
-    /// The copies that were made the target, or dropped.
+    /// Copies that became the target or were dropped.
     ended_copies: usize,
     stage: MemberStage,
 }
@@ -211,7 +212,7 @@ impl World {
         }
     }
 
-    /// There is room.
+    /// Gives a member its room.
     fn begin(&mut self, index: usize) {
         let number = index as u64;
         let member = &mut self.seats[index].member;
@@ -220,7 +221,7 @@ impl World {
         }
     }
 
-    /// All bytes are there.
+    /// Delivers all bytes to a member.
     fn fill(&mut self, index: usize) {
         self.now = self.now + Duration::from_micros(1);
         let seat = &mut self.seats[index];
@@ -229,13 +230,14 @@ impl World {
         if completed.is_some() {
             seat.ended_copies += 1;
         }
-        // The coordinator decides by that of its own store; parts are for nobody else; others wait for the decision.
+        // A member waits for the decision if its copy may become the target. The coordinator's own
+        // report decides there, and parts have no other reader.
         if index == self.own || !self.kind.properties().makes_target || completed.is_some() {
             seat.reports.push_back(Report::Filled);
         }
     }
 
-    /// A member hears the next decision.
+    /// Delivers the next decision to a member.
     fn hear(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         let Some(decision) = seat.decisions.pop_front() else { return };
@@ -255,7 +257,7 @@ impl World {
         }
     }
 
-    /// The coordinator hears the next report of a member.
+    /// Delivers the next report of a member to the coordinator.
     fn report(&mut self, index: usize) {
         if let Some(report) = self.seats[index].reports.pop_front() {
             self.tell_coordinator(index, report);
@@ -265,7 +267,7 @@ impl World {
     fn tell_coordinator(&mut self, index: usize, report: Report) {
         let seat = &mut self.seats[index];
         let is_out = seat.has_reported.as_ref().is_some_and(|said| *said != Report::Filled);
-        // The shell ends a member's reports after the last one, and those of members who are not needed.
+        // The shell ends the reports after the last one, and for dismissed members.
         if is_out || seat.is_stopped || seat.is_dismissed || self.session.is_over() {
             return;
         }
@@ -294,7 +296,7 @@ impl World {
         self.perform(before, actions);
     }
 
-    /// A member cannot be heard any more, nor hear.
+    /// Breaks the connection of a member in both directions.
     fn lose(&mut self, index: usize) {
         if index != self.own {
             self.leave(index);
@@ -303,7 +305,7 @@ impl World {
         }
     }
 
-    /// The coordinator needs a member no longer, or is gone: for the member.
+    /// Ends a member whose coordinator has dismissed it or is gone.
     fn leave(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         seat.has_left = true;
@@ -414,7 +416,7 @@ impl World {
         }
     }
 
-    /// All that is under way arrives, and all who have not ended do.
+    /// Delivers all pending messages, and ends all remaining members.
     fn finish(&mut self) {
         for index in 0..self.seats.len() {
             while !self.seats[index].decisions.is_empty() || !self.seats[index].reports.is_empty() {
@@ -448,7 +450,7 @@ impl Seat {
     }
 }
 
-/// Stages only go on, and the last two not at all.
+/// Orders the stages. Stages only advance, and the last two never change.
 const fn order(stage: MemberStage) -> u8 {
     match stage {
         MemberStage::AwaitingRoom { .. } => 0,

@@ -1,10 +1,11 @@
-//! What browsers, and whatever else reaches the port of the dashboard, may ask.
+//! Requests to the dashboard's port, from browsers or strangers.
 
 use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_proto::dashboard::query::{from_hex, number, to_hex, value};
 use hoplite_proto::dashboard::{MAX_KEY_BYTES, MAX_NODES, MAX_OBJECTS, Question};
 
-/// A path and a query, as in a URL: what is understood of it is bounded. And the same bytes as a form and as a cookie.
+/// Parses `bytes` as a path with a query, as a form and as a cookie. Checks that the results are
+/// bounded.
 pub fn question(bytes: &[u8]) {
     let (path, query) = bytes.split_at(bytes.iter().position(|byte| *byte == b'?').unwrap_or(bytes.len()));
     let query = query.get(1..).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The data plane: frames as a store, or whatever else has connected to the data port, may send them.
+//! The data plane: frames from a store or a stranger at the data port.
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Plane;
@@ -19,8 +19,8 @@ use prost::Message;
 
 /// Reads frames from `bytes`, after the first byte, until one is refused.
 ///
-/// Nobody guesses checksums. If the first byte is odd, each header and its checksums are made right first, so that what
-/// is behind them is tried too.
+/// If the first byte is odd, repairs each header and its checksums first, because random bytes
+/// never have valid checksums.
 pub fn stream(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     while let Some((header, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {
@@ -41,11 +41,12 @@ pub fn stream(bytes: &[u8]) {
     }
 }
 
-/// The header with the magic, the version and the checksums that it should have. Its length is cut to what is there.
+/// Repairs the magic, the version and the checksums of a header. Cuts its length to the available
+/// bytes.
 fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
     header[..5].copy_from_slice(b"HPLD\x01");
     header[6..8].fill(0);
-    // The length that is tried is mostly one that can be there: the lower byte says it.
+    // The lower byte gives the length, so that most lengths are available.
     let length = usize::from(header[8]).min(tail.len());
     if header[9..12] == [0; 3] {
         header[8] = u8::try_from(length).expect("it was a byte before");
@@ -81,7 +82,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             let _ = decode_report(end.clone(), MAX_MEMBERS);
             if let Some(reason) = end.error {
                 let decoded = error::decode(reason, Plane::Data);
-                // Twice, since each end sees the versions of a mismatch the other way round.
+                // Twice, because each end sees the versions of a mismatch in its own order.
                 let returned = error::decode(error::encode(&decoded), Plane::Data);
                 assert_eq!(error::decode(error::encode(&returned), Plane::Data), decoded);
             }
@@ -97,7 +98,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         }
         Kind::Enlist => {
             if let Ok(Ok(plan)) = v1::Enlist::decode(payload).map(decode_plan) {
-                // Any plan for a target that an arena can hold makes a program.
+                // Every plan for a target that fits into an arena must yield a program.
                 if plan.size_bytes < 1 << 50 {
                     let _ = plan.program();
                 }

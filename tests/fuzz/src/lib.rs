@@ -1,11 +1,14 @@
-//! What the fuzz targets in `targets/` do with the bytes that libFuzzer thinks up.
+//! The work of the fuzz targets in `targets/` on bytes from libFuzzer.
 //!
-//! * [`local`] and [`session`]: the decoders of the local and the control plane. No input makes them panic, and what
-//!   they accept is encoded to something that they decode to the same value.
+//! * [`local`] and [`session`]: the decoders of the local and the control plane. No input may cause
+//!   a panic, and accepted values must survive a round trip.
 //! * [`data`]: the same for the frames of the data plane.
-//! * [`dashboard`]: what the dashboard may be asked. No input makes it panic, and what it understands is bounded.
-//! * [`shard`] and [`node`]: the state machines, which are given any sequence of events that their shells may give them.
-//! * [`collective`]: a session of a collective, its coordinator's machine and its members', with any order of messages and failures.
+//! * [`dashboard`]: requests to the dashboard. No input may cause a panic, and parsed values must
+//!   be bounded.
+//! * [`shard`] and [`node`]: the state machines, with any sequence of events that their shells
+//!   permit.
+//! * [`collective`]: a collective attempt: the machines of its coordinator and members, with any
+//!   order of messages and failures.
 //! * [`samples`]: valid messages to start from.
 //!
 //! `run.sh` builds and runs the targets.

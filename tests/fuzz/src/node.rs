@@ -1,8 +1,8 @@
-//! The object table of a store under any sequence of events, also from clients and shards that do not follow the
-//! protocol.
+//! The state machine of a store under any sequence of events, also from clients and shards that
+//! break the protocol.
 //!
-//! The shell's promises are kept: what was started ends once, a connection that is gone says nothing more, and shards
-//! speak only in a session. What clients and shards say is otherwise anything that the decoders let through.
+//! The shell's promises hold: each started task ends once, a closed connection sends nothing, and
+//! shards speak only in sessions. Clients and shards may send anything that the decoders accept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -30,7 +30,7 @@ use crate::checker::Checker;
 
 const OBJECTS: [&str; 4] = ["w", "x", "y", "z"];
 const SENDERS: [&str; 3] = ["a", "b", "c"];
-/// Outputs of hops that others ask for.
+/// Outputs of hops that coordinators request.
 const OUTPUTS: u64 = 3;
 const CLIENTS: usize = 3;
 const SHARDS: usize = 3;
@@ -39,12 +39,12 @@ const CAPACITY: u64 = 5 * (LARGE + HEADER_BYTES);
 const LARGE: u64 = 40_960;
 /// Objects of fewer bytes are inline.
 const INLINE_BELOW: u64 = 4096;
-/// Most steps of an input: more of them find nothing that fewer do not.
+/// Most steps of an input. More steps found no more bugs.
 const MAX_STEPS: usize = 2_000;
 
-/// Feeds a node with the events that `bytes` describe, and checks what it does.
+/// Feeds a node with the events that `bytes` describe, and checks its effects.
 pub fn events(bytes: &[u8]) {
-    // The only error is that the bytes are used up.
+    // The only error is the end of the input.
     let _ = run(&mut Unstructured::new(bytes));
 }
 
@@ -60,32 +60,32 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A node, and what the shell around it knows.
+/// A node, and the state of its shell.
 struct World {
     node: Node,
     now: Time,
-    /// Checks the calls of clients too, which then use no number of a call twice.
+    /// Checks the calls of clients too; the input then uses each call number once.
     checker: Option<Checker>,
     clients: [ClientId; CLIENTS],
     last_number: u64,
     is_up: [bool; SHARDS],
-    /// The pulls that run: where they began and where the object ends.
+    /// Running pulls: their start, and the end of the object.
     pulls: BTreeMap<PullId, (u64, u64)>,
     serves: BTreeSet<ServeId>,
-    /// The combinations that run: where they began and where the object ends.
+    /// Running combinations: their start, and the end of the object.
     combinations: BTreeMap<CombineId, (u64, u64)>,
-    /// The hops that others perform: those that were not ended, and those of which more may be heard.
+    /// Remote hops: the ones that were not ended, and the ones that may still report.
     hops: BTreeSet<HopId>,
     audible_hops: BTreeSet<HopId>,
     hostings: BTreeSet<HostingId>,
     comparisons: BTreeSet<CopyId>,
-    /// With their sizes.
+    /// Sizes of the open copies.
     open_copies: BTreeMap<CopyId, u64>,
-    /// Copies that clients were told of.
+    /// Copies that clients know.
     told: Vec<CopyId>,
     calls: Vec<CallId>,
     follows: BTreeSet<(ClientId, CallId)>,
-    /// What the shards were asked, with the object of it, and which puts they were told of.
+    /// Requests to shards with their objects, and the published puts.
     asked: Vec<(usize, RequestId, ObjectId)>,
     published: Vec<(usize, ObjectId, PutId)>,
 }
@@ -150,7 +150,7 @@ impl World {
         for effect in effects {
             self.perform(effect);
         }
-        // A deadline that is past would have the shell tick for ever.
+        // A past deadline would make the shell tick forever.
         assert!(self.node.next_deadline().is_none_or(|due| due > self.now), "what is due was done");
     }
 
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// Ends everything: then all memory is free.
+    /// Ends everything, and checks that all memory is free.
     fn finish(mut self) {
         self.apply(Event::ShutDown);
         for pull in self.pulls.keys().copied().collect::<Vec<_>>() {
@@ -307,7 +307,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
         0..=13 => {
             let client = world.clients[input.choose_index(CLIENTS)?];
             let call = match (&world.checker, input.int_in_range(0..=7)?) {
-                // A client that uses the number of a call again.
+                // A client that reuses the number of a call.
                 (None, number @ 0..=3) => CallId(number),
                 _ => CallId(world.next_number()),
             };
@@ -444,7 +444,7 @@ fn reduce(input: &mut Unstructured<'_>) -> Result<Reduce> {
     })
 }
 
-/// What a coordinator may ask for, as far as the decoders let it through.
+/// A request of a coordinator that the decoders accept.
 fn hop(input: &mut Unstructured<'_>, world: &World) -> Result<Hop> {
     let (output, put) = output(input)?;
     let size_bytes = *input.choose(&[LARGE, LARGE, 0, CAPACITY])?;
@@ -515,7 +515,7 @@ fn hop_reported(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// What a shard says: mostly an answer to something, sometimes nonsense.
+/// A message of a shard: mostly an answer to a request, sometimes nonsense.
 fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStore)> {
     let asked = pick(input, &world.asked)?;
     let (shard, request, id) = match asked {
@@ -629,7 +629,7 @@ fn pull_ended(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// How a transfer ends that does not bring all bytes.
+/// An outcome of a transfer that is incomplete.
 fn ended(input: &mut Unstructured<'_>) -> Result<PullOutcome> {
     let outcomes = [
         PullOutcome::SenderUnreachable,
@@ -641,7 +641,7 @@ fn ended(input: &mut Unstructured<'_>) -> Result<PullOutcome> {
     input.choose(&outcomes).copied()
 }
 
-/// A put that a shard was told of, or one that nobody ever heard of.
+/// A published put, or an unknown one.
 fn publication(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ObjectId, PutId)> {
     match pick(input, &world.published)? {
         Some(publication) => Ok(publication),
@@ -649,7 +649,7 @@ fn publication(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, Ob
     }
 }
 
-/// A put of `id` that a shard was told of, or one of another node.
+/// A published put of `id`, or the put of another node.
 fn put(input: &mut Unstructured<'_>, world: &World, id: &ObjectId) -> Result<PutId> {
     let ours = world.published.iter().rev().find(|(_, published, _)| published == id);
     match (input.int_in_range(0..=3)?, ours) {
@@ -658,7 +658,7 @@ fn put(input: &mut Unstructured<'_>, world: &World, id: &ObjectId) -> Result<Put
     }
 }
 
-/// One of the last of `items`, usually.
+/// Usually one of the last of `items`.
 fn pick<T: Clone>(input: &mut Unstructured<'_>, items: &[T]) -> Result<Option<T>> {
     let back = usize::from(input.int_in_range::<u8>(0..=7)?);
     Ok(items.iter().rev().nth(back.min(items.len().saturating_sub(1))).filter(|_| back < 7).cloned())
@@ -669,7 +669,7 @@ fn copy(input: &mut Unstructured<'_>, world: &World) -> Result<CopyId> {
 }
 
 fn objects(input: &mut Unstructured<'_>) -> Result<Vec<ObjectId>> {
-    // One more than the limit allows.
+    // One more than the limit permits.
     (0..input.int_in_range(0..=4)?).map(|_| object(input)).collect()
 }
 
@@ -689,6 +689,6 @@ fn f32s() -> Metadata {
 }
 
 fn timeout(input: &mut Unstructured<'_>) -> Result<Duration> {
-    // The last is the longest that the decoders let through.
+    // The last one is the longest that the decoders accept.
     input.choose(&[0, 100, 60_000, 30 * 24 * 60 * 60 * 1000]).copied().map(Duration::from_millis)
 }

@@ -1,4 +1,4 @@
-//! One valid message of each kind, from which the fuzzer starts: it would take it long to find them by itself.
+//! One valid message of each kind, as a start for the fuzzer, which would need long to find them.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const SIZE: u64 = 24;
 const PLACED: Placed = Placed { version: 1, path: [0, 0, 7, 0], uplink: Uplink::measured(250) };
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes `samples` into the directory that the environment variable `FUZZ_SEEDS` names, if there is one.
+/// Writes `samples` into the directory in the environment variable `FUZZ_SEEDS`, if it is set.
 pub fn write(samples: impl IntoIterator<Item = Vec<u8>>) {
     let Some(directory) = std::env::var_os("FUZZ_SEEDS") else { return };
     for (number, sample) in samples.into_iter().enumerate() {
@@ -40,7 +40,7 @@ pub fn write(samples: impl IntoIterator<Item = Vec<u8>>) {
     }
 }
 
-/// What the page asks for.
+/// Requests of the dashboard's page.
 pub fn questions() -> Vec<Vec<u8>> {
     let questions = [
         "/api/overview",
@@ -54,7 +54,7 @@ pub fn questions() -> Vec<Vec<u8>> {
     questions.map(|question| question.as_bytes().to_vec()).to_vec()
 }
 
-/// What clients send.
+/// Messages of clients.
 pub fn requests() -> Vec<Vec<u8>> {
     let ids = || vec![object(), ObjectId::new("y").expect("the id is short")];
     let copy = CopyId(7);
@@ -102,7 +102,7 @@ fn length_of(message: &[u8]) -> [u8; 4] {
     u32::try_from(message.len()).expect("samples are short").to_le_bytes()
 }
 
-/// What stores answer to clients.
+/// Answers of stores to clients.
 pub fn responses() -> Vec<Vec<u8>> {
     let view = ObjectView {
         copy: CopyId(7),
@@ -129,7 +129,7 @@ pub fn responses() -> Vec<Vec<u8>> {
     all.map(|response| encode_response(CallId(1), response).encode_to_vec()).collect()
 }
 
-/// What stores send to shards.
+/// Messages of stores to shards.
 pub fn store_batches() -> Vec<Vec<u8>> {
     let (request, put) = (RequestId(5), PutId(1));
     let publish = Publish {
@@ -179,7 +179,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
     batches.chain([load_report()]).collect()
 }
 
-/// What a store tells the dashboard.
+/// A load report of a store.
 fn load_report() -> Vec<u8> {
     let transfer = TransferLoad { id: object(), size_bytes: SIZE, valid_bytes: 8, rate: 4 };
     let reduce = ReduceLoad {
@@ -207,7 +207,7 @@ fn load_report() -> Vec<u8> {
     encode_load(load).encode_to_vec()
 }
 
-/// What shards send to stores.
+/// Messages of shards to stores.
 pub fn shard_batches() -> Vec<Vec<u8>> {
     let (request, put) = (RequestId(5), PutId(1));
     let grant = Grant {
@@ -246,7 +246,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
     all.map(|batch| batch.encode_to_vec()).collect()
 }
 
-/// What stores send to each other.
+/// Messages between stores.
 pub fn frames() -> Vec<Vec<u8>> {
     let (put, size_bytes) = (PutId(1), SIZE);
     let pull = Pull { id: object(), put, size_bytes, range: 4..20, awaits_hop: true };
@@ -282,7 +282,7 @@ pub fn frames() -> Vec<Vec<u8>> {
     ];
     let frame = |(kind, payload): (Kind, Vec<u8>)| {
         let header = Header::control(kind, &payload).expect("samples are short").encode();
-        // Odd: the checksums are mended after a change.
+        // Odd: the checksums are repaired after a change.
         [&[1], header.as_slice(), &payload].concat()
     };
     requests.into_iter().chain(ends).map(frame).collect()

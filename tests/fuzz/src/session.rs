@@ -14,7 +14,7 @@ use hoplite_proto::directory::{
 use hoplite_proto::v1;
 use prost::Message;
 
-/// Decodes `bytes` as what a store sends to a shard, in its session or for the dashboard.
+/// Decodes `bytes` as a message of a store to a shard: in its session, or a load report.
 pub fn store_batch(bytes: &[u8]) {
     load_report(bytes);
     let Ok(batch) = v1::StoreMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
@@ -28,13 +28,13 @@ pub fn store_batch(bytes: &[u8]) {
 
 fn hello(hello: Option<v1::Hello>) {
     let cluster = ClusterId::new("c").expect("the name is valid");
-    // A wrong cluster would only hide what comes after it.
+    // Uses the right cluster, because a wrong one would hide later errors.
     let hello = hello.map(|hello| v1::Hello { cluster: cluster.as_str().to_owned(), ..hello });
     let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster)) else { return };
     assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster), Ok(info));
 }
 
-/// Decodes `bytes` as what a store tells the dashboard.
+/// Decodes `bytes` as a load report.
 fn load_report(bytes: &[u8]) {
     let Ok(report) = v1::LoadReport::decode(bytes) else { return };
     let Ok(load) = decode_load(report) else { return };
@@ -48,12 +48,12 @@ fn load_report(bytes: &[u8]) {
     }
 }
 
-/// Decodes `bytes` as what a shard sends to a store.
+/// Decodes `bytes` as a message of a shard to a store.
 pub fn shard_batch(bytes: &[u8]) {
     let Ok(batch) = v1::ShardMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
     let _ = batch.welcome.as_ref().map(check_welcome);
     let Ok(decoded) = decode_shard_batch(batch) else { return };
-    // Twice, since each end sees the versions of a mismatch the other way round.
+    // Twice, because each end sees the versions of a mismatch in its own order.
     assert_eq!(returned(returned(decoded.clone())), decoded);
 }
 

@@ -1,7 +1,7 @@
-//! A shard under any sequence of events, also from stores that do not follow the protocol.
+//! A shard under any sequence of events, also from stores that break the protocol.
 //!
-//! Names and numbers are drawn from small sets, so that events meet. The shell's promises are kept: sessions open and
-//! close as they may, and time does not go back.
+//! Names and numbers come from small sets, so that events interact. The shell's promises hold:
+//! sessions open and close in order, and time never goes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -21,15 +21,15 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 3] = ["x", "y", "z"];
-/// So often at most a shard may have something to do after the last event: each open request, copy and tombstone is
-/// worth a few deadlines.
+/// Most ticks of a shard after the last event: each open request, copy and tombstone has a few
+/// deadlines.
 const MAX_LAST_TICKS: usize = 10_000;
-/// How much time passes at least with each of them.
+/// Least time between two of these ticks.
 const TICK: Duration = Duration::from_secs(600);
 
-/// Feeds a shard with the events that `bytes` describe, and checks what it does.
+/// Feeds a shard with the events that `bytes` describe, and checks its effects.
 pub fn events(bytes: &[u8]) {
-    // The only error is that the bytes are used up.
+    // The only error is the end of the input.
     let _ = run(&mut Unstructured::new(bytes));
 }
 
@@ -48,7 +48,7 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A shard, and what is known of its sessions from the outside.
+/// A shard, and the expected state of its sessions.
 struct World {
     shard: Shard,
     now: Time,
@@ -58,11 +58,11 @@ struct World {
 
 struct Session {
     incarnation: Incarnation,
-    /// How many answers are still due at most for each number of a request.
+    /// Most outstanding answers for each number of a request.
     unanswered: BTreeMap<RequestId, usize>,
-    /// The queries that must be answered by themselves.
+    /// The queries that the shard must answer itself.
     queries: BTreeSet<RequestId>,
-    /// What is watched, and may be told to be deleted again and again.
+    /// The watched objects, which may be reported as deleted repeatedly.
     subscriptions: BTreeSet<RequestId>,
 }
 
@@ -80,14 +80,14 @@ impl World {
         }
         let mut effects = Vec::new();
         self.shard.apply(self.now, event.clone(), &mut effects);
-        // Time passes with ticks only, so that all effects are of the sessions that are there now.
+        // Time passes only with ticks, so all effects belong to the present sessions.
         if let Event::Disconnected { node, .. } = &event {
             self.sessions.remove(node);
         }
         for effect in effects {
             self.check(effect);
         }
-        // A deadline that is not past after a tick would have the shell tick for ever.
+        // A past deadline after a tick would make the shell tick forever.
         if self.shard.next_deadline().is_some_and(|due| due <= self.now) {
             assert_ne!(event, Event::Tick, "nothing is due right after a tick");
             self.apply(Event::Tick);
@@ -139,8 +139,8 @@ impl World {
         }
     }
 
-    /// Lets all deadlines pass: those of queries, and, when all stores have gone, the others. As long as there are stores, they are
-    /// asked again and again to keep what none of them keeps.
+    /// Lets all deadlines of queries pass, and also all others if no stores are left. Otherwise the
+    /// shard keeps asking stores to retain objects without a retained copy.
     fn finish(mut self) {
         self.tick_while(|world| world.sessions.values().any(|session| !session.queries.is_empty()));
         for (node, session) in &self.sessions {
@@ -157,7 +157,7 @@ impl World {
     fn tick_while(&mut self, goes_on: impl Fn(&Self) -> bool) {
         for _ in 0..MAX_LAST_TICKS {
             let Some(due) = self.next_deadline().filter(|_| goes_on(self)) else { break };
-            // What is tried again and again does not use all ticks up.
+            // Long steps, so that retries do not use up all ticks.
             self.now = due.max(self.now + TICK);
             self.apply(Event::Tick);
         }
@@ -300,7 +300,7 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         state: *input.choose(&STATES)?,
         retention: *input.choose(&[Retention::Pinned, Retention::Evictable])?,
         pulling_from: if input.arbitrary()? { Some(node(input)?) } else { None },
-        // Also bytes of a state or size with which there should be none.
+        // Also bytes with a state or size that should have none.
         inline: match input.int_in_range(0..=3)? {
             0 => Some(Bytes::from_static(b"1234").into()),
             1 => Some(Bytes::from_static(b"12345").into()),
