@@ -23,9 +23,6 @@ use crate::contents::bytes;
 
 /// The path of a program of this workspace, built by the same `cargo` run or by `cargo build
 /// --bins`.
-///
-/// # Panics
-/// If it is not built.
 pub fn program(name: &str) -> PathBuf {
     let path = launch::program(name);
     assert!(path.is_absolute(), "{name} is missing: run `cargo build --workspace --bins` first");
@@ -44,9 +41,6 @@ pub struct Daemon {
 
 impl Daemon {
     /// Starts `command` and waits until it prints a line.
-    ///
-    /// # Panics
-    /// If it ends first; the message has its standard error.
     pub fn start(name: &str, command: &mut Command) -> Self {
         let mut daemon = Self::spawn(name, command);
         let stdout = daemon.child.stdout.take().expect("stdout is piped");
@@ -60,9 +54,6 @@ impl Daemon {
     }
 
     /// Starts `command` without waiting.
-    ///
-    /// # Panics
-    /// If there is no such program.
     pub fn spawn(name: &str, command: &mut Command) -> Self {
         let mut child = command
             .stdin(Stdio::null())
@@ -88,9 +79,6 @@ impl Daemon {
     }
 
     /// Returns the addresses that the daemon printed.
-    ///
-    /// # Panics
-    /// If the daemon did not print its addresses.
     pub fn addresses(&self) -> Addresses {
         serde_json::from_str(&self.first_line).expect("a daemon prints JSON")
     }
@@ -102,9 +90,6 @@ impl Daemon {
     }
 
     /// Waits until the log contains `text`.
-    ///
-    /// # Panics
-    /// If it takes too long.
     pub fn await_log(&self, text: &str) {
         await_that(&format!("{text:?} in the log of {}", self.name), || self.log().contains(text));
     }
@@ -133,18 +118,12 @@ impl Daemon {
     }
 
     /// Asks the daemon to end with SIGTERM; returns its exit code.
-    ///
-    /// # Panics
-    /// If it does not end in time.
     pub fn terminate(&mut self) -> i32 {
         self.signal(Signal::TERM);
         self.exit_code()
     }
 
     /// Waits for the daemon's end, and returns its exit code; -1 stands for a signal.
-    ///
-    /// # Panics
-    /// If it does not end in time.
     pub fn exit_code(&mut self) -> i32 {
         let started = Instant::now();
         loop {
@@ -164,9 +143,6 @@ impl Drop for Daemon {
 }
 
 /// Runs a command to its end; returns its exit code and its standard error.
-///
-/// # Panics
-/// If it does not end in time.
 pub fn run_to_end(command: &mut Command) -> (i32, String) {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
@@ -189,9 +165,6 @@ pub struct Worker {
 
 impl Worker {
     /// Starts a client of the store that listens at `socket`.
-    ///
-    /// # Panics
-    /// If it cannot be started.
     pub fn start(socket: &Path) -> Self {
         let mut child = Command::new(program("hoplite-test-worker"))
             .arg(socket)
@@ -205,17 +178,11 @@ impl Worker {
     }
 
     /// Sends a command without waiting for the answer.
-    ///
-    /// # Panics
-    /// If it has ended.
     pub fn tell(&mut self, command: &str) {
         writeln!(self.commands, "{command}").expect("the worker listens");
     }
 
     /// Waits for the answer to the oldest open command.
-    ///
-    /// # Panics
-    /// If it has ended.
     pub fn answer(&mut self) -> String {
         let mut line = String::new();
         let length = self.answers.read_line(&mut line).expect("the worker answers in UTF-8");
@@ -224,9 +191,6 @@ impl Worker {
     }
 
     /// Sends a command that must succeed, and waits for the answer.
-    ///
-    /// # Panics
-    /// If it fails.
     pub fn succeed(&mut self, command: &str) {
         self.tell(command);
         assert_eq!(self.answer(), "done", "{command}");
@@ -274,9 +238,6 @@ impl Plan {
 
 /// A client of the shard at `address` with the token of this user's daemons. Must be called on a
 /// runtime.
-///
-/// # Panics
-/// If there is no such token, or no such address.
 pub fn directory(address: &str) -> DirectoryClient<Channel> {
     let credentials = Security::from_environment().credentials().expect("this user has a secret");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("it is an address");
@@ -312,9 +273,6 @@ pub struct Cluster {
 
 impl Cluster {
     /// Starts the daemons and waits until each store has a session with each shard.
-    ///
-    /// # Panics
-    /// If one of them does not start.
     pub fn start(plan: Plan) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let mut cluster = Self { directory, plan, shards: vec![], shard_addresses: vec![], stores: vec![] };
@@ -382,18 +340,12 @@ impl Cluster {
     }
 
     /// The data plane's address of store number `node`.
-    ///
-    /// # Panics
-    /// If it does not run.
     pub fn data_address(&self, node: usize) -> String {
         let store = self.stores[node].as_ref().expect("the store runs");
         store.addresses().data.expect("it has a data plane").to_string()
     }
 
     /// A client of store number `node`.
-    ///
-    /// # Panics
-    /// If it cannot connect.
     pub fn client(&self, node: usize) -> Client {
         Client::connect(self.socket(node)).expect("the store accepts clients")
     }
@@ -411,18 +363,12 @@ impl Cluster {
     }
 
     /// The process of store number `node`.
-    ///
-    /// # Panics
-    /// If it does not run.
     pub fn store(&mut self, node: usize) -> &mut Daemon {
         self.stores[node].as_mut().expect("the store runs")
     }
 
     /// Checks that all started daemons are alive and work: an object from the first store reaches
     /// all of them, and is gone after a delete.
-    ///
-    /// # Panics
-    /// If a check fails.
     pub fn assert_serves(&mut self) {
         static ROUND: AtomicU64 = AtomicU64::new(0);
         let round = ROUND.fetch_add(1, Ordering::Relaxed);
@@ -443,9 +389,6 @@ impl Cluster {
     }
 
     /// Returns the sender of each node that pulls `id`, according to the directory.
-    ///
-    /// # Panics
-    /// If store number `node`, which is queried, does not answer.
     pub fn senders(&self, node: usize, id: &str) -> BTreeMap<usize, usize> {
         let number = |name: &str| name.strip_prefix("node-")?.parse().ok();
         let description = self.client(node).describe(id).expect("the directory describes");
@@ -458,9 +401,6 @@ impl Cluster {
     }
 
     /// Waits until store number `node` has no copies, and all its memory is free.
-    ///
-    /// # Panics
-    /// If that takes too long.
     pub fn await_empty(&self, node: usize) {
         let client = self.client(node);
         await_that("all memory back", || {
@@ -495,9 +435,6 @@ impl Cluster {
     }
 
     /// Waits until store number `node` has a session with each running shard.
-    ///
-    /// # Panics
-    /// If that takes too long.
     pub fn await_sessions(&self, node: usize) {
         let client = self.client(node);
         await_that("sessions with the directory", || {
@@ -509,9 +446,6 @@ impl Cluster {
 }
 
 /// The error of a call that the client or the store refused.
-///
-/// # Panics
-/// If the call did not fail, or failed for another reason.
 pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     match result {
         Err(hoplite_client::Error::Object(error)) => error,
@@ -521,9 +455,6 @@ pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
 }
 
 /// Polls until `is_so` returns `true`, for conditions without a notification.
-///
-/// # Panics
-/// If that takes too long.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {

@@ -6,9 +6,6 @@ use std::net::{SocketAddr, TcpStream};
 use crate::PATIENCE;
 
 /// The status and the body of the answer to `GET path` at `address`.
-///
-/// # Panics
-/// If it does not answer.
 pub fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).expect("somebody listens");
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout can be set");

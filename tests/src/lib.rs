@@ -1,5 +1,8 @@
 //! Shared parts of the tests that span crates: real daemons as child processes, and the contents of
 //! their objects.
+//!
+//! Functions panic if a daemon, a client or the operating system does not behave as expected, or
+//! takes too long.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

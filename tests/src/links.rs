@@ -76,9 +76,6 @@ impl Shared {
 impl Links {
     /// Creates relays for stores number 0 to `nodes`. Stores must advertise [their
     /// addresses](Self::addresses).
-    ///
-    /// # Panics
-    /// If there is no port to listen on.
     pub fn new(nodes: usize) -> Self {
         let shared = Arc::<Shared>::default();
         let relay = |to: usize| {
@@ -139,9 +136,6 @@ impl Links {
     }
 
     /// Waits until bytes from one node to another are held back.
-    ///
-    /// # Panics
-    /// If that takes too long.
     pub fn await_held(&self, from: usize, to: usize) {
         await_that("bytes that are held up", || {
             let state = self.shared.state();

@@ -25,9 +25,6 @@ pub struct RawClient {
 
 impl RawClient {
     /// Connects without sending.
-    ///
-    /// # Panics
-    /// If no process listens at `socket`.
     pub fn connect(socket: &Path) -> Self {
         let stream = UnixStream::connect(socket).expect("the store listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -35,9 +32,6 @@ impl RawClient {
     }
 
     /// Connects and sends the hello of a client.
-    ///
-    /// # Panics
-    /// If the store refuses it.
     pub fn greeted(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
         client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "raw".to_owned() });
@@ -52,9 +46,6 @@ impl RawClient {
     }
 
     /// Sends a message with its length.
-    ///
-    /// # Panics
-    /// If it is longer than any message may be.
     pub fn say(&mut self, message: &impl Message) {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
@@ -70,9 +61,6 @@ impl RawClient {
     }
 
     /// The next message; `None` if the store has closed the connection.
-    ///
-    /// # Panics
-    /// If neither happens in time, or another message arrives.
     pub fn hear<M: Message + Default>(&mut self) -> Option<M> {
         loop {
             let message =
@@ -90,9 +78,6 @@ impl RawClient {
     }
 
     /// The answer to the latest request.
-    ///
-    /// # Panics
-    /// If there is no answer.
     pub fn answer(&mut self) -> v1::response::Body {
         let response: v1::Response = self.hear().expect("the store answers");
         assert_eq!(response.call, self.last_call);
@@ -106,9 +91,6 @@ impl RawClient {
 
     /// Sends a message, and waits at most `patience` for room in the socket. Returns `true` if it
     /// was sent completely.
-    ///
-    /// # Panics
-    /// If it is longer than any message may be.
     pub fn try_say(&mut self, message: &impl Message, patience: Duration) -> bool {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
@@ -117,9 +99,6 @@ impl RawClient {
 
     /// Sends raw bytes, and waits at most `patience` for room in the socket each time. Returns
     /// `true` if all bytes were sent.
-    ///
-    /// # Panics
-    /// If the socket is invalid.
     pub fn try_send(&mut self, bytes: &[u8], patience: Duration) -> bool {
         self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
         self.stream.write_all(bytes).is_ok()
@@ -238,9 +217,6 @@ pub struct RawPeer {
 
 impl RawPeer {
     /// Connects without sending.
-    ///
-    /// # Panics
-    /// If no process listens at `address`.
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the store listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -248,9 +224,6 @@ impl RawPeer {
     }
 
     /// Waits until a store connects, and sends the hello of a node of the default cluster.
-    ///
-    /// # Panics
-    /// If the store sends no hello.
     pub fn accepted(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().expect("a store connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -262,9 +235,6 @@ impl RawPeer {
     }
 
     /// Connects and sends the hello of a node of the default cluster.
-    ///
-    /// # Panics
-    /// If the store sends no hello.
     pub fn greeted(address: &str) -> Self {
         let mut peer = Self::connect(address);
         peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()));
