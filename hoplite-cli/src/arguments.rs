@@ -34,7 +34,6 @@ pub(crate) struct StoreArguments {
 }
 
 impl StoreArguments {
-    /// Connects to the store.
     pub(crate) async fn connect(&self) -> hoplite_client::Result<Client> {
         Client::connect_with(self.connect_options()).await
     }
@@ -99,7 +98,6 @@ fn print_notice(notice: &Notice) {
     progress::note(&format!("hoplite: {}", escape(&notice.to_string())));
 }
 
-/// Parses an object id: the bytes of the argument, unchanged.
 pub(crate) fn id_parser() -> impl TypedValueParser<Value = ObjectId> {
     OsStringValueParser::new().try_map(|text| ObjectId::new(text.as_encoded_bytes()))
 }

@@ -79,7 +79,6 @@ pub(crate) struct Table<const COLUMNS: usize> {
     title_printed: bool,
 }
 
-/// The alignment of a column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Alignment {
     Left,

@@ -12,7 +12,6 @@ const SHOWN_FROM_BYTES: u64 = 32 << 20;
 /// Time between two frames of a spinner.
 const TICK: Duration = Duration::from_millis(100);
 
-/// The bars on the terminal.
 static BARS: LazyLock<MultiProgress> = LazyLock::new(MultiProgress::new);
 
 /// Prints a line on standard error, above the bars.
@@ -33,7 +32,6 @@ impl Drop for Waiting {
     }
 }
 
-/// Shows that the operation `label` waits for others.
 pub(crate) fn of_wait(label: &str) -> Waiting {
     let bar = BARS.add(ProgressBar::new_spinner());
     let style = ProgressStyle::with_template("{prefix:<8} {spinner} {elapsed}");
@@ -61,7 +59,6 @@ pub(crate) fn of_steps(label: &str) -> ProgressBar {
     bar
 }
 
-/// Adds a bar below the bars in `bars`.
 pub(crate) fn among(bars: &MultiProgress, label: &str, size_bytes: u64) -> ProgressBar {
     styled(bars.add(ProgressBar::new(size_bytes)), label)
 }

@@ -18,7 +18,6 @@ static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 /// In a forked child it may be held forever, by a thread that does not exist there.
 const MAX_TRIES: usize = 1000;
 
-/// The arena for one connection.
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
@@ -31,7 +30,6 @@ pub(crate) struct Arena {
     file: Option<Identity>,
 }
 
-/// The reason for which a connection cannot write to the arena.
 #[derive(Debug)]
 pub(crate) enum NotWritable {
     /// The store has not granted writes.
@@ -136,7 +134,6 @@ impl Arena {
         Ok(())
     }
 
-    /// Returns `true` if [`writer`](Self::writer) works.
     pub(crate) fn is_writable(&self) -> bool {
         self.writable.get().is_some()
     }

@@ -30,7 +30,6 @@ use crate::writer::{self, ObjectWriter};
 
 /// Time limit of a probe: the longest time that a store takes part in one.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// Interval at which the client queries the progress of a probe.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection to the store of this node.
@@ -133,7 +132,6 @@ impl Client {
         self.access.is_connected()
     }
 
-    /// The connection in use.
     pub(crate) fn connection(&self) -> Arc<Connection> {
         self.access.connection()
     }

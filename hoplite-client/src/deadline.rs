@@ -14,7 +14,6 @@ impl Deadline {
         Self { started: Instant::now(), timeout }
     }
 
-    /// The whole timeout.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout
     }

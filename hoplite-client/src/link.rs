@@ -32,7 +32,6 @@ impl Line for Arc<Connection> {
 /// The state that all clones of a client share.
 #[derive(Debug)]
 pub(crate) struct Link<L> {
-    /// The options for reconnecting.
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,

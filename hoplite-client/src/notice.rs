@@ -10,7 +10,6 @@ use hoplite_core::{NodeId, ObjectId};
 /// and short enough for a person at a terminal.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
 
-/// Most ids in a notice.
 const MAX_NAMED_IDS: usize = 4;
 
 /// A notice to the user of a client. Its text is one line.

@@ -83,7 +83,6 @@ impl Part {
         self.done_bytes += more_bytes;
     }
 
-    /// Returns the number of valid bytes to wait for next, of an object with `valid_bytes` of `total_bytes`.
     pub(crate) fn next_bytes(valid_bytes: u64, total_bytes: u64) -> u64 {
         if !is_tracked() {
             return total_bytes;

@@ -259,7 +259,6 @@ pub(crate) fn to_index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("mapped lengths fit in usize")
 }
 
-/// Copies an object into `out` as it arrives, and returns its length.
 pub(crate) async fn get_into(
     connection: &Arc<Connection>,
     id: ObjectId,

@@ -228,7 +228,6 @@ async fn once_more_if_full(
     connection.call_node(request(deadline.left()), Operation::Put, deadline.left()).await
 }
 
-/// Puts `bytes` in one request.
 async fn put_whole(
     connection: &Arc<Connection>,
     id: ObjectId,

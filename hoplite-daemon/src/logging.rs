@@ -49,7 +49,6 @@ pub(crate) fn lost_lines() -> u64 {
     LOST_LINES.load(Ordering::Relaxed)
 }
 
-/// Starts to log on standard error.
 pub(crate) fn start(settings: &LogSettings) -> anyhow::Result<()> {
     let filter = EnvFilter::try_new(&settings.log).context("the log filter is invalid")?;
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| Log);

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use hoplite_shm::{address_space_limit_bytes, file_size_limit_bytes};
 
-/// The mount point of control groups.
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
 /// The memory limits of this process.

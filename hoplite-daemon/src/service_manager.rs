@@ -8,7 +8,6 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
-/// The variable with the service manager's socket, if there is one.
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// Sends `state`, such as `READY=1`, to the service manager, if there is one.

@@ -147,8 +147,6 @@ fn layered(
     Ok(command.try_get_matches_from(arguments))
 }
 
-/// The arguments of `settings` that the file at `path` sets, with their values as on the command
-/// line.
 fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, SettingsError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| SettingsError::Read { path: path.to_owned(), source })?;

@@ -44,7 +44,6 @@ const MAX_HALF_OPEN: usize = 1024;
 const MAX_VISITORS: usize = 64;
 /// Time limit of a visitor's connection; a health probe takes a moment.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most connections that wait to be served.
 const MAX_WAITING: usize = 64;
 /// The greeting of a client of HTTP/2 (RFC 9113, section 3.4).
 const HTTP2_PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -90,7 +89,6 @@ impl Listener {
     }
 }
 
-/// Admits connections.
 pub(crate) struct Gate {
     pub(crate) credentials: Credentials,
     pub(crate) cluster: ClusterId,
@@ -105,13 +103,10 @@ pub(crate) struct Gate {
 
 /// The connections on which gRPC is served.
 pub(crate) struct Accepted {
-    /// Connections of members.
     pub(crate) members: mpsc::Receiver<Incoming>,
-    /// Connections of visitors.
     pub(crate) visitors: mpsc::Receiver<Incoming>,
 }
 
-/// Converts the connections in `accepted` for gRPC.
 pub(crate) fn served(accepted: mpsc::Receiver<Incoming>) -> impl Stream<Item = io::Result<Incoming>> {
     stream::unfold(accepted, async |mut accepted| Some((Ok(accepted.recv().await?), accepted)))
 }
@@ -122,14 +117,12 @@ struct Held {
     permit: OwnedSemaphorePermit,
 }
 
-/// The kind of an admitted connection.
 enum Admitted {
     Member(Box<dyn Wire>),
     Visitor(Box<dyn Wire>),
     Direct(Socket, Records),
 }
 
-/// The reason for which a connection is refused.
 enum Refused {
     /// The peer lacks the right token, or belongs to another cluster or version.
     Rejected(Error),
@@ -154,7 +147,6 @@ impl From<OpeningError> for Refused {
 }
 
 impl Gate {
-    /// Accepts connections from `listener`, until `stop`.
     pub(crate) fn open(self, listener: Listener, stop: CancellationToken) -> Accepted {
         let ((members, to_members), (visitors, to_visitors)) =
             (mpsc::channel(MAX_WAITING), mpsc::channel(MAX_WAITING));

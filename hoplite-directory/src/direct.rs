@@ -29,11 +29,9 @@ use crate::session::{self, Host};
 /// connection.
 const LAST_WORD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves sessions on direct connections.
 #[derive(Debug)]
 pub(crate) struct DirectSessions {
     pub(crate) host: Host,
-    /// The event loop of the shard's thread.
     pub(crate) event_loop: EventLoop,
     /// Tracks each session while it is open.
     pub(crate) tasks: TaskTracker,
@@ -78,7 +76,6 @@ async fn serve(host: Host, socket: Socket, records: Records) {
     let _ = timeout(LAST_WORD_TIMEOUT, reader.closed()).await;
 }
 
-/// Writes the frames of the session, or the reason for refusing it.
 async fn write(mut writer: FrameWriter, opened: oneshot::Receiver<Result<Arc<SendQueue>>>) {
     let send_queue = match opened.await {
         Ok(Ok(send_queue)) => send_queue,

@@ -12,10 +12,8 @@ const MAX_EVENTS: usize = 512;
 /// Most recorded events about strangers. They have a separate limit, because a stranger can cause
 /// any number of events.
 const MAX_OF_STRANGERS: usize = 64;
-/// Longest text of an event, in bytes.
 const MAX_TEXT_BYTES: usize = 256;
 
-/// The kind of an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
     /// A store has connected.
@@ -24,7 +22,6 @@ pub(crate) enum EventKind {
     Disconnected,
     /// A store was refused.
     Refused,
-    /// A transfer has failed and is repeated.
     TransferFailed,
     /// A store has a problem: it is full, a peer refuses it, or calls wait for a long time.
     Trouble,
@@ -32,14 +29,12 @@ pub(crate) enum EventKind {
     Stranger,
 }
 
-/// An event.
 #[derive(Debug, Clone)]
 pub(crate) struct PastEvent {
     /// The number of this event in the order of all events.
     pub(crate) number: u64,
     /// Time since the start of the shard.
     pub(crate) at: Duration,
-    /// The kind of the event.
     pub(crate) kind: EventKind,
     /// The store of the event, if there is one.
     pub(crate) node: Option<NodeId>,
@@ -75,7 +70,6 @@ impl Events {
         self.add(kind, Some(node.clone()), text.into());
     }
 
-    /// Adds an event about a stranger.
     pub(crate) fn push_stranger(&self, text: String) {
         self.add(EventKind::Stranger, None, text);
     }
@@ -98,7 +92,6 @@ impl Events {
         ring.push_back(event);
     }
 
-    /// The latest events, the newest first.
     pub(crate) fn latest(&self) -> Vec<PastEvent> {
         let past = self.lock();
         let mut events: Vec<PastEvent> = past.of_stores.iter().chain(&past.of_strangers).cloned().collect();

@@ -15,7 +15,6 @@ pub(crate) fn listing(page: Page) -> v1::ListReply {
     v1::ListReply { objects: objects.iter().map(encode_locations).collect(), more }
 }
 
-/// The description of one object.
 pub(crate) fn description(description: &Description) -> v1::ObjectDescription {
     v1::ObjectDescription {
         locations: Some(encode_locations(&description.locations)),

@@ -19,7 +19,6 @@ const GRANT_REASONS: [GrantReason; 11] = [
     GrantReason::SlowButOnly,
 ];
 
-/// The reason for which a session has ended.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum SessionEnd {
     /// The store has closed the session, or the connection broke.

@@ -52,7 +52,6 @@ pub(crate) struct Taken {
     pub(crate) nodes: usize,
 }
 
-/// Sends commands to the task that owns the shard.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardHandle {
     commands: mpsc::Sender<Command>,
@@ -123,7 +122,6 @@ pub(crate) struct ShardOwner {
     started: Instant,
     commands: mpsc::Receiver<Command>,
     sessions: BTreeMap<SessionId, Session>,
-    /// The session of each connected node.
     current: BTreeMap<NodeId, SessionId>,
     next_session: u64,
     metrics: Option<ShardMetrics>,
@@ -139,7 +137,6 @@ struct Session {
 }
 
 impl ShardOwner {
-    /// Creates an empty shard that counts its work in `metrics`, and a handle to it.
     pub(crate) fn new(
         config: ShardConfig,
         metrics: Option<ShardMetrics>,
@@ -277,7 +274,6 @@ impl ShardOwner {
         }
     }
 
-    /// Ends a session and reports it to the shard.
     fn close(&mut self, session: SessionId, end: SessionEnd) {
         let Some(Session { node, incarnation, send_queue }) = self.sessions.remove(&session) else { return };
         send_queue.close();

@@ -7,7 +7,6 @@ use hoplite_daemon::is_notable;
 
 use crate::events::Events;
 
-/// The numbers of refusals.
 #[derive(Debug, Default)]
 pub(crate) struct Refusals {
     /// Connections that ended half open, because they took too long, were too many, or spoke another protocol.
@@ -19,7 +18,6 @@ pub(crate) struct Refusals {
 }
 
 impl Refusals {
-    /// Counts a peer that is refused for its token, and reports it.
     pub(crate) fn report(&self, events: &Events, peer: impl fmt::Display, reason: &str) {
         if is_notable(&self.calls) {
             tracing::warn!(%peer, reason, "refused a peer of the control plane");

@@ -18,7 +18,6 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-/// The queue of one session.
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
     state: Mutex<State>,

@@ -24,7 +24,6 @@ use crate::watch::Loads;
 pub(crate) struct Host {
     /// The task that owns the shard.
     pub(crate) shard: ShardHandle,
-    /// The cluster.
     pub(crate) cluster: ClusterId,
     /// The load reports of stores.
     pub(crate) loads: Loads,
@@ -86,7 +85,6 @@ async fn open(
     Ok((session, send_queue))
 }
 
-/// Reads until the store or the shard ends the session.
 async fn read(
     shard: &ShardHandle,
     session: SessionId,

@@ -42,11 +42,8 @@ pub(crate) struct Settings {
 /// The configuration of the daemon: the settings with all defaults filled in.
 #[derive(Debug)]
 pub(crate) struct DaemonConfig {
-    /// The address to listen on.
     pub(crate) listen: SocketAddr,
-    /// The address of the dashboard, if there is one.
     pub(crate) dashboard: Option<SocketAddr>,
-    /// The configuration of the shard.
     pub(crate) directory: DirectoryConfig,
 }
 

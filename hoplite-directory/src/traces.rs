@@ -49,7 +49,6 @@ impl Traces {
         }
     }
 
-    /// Handles a message to a store.
     pub(crate) fn answers(&mut self, node: &NodeId, message: &ToStore) {
         if self.open.is_empty() {
             return;
@@ -81,7 +80,6 @@ impl Traces {
     }
 }
 
-/// The object of a message, and the number of a request.
 fn subject(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
     match message {
         ToShard::Query(query) => (Some(&query.id), Some(query.request)),

@@ -73,20 +73,16 @@ impl Loads {
         self.0.orders.send_replace(Some(order));
     }
 
-    /// The load reports of `nodes`.
     pub(crate) fn of<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<Option<Arc<Load>>> {
         let state = self.lock();
         nodes.into_iter().map(|node| state.loads.get(node)?.1.clone()).collect()
     }
 
-    /// All load reports, with their nodes.
     pub(crate) fn all(&self) -> Vec<(NodeId, Arc<Load>)> {
         let state = self.lock();
         state.loads.iter().filter_map(|(node, (_, load))| Some((node.clone(), load.clone()?))).collect()
     }
 
-    /// Serves a reporting store: reads on a task of `tasks` until `stop`, and answers with
-    /// commands.
     pub(crate) async fn serve(
         &self,
         mut reports: Streaming<LoadReport>,

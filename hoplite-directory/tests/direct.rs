@@ -53,7 +53,6 @@ impl Server {
         Direct { stream: Checked::new(stream, records), received: BytesMut::new() }
     }
 
-    /// A session on a direct connection.
     async fn session(&self, node: &str) -> Direct {
         let mut direct = self.connect().await;
         direct.write(&hello(node)).await;

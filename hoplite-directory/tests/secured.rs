@@ -75,7 +75,6 @@ fn hello() -> v1::StoreMessages {
     v1::StoreMessages { hello: Some(encode_hello(&info, &cluster)), messages: Vec::new() }
 }
 
-/// Opens a session on a direct connection.
 async fn direct_session(server: &Server, credentials: &Credentials) -> Result<(), Error> {
     let uri = format!("http://{}", server.address).parse().unwrap();
     let connected = credentials.connect_direct(&uri, &Caller::default(), &Route::Network).await;
@@ -86,7 +85,6 @@ async fn direct_session(server: &Server, credentials: &Credentials) -> Result<()
     Ok(())
 }
 
-/// The results of all calls of the service.
 async fn all_calls(client: &mut Client) -> Vec<Result<(), Status>> {
     let says = futures::stream::once(std::future::ready(hello()));
     let session = async {

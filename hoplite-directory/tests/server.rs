@@ -56,7 +56,6 @@ impl Server {
         DirectoryClient::new(self.channel().await)
     }
 
-    /// Opens a session with the given hello.
     async fn open(&self, hello: v1::Hello) -> Result<Store, Error> {
         let (sender, receiver) = mpsc::channel::<v1::StoreMessages>(16);
         let first = v1::StoreMessages { hello: Some(hello), messages: Vec::new() };
@@ -526,7 +525,6 @@ fn publication() -> ToShard {
     })
 }
 
-/// Repeats a query until the condition holds.
 async fn until(mut condition: impl AsyncFnMut() -> bool) {
     let met = async {
         while !condition().await {

@@ -28,7 +28,6 @@ impl CertificateFacts {
     }
 }
 
-/// Returns `true` if the certificate is for an authority.
 pub(super) fn is_authority(der: &CertificateDer<'_>) -> bool {
     X509Certificate::from_der(der).is_ok_and(|(_, parsed)| parsed.is_ca())
 }

@@ -271,7 +271,6 @@ mod tests {
         Caller { cluster: Some(cluster("c")), node: NodeId::new("n").ok() }
     }
 
-    /// Lets a caller and a shard with these tokens open a connection.
     async fn open(
         [connecting, accepting]: [Option<&Token>; 2],
         caller: &Caller,

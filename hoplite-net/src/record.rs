@@ -29,7 +29,6 @@ pub(super) const KEY_BYTES: usize = 16;
 const HEADER_BYTES: usize = 4;
 const CHECKSUM_BYTES: usize = 4;
 const SEAL_BYTES: usize = 16;
-/// Bytes per read.
 const READ_BYTES: usize = 8 << 10;
 
 /// The next record differs from the record that the peer sent.
@@ -43,7 +42,6 @@ impl From<Damaged> for io::Error {
     }
 }
 
-/// The integrity check of the records of one direction.
 enum Check {
     Checksum,
     Seal(Box<LessSafeKey>),

@@ -239,7 +239,6 @@ struct State {
 struct Failure {
     /// The time of the next attempt, even without a change.
     retry_at: Instant,
-    /// The error.
     error: String,
     /// The number of successive failures with this error.
     times: u64,
@@ -249,7 +248,6 @@ struct Failure {
 type Stamp = Option<(u64, [(i64, i64); 2], u64)>;
 
 struct Configs {
-    /// The certificate of this daemon.
     own: CertificateDer<'static>,
     client: ClientConfig,
     server: ServerConfig,
@@ -269,7 +267,6 @@ impl Tls {
         Self::read_by(Arc::new(DefaultTimeProvider), files, name)
     }
 
-    /// Acts as [`read`](Self::read), with the time of day from `clock`.
     fn read_by(clock: Arc<dyn TimeProvider>, files: TlsFiles, name: Option<&str>) -> Result<Self, TlsError> {
         let name = name.map(server_name).transpose()?;
         let stamps = files.stamps();
@@ -691,7 +688,6 @@ mod tests {
         }
     }
 
-    /// The files of one daemon.
     struct Daemon {
         authority: Authority,
         place: TempDir,

@@ -18,7 +18,6 @@ use crate::region::{Access, Region};
 /// on a virtual machine), a step takes 60 ms.
 const PREFAULT_STEP_BYTES: usize = 32 << 20;
 
-/// Bytes that one call allocates, if an arena is allocated in full at once.
 const ALLOCATE_STEP_BYTES: u64 = 1 << 30;
 
 /// The shared memory of a store.

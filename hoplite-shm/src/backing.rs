@@ -52,7 +52,6 @@ impl Backing {
         Err(Error::NotInMemory { path: path.to_owned() })
     }
 
-    /// Returns the flags of `memfd_create` for this kind.
     pub(crate) fn memfd_flags(self) -> Result<MemfdFlags> {
         match self {
             Self::Pages => Ok(MemfdFlags::empty()),

@@ -121,7 +121,6 @@ impl Reader {
         Ok(unsafe { &mut *(std::ptr::from_mut(out) as *mut [u8]) })
     }
 
-    /// Fills `out` with bytes of the object.
     fn copy_out(&self, offset_bytes: u64, out: &mut [MaybeUninit<u8>]) {
         let range = self.span.locate_from(offset_bytes, out.len());
         self.mapping.while_preparing(range.clone(), || {

@@ -50,12 +50,10 @@ impl Region {
         self.access
     }
 
-    /// Returns the header at `offset`, for reading.
     pub(crate) fn header_view(&self, offset: usize) -> HeaderView<'_> {
         HeaderView::new(self.header_at(offset))
     }
 
-    /// Returns the header at `offset`, for reading and writing.
     pub(crate) fn header_handle(&self, offset: usize) -> HeaderHandle<'_> {
         self.assert_writable();
         HeaderHandle::new(self.header_at(offset))
@@ -143,7 +141,6 @@ impl Region {
         })
     }
 
-    /// Advises the kernel on the pages of `range`.
     pub(crate) fn advise(&self, advice: Advice, range: Range<usize>) -> io::Result<()> {
         self.map.advise_range(advice, range.start, range.len())
     }

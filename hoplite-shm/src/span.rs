@@ -15,7 +15,6 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// Checks that `extent` can hold an object of `size_bytes` in an arena of `capacity_bytes`.
     pub(crate) fn new(extent: Extent, size_bytes: u64, capacity_bytes: u64) -> Result<Self> {
         let aligned = extent.offset_bytes.is_multiple_of(GRANULE_BYTES);
         let end = extent.offset_bytes.checked_add(extent.length_bytes);
@@ -29,7 +28,6 @@ impl Span {
         }
     }
 
-    /// Returns the offset of the header from the start of the arena.
     pub(crate) fn header_offset(self) -> usize {
         self.offset_bytes as usize
     }

@@ -15,7 +15,6 @@ mod atomic {
 #[path = "../src/progress.rs"]
 pub mod progress;
 
-/// The number of bytes of the model's object.
 const BYTES: usize = 2;
 
 /// An object: the header fields that loom models, and the bytes, each zero until it is written.
@@ -38,7 +37,6 @@ impl Object {
     }
 }
 
-/// Writes the object, and rings `bell` on request.
 fn write_all(object: &Object, bell: &Notify) {
     for index in 0..BYTES {
         object.write(index);

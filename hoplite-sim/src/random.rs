@@ -15,7 +15,6 @@ impl Random {
         Self(random::Random::new(seed))
     }
 
-    /// Returns the next number.
     pub(crate) const fn next_number(&mut self) -> u64 {
         self.0.next_number()
     }

@@ -217,7 +217,6 @@ pub(crate) fn node_info() -> impl Strategy<Value = NodeInfo> {
     )
 }
 
-/// Locations of one object.
 pub(crate) fn locations() -> impl Strategy<Value = Locations> {
     let object = (put(), metadata(), any::<bool>(), any::<bool>()).prop_map(
         |(put, (metadata, size_bytes), inline, lost)| ObjectSummary {
@@ -592,7 +591,6 @@ pub(crate) fn hop() -> impl Strategy<Value = Hop> {
     )
 }
 
-/// Every failure that the host of a hop with `inputs` inputs reports.
 pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
     prop_oneof![
         (0..inputs, pull_outcome().prop_filter("a failure", |outcome| *outcome != PullOutcome::Complete))
@@ -649,7 +647,6 @@ fn kind() -> impl Strategy<Value = Collective> {
     ])
 }
 
-/// Every report with which a member ends.
 pub(crate) fn member_report(members: usize) -> impl Strategy<Value = Report> {
     let failure = hop_failure(members).prop_map(|failure| match failure {
         HopFailure::Unreachable => Failure::Refused(Error::ShuttingDown),

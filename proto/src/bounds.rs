@@ -91,7 +91,6 @@ pub(crate) fn decode_optional_node(text: &str) -> Result<Option<NodeId>> {
     if text.is_empty() { Ok(None) } else { Ok(Some(NodeId::new(text)?)) }
 }
 
-/// Returns an error if `length` exceeds `maximum`.
 pub(crate) fn check_count(what: &'static str, length: usize, maximum: usize) -> Result<()> {
     if length > maximum { Err(Error::limit_exceeded(what, maximum as u64)) } else { Ok(()) }
 }

@@ -61,7 +61,6 @@ pub(crate) fn decode_agreement(agreement: Option<v1::Agreement>, plane: Plane) -
     })
 }
 
-/// Decodes an operation.
 pub(crate) fn decode_op(number: i32, plane: Plane) -> Result<ReduceOp> {
     let known = ReduceOp::ALL.iter().copied().find(|op| encode_op(*op) == number);
     known.ok_or(Error::malformed(plane, "unknown operation of a reduce"))

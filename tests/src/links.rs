@@ -31,7 +31,6 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The address of each store.
     stores: BTreeMap<usize, SocketAddr>,
     /// The number of bytes that have passed on all connections.
     passed: BTreeMap<Way, u64>,

@@ -175,7 +175,6 @@ pub enum Kind {
 /// Length of the header of a frame.
 pub(crate) const HEADER_BYTES: usize = 28;
 
-/// Returns the length of the payload of the frame that begins with this header.
 pub(crate) fn payload_length(header: &[u8]) -> usize {
     let length = (&header[8..12]).get_u32_le();
     usize::try_from(length).expect("a length fits")

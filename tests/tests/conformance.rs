@@ -75,7 +75,6 @@ enum Call {
     },
 }
 
-/// The answer to a request.
 #[derive(Debug, Clone, PartialEq)]
 enum Answer {
     Done,
@@ -93,7 +92,6 @@ enum Answer {
     NotOffered,
 }
 
-/// A call on a node, and its expected answer.
 struct Case(usize, Call, Answer);
 
 fn put(id: &'static str, contents: &[u8]) -> Call {
@@ -185,7 +183,6 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Reduces of arrays of i32 of this length, one on each node.
 fn reduces(length: i32) -> Vec<Case> {
     use Answer::{Contents, Count, Described, Done, Failed, Reduced};
     let shape = Some(vec![u64::try_from(length).expect("it is positive")]);
@@ -421,7 +418,6 @@ fn perform_blocking(client: &blocking::Client, call: Call) -> hoplite_client::Re
     })
 }
 
-/// The command line, with a directory for files.
 struct CommandLine {
     place: tempfile::TempDir,
 }

@@ -15,7 +15,6 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that};
 use hoplite_tests::contents::{bytes, seed};
 
-/// The treatment of the first [`FATED`] direct connections.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Passes,
@@ -143,7 +142,6 @@ impl Relay {
         self.direct.lock().unwrap().iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
-    /// Returns the number of direct connections so far.
     fn direct_connections(&self) -> usize {
         self.direct.lock().unwrap().len()
     }

@@ -23,7 +23,6 @@ fn cluster(nodes: usize) -> Cluster {
     Cluster::start(Plan { nodes, memory: "24MiB".to_owned(), store_arguments, ..Plan::default() })
 }
 
-/// The ranks of `participants` participants in an order that depends on the seed.
 fn shuffled(seed: u64, participants: usize) -> Vec<usize> {
     let keys = bytes(seed, participants);
     let mut ranks: Vec<usize> = (0..participants).collect();
@@ -31,7 +30,6 @@ fn shuffled(seed: u64, participants: usize) -> Vec<usize> {
     ranks
 }
 
-/// The part of one rank for another: of a common size, or of various sizes.
 fn part(from: usize, to: usize, size: Option<usize>) -> Vec<u8> {
     bytes((100 * from + to) as u64, size.unwrap_or(SIZES[(from + 2 * to) % SIZES.len()]))
 }
@@ -75,7 +73,6 @@ fn ids(cluster: &Cluster) -> Vec<String> {
     page.objects.iter().map(|object| object.id.to_string()).collect()
 }
 
-/// The plan of the latest exchange, according to the store of a node.
 fn plan(cluster: &Cluster, node: usize) -> String {
     cluster.client(node).describe("m").unwrap().reduce.expect("it remembers").plan
 }

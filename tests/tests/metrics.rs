@@ -38,7 +38,6 @@ fn text(daemon: &Option<Daemon>) -> String {
     text
 }
 
-/// The value of a series, in Prometheus' format.
 fn value(text: &str, series: &str) -> f64 {
     let found = text.lines().find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     found.unwrap_or_else(|| panic!("{series} is not in {text}")).parse().unwrap()

@@ -48,7 +48,6 @@ impl Network {
         Some(Self { place, holder })
     }
 
-    /// A command in the network.
     fn command(&self, program: PathBuf) -> Command {
         let mut command = Command::new("nsenter");
         command.args(["--net", "--mount", "--target", &self.holder.pid().to_string(), "--"]).arg(program);
@@ -61,7 +60,6 @@ impl Network {
         fs::write(self.place.path().join("hosts"), format!("{address} {name}\n")).unwrap();
     }
 
-    /// Removes an address.
     fn remove(&self, address: &str) {
         let mut command = self.command("ip".into());
         let status = command.args(["address", "del", &format!("{address}/32"), "dev", "lo"]).status();

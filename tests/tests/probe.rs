@@ -16,7 +16,6 @@ use hoplite_tests::raw::{Kind, RawPeer, data_frame};
 use prost::Message;
 use serde_json::Value;
 
-/// A probe command at a node.
 fn probe(cluster: &Cluster, node: usize, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("hoplite"));
     command.args(["topology", "probe"]).args(arguments).env("HOPLITE_SOCKET", cluster.socket(node));
@@ -147,7 +146,6 @@ fn places(cluster: &Cluster) -> Vec<(u64, Option<u64>)> {
         .collect()
 }
 
-/// Sends measured places to a shard, as the coordinator of a probe does.
 fn place(cluster: &Cluster, shard: usize, version: u64) {
     let node = |(number, group): (usize, u32)| v1::measured_places::Node {
         node: format!("node-{number}"),

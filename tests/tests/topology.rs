@@ -13,7 +13,6 @@ use hoplite_topology::{Model, cost};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-/// A directory for the files of a test.
 struct Files(TempDir);
 
 impl Files {

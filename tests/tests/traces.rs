@@ -78,13 +78,11 @@ impl Collector {
         self.told.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The spans of the test's own trace.
     fn trace(&self) -> Trace {
         Trace(self.spans().into_iter().filter(|(_, span)| span.trace_id == TRACE).collect())
     }
 }
 
-/// The spans of one trace, with the names of their daemons.
 struct Trace(Vec<(String, Span)>);
 
 impl Trace {
@@ -146,7 +144,6 @@ fn end(cluster: &mut Cluster) {
     }
 }
 
-/// A span of a caller.
 fn caller(is_sampled: bool) -> Option<TraceContext> {
     TraceContext::new(TRACE, CALLER, is_sampled)
 }

@@ -14,7 +14,6 @@ use prost::Message;
 use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
-/// The previous version of the protocol.
 const PREVIOUS: u32 = PROTOCOL_VERSION - 1;
 /// A field that a later program of this version may add to any message: field 1000, a number.
 const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];

@@ -44,7 +44,6 @@ impl Arguments {
     }
 }
 
-/// One broadcast.
 #[derive(Debug)]
 struct Round {
     /// The time from the first arrival until the last receiver has all bytes.

@@ -68,7 +68,6 @@ enum Wanted {
     Hot,
 }
 
-/// The speed of the gets.
 #[derive(Debug, Clone, Copy)]
 struct Speed {
     gets: u32,
@@ -192,7 +191,6 @@ fn in_process(arguments: &Arguments, wanted: Wanted) -> anyhow::Result<Speed> {
     Ok(Speed { gets: arguments.gets, elapsed, cost: elapsed })
 }
 
-/// The numbers of the gets of one of the `receivers`.
 fn turns(receiver: usize, receivers: usize, gets: u32) -> impl Iterator<Item = u64> {
     (receiver as u64..u64::from(gets)).step_by(receivers)
 }
@@ -211,7 +209,6 @@ fn stores(kind: &str, count: u32) -> anyhow::Result<Vec<NodeInfo>> {
     (0..count).map(store).collect()
 }
 
-/// The copies of holder `holder`.
 fn held_by(holder: usize, arguments: &Arguments) -> anyhow::Result<Vec<Publish>> {
     let own = (holder as u64..arguments.objects.into()).step_by(arguments.copies as usize);
     let hot = copy_of(hot()?, if holder == 0 { Retention::Pinned } else { Retention::Evictable });

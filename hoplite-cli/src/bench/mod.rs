@@ -119,12 +119,10 @@ struct Room {
     nodes: u32,
     /// The arena of every node except the first.
     each_bytes: u64,
-    /// The arena of the first.
     first_bytes: u64,
 }
 
 impl Room {
-    /// Room for one object of `size_bytes` on each of `nodes`.
     fn for_one(nodes: u32, size_bytes: u64) -> Self {
         let bytes = size_bytes + SPARE_BYTES;
         Self { nodes, each_bytes: bytes, first_bytes: bytes }

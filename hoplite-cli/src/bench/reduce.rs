@@ -76,7 +76,6 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     Ok(report)
 }
 
-/// Adds the measurements with this number of nodes to the report.
 fn summarise(report: &mut Report, nodes: u32, size_bytes: u64, samples: &[Sample]) {
     let what = |what: &str| format!("{what}, {nodes} x {}", output::size(size_bytes));
     let timed = |name: String, time: fn(&Sample) -> Duration| {

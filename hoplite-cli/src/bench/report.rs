@@ -10,7 +10,6 @@ use crate::output::{Alignment, Table};
 /// Least number of samples for which a 99th percentile means more than the maximum.
 const SAMPLES_FOR_P99: usize = 100;
 
-/// The outcome of one benchmark.
 #[derive(Debug, Serialize)]
 pub(super) struct Report {
     benchmark: &'static str,
@@ -60,7 +59,6 @@ struct Comparison {
     times: f64,
 }
 
-/// The values of a broadcast.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
     /// The times of the receivers since their own arrival; medians, in the order of arrival.

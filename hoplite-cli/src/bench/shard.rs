@@ -197,7 +197,6 @@ impl Bench {
         })
     }
 
-    /// Evicts the copies of [`Self::get_batch`].
     fn evict_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let evict = |object: u64| {
             let (id, put) = (object_id(object)?, PutId(object));

@@ -33,12 +33,10 @@ impl Background {
         Self { socket }
     }
 
-    /// The socket of the store.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// The log of the store.
     pub(crate) fn log(&self) -> PathBuf {
         self.socket.with_extension("log")
     }
@@ -134,7 +132,6 @@ impl Running {
         Ok(self.ends_within(patience)?)
     }
 
-    /// Kills the store.
     pub(crate) fn kill(&self) -> anyhow::Result<()> {
         self.signal(Signal::KILL)?;
         ensure!(self.ends_within(KILL_TIMEOUT)?, "process {} cannot be killed", self.pid);

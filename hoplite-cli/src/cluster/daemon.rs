@@ -92,7 +92,6 @@ impl Daemon {
         }
     }
 
-    /// The error about the end of the daemon, with its last log lines.
     pub(crate) fn has_ended(&self, status: ExitStatus) -> anyhow::Error {
         anyhow::anyhow!("{} ended with {status}: {}", self.name, last_words(&self.log))
     }
@@ -115,7 +114,6 @@ impl Daemon {
     }
 }
 
-/// The last lines of a log, joined to one line.
 pub(crate) fn last_words(log: &Path) -> String {
     let log = fs::read(log).unwrap_or_default();
     let log = String::from_utf8_lossy(&log);

@@ -33,7 +33,6 @@ const START_TIMEOUT: Duration = Duration::from_secs(60);
 /// The default memory of a store: small, because all stores share one machine.
 pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 
-/// The options of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct ClusterOptions {
     /// The number of stores.
@@ -46,7 +45,6 @@ pub(crate) struct ClusterOptions {
     pub(crate) memory_bytes: u64,
     /// The size of the first store's arena, if it differs.
     pub(crate) first_memory_bytes: Option<u64>,
-    /// The labels of the stores.
     pub(crate) labels: Vec<LabelInTurn>,
     /// The time at which the arenas' pages are first touched.
     pub(crate) pages: Pages,
@@ -56,7 +54,6 @@ pub(crate) struct ClusterOptions {
 #[derive(Debug, Clone)]
 pub(crate) struct LabelInTurn {
     pub(crate) key: String,
-    /// At least one value.
     pub(crate) values: Vec<String>,
 }
 
@@ -69,7 +66,6 @@ pub(crate) enum Pages {
     OnUse,
 }
 
-/// A running cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Cluster {
     pub(crate) directory: PathBuf,
@@ -80,7 +76,6 @@ pub(crate) struct Cluster {
     pub(crate) shard_pids: Vec<u32>,
 }
 
-/// One store of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct NodeProcess {
     pub(crate) name: String,
@@ -173,7 +168,6 @@ impl Daemons {
         Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards, shard_pids })
     }
 
-    /// Waits until all shards listen.
     async fn shards_listen(&mut self) -> anyhow::Result<Vec<Addresses>> {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
@@ -262,7 +256,6 @@ mod tests {
         command
     }
 
-    /// The result of starting a cluster with such programs as daemons.
     async fn start_of(shard: &str, stores: [&str; 2]) -> anyhow::Result<Vec<Addresses>> {
         let options = ClusterOptions {
             nodes: 2,

@@ -41,7 +41,6 @@ enum Logs {
 }
 
 impl Workplace {
-    /// Creates the directory if necessary, for the files of the daemons `names`.
     pub(super) fn create(directory: Option<&Path>, names: Vec<String>) -> anyhow::Result<Self> {
         let root = match directory {
             None => {

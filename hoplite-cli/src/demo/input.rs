@@ -27,7 +27,6 @@ pub(super) struct Input {
 pub(super) struct Digest(u128);
 
 impl Input {
-    /// Reads the size and the digest of the file at `path`.
     pub(super) fn read(path: &Path) -> anyhow::Result<Self> {
         let read = || format!("cannot read {}", path.display());
         let size_bytes = fs::metadata(path).with_context(read)?.len();

@@ -114,7 +114,6 @@ async fn share(cluster: &Cluster, input: &Input, place: &Path) -> anyhow::Result
     Ok(())
 }
 
-/// Gets the object on each of `nodes`, with one process each, and returns the files.
 async fn get_everywhere(
     nodes: &[NodeProcess],
     size_bytes: u64,
@@ -149,7 +148,6 @@ async fn get_everywhere(
 struct Watch {
     client: Client,
     bar: ProgressBar,
-    /// The bytes that the store had received before.
     before_bytes: u64,
 }
 
@@ -170,7 +168,6 @@ impl Watch {
     }
 }
 
-/// This program as a command at another node.
 struct AtNode(Command);
 
 fn command(node: &NodeProcess, arguments: &[&str]) -> anyhow::Result<AtNode> {

@@ -12,7 +12,6 @@ use crate::output::size;
 
 /// The array of each node.
 pub(super) const ARRAY_BYTES: u64 = 16 << 20;
-/// The id of the sum.
 const SUM: &str = "demo/sum";
 /// Far longer than the reduce takes.
 const TIMEOUT: Duration = Duration::from_secs(60);

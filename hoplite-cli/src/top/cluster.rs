@@ -8,7 +8,6 @@ use tokio::time::timeout;
 
 use crate::arguments::StoreArguments;
 
-/// Number of objects in one page.
 const PAGE_OBJECTS: usize = 200;
 
 /// The query for an update, in addition to the state of the nodes.
@@ -17,15 +16,15 @@ pub(super) enum Question {
     /// No further query.
     Nodes,
     /// The objects whose ids begin with `prefix` and are greater than `after`.
-    Objects { prefix: Vec<u8>, after: Vec<u8> },
-    /// One object.
+    Objects {
+        prefix: Vec<u8>,
+        after: Vec<u8>,
+    },
     Object(ObjectId),
 }
 
-/// The state of the cluster.
 #[derive(Debug)]
 pub(super) struct Snapshot {
-    /// The status of this node's store.
     pub(super) store: NodeStatus,
     /// The status from the first shard that answers, or the reason for which none does.
     pub(super) directory: Result<StatusReply, String>,
@@ -54,7 +53,6 @@ impl Cluster {
         Ok(Self { store: store.clone(), client: store.connect_to_watch().await? })
     }
 
-    /// Answers queries until the sender is dropped.
     pub(super) async fn serve(
         mut self,
         mut questions: mpsc::Receiver<Question>,

@@ -69,7 +69,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     ended
 }
 
-/// Shows the cluster until a key or a signal ends it.
 async fn show(
     terminal: &mut DefaultTerminal,
     mut screen: Screen,

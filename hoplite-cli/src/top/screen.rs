@@ -48,7 +48,6 @@ const ORDERS: [(Order, &str); 4] = [
     (Order::Sending, "sending"),
 ];
 
-/// The state of the screen.
 #[derive(Debug)]
 pub(super) struct Screen {
     has_colours: bool,
@@ -106,7 +105,6 @@ impl Screen {
         }
     }
 
-    /// Stores an answer.
     pub(super) fn take(&mut self, answer: Result<Snapshot, String>) {
         match answer {
             Ok(mut snapshot) => {
@@ -273,7 +271,6 @@ mod tests {
         Event::Key(KeyEvent::new(code, KeyModifiers::NONE))
     }
 
-    /// The lines of the drawn screen.
     fn drawn(screen: &mut Screen, width: u16) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, 12)).unwrap();
         terminal.draw(|frame| screen.draw(frame)).unwrap();

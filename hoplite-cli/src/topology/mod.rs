@@ -92,7 +92,6 @@ fn parse_levels(text: &str) -> anyhow::Result<Levels> {
     Ok(Levels(levels.ok_or_else(|| anyhow::anyhow!("levels are numbers, innermost first, such as 4x16"))?))
 }
 
-/// Parses a finite number of at least zero.
 fn parse_number(text: &str) -> anyhow::Result<f64> {
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && number >= 0.0 => Ok(number),

@@ -98,7 +98,6 @@ fn improve(found: &mut Order, program: &Path, links: Links<'_>, arguments: &Argu
     Ok(())
 }
 
-/// Searches until the time is over.
 fn search<'a>(links: Links<'a>, model: &Model, seed: u64, time: Duration) -> anyhow::Result<Search<'a>> {
     let start = Instant::now();
     let mut search = Search::new(links, model, seed)?;

@@ -58,7 +58,6 @@ struct Live {
     is_slow: bool,
 }
 
-/// Shows the links of a store, as measured by transfers.
 async fn show_links(store: &StoreArguments, arguments: &Arguments) -> anyhow::Result<()> {
     let links = store.connect().await?.status().await?.links;
     let mut stdout = io::stdout().lock();

@@ -123,7 +123,6 @@ struct NoNodes {
     fabric: String,
 }
 
-/// The fabric defines its own links.
 #[derive(Debug, thiserror::Error)]
 #[error("--uplinks is for a matrix file; a {fabric} has its own links")]
 struct OwnLinks {
@@ -198,7 +197,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(stdout.flush()?)
 }
 
-/// Builds the network that the arguments name, with `nodes` nodes.
 fn network(arguments: &Arguments, nodes: Option<u32>) -> anyhow::Result<Network> {
     let name = arguments.fabric.to_string_lossy();
     let needed = || nodes.ok_or_else(|| NoNodes { fabric: name.to_string() });

@@ -63,7 +63,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Refuses a rank that is not below `participants`.
 pub(super) fn check_rank(rank: usize, participants: usize) -> Result<(), clap::Error> {
     if rank < participants {
         return Ok(());

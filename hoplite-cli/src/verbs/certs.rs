@@ -93,7 +93,6 @@ pub(crate) fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A certificate to create.
 struct Daemon {
     names: Vec<String>,
     files: TlsFiles,

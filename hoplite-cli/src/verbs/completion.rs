@@ -20,7 +20,6 @@ pub(crate) struct Arguments {
     shell: Shell,
 }
 
-/// Prints the completions of `program`, the definition of the whole command line.
 pub(crate) fn run(arguments: &Arguments, mut program: Command) -> anyhow::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut program, "hoplite", &mut script);

@@ -25,7 +25,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The outcome of a deletion.
 #[derive(Debug, Serialize)]
 struct Report {
     /// The number of distinct given ids.

@@ -53,7 +53,6 @@ pub(super) fn op_parser() -> impl TypedValueParser<Value = ReduceOp> {
         .try_map(|name| name.parse::<ReduceOp>())
 }
 
-/// The result of a reduce.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]

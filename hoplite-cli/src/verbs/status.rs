@@ -66,7 +66,6 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
     }
 }
 
-/// The state of a store.
 #[derive(Debug, Serialize)]
 struct Report {
     node: String,

@@ -89,7 +89,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Returns the indices of the objects that are available now.
 pub(crate) async fn available(client: &Client, ids: &[ObjectId]) -> hoplite_client::Result<Vec<usize>> {
     let mut available = Vec::new();
     for (index, id) in ids.iter().enumerate() {

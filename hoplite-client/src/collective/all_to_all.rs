@@ -130,7 +130,6 @@ impl Client {
     }
 }
 
-/// One participant's side of an all-to-all.
 struct AllToAll<'a, P> {
     client: &'a Client,
     connection: &'a Arc<Connection>,
@@ -383,7 +382,6 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         (Self { exchange, has }, had)
     }
 
-    /// Puts all parts, gets all parts, and deletes the received ones, concurrently.
     async fn run<T>(
         &self,
         parts: &[P],

@@ -157,7 +157,6 @@ impl Out<'_> {
         }
     }
 
-    /// The first `needed_bytes` of the buffer.
     fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
         self.check_room(needed_bytes)?;
         // It fits: the source is as long and lies in the mapped arena.

@@ -105,7 +105,6 @@ impl Client {
     }
 }
 
-/// The error for a rank beyond the participants.
 pub(super) fn no_such_rank() -> Error {
     ObjectError::invalid_request("a rank is less than the number of participants").into()
 }

@@ -99,7 +99,6 @@ impl Participant {
         Ok(Self::new(kind, request, rank, source, deadline))
     }
 
-    /// Returns the same participant with another description of its source.
     pub(super) fn with_source(&self, source: Description) -> Result<Self> {
         Self::checked(self.kind, self.request.clone(), self.rank, source, self.deadline)
     }

@@ -187,7 +187,6 @@ where
     Ok((ObjectId::new(target)?, sources))
 }
 
-/// The front of `out` that the result takes.
 fn room(out: &mut [u8], needed_bytes: u64) -> Result<&mut [u8]> {
     let given_bytes = out.len() as u64;
     let length = usize::try_from(needed_bytes).unwrap_or(usize::MAX);
@@ -228,7 +227,6 @@ impl Parts {
         Ok(parts)
     }
 
-    /// The id of this participant's part in the fallback.
     fn own_target(&self) -> Result<ObjectId> {
         let target = self.participant.target().as_bytes();
         let rank = self.participant.rank().to_string();
@@ -370,7 +368,6 @@ impl Parts {
         Ok(())
     }
 
-    /// Gets all sources, and reduces this participant's part.
     async fn reduce_all(&self, client: &Client, out: &mut [u8]) -> Result<()> {
         let (request, dtype) = (self.participant.request(), self.participant.dtype());
         let views = self.all_sources(client).await?;

@@ -11,22 +11,18 @@ use tokio::sync::{oneshot, watch};
 
 use crate::error::Loss;
 
-/// The store's answer to one call.
 pub(crate) type Answer = Result<Response, hoplite_core::Error>;
 
 /// The latest update of a subscription; `None` before the first.
 pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 
-/// The task that waits for the answers to a call.
 #[derive(Debug)]
 pub(super) enum Waiter {
-    /// One answer.
     Once(oneshot::Sender<Answer>),
     /// Any number of answers. Only the latest one matters.
     Latest(watch::Sender<News>),
 }
 
-/// The reason for which a call was not opened.
 #[derive(Debug)]
 pub(super) enum NotOpened {
     Lost(Loss),

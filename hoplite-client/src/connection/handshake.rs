@@ -143,7 +143,6 @@ fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFai
     }
 }
 
-/// Turns the error of the system into a failure that explains the path.
 fn explain(path: &Path, error: Errno) -> ConnectFailure {
     let metadata = std::fs::metadata(path).ok();
     match error {

@@ -215,7 +215,6 @@ impl Connection {
         }
     }
 
-    /// Acts as [`Connection::call`] for a request to the node's state machine.
     pub(crate) async fn call_node(
         &self,
         request: node::Request,
@@ -326,7 +325,6 @@ impl Connection {
         self.shared.lost()
     }
 
-    /// Returns `true` if the connection is known to be lost.
     pub(crate) fn is_lost(&self) -> bool {
         self.shared.calls.is_lost()
     }
@@ -354,7 +352,6 @@ impl Connection {
         true
     }
 
-    /// Checks that the connection can still be used.
     pub(crate) fn check_usable(&self) -> Result<()> {
         self.shared.check_process()?;
         if self.shared.calls.loss().is_some() { Err(self.shared.lost()) } else { Ok(()) }

@@ -27,7 +27,6 @@ const MAX_UNSENT_BYTES: usize = 32 << 20;
 /// The kind of a request, which decides if it may be refused when too many bytes are unsent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
-    /// A new call.
     Call,
     /// The end of a call or of a reference.
     GiveBack,
@@ -40,7 +39,6 @@ pub(super) enum SendFailure {
     Refused(hoplite_core::Error),
 }
 
-/// The sending half of a connection.
 #[derive(Debug)]
 pub(super) struct Sender {
     socket: Arc<OwnedFd>,

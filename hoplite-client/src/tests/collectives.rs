@@ -54,7 +54,6 @@ fn is_follow(request: &Request) -> bool {
     matches!(request, Request::Node(hoplite_core::node::Request::Follow { .. }))
 }
 
-/// The reduces that the client has requested from the store.
 fn reduces(store: &FakeStore) -> Vec<node::Reduce> {
     let of_reduce = |request: &Request| match request {
         Request::Node(NodeRequest::Reduce(reduce) | NodeRequest::Collective(_, reduce)) => {

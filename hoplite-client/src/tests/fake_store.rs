@@ -25,7 +25,6 @@ use hoplite_shm::{Arena, Backing, Buffer};
 
 pub(super) const CAPACITY_BYTES: u64 = 64 << 20;
 
-/// The hello of the store.
 #[derive(Debug, Clone)]
 pub(super) enum Greeting {
     Friendly,
@@ -190,7 +189,6 @@ impl FakeStore {
         view.copy
     }
 
-    /// Adds bytes to a produced object.
     pub(super) fn produce_more(&self, copy: CopyId, bytes: &[u8], valid: std::ops::Range<usize>) {
         let mut state = self.state();
         let copy = state.copies.get_mut(&copy).unwrap();

@@ -25,7 +25,6 @@ fn is_put(request: &Request) -> bool {
     matches!(request, Request::Node(NodeRequest::Put { .. }))
 }
 
-/// Makes `other` listen at the socket of `store`.
 fn replace(store: &FakeStore, other: &FakeStore) {
     std::fs::rename(other.socket(), store.socket()).unwrap();
     store.close_all();

@@ -11,9 +11,7 @@ use std::sync::OnceLock;
 
 use hyper::{Request, Uri, header};
 
-/// Most names.
 const MAX_NAMES: usize = 64;
-/// Longest name, in bytes.
 const MAX_NAME_BYTES: usize = 253;
 
 /// The names that the settings of this process allow; empty until the settings are read.

@@ -190,7 +190,6 @@ impl Metrics {
         self.looks().push(Arc::new(look));
     }
 
-    /// All metrics, in the text format of Prometheus.
     async fn text(&self) -> String {
         let _one_at_a_time = self.0.answering.lock().await;
         self.0.is_ready.set(self.look().await.is_ok().into());

@@ -9,7 +9,6 @@ use rustix::process::{Resource, getrlimit};
 
 use super::register::{level, registered};
 
-/// The gauges of this process.
 pub(super) struct ProcessMetrics {
     cpu_seconds: Counter,
     resident_bytes: IntGauge,

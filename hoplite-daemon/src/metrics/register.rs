@@ -5,7 +5,6 @@ use prometheus::core::Collector;
 
 const VALID: &str = "names and labels of metrics are valid, and each is registered once";
 
-/// Adds a metric to the registry.
 pub(super) fn registered<M: Collector + Clone + 'static>(
     registry: &Registry,
     metric: prometheus::Result<M>,

@@ -196,7 +196,6 @@ struct Node {
     load: Option<NodeLoad>,
 }
 
-/// The load of a node, if the node reports it.
 #[derive(Serialize)]
 struct NodeLoad {
     capacity_bytes: u64,

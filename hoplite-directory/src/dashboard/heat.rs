@@ -29,7 +29,6 @@ struct Cell {
     links: u64,
     /// The bandwidth of the slowest link.
     bytes_per_second: u64,
-    /// The longest round-trip time of a link.
     round_trip_ns: u64,
     /// The number of slow links.
     slow: u64,

@@ -29,14 +29,12 @@ const KNOWN_TTL: Duration = Duration::from_secs(400 * 24 * 60 * 60);
 const KNOWN_COOKIE: &str = "hoplite_known";
 /// The text that is signed in the cookie, in front of a random number.
 const KNOWN_LABEL: &[u8] = b"known browser";
-/// Length of the secret of a login.
 const SECRET_BYTES: usize = 32;
 
 /// The key of a session: a digest of the secret, so that the time of the lookup reveals nothing
 /// about the secret.
 type Fingerprint = [u8; 32];
 
-/// Manages the logins.
 #[derive(Debug)]
 pub(super) struct Door {
     token: Option<Token>,
@@ -47,7 +45,6 @@ pub(super) struct Door {
     throttle: Mutex<Throttle>,
 }
 
-/// The outcome of a login.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Entry {
     /// Succeeds and sets these cookies.
@@ -158,7 +155,6 @@ fn is_known_browser(token: &Token, headers: &HeaderMap) -> bool {
     })
 }
 
-/// Returns the value of the cookie `name`.
 fn cookie<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
     let cookies = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = cookies.flat_map(|line| line.split("; ")).filter_map(|pair| pair.split_once('='));
@@ -189,7 +185,6 @@ mod tests {
         }
     }
 
-    /// Returns headers of a browser with this cookie and some others.
     fn with(cookie: &str) -> HeaderMap {
         let pair = cookie.split(';').next().unwrap();
         HeaderMap::from_iter([(header::COOKIE, format!("a=b; {pair}; c=d").parse().unwrap())])

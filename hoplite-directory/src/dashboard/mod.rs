@@ -37,11 +37,8 @@ use crate::watch::Loads;
 /// The data that the dashboard shows.
 #[derive(Debug, Clone)]
 pub(crate) struct Sights {
-    /// The shard.
     pub(crate) shard: ShardHandle,
-    /// The cluster.
     pub(crate) cluster: ClusterId,
-    /// Recent events.
     pub(crate) events: Events,
     /// The latest load reports of the stores.
     pub(crate) loads: Loads,

@@ -38,7 +38,6 @@ assets! {
     "/icon.svg", "icon.svg", IMAGE, Anybody;
 }
 
-/// A file of the page.
 #[derive(Debug)]
 pub(super) struct Asset {
     path: &'static str,
@@ -68,7 +67,6 @@ impl Asset {
     }
 }
 
-/// The login form after a wrong token.
 pub(super) fn wrong_token() -> HttpResponse {
     login_again(StatusCode::FORBIDDEN, "That is not the token of this cluster.")
 }
@@ -96,7 +94,6 @@ pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-/// An answer in JSON.
 pub(super) fn json(text: String) -> HttpResponse {
     response(StatusCode::OK, JSON, text.into())
 }

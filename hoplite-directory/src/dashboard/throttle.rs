@@ -85,7 +85,6 @@ impl Throttle {
         own.wait(now, OF_ONE).max(self.all.wait(now, OF_ALL))
     }
 
-    /// Records a wrong token of `source`.
     pub(super) fn was_wrong(&mut self, source: Source, now: Instant) {
         self.all.add(now, OF_ALL);
         if !self.sources.contains_key(&source) && self.sources.len() >= MAX_SOURCES {

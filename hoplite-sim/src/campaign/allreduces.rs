@@ -29,7 +29,6 @@ pub(super) struct SessionRecord {
     made: Option<Made>,
 }
 
-/// A participant of an allreduce that waits for the target.
 #[derive(Debug, Clone)]
 struct Participant {
     client: u64,
@@ -281,7 +280,6 @@ impl Simulation {
     }
 }
 
-/// Checks that the order in which ranges become valid names each byte once.
 fn check_order(order: &[ByteRange], size_bytes: u64) {
     let mut ranges: Vec<&ByteRange> = order.iter().collect();
     ranges.sort_by_key(|range| range.offset_bytes);

@@ -15,7 +15,6 @@ use crate::cluster::Answer;
 
 /// Time after its deadline within which a call must be answered.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
-/// Latency of a message of the local plane.
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
 /// Interval of the search for late calls.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
@@ -25,7 +24,6 @@ pub(super) const SETTLED: Duration = Duration::from_millis(300);
 /// Longest time of an inspection: an unresponsive shard, and the travel of the request.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
-/// One client process.
 #[derive(Debug)]
 pub(super) struct Client {
     pub(super) store: usize,
@@ -34,7 +32,6 @@ pub(super) struct Client {
     is_visitor: bool,
 }
 
-/// The client and the number of a call.
 pub(super) type CallKey = (u64, u64);
 
 type Continuation = Box<dyn FnOnce(&mut Simulation, Answer)>;
@@ -71,7 +68,6 @@ impl Simulation {
         client
     }
 
-    /// Makes a new client perform one call after `delay`.
     pub(super) fn visit(
         &mut self,
         store: usize,
@@ -152,7 +148,6 @@ impl Simulation {
         self.call_as(number, client, request, timeout, then)
     }
 
-    /// Makes a call as [`call`](Self::call) does, with this unused number.
     pub(super) fn call_as(
         &mut self,
         call: u64,
@@ -172,7 +167,6 @@ impl Simulation {
         CallId(call)
     }
 
-    /// Handles the answer of a store.
     pub(super) fn call_answered(&mut self, store: usize, client: ClientId, call: CallId, answer: Answer) {
         self.note(|_| format!("store {store} answers call {} of client {}: {answer:?}", call.0, client.0));
         match &answer {
@@ -279,7 +273,6 @@ impl Simulation {
         self.any_of(kind)
     }
 
-    /// Returns an object that a client may put.
     fn any_to_put(&mut self) -> ObjectId {
         let kind = match self.random.number(0..100) {
             0..45 => Kind::Plain,

@@ -12,17 +12,14 @@ use super::{Kind, Simulation};
 use crate::cluster::contents::EMPTY;
 use crate::cluster::{Answer, Piece};
 
-/// The call of an exchange, once for each target.
 #[derive(Debug, Clone)]
 pub(super) struct PartsCall {
     kind: Collective,
     request: Reduce,
     started: Time,
-    /// The store of rank 0.
     store: usize,
 }
 
-/// A participant that waits for its parts.
 #[derive(Debug, Clone)]
 struct Participant {
     client: u64,

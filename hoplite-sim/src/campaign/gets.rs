@@ -62,7 +62,6 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Checks the result of a get.
     pub(super) fn check_view(&mut self, client: u64, id: &ObjectId, view: &ObjectView, started: Time) -> u64 {
         let store = self.app.clients[&client].store;
         let copy = self.copy(store, view.copy).clone();
@@ -92,7 +91,6 @@ impl Simulation {
         }
     }
 
-    /// Checks the error of a get.
     fn check_refusal(&self, client: u64, id: &ObjectId, error: &Error, started: Time) {
         let store = self.app.clients[&client].store;
         let had_time = self.now().since(started) >= ENOUGH_TIME || !matches!(error, Error::Timeout { .. });

@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use hoplite_core::{ObjectId, Time};
 
-/// Contents of one id.
 #[derive(Debug, Clone, Copy)]
 struct Contents {
     size_bytes: u64,
@@ -17,7 +16,6 @@ struct Contents {
     deleted_at: Option<Time>,
 }
 
-/// A running delete.
 #[derive(Debug)]
 pub(super) struct Delete {
     id: ObjectId,
@@ -52,7 +50,6 @@ struct Writers {
 pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
 
 impl History {
-    /// Notes the start of a put.
     pub(super) fn put_started(&mut self, id: &ObjectId, tag: u64, size_bytes: u64) {
         let contents = self.contents.entry((id.clone(), tag)).or_insert(Contents {
             size_bytes,
@@ -121,7 +118,6 @@ impl History {
         self.availability.entry(id.clone()).or_default().active_deletes -= 1;
     }
 
-    /// Notes that a client of this store starts to write.
     pub(super) fn writer_started(&mut self, id: &ObjectId, store: usize) {
         self.writers.entry((id.clone(), store)).or_default().active += 1;
     }
@@ -143,7 +139,6 @@ impl History {
             && writers.ended_at < started
     }
 
-    /// Returns the objects that have been available since `time`.
     pub(super) fn available_since(&self, time: Time) -> impl Iterator<Item = &ObjectId> {
         let is_available = move |known: &Availability| known.confirmed_at.is_some_and(|at| at < time);
         self.availability.iter().filter(move |(_, known)| is_available(known)).map(|(id, _)| id)

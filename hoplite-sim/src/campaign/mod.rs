@@ -119,7 +119,6 @@ pub(crate) struct Campaign {
     history: History,
     reduces: BTreeMap<CallKey, ReduceCall>,
     sessions: BTreeMap<PutId, SessionRecord>,
-    /// The calls of exchanges, by target.
     exchanges: BTreeMap<ObjectId, PartsCall>,
     /// The put that was completed, for each object that one reduce makes.
     only_puts: BTreeMap<ObjectId, PutId>,
@@ -130,7 +129,6 @@ pub(crate) struct Campaign {
     healed_at: Option<Time>,
     /// The last time at which each store evicted a copy or refused a slot.
     lacked_space_at: Vec<Time>,
-    /// The last time at which each store ended a hop that it directed.
     ended_hop_at: Vec<Time>,
     summary: Summary,
 }

@@ -11,7 +11,6 @@ use hoplite_core::topology::measured::MeasuredPlaces;
 use super::Simulation;
 use crate::cluster::node_id;
 
-/// Most racks of a probe.
 const MAX_RACKS: u32 = 3;
 
 impl Simulation {

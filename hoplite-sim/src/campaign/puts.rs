@@ -17,7 +17,6 @@ const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
 /// request.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
-/// A running put.
 #[derive(Debug, Clone)]
 struct Put {
     client: u64,

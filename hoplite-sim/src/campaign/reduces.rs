@@ -26,7 +26,6 @@ const RECOVERED: Duration = Duration::from_secs(7);
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 /// Number of reduces that run when everything heals.
 pub(super) const LAST_REDUCES: usize = 4;
-/// Most sources of a reduce.
 const MAX_SOURCES: usize = 14;
 
 /// A reduce that a client waits for.
@@ -137,7 +136,6 @@ impl Simulation {
         }
     }
 
-    /// Puts sources at the start, at any stores.
     pub(super) fn put_sources(&mut self) {
         for number in 0..self.app.scenario.sources {
             let (store, delay) = (self.random.index(self.app.scenario.stores), self.random.millis(0..200));
@@ -241,8 +239,6 @@ impl Simulation {
         self.is_reduction(&call.request, call.started, made, indices)
     }
 
-    /// Does the same as [`is_reduced`](Self::is_reduced) for a reduce that was requested at
-    /// `started`.
     pub(super) fn is_reduction(
         &self,
         request: &Reduce,
@@ -332,7 +328,6 @@ impl Simulation {
         );
     }
 
-    /// Checks the error of a reduce.
     fn check_failure(&self, call: &ReduceCall, error: &Error) {
         let Reduce { target, sources, count, order, timeout, .. } = &call.request;
         let elapsed = self.now().since(call.started);
@@ -414,7 +409,6 @@ impl Simulation {
         }
     }
 
-    /// Ends the reduces of clients that are gone.
     pub(super) fn end_reduces_of_gone(&mut self) {
         let clients = &self.app.clients;
         let left: Vec<CallKey> =

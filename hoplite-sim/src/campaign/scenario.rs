@@ -169,7 +169,6 @@ impl Kind {
         }
     }
 
-    /// Returns one object of this kind.
     pub(super) fn object(self, number: usize) -> ObjectId {
         ObjectId::new(format!("{}-{number}", self.prefix())).expect("the id is short")
     }

@@ -10,10 +10,8 @@ use super::network::LinkEnd;
 use super::transfers::{Remote, ServeState};
 use super::{Application, Cluster};
 
-/// Interval between two steps of a comparison.
 const COMPARE_INTERVAL: Duration = Duration::from_millis(5);
 
-/// A running comparison.
 #[derive(Debug, Clone, Copy)]
 struct Comparison {
     store: usize,

@@ -17,7 +17,6 @@ pub(crate) const EMPTY: u64 = 0;
 /// The tag of bytes that were assembled from different contents.
 pub(crate) const MIXED: u64 = u64::MAX;
 
-/// A combination.
 #[derive(Debug, Clone)]
 struct Combined {
     op: ReduceOp,
@@ -25,7 +24,6 @@ struct Combined {
     operands: Vec<u64>,
 }
 
-/// One operand of a combination.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
@@ -51,7 +49,6 @@ fn derived(hash: u64) -> u64 {
     (hash | 1 << 63).min(MIXED - 1)
 }
 
-/// Returns the tag of a part of contents with `tag` and `size_bytes`.
 pub(crate) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
     let ByteRange { offset_bytes, length_bytes } = range;
     match tag {
@@ -68,7 +65,6 @@ pub(crate) fn shape_of(shapes: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 impl Contents {
-    /// Returns the tag of the combination of `operands`.
     pub(crate) fn combine(&mut self, op: ReduceOp, operands: &[Operand]) -> u64 {
         if operands.iter().any(|operand| operand.tag == MIXED) {
             return MIXED;
@@ -94,7 +90,6 @@ impl Contents {
         tag
     }
 
-    /// Describes a tag in words.
     pub(crate) fn describe(&self, tag: u64) -> String {
         match self.combined.get(&tag) {
             Some(Combined { op, operands }) => {

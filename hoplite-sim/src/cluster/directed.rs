@@ -60,7 +60,6 @@ impl Said {
     }
 }
 
-/// The connection of a directed task.
 #[derive(Debug, Clone)]
 pub(super) struct DirectedConnection {
     pub(super) coordinator: End,
@@ -72,7 +71,6 @@ pub(super) struct DirectedConnection {
     is_broken: bool,
 }
 
-/// One end of a [`DirectedConnection`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct End {
     pub(super) store: usize,
@@ -80,7 +78,6 @@ pub(super) struct End {
     stage: Stage,
 }
 
-/// The stage of an end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     /// The host has not received the request yet.
@@ -226,7 +223,6 @@ impl<A: Application> Cluster<A> {
         self.heard_of_directed(number, Said::failure(connection.directed, None));
     }
 
-    /// Sends a coordinator's decision to a member.
     pub(super) fn tell_member(&mut self, store: usize, enlistment: EnlistmentId, decision: Decision) {
         self.note(|_| format!("store {store} tells {enlistment:?}: {decision:?}"));
         let (directed, at) = (Directed::Member(enlistment), self.elapsed() + self.latency());

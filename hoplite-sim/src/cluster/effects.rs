@@ -10,7 +10,6 @@ use super::network::LinkEnd;
 use super::transfers::{Ending, Job, Remote, ServeState};
 use super::{Application, Cluster};
 
-/// Returns the bytes of a small object: its tag, and zeros.
 pub(crate) fn bytes_of(tag: Option<u64>, size_bytes: u64) -> Bytes {
     let size = usize::try_from(size_bytes).expect("small objects are small");
     let mut bytes = tag.unwrap_or(0).to_le_bytes().to_vec();
@@ -18,7 +17,6 @@ pub(crate) fn bytes_of(tag: Option<u64>, size_bytes: u64) -> Bytes {
     bytes.into()
 }
 
-/// Returns the tag that [`bytes_of`] wrote.
 fn tag_of(bytes: &Bytes) -> u64 {
     bytes.first_chunk().map_or(0, |tag| u64::from_le_bytes(*tag))
 }

@@ -54,7 +54,6 @@ impl Input {
         }
     }
 
-    /// Returns the sender, if there is one.
     const fn sender(&self) -> Option<usize> {
         match &self.origin {
             Origin::Elsewhere { remote, connection: Connection::Open(_) } => Some(remote.sender),
@@ -92,7 +91,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Makes an input of a transfer follow a copy.
     pub(super) fn follow_copy(&mut self, store: usize, copy: CopyId, reader: Reader) {
         if self.flows() {
             self.copy(store, copy).readers.insert(reader);
@@ -138,7 +136,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Tells the readers of a copy that it is complete.
     pub(super) fn announce_complete(&mut self, store: usize, copy: CopyId) {
         if self.flows() {
             let size = self.copy(store, copy).size_bytes as f64;

@@ -20,12 +20,10 @@ use super::slots::Slots;
 use super::transfers::{Reader, Serve, TransferId};
 use super::{Application, Cluster, Config, Network};
 
-/// The port of every data plane.
 const DATA_PORT: u16 = 7400;
 /// Longest time between the start of a store and its first connection attempt, if times are random.
 const MAX_START_MS: u64 = 20;
 
-/// A machine with a store.
 pub(crate) struct StoreHost {
     pub(crate) node: Node,
     pub(crate) info: NodeInfo,
@@ -60,7 +58,6 @@ impl StoreHost {
     }
 }
 
-/// A copy in an arena.
 #[derive(Debug, Clone)]
 pub(crate) struct Copy {
     pub(crate) id: Option<ObjectId>,
@@ -76,7 +73,6 @@ pub(crate) struct Copy {
     /// The order and the steps of their combination.
     pub(crate) shape: u64,
     pub(crate) is_complete: bool,
-    /// The time at which it was completed.
     pub(crate) completed_at: Time,
     /// The cause, if the copy has failed.
     pub(crate) failure: Option<Error>,
@@ -97,7 +93,6 @@ impl Copy {
     }
 }
 
-/// A machine with a shard.
 pub(crate) struct ShardHost {
     pub(crate) shard: Shard,
     pub(crate) is_alive: bool,
@@ -135,12 +130,10 @@ pub struct ShardLoad {
     pub longest_queue: usize,
 }
 
-/// Returns the name of a store.
 pub(crate) fn node_id(store: usize) -> NodeId {
     NodeId::new(&format!("node-{store:05}")).expect("the name is valid")
 }
 
-/// Returns the name of a shard.
 pub(crate) fn shard_name(shard: usize) -> String {
     format!("shard-{shard}")
 }
@@ -226,7 +219,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the store with this name.
     pub(crate) fn store_named(&self, name: &NodeId) -> usize {
         *self.by_name.get(name).expect("machines know only stores of the simulation")
     }
@@ -269,7 +261,6 @@ impl<A: Application> Cluster<A> {
         self.open_sessions(store);
     }
 
-    /// Crashes a shard.
     pub(crate) fn crash_shard(&mut self, shard: usize) {
         if !self.shards[shard].is_alive {
             return;
@@ -325,7 +316,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Applies an event to a shard, and performs its effects.
     pub(super) fn shard_event(&mut self, shard: usize, event: shard::Event) {
         if self.config.checks_slots() {
             self.shards[shard].slots.before(&event);
@@ -384,7 +374,6 @@ impl<A: Application> Cluster<A> {
         Some(answer)
     }
 
-    /// Applies an event to a store, and performs its effects.
     pub(crate) fn store_event(&mut self, store: usize, event: node::Event) {
         let (now, mut effects) = (self.now(), Vec::new());
         let host = &mut self.stores[store];
@@ -410,7 +399,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Schedules an action at a time of the machines, or at once if the time has passed.
     pub(super) fn at_time(&mut self, time: Time, action: impl FnOnce(&mut Self) + 'static) {
         let at = time.since(Time::ZERO).max(self.elapsed());
         self.at(at, action);
@@ -457,7 +445,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Sets the valid bytes of a copy that a worker or a message has filled.
     pub(crate) fn fill(&mut self, store: usize, copy: CopyId, valid_bytes: u64) {
         let line = Line::flat(self.elapsed(), valid_bytes as f64);
         let copy = self.copy(store, copy);

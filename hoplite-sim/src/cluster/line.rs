@@ -15,7 +15,6 @@ pub(super) struct Line {
 }
 
 impl Line {
-    /// Returns a line with a constant number of bytes.
     pub(super) const fn flat(since: Duration, bytes: f64) -> Self {
         Self { since, bytes, rate: 0.0 }
     }

@@ -65,10 +65,8 @@ pub(crate) type Answer = Result<Response, Error>;
 
 /// A program that uses a cluster.
 pub(crate) trait Application: Sized + 'static {
-    /// Handles the answer of a store to a client's call.
     fn answered(cluster: &mut Cluster<Self>, store: usize, client: ClientId, call: CallId, answer: Answer);
 
-    /// Handles the shards' answer to a client's inspection.
     fn inspected(
         _cluster: &mut Cluster<Self>,
         _store: usize,
@@ -78,7 +76,6 @@ pub(crate) trait Application: Sized + 'static {
     ) {
     }
 
-    /// Observes an effect that a store is about to perform.
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
     /// Handles a member of a session that has all its bytes. `pieces` are the tags and shapes of
@@ -108,18 +105,14 @@ impl Labels {
     }
 }
 
-/// The parameters of a cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
     pub(crate) stores: usize,
     pub(crate) shards: usize,
     /// The limits of all machines.
     pub(crate) limits: Limits,
-    /// The labels of stores.
     pub(crate) labels: Labels,
-    /// The schedule of the sessions of allreduces.
     pub(crate) allreduce_schedule: SchedulePreference,
-    /// The link estimate of stores.
     pub(crate) link: LinkEstimate,
     /// The size of each store's arena.
     pub(crate) capacity_bytes: u64,
@@ -252,7 +245,6 @@ impl<A: Application> Cluster<A> {
         Time::ZERO + self.clock.now()
     }
 
-    /// Schedules an action after a delay.
     pub(crate) fn after(&mut self, delay: Duration, action: impl FnOnce(&mut Self) + 'static) {
         self.at(self.clock.now() + delay, action);
     }
@@ -277,7 +269,6 @@ impl<A: Application> Cluster<A> {
         self.clock.pass_until(at);
     }
 
-    /// Returns an unused number.
     pub(crate) fn fresh_number(&mut self) -> u64 {
         self.last_number += 1;
         self.last_number

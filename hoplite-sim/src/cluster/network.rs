@@ -37,7 +37,6 @@ pub(super) enum Break {
     Silence,
 }
 
-/// An end of a link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum LinkEnd {
     Store(usize),
@@ -45,7 +44,6 @@ pub(crate) enum LinkEnd {
 }
 
 impl<A: Application> Cluster<A> {
-    /// Returns the latency of a message.
     pub(crate) fn latency(&mut self) -> Duration {
         match self.config.network {
             Network::Flow { latency, .. } => latency,
@@ -86,7 +84,6 @@ impl<A: Application> Cluster<A> {
         !self.cut.contains(&(one.min(other), one.max(other)))
     }
 
-    /// Cuts a link until it is restored.
     pub(crate) fn cut_link(&mut self, one: LinkEnd, other: LinkEnd) {
         self.note(|_| format!("the link {one:?} {other:?} is cut"));
         self.cut.insert((one.min(other), one.max(other)));
@@ -100,13 +97,11 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Restores a link.
     pub(crate) fn restore_link(&mut self, one: LinkEnd, other: LinkEnd) {
         self.note(|_| format!("the link {one:?} {other:?} is restored"));
         self.cut.remove(&(one.min(other), one.max(other)));
     }
 
-    /// Restores all links.
     pub(crate) fn restore_all_links(&mut self) {
         self.cut.clear();
     }

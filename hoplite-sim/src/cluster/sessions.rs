@@ -24,7 +24,6 @@ pub(super) struct Session {
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
-    /// The error, if the shard refuses the session.
     refusal: Option<Error>,
 }
 
@@ -58,7 +57,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Handles the end of a store's session, or a failed attempt.
     fn session_ended(&mut self, store: usize, run: u64, shard: usize, error: &Error) {
         if !self.stores[store].is_running(run) {
             return;
@@ -107,7 +105,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Connects a store to a shard.
     fn introduce(&mut self, shard: usize, store: usize, info: NodeInfo) -> Reception {
         let previous = self.shards[shard].known[store].replace(info.incarnation);
         let reception = self.shard_connect(shard, info);
@@ -151,7 +148,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Breaks the sessions for which `is_meant` returns `true`.
     pub(super) fn break_sessions(&mut self, cause: Break, is_meant: impl Fn(&Session) -> bool) {
         let broken: Vec<u64> = self
             .sessions
@@ -188,7 +184,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Sends the due messages of a session.
     fn send_batch(&mut self, number: u64) {
         let (now, at) = (self.now(), self.elapsed() + self.latency());
         let Some(session) = self.sessions.get_mut(&number).filter(|session| !session.is_broken) else {

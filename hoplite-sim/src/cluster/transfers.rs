@@ -19,20 +19,17 @@ use super::line::Line;
 use super::network::LinkEnd;
 use super::{Application, Cluster, Network, node_id};
 
-/// The number of a transfer.
 pub(super) type TransferId = u64;
 
 /// A reader of a copy: a transfer and the index of its input.
 pub(super) type Reader = (TransferId, usize);
 
-/// The purpose of a transfer.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Job {
     Pull(PullId),
     Combine { combine: CombineId, op: ReduceOp, element_bytes: u64 },
 }
 
-/// The end of a transfer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ending {
     Complete,
@@ -73,7 +70,6 @@ pub(super) struct Input {
     /// no bytes.
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
-    /// Detects a stalled producer of the bytes.
     pub(super) stall: StallDetector,
     /// The line of the sender's bytes that has arrived, if bytes flow; `None` before the first
     /// news.
@@ -82,7 +78,6 @@ pub(super) struct Input {
     pub(super) is_whole: bool,
 }
 
-/// The origin of an input.
 #[derive(Debug)]
 pub(super) enum Origin {
     Here(CopyId),
@@ -104,12 +99,10 @@ impl From<Remote> for Origin {
     }
 }
 
-/// The connection to a sender.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Connection {
     /// Not needed at present.
     Closed,
-    /// Being opened.
     Opening,
     Open(ServeId),
 }
@@ -131,7 +124,6 @@ pub(super) enum ServeState {
 }
 
 impl Serve {
-    /// Returns the served copy.
     pub(super) const fn copy(&self) -> Option<CopyId> {
         if let ServeState::Accepted(copy) = self.state { Some(copy) } else { None }
     }
@@ -214,7 +206,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the connection of an input, if the transfer is running.
     fn input_connection(&self, (key, index): Reader) -> Option<Connection> {
         match self.transfers.get(&key)?.inputs[index].origin {
             Origin::Elsewhere { connection, .. } => Some(connection),
@@ -305,7 +296,6 @@ impl<A: Application> Cluster<A> {
         });
     }
 
-    /// Fails the readers of a copy of a store, or of all its copies.
     pub(super) fn fail_readers(&mut self, store: usize, copy: Option<CopyId>, outcome: PullOutcome) {
         let serves = self.stores[store].serves.iter();
         let served = serves.filter(|(_, serve)| copy.is_none() || serve.copy() == copy);

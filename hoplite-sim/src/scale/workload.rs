@@ -16,7 +16,6 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// The only client of each store.
 const CLIENT: ClientId = ClientId(1);
 
-/// The kind of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Call {
     Create,
@@ -25,7 +24,6 @@ enum Call {
     Reduce,
 }
 
-/// The cluster of an experiment.
 pub(super) type World = Cluster<Calls>;
 
 /// The calls of all clients.
@@ -101,12 +99,10 @@ impl Calls {
     }
 }
 
-/// Returns the id of the broadcast object, or of the target of the reduce.
 fn target() -> ObjectId {
     ObjectId::new("target").expect("the id is short")
 }
 
-/// Returns the id of a node's source.
 fn source(store: usize) -> ObjectId {
     ObjectId::new(format!("source-{store:05}")).expect("the id is short")
 }
@@ -262,7 +258,6 @@ impl World {
         self.advance(|world| world.elapsed() >= quiet && world.shards.iter().all(|host| host.queued == 0));
     }
 
-    /// Returns the plan of the reduce.
     pub(super) fn plan(&self) -> Option<String> {
         self.stores[0].node.reduce_record(&target()).map(|record| record.plan.clone())
     }

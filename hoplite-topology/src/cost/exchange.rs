@@ -17,7 +17,6 @@ pub(crate) enum Peers {
     Ring,
 }
 
-/// One stage of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Stage {
     pub(crate) group: usize,

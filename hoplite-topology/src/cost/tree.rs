@@ -12,7 +12,6 @@ use hoplite_core::topology::matrix::Links;
 /// root of NCCL's trees has one.
 pub(crate) type Parents = Vec<Option<u32>>;
 
-/// Returns the two trees of a model of trees.
 pub(crate) fn pair_of_trees(model: &Model, nodes: usize) -> [Parents; 2] {
     let size = nodes as u32;
     if *model == Model::NcclTree {
@@ -91,7 +90,6 @@ impl Trees {
         self.trees[0].time().max(self.trees[1].time()) / u128::from(PARTS)
     }
 
-    /// Returns the mean of both trees.
     pub(super) fn mean(&self) -> u128 {
         (self.trees[0].time() + self.trees[1].time()) / 2 / u128::from(PARTS)
     }

@@ -83,7 +83,6 @@ fn tree_bound(links: Links<'_>, model: &Model) -> u128 {
     (depth as u128 * u128::from(least)).max(most.into()) / 2
 }
 
-/// Returns the smallest cost of `parts` messages of `node`, each with one of `parts` equal parts.
 fn nearest(links: Links<'_>, node: u32, parts: u64) -> u64 {
     let others = (0..links.len() as u32).filter(|&other| other != node);
     others.map(|other| links.all_parts(node, other, parts)).min().unwrap_or(0)
@@ -143,7 +142,6 @@ fn crossing(links: Links<'_>, stages: &[Stage], groups: &[u32]) -> Vec<u64> {
     least
 }
 
-/// Returns the greatest common divisor of the sizes of all groups.
 fn common_divisor(groups: &[u32]) -> usize {
     let mut sizes = vec![0_usize; groups.len()];
     for &group in groups {
@@ -222,7 +220,6 @@ impl<'a> OneTree<'a> {
         self.best.unsigned_abs()
     }
 
-    /// Returns the multipliers of the best bound.
     pub(super) fn multipliers(&self) -> Vec<i64> {
         self.best_multipliers.clone()
     }

@@ -7,7 +7,6 @@ use serde_json::Value;
 
 use crate::{cases, made, number, numbers, order};
 
-/// Checks the costs of all models in `expect`.
 fn check(matrix: &Matrix, size_bytes: u64, order: &[u32], expect: &Value) {
     let links = Links::new(matrix, size_bytes).unwrap();
     for (name, expected) in expect.as_object().unwrap() {

@@ -17,7 +17,6 @@ use serde_json::Value;
 
 use crate::{cases, made, number, numbers, order};
 
-/// Parses a fraction.
 fn fraction(value: &Value) -> f64 {
     let text = value.as_str().unwrap();
     let (above, below) = text.split_once('/').unwrap_or((text, "1"));
@@ -57,7 +56,6 @@ fn rates_and_ends_match_the_reference() {
     }
 }
 
-/// Checks the loads of a collective's steps.
 fn check_loads(network: &Network, algorithm: &Algorithm, order: &[u32], expected: &[f64]) {
     let outcome = allreduce(network, algorithm, order, 1e6, 0.0, 1e9).unwrap();
     assert_eq!(outcome.steps.len(), expected.len());

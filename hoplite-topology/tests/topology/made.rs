@@ -10,7 +10,6 @@ pub(crate) fn names(nodes: usize) -> Vec<String> {
     (0..nodes).map(|node| format!("node-{node}")).collect()
 }
 
-/// Builds a matrix from two tables.
 pub(crate) fn tables(alpha_ns: &Value, ps_per_byte: &Value) -> Matrix {
     let rows = |value: &Value| -> Vec<Vec<f64>> {
         let rows = value.as_array().unwrap().iter();
@@ -43,7 +42,6 @@ pub(crate) fn shuffled(nodes: usize, seed: u64) -> Vec<u32> {
     order
 }
 
-/// Returns a random order, and the position of each node in it.
 fn planted(nodes: usize, random: &mut Random) -> (Vec<usize>, Vec<usize>) {
     let mut order: Vec<usize> = (0..nodes).collect();
     random.shuffle(&mut order);

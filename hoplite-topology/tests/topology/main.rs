@@ -13,7 +13,6 @@ mod solver;
 
 use serde_json::Value;
 
-/// Returns the cases of one kind.
 fn cases(kind: &str) -> Vec<Value> {
     let file: Value = serde_json::from_str(include_str!("cases.json")).unwrap();
     let cases = file["cases"].as_array().unwrap().iter();

@@ -134,7 +134,6 @@ fn is_close(a: f64, b: &Value) -> bool {
     (a - b).abs() <= 1e-9 * b.abs()
 }
 
-/// Checks a plan and its ring against a case.
 fn check_plan(case: &Value, expect: &Value) {
     let factors = order(&case["p"]);
     let bandwidths: Vec<f64> =

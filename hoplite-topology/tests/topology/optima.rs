@@ -7,7 +7,6 @@ use hoplite_topology::solve::{Search, Status, WHOLE};
 
 use crate::{cases, made, number, order};
 
-/// Runs a search with `calls` calls of `moves` moves each.
 fn search<'a>(links: Links<'a>, model: &Model, calls: u32, moves: u32) -> Search<'a> {
     let mut search = Search::new(links, model, 1).unwrap();
     for call in 0..calls {

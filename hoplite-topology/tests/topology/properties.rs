@@ -9,7 +9,6 @@ use proptest::prelude::*;
 
 use crate::made;
 
-/// Returns all models that exist for this number of nodes.
 fn models(nodes: usize) -> Vec<Model> {
     let mut models = vec![
         Model::Ring,

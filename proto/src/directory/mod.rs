@@ -35,7 +35,6 @@ fn encode_nodes(nodes: &[NodeId]) -> Vec<String> {
     nodes.iter().map(encode_node).collect()
 }
 
-/// Decodes the peers with slow links.
 fn decode_slow_peers(peers: &[String]) -> Result<Vec<NodeId>> {
     check_count("slow links", peers.len(), MAX_TOLD)?;
     Ok(peers.iter().map(|peer| NodeId::new(peer)).collect::<Result<_, _>>()?)

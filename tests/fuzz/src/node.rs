@@ -79,7 +79,6 @@ struct World {
     audible_hops: BTreeSet<HopId>,
     hostings: BTreeSet<HostingId>,
     comparisons: BTreeSet<CopyId>,
-    /// Sizes of the open copies.
     open_copies: BTreeMap<CopyId, u64>,
     /// Copies that clients know.
     told: Vec<CopyId>,

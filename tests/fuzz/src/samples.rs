@@ -179,7 +179,6 @@ pub fn store_batches() -> Vec<Vec<u8>> {
     batches.chain([load_report()]).collect()
 }
 
-/// A load report of a store.
 fn load_report() -> Vec<u8> {
     let transfer = TransferLoad { id: object(), size_bytes: SIZE, valid_bytes: 8, rate: 4 };
     let reduce = ReduceLoad {

@@ -34,7 +34,6 @@ fn hello(hello: Option<v1::Hello>) {
     assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster), Ok(info));
 }
 
-/// Decodes `bytes` as a load report.
 fn load_report(bytes: &[u8]) {
     let Ok(report) = v1::LoadReport::decode(bytes) else { return };
     let Ok(load) = decode_load(report) else { return };

@@ -116,7 +116,6 @@ async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
     from_status(&ended.expect_err("the session ends with an error"))
 }
 
-/// The messages that have a field of this name, and the messages that contain them.
 fn messages_with(field: &str) -> Vec<String> {
     fn search(outer: &str, message: &DescriptorProto, field: &str, found: &mut Vec<String>) {
         let name = format!("{outer}{}", message.name());

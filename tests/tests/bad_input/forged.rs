@@ -25,7 +25,6 @@ impl Arena {
         Self(File::options().read(true).write(true).open(path).unwrap())
     }
 
-    /// Overwrites the header of the object that begins with `bytes`.
     fn forge(&self, bytes: &[u8], header: [u8; HEADER_BYTES as usize]) {
         let length = self.0.metadata().unwrap().len();
         let mut all = vec![0; usize::try_from(length).unwrap()];

@@ -130,7 +130,6 @@ fn huge_pages_that_are_not_reserved_are_counted() {
     assert!(text.contains("huge pages") || text.contains("ulimit"), "{text}");
 }
 
-/// The soft and the hard limit of the descriptors of a process.
 fn descriptor_limits(pid: u32) -> (String, String) {
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("Max open files")).unwrap();

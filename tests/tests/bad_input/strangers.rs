@@ -36,7 +36,6 @@ const MAX_GROWTH_BY_TLS_BYTES: u64 = 32 << 20;
 /// busy machine needs more time to notice.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
-/// A port that strangers can reach.
 struct Port {
     name: &'static str,
     address: SocketAddr,

@@ -47,7 +47,6 @@ impl Up {
         self.place.path().join(name)
     }
 
-    /// A command at a node.
     fn hoplite(&self, node: usize, arguments: &[&str]) -> Command {
         let mut command = hoplite(arguments);
         command.env("HOPLITE_SOCKET", self.socket(node));

@@ -18,8 +18,6 @@ use hoplite_client::blocking::ObjectWriter;
 use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, await_that};
 
-/// Begins to put `contents` under `id` on store number `node`, and writes the first
-/// `written_bytes`.
 fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_bytes: usize) -> ObjectWriter {
     let size_bytes = contents.len() as u64;
     let mut writer = cluster.client(node).create(id, size_bytes, PutOptions::default()).unwrap();
@@ -34,13 +32,11 @@ fn finish(mut writer: ObjectWriter, contents: &[u8]) -> hoplite_client::Result<(
     writer.seal()
 }
 
-/// Waits until store number `node` has received `bytes` bytes in all.
 fn await_received(cluster: &Cluster, node: usize, bytes: usize) {
     let client = cluster.client(node);
     await_that("bytes received", || client.status().unwrap().received_bytes >= bytes as u64);
 }
 
-/// Starts a get on store number `node` for each of `nodes`.
 fn gets<'scope>(
     scope: &'scope std::thread::Scope<'scope, '_>,
     cluster: &Cluster,

@@ -15,22 +15,18 @@ pub(crate) struct Arrays {
 }
 
 impl Arrays {
-    /// Arrays of f32 with `size_bytes` bytes.
     pub(crate) const fn of_bytes(size_bytes: usize) -> Self {
         Self { dtype: Dtype::F32, length: size_bytes / 4 }
     }
 
-    /// Returns the size of each array in bytes.
     pub(crate) fn size_bytes(self) -> u64 {
         self.length as u64 * self.dtype.size_bytes()
     }
 
-    /// The contents of array `number`.
     pub(crate) fn bytes(self, number: u64) -> Vec<u8> {
         (0..self.length).flat_map(|index| self.encoded(self.element(number, index))).collect()
     }
 
-    /// The reduction of the arrays `numbers`.
     pub(crate) fn reduced(self, op: ReduceOp, numbers: &[u64]) -> Vec<u8> {
         let elements = (0..self.length).map(|index| {
             let elements = numbers.iter().map(|number| self.element(*number, index));
@@ -39,7 +35,6 @@ impl Arrays {
         elements.flat_map(|element| self.encoded(element)).collect()
     }
 
-    /// The options of a put of an array.
     pub(crate) fn options(self) -> PutOptions {
         let metadata =
             Metadata { dtype: self.dtype, shape: Some(vec![self.length as u64]), ..Metadata::default() };

@@ -60,7 +60,6 @@ fn frozen(
     })
 }
 
-/// Checks that every result is the sum or an expected failure, and that the cluster still works.
 fn check(cluster: &mut Cluster, links: &Links, results: Vec<Result<Vec<u8>>>, may_fail: &[usize]) {
     for (rank, result) in results.into_iter().enumerate() {
         match result {

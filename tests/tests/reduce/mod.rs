@@ -61,7 +61,6 @@ fn chained(nodes: usize) -> Plan {
     }
 }
 
-/// The id of array number `number`.
 fn id(number: u64) -> String {
     format!("array-{number}")
 }
@@ -70,13 +69,11 @@ fn ids(numbers: &[u64]) -> Vec<String> {
     numbers.iter().copied().map(id).collect()
 }
 
-/// The numbers of the reduced arrays.
 fn numbers(joined: &[ObjectId]) -> Vec<u64> {
     let number = |id: &ObjectId| id.to_string().strip_prefix("array-")?.parse().ok();
     joined.iter().map(|id| number(id).unwrap_or_else(|| panic!("{id} is no source"))).collect()
 }
 
-/// Puts an array on store number `node`.
 fn put(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) {
     cluster.client(node).put_with(id(number), &arrays.bytes(number), arrays.options()).unwrap();
 }
@@ -96,14 +93,12 @@ impl Unfinished {
         Self { writer, contents }
     }
 
-    /// Begins to put an array on store number `node`, and writes half of it.
     fn half(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) -> Self {
         let mut unfinished = Self::begin(cluster, node, arrays, number);
         unfinished.write_to(unfinished.contents.len() / 2).unwrap();
         unfinished
     }
 
-    /// Writes the bytes before `end`.
     fn write_to(&mut self, end: usize) -> Result<()> {
         let start = usize::try_from(self.writer.written_bytes()).unwrap();
         self.writer.write(&self.contents[start..end])
@@ -129,7 +124,6 @@ fn finish_all(unfinished: impl IntoIterator<Item = Unfinished>) {
 /// A reduce in a separate thread.
 type Running<'scope> = ScopedJoinHandle<'scope, Result<Vec<ObjectId>>>;
 
-/// Starts to reduce arrays into `target`, on store number `node`.
 fn start<'scope>(
     scope: &'scope Scope<'scope, '_>,
     cluster: &Cluster,
@@ -142,12 +136,10 @@ fn start<'scope>(
     scope.spawn(move || client.reduce_with(target, sources, options))
 }
 
-/// The options of a reduce of the first `count` sources.
 fn first(count: usize) -> ReduceOptions {
     ReduceOptions { num_objects: Some(count), ..ReduceOptions::default() }
 }
 
-/// Checks that `target` is the reduction of these arrays, on each of the nodes.
 fn assert_reduced(
     cluster: &Cluster,
     nodes: impl IntoIterator<Item = usize>,
@@ -168,7 +160,6 @@ fn assert_sum(cluster: &Cluster, target: &str, numbers: &[u64]) {
     assert_reduced(cluster, running(cluster), target, (LARGE, ReduceOp::Sum), numbers);
 }
 
-/// The running stores.
 fn running(cluster: &Cluster) -> Vec<usize> {
     (0..cluster.stores.len()).filter(|node| cluster.stores[*node].is_some()).collect()
 }
@@ -199,7 +190,6 @@ fn await_superseded(mut reader: ObjectReader) {
     assert!(matches!(error, ObjectError::Superseded { .. }), "{error}");
 }
 
-/// The record of the reduce of `target` at its coordinator, store number `node`.
 fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
     cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
 }

@@ -45,7 +45,6 @@ impl Way {
         scope.spawn(move || self.call(&client, arrays, all, rank))
     }
 
-    /// The expected result of a rank.
     fn expected(self, arrays: Arrays, all: &[u64], rank: usize) -> Vec<u8> {
         match self {
             Self::ReduceScatter => {

@@ -26,7 +26,6 @@ impl Arrays {
         &self.elements[start..start + self.size_bytes]
     }
 
-    /// The expected result of a reduce of the first `nodes` arrays.
     pub(super) fn sum(&self, nodes: usize) -> Vec<u8> {
         let mut sum = self.of(0).to_vec();
         (1..nodes).for_each(|node| add(&mut sum, self.of(node)));
@@ -34,7 +33,6 @@ impl Arrays {
     }
 }
 
-/// Adds an array to a sum.
 pub(super) fn add(sum: &mut [u8], array: &[u8]) {
     combine(ReduceOp::Sum, Dtype::F32, sum, array);
 }

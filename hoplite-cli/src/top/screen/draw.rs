@@ -18,11 +18,9 @@ use crate::top::traffic;
 
 /// Most indentation steps of a copy, because chains can be longer than lines.
 const MAX_INDENT: usize = 8;
-/// Width of the bars.
 const BAR: usize = 20;
 
 impl Screen {
-    /// Draws everything.
     pub(in crate::top) fn draw(&mut self, frame: &mut Frame<'_>) {
         let [head, facts, body, foot] = Layout::vertical([
             Constraint::Length(1),

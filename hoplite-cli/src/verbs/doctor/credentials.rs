@@ -221,7 +221,6 @@ fn distrusted(error: &TlsError, files: &TlsFiles, name: Option<&str>) -> String 
     }
 }
 
-/// Returns `true` if `error` belongs to the file at `path`.
 fn is_of(error: &TlsError, path: &Path) -> bool {
     match error {
         TlsError::File(
@@ -236,7 +235,6 @@ fn is_of(error: &TlsError, path: &Path) -> bool {
     }
 }
 
-/// The error, with advice.
 fn advised(error: &(dyn Error + 'static)) -> String {
     let tls = error.downcast_ref::<TlsError>();
     let file = match (error.downcast_ref::<TokenError>(), tls) {

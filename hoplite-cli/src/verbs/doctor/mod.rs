@@ -241,7 +241,6 @@ fn meminfo(key: &str) -> Option<u64> {
     kib.checked_mul(1024)
 }
 
-/// Reports the available anonymous shared memory.
 fn shared_memory(limits: &MemoryLimits) -> Finding {
     if let Some(limit) = limits.file_size_bytes
         && limit < limits.available_bytes() / 100 * STORE_PERCENT

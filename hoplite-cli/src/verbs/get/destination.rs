@@ -15,7 +15,6 @@ pub(in crate::verbs) struct Standard {
 }
 
 impl Standard {
-    /// Opens standard output for `--output`, which is `-` or missing.
     pub(in crate::verbs) fn open(output: Option<&Path>) -> Self {
         let out = io::stdout().lock();
         let takes_text_only = output.is_none() && out.is_terminal();

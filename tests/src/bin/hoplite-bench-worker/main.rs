@@ -168,7 +168,6 @@ impl Worker {
         self.elements.max(1) * size_of::<f32>()
     }
 
-    /// The id of the object of `rank`.
     fn id(&self, rank: usize) -> String {
         format!("bench-{}-{rank}", self.round)
     }
@@ -362,7 +361,6 @@ fn now() -> Duration {
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())
 }
 
-/// Sleeps until `at`, and returns the time afterwards.
 fn sleep_until(at: Duration) -> Duration {
     let begun = Instant::now();
     let wait = at.saturating_sub(now());

@@ -24,7 +24,6 @@ pub(crate) enum Kind {
     /// The sum of the gradients of all workers, for all of them: an allreduce, to which the server
     /// adds zeros.
     AllGradients,
-    /// The sum of the first gradients to be ready, for their workers.
     FirstGradients,
     /// The first rollouts to be ready. Their workers get a new model.
     FirstSamples,
@@ -85,7 +84,6 @@ impl Training<'_> {
         format!("bench-{}-model-{step}", self.round)
     }
 
-    /// The id of a worker's gift in its step number `step`: a gradient, or rollouts.
     fn gift(&self, rank: usize, step: usize) -> String {
         format!("bench-{}-gift-{rank}-{step}", self.round)
     }
@@ -192,7 +190,6 @@ impl Training<'_> {
         Ok(if number == STOP { None } else { Some(usize::try_from(number)?) })
     }
 
-    /// The expected factor of a model.
     fn model_factor(&self, view: &ObjectView) -> anyhow::Result<f32> {
         if self.kind == Kind::FirstSamples {
             return Ok(factor(0, self.round));
