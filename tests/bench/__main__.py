@@ -152,11 +152,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _continued(earlier: Results, now: Results) -> Results:
-    """Returns the earlier results, so that the rest can be added.
-
-    Raises:
-        BenchError: the commit, the machine or the links differ.
-    """
+    """Returns the earlier results, so that the rest can be added."""
     for what in ("commit", "machine", "rate_bits_s"):
         if getattr(earlier, what) != getattr(now, what):
             raise BenchError(f"the results are of another {what}: {getattr(earlier, what)}, not {getattr(now, what)}")

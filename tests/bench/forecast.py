@@ -30,7 +30,6 @@ class Forecast:
         self._last = time.monotonic()
 
     def add(self, cells: list[Measurement]) -> None:
-        """Adds cells that will be measured from now on."""
         for cell in cells:
             self._left_s[cell.system] += self._weight_s(cell)
         self._last = time.monotonic()

@@ -60,12 +60,6 @@ def missing() -> str:
 
 
 def measure(lab: Lab) -> Limit:
-    """Measures the link between the first two hosts.
-
-    Raises:
-        Missing: there is no iperf3.
-        BenchError: the measurement failed.
-    """
     if lacking := missing():
         raise Missing(lacking)
     return Limit(min(_stream(lab, []), _stream(lab, ["--reverse"])), _round_trip(lab))

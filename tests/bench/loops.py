@@ -36,7 +36,6 @@ class Loop:
     rollout_part: int | None = None
 
     def describe(self) -> str:
-        """The figures of the loop, for people."""
         return (
             f"A model has {self.model_bytes >> 20} MiB; computing takes {self.compute_s:g} s on average, half as long to "
             f"half as long again. {self.steps} steps a round."
@@ -47,7 +46,6 @@ class Loop:
         return hosts - 1 if self.is_synchronous else hosts // 2
 
     def computing_s(self, rank: int, step: int) -> float:
-        """The time that worker `rank` computes in its step number `step`."""
         parts = _LEAST_PARTS + (_RANK_STRIDE * rank + _STEP_STRIDE * step) % _KINDS
         return self.compute_s * parts / _PARTS
 

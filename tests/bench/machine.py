@@ -46,7 +46,6 @@ def _processors() -> int:
 
 
 def describe() -> dict[str, str]:
-    """A description of this machine."""
     cpuinfo = Path("/proc/cpuinfo").read_text().splitlines()
     models = [line.partition(":")[2].strip() for line in cpuinfo if line.startswith("model name")]
     pages_kib = int(Path("/proc/meminfo").read_text().split()[1])

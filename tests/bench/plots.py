@@ -24,7 +24,6 @@ _LIMIT: dict[str, Any] = {"color": "black", "linestyle": ":", "linewidth": 1}
 
 
 def write(results: Results, directory: Path) -> dict[str, Path]:
-    """Writes all plots of the results; returns their files by title."""
     directory.mkdir(parents=True, exist_ok=True)
     figures = {}
     with mpl.rc_context(_STYLE):

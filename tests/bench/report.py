@@ -170,11 +170,7 @@ def _table(results: Results, workload: Workload) -> str:
 
 
 def summarize(results: Results, page: Path) -> None:
-    """Writes the medians of the largest clusters into the page for users.
-
-    Raises:
-        ValueError: the page has no marks for the table.
-    """
+    """Writes the medians of the largest clusters into the page for users."""
     text, count = _SUMMARY.subn(lambda match: f"{match[1]}{summary(results)}\n{match[2]}", page.read_text())
     if count != 1:
         raise ValueError(f"{page} has no marks for the figures")

@@ -98,18 +98,13 @@ class Results:
     ended: str = ""
 
     def write(self, path: Path) -> None:
-        """Stores the results."""
         text = json.dumps({"format": _FORMAT, **asdict(self)}, indent=1)
         path.with_suffix(".new").write_text(text + "\n")
         path.with_suffix(".new").replace(path)
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Loads stored results.
-
-        Raises:
-            ValueError: the file has another format.
-        """
+        """Loads stored results."""
         found: dict[str, Any] = json.loads(path.read_text())
         if found.pop("format", None) != _FORMAT:
             raise ValueError(f"{path} has another format; this version reads {_FORMAT}")

@@ -38,12 +38,6 @@ _TIMEOUT_S: Final = 120
 
 
 def measure(programs: Path, plan: Plan, size_bytes: int, rounds: int) -> dict[str, list[float]]:
-    """The seconds of each round, by kind of security.
-
-    Raises:
-        NotAvailable: this user cannot have a lab, or a program is missing.
-        BenchError: a receiver got other bytes, or none.
-    """
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")
     finishers = WORKLOADS[_WORKLOAD].finishers(plan.hosts)

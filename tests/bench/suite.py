@@ -84,12 +84,6 @@ class Suite:
         self._forecast = Forecast(settings.rounds, settings.cell_s, _MEDIAN_ROUNDS)
 
     def run(self) -> None:
-        """Runs everything that this machine can run.
-
-        Raises:
-            LabError: there can be no lab.
-            BenchError: the limit cannot be measured, or there is no system.
-        """
         systems = self._systems()
         if not systems:
             raise BenchError("there is nothing to measure: " + "; ".join(self.results.missing.values()))
@@ -125,7 +119,6 @@ class Suite:
         return [system for system in found if system.name in self.results.systems]
 
     def _workloads_by_hosts(self) -> dict[int, list[Workload]]:
-        """The workloads by number of hosts."""
         found: dict[int, list[Workload]] = {}
         for workload in (WORKLOADS[name] for name in self.settings.workloads):
             for hosts in (workload.hosts,) if workload.hosts else self.settings.hosts:
@@ -133,7 +126,6 @@ class Suite:
         return found
 
     def _cells(self, system: System, hosts: int) -> list[Measurement]:
-        """The cells that are still to measure."""
         if system.most_hosts is not None and hosts > system.most_hosts:
             self.results.missing[f"{system.name} on {hosts} hosts"] = f"it fits on {system.most_hosts} at most"
             return []
@@ -268,7 +260,6 @@ def _say(text: str) -> None:
 
 
 def results_for(settings: Settings, root: Path, command: str) -> Results:
-    """Empty results."""
     return Results(
         started=machine.now(),
         commit=machine.commit(root),

@@ -78,9 +78,6 @@ class Team:
         Args:
             starters: the processes that start the workers. Their early end is an error.
             timeout_s: the time limit.
-        Raises:
-            Wedged: some workers did not connect.
-            BenchError: a starter ended.
         """
         self._starters = starters
         deadline = time.monotonic() + timeout_s
@@ -120,9 +117,6 @@ class Team:
             timeout_s: the time limit of the run.
             around: called with the run itself, so that it can measure the machine around it.
             loop: the training loop, if the workload is one.
-        Raises:
-            Wedged: some workers did not answer in time; the message names them.
-            BenchError: a worker failed, ended, or has a wrong result.
         """
         self._round += 1
         steps, compute_ns = (loop.steps, int(loop.compute_s * 1e9)) if loop else (0, 0)

@@ -109,11 +109,7 @@ class Report:
         return "\n".join(_table(rows))
 
     def blueconnect_lab(self) -> str:
-        """The same for 4 hosts in each of 4 racks, by the model and measured.
-
-        Raises:
-            NotAvailable: this user cannot have a lab, or a program is missing.
-        """
+        """The same for 4 hosts in each of 4 racks, by the model and measured."""
         rows = [["uplink, in NICs", "schedule", "model", "seconds", "objects on all uplinks", "on the busiest"]]
         for factor in _BLUECONNECT_UPLINKS:
             bandwidth = f"{_NIC_BITS_S / 8},{_NIC_BITS_S / 8 * factor}"
@@ -128,11 +124,7 @@ class Report:
         return "\n".join(_table(rows))
 
     def racks(self) -> str:
-        """Collectives of Hoplite with labels and without.
-
-        Raises:
-            NotAvailable: this user cannot have a lab, or a program is missing.
-        """
+        """Collectives of Hoplite with labels and without."""
         rows = [["racks", "collective", "labels", "seconds", "objects on all uplinks", "on the busiest"]]
         for racks in _BIASED_RACKS:
             plan = Plan(_HOSTS, _NIC_BITS_S, racks=racks, in_turn=True)
@@ -142,11 +134,7 @@ class Report:
         return "\n".join(_table(rows))
 
     def cloud_collectives(self) -> str:
-        """Orders of ranks, by model and measured.
-
-        Raises:
-            NotAvailable: this user cannot have a lab.
-        """
+        """Orders of ranks, by model and measured."""
         matrix_file = PLOTS / "lab.json"
         with Lab(Plan(hosts=_HOSTS, racks=_RACKS)) as lab:
             with Hoplite(lab, self.programs, memory="64MiB") as hoplite:
@@ -162,11 +150,7 @@ class Report:
         return "\n".join(_table([["collective", "best", "as they come", "worst", "worst / best", "Spearman"], *sections]))
 
     def stock_mpi(self) -> str:
-        """Allreduces of Open MPI in the order of the hosts, and in that of a rankfile.
-
-        Raises:
-            NotAvailable: this user cannot have a lab, or there is no Open MPI.
-        """
+        """Allreduces of Open MPI in the order of the hosts, and in that of a rankfile."""
         for program in ("mpicc.openmpi", "mpirun.openmpi", "gcc"):
             if shutil.which(program) is None:
                 raise NotAvailable(f"there is no {program}: run `make bench-peers`")
@@ -257,7 +241,6 @@ class Team:
         return sorted(times)[_ROUNDS // 2]
 
     def end(self) -> None:
-        """Ends the workers."""
         for worker in self._workers:
             worker.kill()
             worker.communicate()

@@ -36,7 +36,6 @@ class Measured:
     on_busiest: list[float] = field(default_factory=list)
 
     def add(self, seconds: float, objects: Sequence[float]) -> None:
-        """Adds a round, with the objects that each uplink carried."""
         self.seconds.append(seconds)
         self.on_all.append(sum(objects))
         self.on_busiest.append(max(objects))
@@ -59,8 +58,6 @@ def measure(
         size: the size of each object.
         is_labelled: `True` if the stores are labelled with their racks.
         schedule: the schedule of allreduces.
-    Raises:
-        NotAvailable: this user cannot have a lab, or a program is missing.
     """
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")

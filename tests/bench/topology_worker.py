@@ -52,7 +52,6 @@ def attempt(address: str) -> socket.socket:
 
 
 def receive(connection: socket.socket, length: int) -> bytes:
-    """Reads exactly `length` bytes."""
     data = b""
     while len(data) < length:
         more = connection.recv(length - len(data))
@@ -73,7 +72,6 @@ def drain(connection: socket.socket, length: int) -> None:
 
 
 def send(connection: socket.socket, length: int) -> None:
-    """Sends `length` bytes."""
     while length > 0:
         connection.sendall(CHUNK[: min(length, len(CHUNK))])
         length -= len(CHUNK)
@@ -121,7 +119,6 @@ PROGRAMS = {"ring": ring, "halving-doubling": halving_doubling, "double-binary-t
 
 
 def run(peers: Peers, order: list[int], channel: int, phases: list[Phase]) -> None:
-    """Runs one program, phase by phase."""
     for sends, receives in phases:
         sending = [threading.Thread(target=send, args=(peers[order[peer], channel], length)) for peer, length in sends]
         receiving = [

@@ -94,7 +94,6 @@ class Worker:
         raise BenchError(f"the worker of {self.host} says nothing for {_TIMEOUT_S:g} s")
 
     def had(self, version: int) -> float:
-        """The time at which the worker had the version."""
         told: tuple[int, float] = self.told()
         if told[0] != version:
             raise BenchError(f"the worker of {self.host} has version {told[0]}, and {version} was put")
@@ -102,13 +101,6 @@ class Worker:
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Sends all versions.
-
-    Raises:
-        Missing: the package is missing.
-        NotAvailable: this user cannot have a lab.
-        BenchError: a worker failed.
-    """
     try:
         import hoplite
         from hoplite.torch import put_state_dict

@@ -92,7 +92,6 @@ def _allreduce_needs(size: int, hosts: int) -> Mapping[int, Need]:
 
 
 def part_bytes(size: int, hosts: int) -> int:
-    """One of `hosts` equal parts, in whole elements."""
     return size // _ELEMENT_BYTES // hosts * _ELEMENT_BYTES
 
 
@@ -116,7 +115,6 @@ def _split(name: str, title: str, definition: str, needs: Callable[[int, int], N
 
 
 def training(name: str, title: str, figure: str, definition: str, loop: Loop) -> Workload:
-    """The workload of a training loop."""
     return Workload(
         name=name,
         title=title,

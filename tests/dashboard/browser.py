@@ -104,14 +104,12 @@ class Browser:
             raise AssertionError(f"{method} {path}: {error.read().decode()}") from None
 
     def command(self, name: str, **parameters: object) -> Any:
-        """A command of the DevTools protocol."""
         return self._call("POST", "/goog/cdp/execute", {"cmd": name, "params": parameters})
 
     def open(self, url: str) -> None:
         self._call("POST", "/url", {"url": url})
 
     def run(self, script: str, *arguments: object) -> Any:
-        """The result of a function with this body."""
         return self._call("POST", "/execute/sync", {"script": script, "args": list(arguments)})
 
     def text(self, selector: str = "body") -> str:

@@ -23,8 +23,6 @@ LEAVE = b"\x1b[?1049l"
 
 
 class Terminal:
-    """`hoplite top` in a terminal of 120 columns."""
-
     def __init__(self, socket: Path, **variables: str) -> None:
         self.master, self.slave = pty.openpty()
         fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
@@ -71,7 +69,6 @@ class Terminal:
         os.write(self.master, keys.encode())
 
     def end(self) -> int:
-        """Waits for the end. The terminal must be restored."""
         end = time.monotonic() + PATIENCE_SECONDS
         while self.process.poll() is None:
             self.read()

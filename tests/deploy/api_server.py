@@ -41,7 +41,6 @@ def discovery() -> dict[str, Any]:
 
 @contextmanager
 def api_server(objects: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Serves objects by their paths; yields the address of the server."""
     answers = discovery() | objects
 
     class Handler(BaseHTTPRequestHandler):

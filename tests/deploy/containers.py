@@ -124,7 +124,6 @@ class Docker:
         return done.stdout.strip()
 
     def run(self, *arguments: object, **options: object) -> str:
-        """Runs `docker`, which must succeed; returns its output."""
         return self._do(DEBIAN / "usr/bin/docker", *arguments, **options)
 
     def compose(self, directory: Path, *arguments: object) -> str:

@@ -36,7 +36,6 @@ def containers(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def contexts(pod: Pod) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The security contexts of the pod and of each container."""
     yield "securityContext", pod["spec"].get("securityContext", {})
     for path, container in containers(pod):
         yield f"{path}.securityContext", container.get("securityContext", {})

@@ -19,7 +19,6 @@ DAEMONS = ["store", "directory"]
 
 
 def flags(daemon: str) -> set[str]:
-    """The long flags of a daemon."""
     command = [BINARIES / f"hoplite-{daemon}", "--help"]
     text = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True).stdout
     return set(re.findall(r"^\s+(?:-\w, )?--([a-z-]+)", text, re.MULTILINE))

@@ -11,7 +11,6 @@ from deploy.test_files import BINARIES, DAEMONS, DEPLOY, ROOT, needed
 
 
 def run(*command: str | Path, **options: object) -> str:
-    """Runs a command that must succeed; returns its output."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, **options)
     if done.returncode != 0:
         raise AssertionError(f"{command} failed: {done.stdout}")

@@ -29,11 +29,7 @@ class Daemon:
         self.log = log
 
     def await_ready(self) -> None:
-        """Waits until the daemon is ready: a store has a session with each shard, and its memory.
-
-        Raises:
-            LabError: it ended, or took too long; the message has the end of its log.
-        """
+        """Waits until the daemon is ready: a store has a session with each shard, and its memory."""
         assert self.process.stdout is not None
         timer = threading.Timer(_START_TIMEOUT_S, self.process.kill)
         timer.start()
@@ -63,7 +59,6 @@ class Daemon:
         self.process.communicate()
 
     def wait(self, timeout_s: float) -> None:
-        """Waits for the daemon's end, and kills it after `timeout_s`."""
         try:
             self.process.communicate(timeout=timeout_s)
         except subprocess.TimeoutExpired:
@@ -113,11 +108,6 @@ class Hoplite:
         self._files = registry.STATE / lab.name
 
     def __enter__(self) -> Self:
-        """Starts the daemons, and waits until each store is ready.
-
-        Raises:
-            LabError: a program is missing, or does not start.
-        """
         for program in ("hoplite-directory", "hoplite-store", "hoplite"):
             if not (self.programs / program).is_file():
                 raise LabError(f"{self.programs / program} is missing: build it first")
@@ -140,7 +130,6 @@ class Hoplite:
         self._end()
 
     def start_shard(self, host: Host) -> None:
-        """Starts the shard of a host, and waits until it listens."""
         arguments = ["--listen", f"{host.address}:{_DIRECTORY_PORT}", "--print-addresses", *self.security]
         self.shards[host.name] = self._start(host, "hoplite-directory", arguments)
         self.shards[host.name].await_ready()

@@ -43,11 +43,6 @@ class Delay:
         self._process: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
-        """Puts the process between the bridges.
-
-        Raises:
-            NotAvailable: this machine has no TAP devices.
-        """
         if not os.access(_TUN, os.R_OK | os.W_OK):
             raise NotAvailable(f"to delay frames needs {_TUN}")
         taps = [f"far-{self._rack}", f"near-{self._rack}"]

@@ -60,7 +60,6 @@ class Host:
     address: str
 
     def command(self, command: Sequence[str | Path]) -> list[str]:
-        """The command that runs `command` on this host."""
         return [str(ENTER), self.lab, self.name, *map(str, command)]
 
     def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
@@ -95,11 +94,7 @@ class Lab:
 
     @classmethod
     def existing(cls, name: str | None = None) -> Self:
-        """A lab of another process: the one called `name`, or the only one. Must not be entered.
-
-        Raises:
-            LabError: there is no such lab, or there are several.
-        """
+        """A lab of another process: the one called `name`, or the only one. Must not be entered."""
         names = [found for found in registry.names() if registry.is_owned(found) and name in (None, found)]
         if len(names) != 1:
             raise LabError(f"there are several labs, name one: {', '.join(names)}" if names else "there is no such lab")
@@ -111,12 +106,6 @@ class Lab:
         return lab
 
     def __enter__(self) -> Self:
-        """Builds the lab.
-
-        Raises:
-            NotAvailable: this machine or user cannot have one.
-            LabError: another failure; nothing is left over.
-        """
         system.require()
         with registry.locked():
             registry.remove_leftovers()
@@ -181,56 +170,29 @@ class Lab:
         return [Host(self.name, name, self.plan.address(index)) for index, name in names]
 
     def host(self, name: str) -> Host:
-        """The host called `name`.
-
-        Raises:
-            LabError: there is no such host.
-        """
         if name not in self.plan.host_names:
             raise LabError(f"there is no host {name!r}; there are {_list(self.plan.host_names)}")
         return self.hosts[self.plan.host_names.index(name)]
 
     def cut(self, link: str) -> None:
-        """Cuts the link of a host or a rack: packets vanish, without any error.
-
-        Raises:
-            LabError: there is no such link.
-        """
+        """Cuts the link of a host or a rack: packets vanish, without any error."""
         self._set_port(link, _DISABLED)
 
     def repair(self, link: str) -> None:
-        """Repairs a cut link.
-
-        Raises:
-            LabError: there is no such link.
-        """
         self._set_port(link, _FORWARDING)
 
     def set_rate(self, host: str, rate_bits_s: int) -> None:
-        """Sets the rate of a host's link, in both directions: a bad cable.
-
-        Raises:
-            LabError: there is no such host.
-        """
+        """Sets the rate of a host's link, in both directions: a bad cable."""
         for member, interface in ((self.host(host).name, INTERFACE), (SWITCH, host)):
             system.run(["tc", "-netns", namespace(self.name, member), *self.plan.slowed(interface, rate_bits_s)])
 
     def cut_between(self, one: str, other: str) -> None:
-        """Cuts the connection between two hosts only: packets vanish, without any error.
-
-        Raises:
-            LabError: there is no such host.
-        """
+        """Cuts the connection between two hosts only: packets vanish, without any error."""
         for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
             # Frames go to an address that does not exist.
             self._neighbour(host, "replace", peer.address, "lladdr", _NOBODY, "nud", "permanent")
 
     def repair_between(self, one: str, other: str) -> None:
-        """Repairs the connection between two hosts.
-
-        Raises:
-            LabError: there is no such host, or the connection was not cut.
-        """
         for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
             self._neighbour(host, "del", peer.address)
 
@@ -239,11 +201,7 @@ class Lab:
         system.run([*command, "dev", INTERFACE])
 
     def kill(self, host: str) -> None:
-        """Cuts the link of a host, and then kills all its processes: no packet reveals their end.
-
-        Raises:
-            LabError: there is no such host.
-        """
+        """Cuts the link of a host, and then kills all its processes: no packet reveals their end."""
         self.cut(self.host(host).name)
         registry.end_processes([namespace(self.name, host)])
 

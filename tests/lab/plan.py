@@ -33,11 +33,7 @@ _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 def parse_rate(text: str) -> int:
-    """Parses bits per second from a text like `200mbit`, `1gbit` or `64kbit`.
-
-    Raises:
-        ValueError: the text has another form, or is not positive.
-    """
+    """Parses bits per second from a text like `200mbit`, `1gbit` or `64kbit`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
     rate = float(match[1]) * _UNITS[match[2]] if match else 0
     if rate < 1:
@@ -84,7 +80,6 @@ class Plan:
 
     @property
     def host_names(self) -> list[str]:
-        """The names of all hosts, in order."""
         return [f"h{index}" for index in range(self.hosts)]
 
     @property
@@ -98,16 +93,13 @@ class Plan:
         return self.host_names + self.rack_names
 
     def rack_of(self, host: int) -> int:
-        """The rack of host number `host`."""
         return host % self.racks if self.in_turn else host * self.racks // self.hosts
 
     @staticmethod
     def address(host: int) -> str:
-        """The IPv4 address of host number `host`."""
         return f"10.77.{host // 250}.{host % 250 + 1}"
 
     def namespaces(self, lab: str) -> list[str]:
-        """The names of all namespaces of the lab called `lab`."""
         return [namespace(lab, name) for name in [*self.host_names, SWITCH]]
 
     def hosts_file(self) -> str:

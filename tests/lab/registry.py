@@ -90,9 +90,6 @@ def remove(name: str) -> None:
     """Ends all processes in a lab's namespaces, and removes these and its files.
 
     The lock must be held.
-
-    Raises:
-        LabError: a process does not end.
     """
     members = [namespace for namespace in system.network_namespaces() if namespace.startswith(f"{name}-")]
     end_processes(members)
@@ -104,11 +101,7 @@ def remove(name: str) -> None:
 
 
 def end_processes(namespaces: list[str]) -> None:
-    """Kills all processes in some of a lab's namespaces, which contain only processes of the lab.
-
-    Raises:
-        LabError: one of them does not end.
-    """
+    """Kills all processes in some of a lab's namespaces, which contain only processes of the lab."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while pids := [pid for namespace in namespaces for pid in system.processes(namespace)]:
         if time.monotonic() > deadline:
@@ -126,9 +119,6 @@ def allow_congestion_control(name: str) -> bool:
 
     The list belongs to the machine, and is the only thing outside of its own namespaces that a lab
     changes. It is restored when the last lab is removed. Returns `True` if the list was changed.
-
-    Raises:
-        LabError: the kernel does not have it.
     """
     allowed = _ALLOWED.read_text().split()
     if name in allowed:

@@ -22,11 +22,7 @@ _TIMEOUT_S: Final = 300
 
 
 def require() -> None:
-    """Checks that this user can have a lab on this machine.
-
-    Raises:
-        NotAvailable: the message names the missing part.
-    """
+    """Checks that this user can have a lab on this machine."""
     if os.geteuid() != 0:
         raise NotAvailable("a lab needs root: it makes network namespaces")
     # On Debian, users have no sbin in their path, even as root.
@@ -37,11 +33,6 @@ def require() -> None:
 
 
 def run(command: list[str], script: str | None = None) -> str:
-    """Runs a command that must succeed; returns its output.
-
-    Raises:
-        LabError: the command failed.
-    """
     try:
         result = subprocess.run(
             command, input=script or "", capture_output=True, text=True, timeout=_TIMEOUT_S, check=False
@@ -54,11 +45,7 @@ def run(command: list[str], script: str | None = None) -> str:
 
 
 def configure(namespace: str, scripts: tuple[str, str]) -> None:
-    """Runs scripts of `ip` and of `tc` in a network namespace.
-
-    Raises:
-        LabError: a command failed. The message names a missing feature of the kernel.
-    """
+    """Runs scripts of `ip` and of `tc` in a network namespace."""
     for program, script in zip(("ip", "tc"), scripts, strict=True):
         if script:
             try:
@@ -75,5 +62,4 @@ def network_namespaces() -> list[str]:
 
 
 def processes(namespace: str) -> list[int]:
-    """The ids of all processes in a network namespace."""
     return [int(pid) for pid in run(["ip", "netns", "pids", namespace]).split()]

@@ -147,7 +147,6 @@ def without_tests(code: str) -> str:
 
 
 def use_tree(tree: str) -> Iterator[tuple[Names, str]]:
-    """The paths in a `use`, each with its local name."""
     tree = re.sub(r"\s+", " ", tree).strip()
     head, brace, rest = tree.partition("{")
     prefix = tuple(part for part in head.split("::") if part.strip())

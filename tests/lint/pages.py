@@ -68,7 +68,6 @@ def main() -> int:
 
 
 def anchors(text: str) -> set[str]:
-    """The anchors of the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL), re.MULTILINE)
     return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", heading.strip().lower())) for heading in headings}
 

@@ -146,7 +146,6 @@ def of_markdown(text: str) -> list[str]:
 
 
 def measured(file: str, text: str) -> Counter[str]:
-    """The counts of a file."""
     docs, paragraphs = texts(file, text)
     counts = Counter(docs=len(docs))
     counts["openers"] = sum(bool(doc.split()) and doc.split()[0].strip("`,:").lower() in QUESTIONS for doc in docs)
@@ -203,12 +202,10 @@ def complaints(found: dict[str, Counter[str]], listed: list[str], limits: dict[s
 
 
 def sum_of(found: dict[str, Counter[str]], kind: str) -> Counter[str]:
-    """The counts of all files of a kind."""
     return sum((counts for file, counts in found.items() if kind_of(file) == kind), Counter())
 
 
 def described(counts: Counter[str]) -> str:
-    """The counts in words."""
     return ", ".join(f"{counts[what]} {what}" for what in ("openers", "riddles", "coined", "words"))
 
 

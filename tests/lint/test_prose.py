@@ -45,7 +45,6 @@ class CountsTest(unittest.TestCase):
 
 class ListTest(unittest.TestCase):
     def check(self, files: dict[str, str], listed: str = "", *arguments: str) -> tuple[int, str, str]:
-        """The exit status, the complaints, and the list afterwards."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place)
             subprocess.run(["git", "init", "--quiet", place], check=True)

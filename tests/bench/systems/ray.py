@@ -101,11 +101,7 @@ class RayStores(System):
 
 
 def _start(host: Host, command: list[str | Path], options: dict[str, Any]) -> None:
-    """Starts the raylet of a host, and waits until it is ready.
-
-    Raises:
-        BenchError: the raylet did not start.
-    """
+    """Starts the raylet of a host, and waits until it is ready."""
     try:
         result = host.run(command, check=False, timeout=_START_TIMEOUT_S, **options)
     except subprocess.TimeoutExpired as expired:

@@ -128,7 +128,6 @@ class Suites(unittest.TestCase):
     def run_suite(
         self, *systems: type[System], earlier: Results | None = None, round_s: float = 300
     ) -> Results:
-        """Runs all cells. Each round may take `round_s`."""
         settings = Settings(
             systems=tuple(system.name for system in systems),
             workloads=("broadcast", "broadcast_late"),

@@ -26,7 +26,6 @@ SIZE_BYTES = 128 << 10
 
 
 def short_loops() -> dict[str, Workload]:
-    """The training loops, shortened to a fraction of a second."""
     return {
         name: training(
             name,

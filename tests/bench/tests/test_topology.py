@@ -11,11 +11,7 @@ SIZE = 1 << 20
 
 
 def moved(model: str, ranks: int) -> Counter[tuple[int, int]]:
-    """The bytes from each rank to each other rank, when all ranks run their programs to the end.
-
-    Raises:
-        AssertionError: a rank waits forever, or for other bytes than are sent.
-    """
+    """The bytes from each rank to each other rank, when all ranks run their programs to the end."""
     programs = [PROGRAMS[model](ranks, rank, SIZE) for rank in range(ranks)]
     total: Counter[tuple[int, int]] = Counter()
     for channel in range(len(programs[0])):

@@ -27,8 +27,6 @@ OVERHEAD = 1.06
 
 
 class Ranks:
-    """The ranks of an allreduce, each on its host."""
-
     def __init__(self, lab: Lab, directory: Path, places: Sequence[str] = PLACES) -> None:
         path = str(directory / "ranks.sock")
         self.listener = socket.socket(socket.AF_UNIX)
@@ -68,7 +66,6 @@ class Ranks:
         return {rank: self.streams[rank].readline() for rank in (self.streams if ranks is None else ranks)}
 
     def end(self) -> None:
-        """Ends the ranks by closing their connections."""
         for stream in self.streams.values():
             stream.close()
         self.listener.close()

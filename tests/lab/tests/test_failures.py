@@ -84,7 +84,6 @@ def cluster(plan: Plan) -> Iterator[Cluster]:
 @unittest.skipIf(lacking(), lacking())
 class Failures(unittest.TestCase):
     def end(self, process: "subprocess.Popen[str]", code: int = 0) -> tuple[str, str]:
-        """The output of a client that ends by itself with `code`."""
         self.addCleanup(process.kill)
         output, errors = process.communicate(timeout=2 * TIMEOUT_S)
         self.assertEqual(process.returncode, code, errors)

@@ -58,7 +58,6 @@ class Sessions(unittest.TestCase):
         return str(self.hoplite.client(self.lab.host("h0"), *command, **options).stdout)
 
     def check(self, ranks: list[int]) -> None:
-        """Checks the results of these ranks."""
         self.ranks.start("check", ranks)
         for rank, answer in self.ranks.answers(ranks).items():
             self.assertEqual(answer, "ok\n", f"rank {rank}")
