@@ -38,7 +38,7 @@ impl StoreArguments {
         Client::connect_with(self.connect_options()).await
     }
 
-    /// Connects to the store, for a command that reports a lost connection and reconnects itself.
+    /// Connects to the store, for a command that handles a lost connection itself.
     pub(crate) async fn connect_to_watch(&self) -> hoplite_client::Result<Client> {
         let after_loss = AfterLoss::Fail;
         Client::connect_with(ConnectOptions { after_loss, ..self.connect_options() }).await
@@ -54,21 +54,20 @@ impl StoreArguments {
         socket.unwrap_or_else(default_socket_path)
     }
 
-    /// Returns the time limit: the flag, or else the common default. Connecting fails if the
-    /// default is invalid.
+    /// Returns the time limit: the flag, or else the common default, which connecting checks.
     pub(crate) fn timeout(&self) -> Duration {
         self.timeout.unwrap_or_else(default_timeout)
     }
 
-    /// Returns the time limit of a call that waits for no object. With a timeout of zero, the
-    /// daemons still get time to answer.
+    /// Returns the time limit of a call that waits for no object. Daemons get time to answer even
+    /// with a timeout of zero.
     pub(crate) fn call_timeout(&self) -> Duration {
         let timeout = self.timeout();
         if timeout.is_zero() { DEFAULT_CONNECT_TIMEOUT } else { timeout }
     }
 
-    /// Converts `error` of an operation on `ids` for the user. A timeout names the objects, the
-    /// time limit and the cause.
+    /// Explains `error` of an operation on `ids`. A timeout names the objects, the limit and the
+    /// cause.
     pub(crate) fn explain(&self, error: hoplite_client::Error, ids: &[ObjectId]) -> anyhow::Error {
         let hoplite_client::Error::Object(ObjectError::Timeout { operation, missing, .. }) = error else {
             return error.into();
@@ -121,8 +120,7 @@ pub(crate) fn parse_shape(text: &str) -> anyhow::Result<Shape> {
     Ok(Shape(extents.collect::<Result<_, _>>().context("a shape is a list of numbers, such as 1024,768")?))
 }
 
-/// The extents of an array. A separate type, because clap treats a list of values as a repeated
-/// argument.
+/// The extents of an array. Clap treats a plain list of values as a repeated argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Shape(pub(crate) Vec<u64>);
 

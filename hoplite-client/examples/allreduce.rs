@@ -1,4 +1,5 @@
-//! Every participant gets the sum of the arrays of all. There is no group to form: a participant only needs the ids and its rank.
+//! Every participant gets the sum of all arrays. There is no group: a participant only needs the
+//! ids and its rank.
 //!
 //! ```console
 //! $ hoplite start

@@ -9,21 +9,19 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// The arenas that this process maps. Filling the page tables of a fresh mapping costs as much as
-/// copying half of the mapped bytes. So all connections to a store share one mapping, and new
-/// connections use it while any older one remains.
+/// The arenas that this process maps. All connections to a store share one mapping, because filling
+/// a mapping's page tables costs as much as copying half of its bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Most attempts to take the lock of [`MAPPED`]. Normally a thread holds it for a few microseconds.
-/// In a forked child it may be held forever, by a thread that does not exist there.
+/// Most attempts to take the lock of [`MAPPED`]. A thread holds it for microseconds, but in a
+/// forked child it may be held forever by a thread of the parent.
 const MAX_TRIES: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// The mapping for writes, if the store of this connection has granted them. Another store
-    /// could pass off memory that it can only read as its own, so each connection needs its own
-    /// grant.
+    /// The mapping for writes, once the store has granted them. Each connection needs its own
+    /// grant: otherwise a store could offer memory that it may only read as its own.
     writable: OnceLock<Arc<Mapping>>,
     /// The descriptor for this mapping, until the first write.
     offered: Mutex<Option<OwnedFd>>,
@@ -38,7 +36,7 @@ pub(crate) enum NotWritable {
     Unmapped(hoplite_shm::Error),
 }
 
-/// The mappings of an arena. They exist as long as any connection, view, reader or writer.
+/// The mappings of an arena, which live as long as any connection, view, reader or writer.
 #[derive(Debug)]
 struct Mappings {
     readable: Arc<Mapping>,
@@ -91,9 +89,8 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Takes the descriptor with which this connection may write. Returns `false` if it belongs to
-    /// other memory. The arena is mapped for writing at the connection's first write, or now if
-    /// another connection has mapped it.
+    /// Takes the descriptor for writing. Returns `false` if it belongs to other memory. Maps it at
+    /// the first write, or now if another connection has already mapped it.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena =
             self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));
@@ -107,13 +104,12 @@ impl Arena {
         true
     }
 
-    /// Returns `true` if `other` is the memory of the same store and the store has not restarted.
+    /// Returns `true` if both are the memory of one run of a store.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.file.is_some() && self.file == other.file
     }
 
-    /// Grants writes to this connection. Maps the arena for writing unless this process has mapped
-    /// it already.
+    /// Grants writes to this connection. Maps the arena for writing if necessary.
     pub(crate) fn map_writable(&self) -> Result<(), NotWritable> {
         let mut offered = self.lock_offered();
         if self.is_writable() {

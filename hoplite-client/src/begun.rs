@@ -1,5 +1,5 @@
-//! A running call of a client: its connection, the notice for a long wait, and the state after the
-//! connection breaks.
+//! A running call of a client: its connection, the notice of a long wait, and the outcome of a lost
+//! connection.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,11 +22,10 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Timeout of `Client::list`, `Client::describe` and `Client::status`. These calls wait for no
-/// object, so the timeout matters only if a daemon is suspended.
+/// Timeout of `Client::list`, `Client::describe` and `Client::status`, which wait for no object. It
+/// matters only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most ids in one query for missing objects. The store limits the ids in one request, and the ids
-/// in all open calls of a client.
+/// Most ids in one query for missing objects, because the store limits ids.
 const MAX_ASKED_IDS: usize = 1024;
 
 /// The source of the connection for a call.
@@ -36,8 +35,7 @@ pub(crate) enum Access {
     Lasting(Arc<Lasting>),
     /// One connection. The blocking client replaces it itself.
     Single(Single),
-    /// The connection of an outer call that consists of several calls. The inner calls send no
-    /// notices.
+    /// The connection of an outer call. Its inner calls send no notices.
     Inner(Arc<Connection>),
 }
 
@@ -123,7 +121,7 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// The objects without which the call cannot end. Empty if it waits for something else.
+    /// The objects that the call needs; empty if it waits for something else.
     pub(crate) needs: &'a [ObjectId],
 }
 
@@ -144,14 +142,14 @@ impl<'a> Wait<'a> {
     }
 }
 
-/// The conditions under which a call may be repeated after its connection is lost.
+/// The conditions for repeating a call after a lost connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
     /// Always: the call only reads, or its repetition changes nothing.
     Harmless,
     /// Only if its single request was not sent.
     IfUnsent,
-    /// Never: the call consists of several requests, and the store may have performed some of them.
+    /// Never: the store may have performed some of its requests.
     Never,
 }
 
@@ -198,8 +196,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and sends one notice if it takes long. The caller pins `work`, because each
-    /// future that holds another by value doubles in size.
+    /// Performs `work`, and sends one notice if it takes long. The caller pins `work`, because
+    /// holding it by value would double the future's size.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,
@@ -221,7 +219,7 @@ impl Begun {
         })
     }
 
-    /// Continues with `work` that has taken long. Sends the notice with the missing objects.
+    /// Continues slow `work`, after a notice with the missing objects.
     async fn run_on<T>(
         &self,
         wait: Wait<'_>,
@@ -238,7 +236,7 @@ impl Begun {
         work.await
     }
 
-    /// Returns the objects of `needs` without any complete copy. `None` if `needs` is empty or the
+    /// Returns the objects of `needs` without a complete copy. `None` if there are no needs or the
     /// store cannot tell.
     async fn missing(&self, needs: &[ObjectId]) -> Option<Vec<ObjectId>> {
         if needs.is_empty() {

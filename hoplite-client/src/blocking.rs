@@ -1,11 +1,11 @@
 //! The blocking client: the asynchronous client, driven by the calling thread.
 //!
-//! It starts no thread and no runtime. The calling thread sends the request, sleeps until the
-//! answer arrives, and receives it. Any number of threads may call at once. Messages that arrive
-//! between calls are received during the next call.
+//! It starts no thread and no runtime: the calling thread sends the request, sleeps, and receives
+//! the answer. Any number of threads may call at once. Messages between calls are received during
+//! the next call.
 //!
-//! In a task of an asynchronous runtime these calls would block all tasks of the thread. Use
-//! [`crate::Client`] there.
+//! In an asynchronous runtime these calls would block the thread's tasks. Use [`crate::Client`]
+//! there.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -224,7 +224,7 @@ impl Shared {
     }
 }
 
-/// Defines methods that call the asynchronous methods of the same names and wait for them.
+/// Defines methods that block on the asynchronous methods of the same names.
 macro_rules! calls {
     ($($summary:literal $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl Client {

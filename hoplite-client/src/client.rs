@@ -28,7 +28,7 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
-/// Time limit of a probe: the longest time that a store takes part in one.
+/// Longest time that a store takes part in a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -67,7 +67,7 @@ pub struct Page {
 }
 
 impl Begun {
-    /// Returns a client for the inner calls of this call. All of them use its connection.
+    /// Returns a client for the inner calls, on the same connection.
     pub(crate) fn client(&self) -> Client {
         Client { access: Access::Inner(Arc::clone(&self.connection)) }
     }
@@ -90,7 +90,7 @@ impl Client {
     /// # Errors
     /// As for [`Client::connect`].
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
-        // A wrong default is an error here, so that users of every language see it.
+        // An invalid default is an error here, so that users of every language see it.
         checked_default()?;
         let path = options.socket.clone();
         let (options, greeted) =
@@ -256,7 +256,7 @@ impl Client {
         let ids = checked(ids, usize::MAX)?;
         let call = self.begin(timeout).await?;
         let connection = &call.connection;
-        // Checked before the lock, because the parent of a forked child may have held it.
+        // Checked before the lock, which the parent of a forked child may hold.
         connection.check_usable()?;
         ids.iter().for_each(|id| connection.recent_puts().forget(id));
         let first = ids.first().cloned();
@@ -441,7 +441,7 @@ impl Client {
     }
 }
 
-/// Checks ids, and that their number is within the limit of one request.
+/// Checks ids, and their number against the limit of one request.
 pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
     let ids: Vec<ObjectId> = ids
         .into_iter()

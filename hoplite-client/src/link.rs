@@ -1,6 +1,6 @@
-//! The link of a client to its store: the connection in use, and its replacement after a loss.
+//! The link of a client to its store: the connection in use, and its replacement.
 //!
-//! Only a call that has not been sent yet reconnects, so no call is ever performed twice.
+//! Only an unsent call reconnects, so no call is performed twice.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,8 +12,7 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Pause before the second attempt to reconnect. A restarting store takes some tens of
-/// milliseconds.
+/// Pause before the second attempt to reconnect. A store restarts in tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 /// Longest pause between two attempts. Each pause is twice the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
@@ -35,7 +34,7 @@ pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// The latest attempt to reconnect, if it failed. While it is set, each call tries only once.
+    /// The latest failed attempt to reconnect. While it is set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -66,8 +65,7 @@ impl<L: Line> Link<L> {
     /// # Errors
     /// [`Error::ForkedChild`].
     pub(crate) fn ready(&self) -> Result<Option<L>> {
-        // Checked before the lock, because a thread of the parent of a forked child may have held
-        // it.
+        // Checked before the lock, which a thread of a forked child's parent may hold.
         self.check_process()?;
         let current = self.current();
         let is_ready = self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
@@ -91,11 +89,11 @@ impl<L: Line> Link<L> {
     }
 
     /// Reconnects and repeats all checks of connecting. Blocks for at most the timeout of the
-    /// options plus the time of one attempt.
+    /// options plus one attempt.
     ///
     /// # Errors
-    /// The error of the last attempt, or of another caller's attempt since `asked_at`, so that many
-    /// callers do not try one after another.
+    /// The error of the last attempt, or of another caller's attempt since `asked_at`, so that
+    /// callers do not queue.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -139,7 +137,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Refuses a store of another cluster, because ids and handles name other objects there.
+    /// Refuses a store of another cluster, where ids and handles name other objects.
     fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
         let current = self.current();
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
@@ -165,7 +163,7 @@ impl<L: Line> Link<L> {
 }
 
 /// Returns `true` if a stopping or starting store may have caused the error. A stopping store
-/// resets the connections that it has not accepted, which looks like a process that is not a store.
+/// resets unaccepted connections, which looks like a process that is not a store.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

@@ -1,5 +1,4 @@
-//! Deletes and waits with more ids than one request may have: in several requests, one after
-//! another.
+//! Deletes and waits with more ids than one request may have.
 
 use std::time::Duration;
 
@@ -10,14 +9,12 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
-/// Interval between two queries for all parts of a wait. Each queries the directory for every
+/// Interval between two queries of all parts of a wait. Each query asks the directory for every
 /// object.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Deletes the objects. Returns the number of ids that named an object.
-///
-/// If a part times out, the store still gets the later parts, so that their objects are deleted
-/// too.
+/// Deletes the objects. Returns the number of ids that named an object. If a part times out, the
+/// later parts are still sent.
 pub(crate) async fn delete(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
     if ids.len() <= connection.max_ids() {
         return delete_part(connection, ids, timeout).await;
@@ -42,8 +39,7 @@ async fn delete_part(connection: &Connection, ids: Vec<ObjectId>, timeout: Durat
     }
 }
 
-/// Waits until `count` of the objects are available, or the timeout passes. Returns the indices of
-/// the available ones.
+/// Waits until `count` of the objects are available, or the timeout passes. Returns their indices.
 pub(crate) async fn wait(
     connection: &Connection,
     ids: Vec<ObjectId>,
@@ -65,7 +61,7 @@ pub(crate) async fn wait(
         if ready.len() >= count || left.is_zero() {
             return Ok(ready);
         }
-        // Waits for changes in the first incomplete part, and queries the other parts afterwards.
+        // Waits for changes in the first incomplete part, then queries the other parts.
         let ready_in = |part: usize| {
             let range = part * maximum..part * maximum + parts[part].len();
             ready.iter().filter(|index| range.contains(*index)).count()
@@ -78,8 +74,8 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for all objects of all parts. Returns the indices of the objects that are available at the
-/// deadline, in order.
+/// Waits for all objects of all parts. Returns the indices of the available ones at the deadline,
+/// in order.
 pub(crate) async fn look(
     connection: &Connection,
     parts: &[&[ObjectId]],

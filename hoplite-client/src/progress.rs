@@ -6,7 +6,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The least number of bytes that arrive between two counts of an object.
+/// Fewest bytes between two counts of an object.
 const LEAST_STRIDE_BYTES: u64 = 1 << 20;
 /// The number of counts while a large object arrives.
 const STRIDES: u64 = 128;
@@ -59,7 +59,7 @@ pub(crate) fn is_tracked() -> bool {
     CURRENT.with_borrow(Option::is_some)
 }
 
-/// The part of one object in the progress of a call. It begins with the first byte that is moved.
+/// The part of one object in the progress of a call, from its first moved byte.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     progress: Option<Arc<Progress>>,
@@ -68,7 +68,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Counts that `done_bytes` of all `total_bytes` of the object were moved. The first call sets the total.
+    /// Counts `done_bytes` of `total_bytes` as moved. The first call sets the total.
     pub(crate) fn reaches(&mut self, done_bytes: u64, total_bytes: u64) {
         if self.progress.is_none() {
             self.progress = CURRENT.with_borrow(Option::clone);
@@ -93,7 +93,7 @@ impl Part {
 }
 
 impl Drop for Part {
-    /// Takes back what was counted of an object that was not moved to its end.
+    /// Takes back the bytes of an incomplete object.
     fn drop(&mut self) {
         if let Some(progress) = &self.progress
             && self.done_bytes < self.total_bytes

@@ -15,8 +15,8 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// The number of new bytes that wake a task which copies a whole object. At 1 GB/s the task wakes a
-/// thousand times a second, instead of once for each block of 4 KiB.
+/// New bytes that wake a task that copies a whole object: 1,000 wake-ups a second at 1 GB/s,
+/// instead of one per block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
 /// Reads an object from its beginning to its end, as its bytes arrive.
@@ -58,8 +58,8 @@ impl ObjectReader {
         })
     }
 
-    /// Copies the ranges `order`, in this order, into `out`. The byte at `start_bytes` of the
-    /// object goes to the front of `out`.
+    /// Copies the ranges `order` into `out`, in this order. The byte at `start_bytes` goes to the
+    /// front of `out`.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
@@ -221,7 +221,7 @@ impl ObjectReader {
     }
 
     /// Copies the whole object into `out`, which has the object's length. Starts again if the
-    /// object is superseded in the meantime.
+    /// object is superseded.
     pub(crate) async fn read_whole(mut self, out: &mut [u8], deadline: Deadline) -> Result<()> {
         loop {
             let error = match self.read_to_end(out, deadline).await {
@@ -290,7 +290,8 @@ pub(crate) async fn get_vec(
     Ok(bytes)
 }
 
-/// Waits until an object is complete, and counts its bytes while they arrive. Starts again if the object is made again.
+/// Waits until an object is complete, and counts its bytes. Starts again if the object is
+/// superseded.
 pub(crate) async fn get_tracked(
     connection: &Arc<Connection>,
     id: ObjectId,

@@ -1,4 +1,4 @@
-//! A reference to a local copy: while it exists, the store does not reuse the copy's memory.
+//! A reference to a local copy, which protects the copy's memory.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use hoplite_core::node::CopyId;
 
 use crate::connection::{Connection, Role};
 
-/// One reference. Dropping it gives it back, on any thread and without blocking.
+/// One reference. Dropping it gives it back, on any thread, without blocking.
 #[derive(Debug)]
 pub(crate) struct Reference {
     connection: Arc<Connection>,

@@ -1,8 +1,7 @@
-//! The trace of a call. The store gets the trace with the call, and passes it on to all daemons
-//! that work for the call.
+//! The trace of a call. The store passes it on to all daemons that work for the call.
 //!
-//! This crate records nothing. The caller names its own span in the format of W3C Trace Context,
-//! and the daemons export their spans if they are configured to.
+//! This crate records no spans. The caller names its span in the format of W3C Trace Context, and
+//! the daemons export their spans if configured.
 
 use std::cell::Cell;
 use std::future::poll_fn;

@@ -11,8 +11,8 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Size of the largest object that is copied out of the store. A store limits the references of a
-/// client, and a reference costs about as much memory as the bytes of a small object.
+/// Size of the largest object that is copied out. A reference costs about as much memory as such an
+/// object, and the store limits references.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
 /// The alignment of a copy in memory: a cache line, as for objects in the store.
 const ALIGNMENT: usize = 64;
@@ -36,7 +36,7 @@ pub struct ObjectView {
 #[derive(Clone)]
 enum Contents {
     Stored {
-        // Dropped before the reference: no pointer into the memory may outlive the reference.
+        // Dropped before the reference, because no pointer into the memory may outlive it.
         bytes: hoplite_shm::Reader,
         reference: Arc<Reference>,
     },
@@ -63,8 +63,8 @@ impl ObjectView {
     pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let mut bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
-        // The store answers this way only if all bytes are there. The header need not show it,
-        // because every client can write to the header.
+        // The store answers so only if all bytes are there. Other clients may have changed the
+        // header.
         bytes.confirm(view.size_bytes);
         Ok(Self::over(bytes, reference, view.put, view.metadata))
     }

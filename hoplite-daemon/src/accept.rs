@@ -9,10 +9,10 @@ use rustix::io::Errno;
 
 use crate::repeated::Repeated;
 
-/// The time to wait after a failed accept: usually no file descriptors are left, and trying at once is no use.
+/// Pause after a failed accept, which usually means that no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// One descriptor in so many is kept for accepted work: transfers to and from other stores, sessions, files.
+/// One in this many descriptors is reserved for accepted work: transfers, sessions, files.
 const RESERVED_PART: u64 = 8;
 /// Most descriptors that are kept for that.
 const MAX_RESERVED: u64 = 256;
@@ -60,7 +60,7 @@ impl Acceptor {
     }
 }
 
-/// Fails if a new descriptor would be one of those that are reserved. New descriptors have the lowest free number.
+/// Fails if a new descriptor, which gets the lowest free number, would be a reserved one.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();
     let reserved = (limit / RESERVED_PART).min(MAX_RESERVED);
@@ -79,8 +79,8 @@ mod tests {
 
     use super::*;
 
-    /// The environment variable with which the test below starts itself in a process of its own, because its limit applies to
-    /// all tests of a process.
+    /// The variable with which the test below runs in a separate process, because its limit applies
+    /// to the process.
     const ALONE: &str = "HOPLITE_TEST_OF_DESCRIPTORS";
 
     #[test]

@@ -1,13 +1,11 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! A daemon that is started with `--print-addresses` writes two lines to its standard output. It
-//! writes its [`Addresses`] as JSON once it listens there. It writes [`READY`] once it has
-//! everything that it needs: for a store, a session with each shard, and touched memory unless
-//! prefaulting is off.
+//! With `--print-addresses`, a daemon writes two lines to standard output: its [`Addresses`] as
+//! JSON once it listens, and [`READY`] once it is complete. For a store this means a session with
+//! each shard, and touched memory unless prefaulting is off.
 //!
-//! A service manager takes the first line as the end of the start. Workers can connect from then
-//! on, and their calls wait for the rest. An unreachable directory must not block the boot of a
-//! machine.
+//! For a service manager, the first line ends the start. Workers can connect then, and their calls
+//! wait. An unreachable directory must not block the boot of a machine.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Returns memory to the system after a peak. The allocator of the C library returns only the end
-//! of its heap.
+//! Returns memory to the system after a peak, because the C library returns only the end of its
+//! heap.
 
 use std::fs;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use hoplite_shm::{give_back_free_pages, kept_bytes};
 const INTERVAL: Duration = Duration::from_secs(5);
 /// Private memory below which a daemon keeps all.
 const SMALL_BYTES: u64 = 32 << 20;
-/// Free memory that the daemon may always keep, in addition to a quarter of the resident memory.
+/// Free memory that the daemon may keep besides a quarter of its resident memory.
 const KEPT_BYTES: u64 = 16 << 20;
 
 /// Least free memory that is worth the effort to return it.
@@ -18,7 +18,7 @@ const WORTHWHILE_BYTES: u64 = 8 << 20;
 
 /// Checks the memory of this process periodically, and returns free pages to the system.
 pub(crate) async fn return_memory() {
-    // The free memory that remained last time. Free pieces smaller than a page cannot be returned.
+    // The free memory after the last check. Pieces smaller than a page cannot be returned.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -29,8 +29,8 @@ pub(crate) async fn return_memory() {
     }
 }
 
-/// Returns free memory to the system if much more than `left_bytes` is free. Returns the number of
-/// free bytes that remain.
+/// Returns free memory to the system if it far exceeds `left_bytes`. Returns the free bytes that
+/// remain.
 fn look(left_bytes: u64) -> u64 {
     let before = private_bytes();
     if before < SMALL_BYTES {

@@ -1,14 +1,12 @@
-//! Commands that start daemons on this machine.
-//!
-//! A daemon that is started this way prints its [`Addresses`](crate::Addresses) and
-//! [`READY`](crate::READY) on its standard output.
+//! Commands that start daemons on this machine. These print their [`Addresses`](crate::Addresses)
+//! and [`READY`](crate::READY) on standard output.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The variables that such daemons inherit: the log filter and the secrets of the cluster.
+/// The inherited variables: the log filter and the secrets of the cluster.
 const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_LOG",
     "HOPLITE_INSECURE",
@@ -73,8 +71,7 @@ fn daemon(name: &str) -> Command {
             && !KEPT_VARIABLES.iter().any(|kept| variable == *kept)
     };
     for (variable, _) in std::env::vars_os().filter(|(variable, _)| is_for_others(variable)) {
-        // Settings for the daemons of this machine, such as an arena file, do not apply to this
-        // daemon.
+        // Settings for other daemons of this machine, such as an arena file, do not apply.
         command.env_remove(variable);
     }
     command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).arg("--print-addresses");

@@ -1,18 +1,16 @@
-//! The parts that all daemons of Hoplite share: everything about the process, and nothing about
+//! The parts that all daemons of Hoplite share: everything about the process, nothing about
 //! objects.
 //!
-//! * [`run`](run()): the life of a daemon's process, from its arguments to its exit code; start
-//!   here.
-//! * [`settings`]: flags, environment and a file, in the order of their precedence; [`Size`] and
-//!   [`TimeSpan`].
+//! * [`run`](run()): the life of a daemon's process, from arguments to exit code; start here.
+//! * [`settings`]: flags, environment and a file; [`Size`] and [`TimeSpan`].
 //! * [`Security`]: the settings of access to the daemon.
 //! * [`http`]: an HTTP server; [`metrics`]: the metrics for Prometheus.
 //! * [`Tracer`]: spans for collectors of OpenTelemetry.
-//! * [`MemoryLimits`], [`raise_descriptor_limit`]: the limits of the system; [`Acceptor`]: accepts
+//! * [`MemoryLimits`], [`raise_descriptor_limit`]: limits of the system; [`Acceptor`]: accepts
 //!   connections within them; [`Repeated`]: keeps the log short.
 //! * [`EventLoop`]: a thread for small messages.
-//! * [`Announcer`]: reports a daemon's addresses and readiness to the program that started it.
-//! * [`launch`]: the counterpart of [`Announcer`], for programs that start daemons.
+//! * [`Announcer`]: reports addresses and readiness to the starting program; [`launch`]: its
+//!   counterpart.
 #![forbid(unsafe_code)]
 
 mod run;

@@ -1,5 +1,5 @@
-//! The memory that this process may use: the least of the machine's memory, the limits of control
-//! groups, and the process limits.
+//! The memory that this process may use: the least of the machine's memory, control groups, and
+//! process limits.
 
 use std::fs;
 use std::path::Path;
@@ -49,14 +49,14 @@ impl MemoryLimits {
     }
 }
 
-/// The lowest limit of the control groups in `groups`, which has the format of `/proc/self/cgroup`,
-/// and of all groups above them. Reads the limits below `root`. `None` if there is no limit.
+/// The lowest limit of the control groups in `groups` (in the format of `/proc/self/cgroup`) and of
+/// all groups above. Reads below `root`. `None` without a limit.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// The lowest limit of one line, `NUMBER:CONTROLLERS:PATH`. In version 2 the controllers are empty,
-/// and there is one hierarchy.
+/// The lowest limit of one line, `NUMBER:CONTROLLERS:PATH`. Version 2 has one hierarchy without
+/// controllers.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
     // Above its `memory.high`, a group is slowed down until it hardly runs.
@@ -68,8 +68,8 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
         return None;
     };
     let own = top.join(path.trim_start_matches('/'));
-    // In a container, the path may be a path of the host. Only its top is visible, which is the
-    // container's group.
+    // In a container, the path may be the host's, and only its top, the container's group, is
+    // visible.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
         .flat_map(|place| files.iter().map(move |file| place.join(file)))

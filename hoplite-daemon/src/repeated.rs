@@ -46,8 +46,8 @@ impl Repeated {
     }
 }
 
-/// Logs a warning that may repeat, with the number of `times` since the last one. Each place in the
-/// code logs at most one warning a second, and logs the others at the debug level.
+/// Logs a repeatable warning with the number of `times` since the last one: at most one a second
+/// per place in the code, the others at the debug level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

@@ -1,9 +1,8 @@
-//! The sources of settings: flags, then `HOPLITE_*` environment variables, then a TOML file, then
-//! defaults.
+//! The sources of settings: flags, `HOPLITE_*` environment variables, a TOML file, and defaults, in
+//! this order.
 //!
-//! A daemon has one struct of settings, which derives `clap::Args` with `long` and `env` on each
-//! field. That defines all sources. The keys of the file are the long flags. Its values are parsed
-//! like flags, and replace the defaults.
+//! A daemon's struct of settings derives `clap::Args` with `long` and `env` on each field, which
+//! defines all sources. The keys of the file are the long flags; values are parsed like flags.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -128,8 +127,8 @@ fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> T {
     T::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Parses `arguments` and the environment. Settings that both omit come from the file that the
-/// arguments name. The file may contain the keys of `settings`.
+/// Parses `arguments` and the environment. Missing settings come from the named file, which may
+/// contain the keys of `settings`.
 fn layered(
     command: Command,
     settings: &Command,

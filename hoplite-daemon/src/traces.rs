@@ -1,8 +1,8 @@
 //! The traces of a daemon: spans, exported over OTLP to a collector of OpenTelemetry.
 //!
-//! Tracing is off, and no spans exist, unless `--otlp-endpoint` or the standard environment
-//! variable names a collector. Ended spans wait in a bounded queue for a thread that exports them.
-//! When the queue is full, further spans are dropped, so that a slow collector blocks nothing.
+//! Tracing is off unless `--otlp-endpoint` or the standard environment variable names a collector.
+//! Ended spans wait in a bounded queue for an exporting thread. A full queue drops spans, so a slow
+//! collector blocks nothing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,13 +24,12 @@ use tonic::transport::Uri;
 
 pub use opentelemetry::trace::SpanKind;
 
-/// Most open spans of a daemon; further ones are not recorded. The limit equals the open calls of
-/// some clients, and takes a few megabytes.
+/// Most recorded open spans, about the open calls of some clients; a few megabytes.
 const MAX_OPEN_SPANS: usize = 16_384;
 /// Time limit for the export of the last spans when the daemon ends.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit of a connection attempt, of a batch of spans, and of a ping. Spans that end in the
-/// meantime wait, or are dropped.
+/// Time limit of a connection attempt, a batch of spans, and a ping. Spans wait in the meantime, or
+/// are dropped.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// The variables of OpenTelemetry that name an endpoint, the one for traces first.
 const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
@@ -171,8 +170,8 @@ impl Drop for Span {
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Starts the export for `daemon`; `None` if the settings do not ask for it. Must be called in
-    /// the runtime of the daemon.
+    /// Starts the export for `daemon`; `None` without a configured endpoint. Must be called in the
+    /// daemon's runtime.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,
@@ -222,8 +221,8 @@ impl Export {
     }
 }
 
-/// The endpoint in the variables of OpenTelemetry. They may be meant for other programs, so an
-/// unusable value is no error.
+/// The endpoint in OpenTelemetry's variables. An unusable value is no error, because it may be
+/// meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);

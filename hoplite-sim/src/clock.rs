@@ -33,8 +33,7 @@ impl<W> Ord for Entry<W> {
     }
 }
 
-/// The time since the start, and the future events of the world `W`, in order of time and then of
-/// entry.
+/// The time, and the future events of the world `W`, in order of time and entry.
 pub(crate) struct Clock<W> {
     now: Duration,
     agenda: BinaryHeap<Entry<W>>,

@@ -54,8 +54,8 @@ fn receivers_that_come_together_form_one_chain() {
     check(outcome.completion <= with_a_chain(&experiment), &experiment, &outcome);
 }
 
-/// A chain of all nodes would take a second, and S/B is 54 ms. Copies that are complete by then
-/// serve the receivers behind the first ones.
+/// A chain of all nodes would take a second, and S/B is 54 ms. Complete copies serve the later
+/// receivers.
 #[test]
 fn a_thousand_receivers_take_about_two_transfers() {
     let experiment = Experiment { nodes: 1000, size_bytes: 64 << 20, ..experiment(Workload::Broadcast) };
@@ -71,8 +71,7 @@ fn receivers_that_come_late_do_not_wait() {
     let experiment = Experiment { arrivals, ..experiment(Workload::Broadcast) };
     let outcome = run(&experiment);
     assert_eq!(outcome.done, NODES - 1);
-    // 5% are for connections and the directory. For this object, a chain of a few nodes takes less
-    // time than that.
+    // 5% are for connections and the directory. A chain of a few nodes takes less.
     let alone = experiment.transfer_time(1.05);
     check(outcome.longest <= alone + experiment.hop_time() * 10, &experiment, &outcome);
 }
@@ -105,8 +104,7 @@ fn a_small_reduce_goes_along_a_tree() {
     let outcome = run(&experiment);
     let plan = outcome.plan.as_deref().unwrap_or_default();
     assert!(plan.starts_with("binary tree"), "{plan}");
-    // A node receives two objects, and the tree has seven levels. A chain would take a tenth of a
-    // second.
+    // A node receives two objects, and the tree has seven levels. A chain would take 100 ms.
     check(outcome.completion <= Duration::from_millis(40), &experiment, &outcome);
 }
 

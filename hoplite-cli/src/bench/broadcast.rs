@@ -13,9 +13,9 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// The pause between two staggered receivers, as a part of the time of a single transfer.
+/// The pause between two staggered receivers, relative to a single transfer.
 const STAGGER: f64 = 0.5;
-/// Time for the receivers to get ready before they start at the same moment.
+/// Time for the receivers to get ready before their common start.
 const START_DELAY: Duration = Duration::from_millis(20);
 
 #[derive(Debug, clap::Args)]
@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 }
 
 impl Arguments {
-    /// Returns the number of nodes: the origin and the largest number of receivers.
+    /// Returns the origin plus the largest number of receivers.
     pub(super) fn nodes(&self) -> u32 {
         1 + self.receivers.iter().copied().max().unwrap_or(1)
     }
@@ -46,9 +46,9 @@ impl Arguments {
 
 #[derive(Debug)]
 struct Round {
-    /// The time from the first arrival until the last receiver has all bytes.
+    /// The time from the first arrival to the end of the last receiver.
     total: Duration,
-    /// The time of each receiver since its own arrival, in the order of arrival.
+    /// The times of the receivers since their arrivals, in order of arrival.
     receivers: Vec<Duration>,
     /// The bytes that the origin sent, in objects.
     origin_sent_objects: f64,
@@ -101,8 +101,8 @@ fn summary(name: String, rounds: &[Round], bytes: u64) -> Measurement {
     })
 }
 
-/// Repeats a broadcast from the first of `clients` to the next `receivers`. The first repetition is
-/// not counted.
+/// Repeats a broadcast from the first of `clients` to the next `receivers`. Does not count the
+/// first one.
 fn rounds(
     clients: &[Client],
     receivers: usize,

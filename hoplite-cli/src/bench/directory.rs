@@ -1,8 +1,8 @@
-//! `hoplite bench directory`: the number of gets that one shard serves over gRPC, beside the same
-//! messages in process.
+//! `hoplite bench directory`: the gets that one shard serves over gRPC, beside the same messages in
+//! process.
 //!
-//! The stores are simulated: each is a session that sends the messages of a store. After each
-//! grant, a store immediately reports the complete copy, and then its eviction.
+//! Simulated stores send the messages of real ones. After each grant, a store reports the complete
+//! copy and then its eviction.
 
 use std::time::{Duration, Instant};
 
@@ -35,7 +35,7 @@ use crate::cluster::Cluster;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Sessions per connection: fewer than a shard accepts.
 const SESSIONS_PER_CONNECTION: usize = 100;
-/// Frames that wait to be sent in one session: each answers one that has arrived.
+/// Frames that wait to be sent in one session.
 const MAX_QUEUED_FRAMES: usize = 64;
 /// The messages of one get: the query, the copy, and its eviction.
 const MESSAGES_PER_GET: f64 = 3.0;

@@ -1,4 +1,4 @@
-//! The floors of the measurements: the speed of the machine in bare loops without Hoplite.
+//! The floors of the measurements: bare loops without Hoplite.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};

@@ -90,8 +90,7 @@ fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// The number one, whose sums and products avoid subnormal numbers. Some processors are slow with
-/// these.
+/// One, whose sums and products avoid subnormal numbers, with which some processors are slow.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

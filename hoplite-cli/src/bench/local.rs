@@ -14,7 +14,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of alternating rounds of the small measurements. The first round is not counted.
+/// Alternating rounds of the small measurements, including an uncounted first one.
 const ROUNDS: u32 = 11;
 /// Idle time before a cold call.
 const IDLE: Duration = Duration::from_millis(20);
@@ -100,7 +100,7 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
     Ok(())
 }
 
-/// Latencies of calls after an idle time: bare socket, put and get take turns.
+/// Latencies after idle time: bare socket, put and get take turns.
 fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
     let bytes = vec![7; usize::try_from(arguments.small_size)?];
     let mut echo = UnixEcho::start()?;
@@ -131,7 +131,7 @@ fn cold(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::
 
 /// Bandwidth: memcpy and put alternate; the views are of the last object.
 fn large(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
-    // Not zeros, because zero pages would be one page that is mapped many times.
+    // Not zeros, because zero pages would be one page mapped many times.
     let source = vec![7; usize::try_from(arguments.size)?];
     let mut memory = WarmMemory::new(arguments.size)?;
     let (mut copies, mut puts, mut views) = (Vec::new(), Vec::new(), Vec::new());

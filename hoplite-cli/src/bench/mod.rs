@@ -1,19 +1,17 @@
-//! `hoplite bench`: measurements, each beside the speed of the machine itself in the same run.
+//! `hoplite bench`: measurements, each beside the speed of the machine in the same run.
 //!
-//! * [`local`]: one node: latency of small objects beside a bare Unix socket, bandwidth of large
-//!   ones beside memcpy.
-//! * [`p2p`]: two nodes: beside one raw TCP stream, and beside one gRPC call.
+//! * [`local`]: one node: latency of small objects beside a Unix socket, bandwidth beside memcpy.
+//! * [`p2p`]: two nodes, beside one raw TCP stream and one gRPC call.
 //! * [`broadcast`]: one object to several nodes.
-//! * [`reduce`]: objects of several nodes into one, beside one raw TCP stream, and beside getting
-//!   and adding all.
+//! * [`reduce`]: objects of several nodes into one, beside a raw TCP stream and beside get-and-add.
 //! * [`kernels`]: the arithmetic of a reduce, beside the bandwidth of memory.
-//! * [`shard`]: the speed of one shard of the directory on one core, and its memory per object.
-//! * [`directory`]: the number of gets that one shard serves over gRPC.
-//! * [`floor`]: the bare loops that the measurements are compared with.
+//! * [`shard`]: one directory shard on one core: its speed, and its memory per object.
+//! * [`directory`]: the gets that one shard serves over gRPC.
+//! * [`floor`]: the bare loops for comparison.
 //! * [`report`]: medians, tables and JSON.
 //!
-//! Every measurement except `kernels` and `shard` starts a new cluster, with touched pages in all
-//! arenas. Compared measurements alternate, so that a disturbance of the machine affects both.
+//! All but `kernels` and `shard` start a new cluster with touched pages. Compared measurements
+//! alternate, so that disturbances affect both.
 
 mod broadcast;
 mod directory;

@@ -19,7 +19,7 @@ use crate::cluster::Cluster;
 use crate::output;
 
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Number of alternating rounds of the small measurements. The first round is not counted.
+/// Alternating rounds of the small measurements, including an uncounted first one.
 const ROUNDS: u32 = 11;
 
 #[derive(Debug, clap::Args)]
@@ -53,7 +53,7 @@ fn confirmed() -> PutOptions {
     PutOptions { confirm: Confirmation::Confirmed, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
-/// Latencies, in alternating rounds: one gRPC call, one get of an object of the other node.
+/// Latencies, in alternating rounds: one gRPC call, one remote get.
 fn small(
     cluster: &Cluster,
     origin: &Client,

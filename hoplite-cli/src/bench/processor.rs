@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Context;
 
-/// The processor time of several processes, with all their threads, in user and kernel mode. The
-/// kernel usually counts it in steps of 10 ms.
+/// The processor time of several processes and their threads, in user and kernel mode. The kernel
+/// usually counts steps of 10 ms.
 pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     let mut total = Duration::ZERO;
     for pid in pids {
@@ -18,8 +18,7 @@ pub(super) fn time_of(pids: &[u32]) -> anyhow::Result<Duration> {
     Ok(total)
 }
 
-/// `utime` plus `stime`, the 14th and 15th field; the second one is a name in parentheses that may
-/// contain anything.
+/// `utime` plus `stime`: fields 14 and 15. Field 2, a name in parentheses, may contain anything.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_ascii_whitespace().skip(11);

@@ -21,7 +21,7 @@ pub(super) struct Report {
     figures: Vec<Figure>,
 }
 
-/// A number that is not a time, with its target. The name tells if the target is a minimum or a
+/// A number other than a time, with its target. The name says if the target is a minimum or a
 /// maximum.
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Figure {
@@ -61,7 +61,7 @@ struct Comparison {
 
 #[derive(Debug, Clone, Serialize)]
 pub(super) struct Broadcast {
-    /// The times of the receivers since their own arrival; medians, in the order of arrival.
+    /// Times of the receivers since their arrivals; medians, in order of arrival.
     pub(super) receivers_s: Vec<f64>,
     /// The time of the last receiver since its arrival; the median.
     pub(super) last_s: f64,
@@ -277,8 +277,8 @@ fn sorted(samples: &[Duration]) -> Vec<f64> {
     seconds
 }
 
-/// The smallest of the sorted `numbers` for which at least the share `quantile` of the numbers is
-/// less or equal; zero if there are none.
+/// The smallest of the sorted `numbers` that is not below the share `quantile` of them; zero
+/// without numbers.
 fn quantile(numbers: &[f64], quantile: f64) -> f64 {
     let count = numbers.len();
     let rank = (0..count).find(|rank| (rank + 1) as f64 >= quantile * count as f64);

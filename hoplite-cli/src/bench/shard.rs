@@ -1,5 +1,4 @@
-//! `hoplite bench shard`: the speed of one shard of the directory on one core, and its memory,
-//! without any network.
+//! `hoplite bench shard`: the speed of one shard on one core, and its memory, without a network.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,7 +16,7 @@ use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 
 use super::report::{Figure, Measurement, Report};
 
-/// Number of messages that are created before the clock starts, and then timed together.
+/// Messages that are created before the clock starts, and timed together.
 const BATCH: u64 = 10_000;
 /// The timeout of queries. None has to wait.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -46,7 +45,7 @@ pub(crate) struct Arguments {
 struct Bench {
     shard: Shard,
     nodes: Vec<NodeId>,
-    /// The number of messages so far. Each advances the time of the shard by a microsecond.
+    /// The number of messages so far. Each advances the shard's time by a microsecond.
     said: u64,
     effects: Vec<Effect>,
 }
@@ -132,8 +131,8 @@ impl Bench {
     /// The node with copy number `copy` of an object.
     fn holder(&self, object: u64, copy: u64) -> NodeId {
         let count = self.nodes.len() as u64;
-        // Scattered, so that neighbours in the map are at different nodes. The copies of one object
-        // are at different nodes too.
+        // Scattered, so that neighbours in the map, and copies of one object, are at different
+        // nodes.
         let place = (scattered(object) % count + copy) % count;
         self.nodes[usize::try_from(place).unwrap_or_default()].clone()
     }
@@ -220,8 +219,7 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
-    /// Lets every store get one more object, one after another. Returns the time per message of
-    /// each get.
+    /// Each store gets one more object. Returns the time per message of each get.
     fn get_everywhere(&mut self) -> anyhow::Result<Vec<Duration>> {
         let object = u64::MAX;
         let message = ToShard::Publish(publication(object, Retention::Pinned)?);

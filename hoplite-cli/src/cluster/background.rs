@@ -1,6 +1,5 @@
-//! A store that keeps running after the command that started it: its files, and its process.
-//!
-//! The files are beside its socket: `store.pid` and `store.log` beside `store.sock`.
+//! A store in the background: its process, and its files beside the socket `store.sock`:
+//! `store.pid` and `store.log`.
 
 use std::fs::{self, File};
 use std::io;
@@ -50,8 +49,8 @@ impl Background {
         directory.unwrap_or(Path::new("."))
     }
 
-    /// Creates the directory if necessary, for this user only. Renames an existing log. Until the
-    /// result is dropped, no other process starts a store here.
+    /// Creates a private directory if necessary, and renames an existing log. No other process
+    /// starts a store here until the result is dropped.
     pub(crate) fn prepare(&self) -> anyhow::Result<Preparation> {
         own_directory::make(self.directory())?;
         let path = self.pid_file();
@@ -85,7 +84,7 @@ impl Background {
         let _ = fs::remove_file(self.pid_file());
     }
 
-    /// The process, if it runs. A process of another program with the same number does not count.
+    /// The running process, if any. A process of another program with this number does not count.
     pub(crate) fn running(&self) -> anyhow::Result<Option<Running>> {
         if fs::symlink_metadata(self.directory()).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
         {
@@ -121,7 +120,7 @@ pub(crate) struct Running {
 impl Running {
     fn find(pid: u32) -> Option<Self> {
         let process = pidfd_open(Pid::from_raw(pid.try_into().ok()?)?, PidfdFlags::empty()).ok()?;
-        // Read after the process was opened, so the name belongs to this process or to none.
+        // Read after opening the process, so the name belongs to this process or to none.
         let name = fs::read_to_string(format!("/proc/{pid}/comm")).ok()?;
         (name.trim_end() == PROGRAM).then_some(Self { pid, process })
     }

@@ -16,7 +16,7 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// Number of log lines in the error about a dead daemon: enough for an error and its circumstances.
+/// Number of log lines in the error about a dead daemon.
 const LAST_LINES: usize = 3;
 /// Time for an orderly end of a daemon before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
@@ -55,13 +55,13 @@ impl Daemon {
         self.child.id().with_context(|| format!("{} has ended", self.name))
     }
 
-    /// Waits for the addresses that the daemon prints. Returns an error if the daemon ends first.
+    /// Waits for the daemon's addresses. Returns an error if it ends first.
     pub(crate) async fn addresses(&mut self) -> anyhow::Result<Addresses> {
         let line = self.next_line().await?;
         serde_json::from_str(&line).with_context(|| format!("{} does not print its addresses", self.name))
     }
 
-    /// Waits until the daemon prints that it is ready. Returns an error if it ends first.
+    /// Waits until the daemon is ready. Returns an error if it ends first.
     pub(crate) async fn ready(&mut self) -> anyhow::Result<()> {
         let line = self.next_line().await?;
         ensure!(line == READY, "{} prints {line:?} instead of being ready", self.name);
@@ -86,8 +86,7 @@ impl Daemon {
     pub(crate) async fn ended(&mut self) -> ExitStatus {
         match self.child.wait().await {
             Ok(status) => status,
-            // Another waiter has taken the exit status, so the daemon has ended with an unknown
-            // status.
+            // Another waiter has taken the exit status, so the daemon has ended.
             Err(_) => ExitStatus::from_raw(0),
         }
     }
@@ -104,7 +103,7 @@ impl Daemon {
 
     /// Asks the daemon to end, and kills it if it does not.
     pub(crate) async fn stop(&mut self) {
-        // `None` if it has ended and was waited for. The number may then belong to another process.
+        // `None` if it was waited for. Its number may then belong to another process.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);
         let Some(pid) = pid else { return };
         let _ = kill_process(pid, Signal::TERM);

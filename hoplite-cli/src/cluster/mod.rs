@@ -2,9 +2,9 @@
 //!
 //! * [`with_cluster`]: starts a cluster, runs a function on it, and always stops it.
 //! * [`daemon`]: one process.
-//! * [`background`]: a store that keeps running after the command that started it.
-//! * [`workplace`]: the directory with the sockets and the logs; [`own_directory`]: the rules for
-//!   its owner and permissions.
+//! * [`background`]: a store that outlives its starting command.
+//! * [`workplace`]: the directory of sockets and logs; [`own_directory`]: its owner and
+//!   permissions.
 //! * [`signals`]: signals that stop this process.
 
 mod background;
@@ -27,7 +27,7 @@ pub(crate) use daemon::{Daemon, last_words};
 pub(crate) use signals::{Interrupted, Signals, unless_interrupted};
 use workplace::Workplace;
 
-/// Time limit for the start of a cluster. Sixteen stores on two busy cores take a few seconds.
+/// Time limit for the start of a cluster. Sixteen stores on two busy cores take seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The default memory of a store: small, because all stores share one machine.
@@ -62,7 +62,7 @@ pub(crate) struct LabelInTurn {
 pub(crate) enum Pages {
     /// Before the cluster counts as started: for measurements.
     AllAtStart,
-    /// On first use: a cluster for development takes only the memory that it needs.
+    /// On first use, so that a development cluster takes little memory.
     OnUse,
 }
 
@@ -83,13 +83,11 @@ pub(crate) struct NodeProcess {
     pub(crate) pid: u32,
 }
 
-/// Starts a cluster, runs `body`, and always stops the cluster.
-///
-/// Must be called from the main thread: the daemons end with the thread that started them.
+/// Starts a cluster, runs `body`, and always stops the cluster. Must be called from the main
+/// thread, because the daemons end with their starting thread.
 ///
 /// # Errors
-/// The reason for which the cluster did not start; [`Interrupted`]; the end of a daemon; or the
-/// error of `body`.
+/// The reason for a failed start; [`Interrupted`]; the end of a daemon; or the error of `body`.
 pub(crate) async fn with_cluster<T>(
     options: ClusterOptions,
     body: impl AsyncFnOnce(&Cluster) -> anyhow::Result<T>,
@@ -172,7 +170,7 @@ impl Daemons {
         try_join_all(self.shards.iter_mut().map(Daemon::addresses)).await
     }
 
-    /// Waits until all stores are ready. This can only happen while all shards live.
+    /// Waits until all stores are ready, which needs all shards.
     async fn stores_ready(&mut self) -> anyhow::Result<Vec<Addresses>> {
         let Self { stores, shards, .. } = self;
         let ready = stores.iter_mut().map(async |store| {
@@ -217,14 +215,14 @@ impl Daemons {
         first_end(self.stores.iter_mut().chain(&mut self.shards)).await
     }
 
-    /// Stops all daemons: the stores first, so that they can leave the directory.
+    /// Stops all daemons: stores first, so that they can leave the directory.
     async fn stop(&mut self) {
         join_all(self.stores.iter_mut().map(Daemon::stop)).await;
         join_all(self.shards.iter_mut().map(Daemon::stop)).await;
     }
 }
 
-/// Waits until any of `daemons` ends, and returns the error about it. `daemons` must not be empty.
+/// Waits until any of `daemons` ends, and returns its error. `daemons` must not be empty.
 async fn first_end(daemons: impl IntoIterator<Item = &mut Daemon>) -> anyhow::Error {
     let ends = daemons.into_iter().map(|daemon| {
         Box::pin(async {

@@ -15,7 +15,7 @@ pub(super) enum Existence {
     Made,
 }
 
-/// Creates the directory for this user only unless it exists, and checks it with [`check`].
+/// Creates a private directory unless it exists, and checks it with [`check`].
 pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     let existence = match fs::symlink_metadata(directory) {
         Ok(_) => Existence::Before,
@@ -29,8 +29,8 @@ pub(super) fn make(directory: &Path) -> anyhow::Result<Existence> {
     Ok(existence)
 }
 
-/// Checks that `directory` is a real directory, that this user owns it, and that no other user can
-/// replace it. In another user's directory, each file could be a link to anything.
+/// Checks that `directory` is a real directory of this user that no other user can replace.
+/// Elsewhere, each file could be a link to anything.
 pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
     let found = fs::symlink_metadata(directory).with_context(|| cannot_use(directory))?;
     if found.is_symlink() {
@@ -43,8 +43,7 @@ pub(super) fn check(directory: &Path) -> anyhow::Result<()> {
         directory.display(),
         found.uid()
     );
-    // A sticky directory is refused too: others cannot remove files there, but they can create
-    // their own first.
+    // Sticky directories are refused too, because others can create files there first.
     ensure!(
         found.mode() & 0o022 == 0,
         "other users may write to {} (mode {:o}): chmod 700 it, or use another directory",

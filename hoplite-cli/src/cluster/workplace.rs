@@ -1,5 +1,5 @@
-//! The directory of a local cluster: sockets and logs. The files that the cluster created are
-//! removed at the end.
+//! The directory of a local cluster: sockets and logs. The cluster's own files are removed at the
+//! end.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -28,8 +28,8 @@ enum Root {
     Given {
         path: PathBuf,
         existence: Existence,
-        /// The locked directory of the logs, so that no other cluster uses it. The directory above
-        /// cannot be locked: each store locks it briefly to create its socket.
+        /// The locked directory of the logs keeps other clusters out. The parent cannot be locked,
+        /// because each store locks it to create its socket.
         _lock: File,
     },
 }

@@ -1,4 +1,4 @@
-//! The file of the demo: a given file, or one that is assembled from files of the machine.
+//! The file of the demo: a given one, or one assembled from this machine's files.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, ensure};
 use xxhash_rust::xxh3::Xxh3;
 
-/// Directories that provide files, in this order. Their programs and libraries are neither empty
-/// nor repetitive.
+/// Directories with source files, in order. Their programs and libraries are neither empty nor
+/// repetitive.
 const SOURCES: [&str; 4] = ["/usr/lib", "/usr/bin", "/usr/share", "/usr/local"];
 const PIECE_BYTES: usize = 1 << 20;
 
@@ -34,8 +34,7 @@ impl Input {
         Ok(Self { path: path.to_owned(), description: path.display().to_string(), size_bytes, digest })
     }
 
-    /// Assembles a file of `size_bytes` from the machine's programs and libraries. The file is
-    /// smaller if the machine has fewer.
+    /// Assembles a file of up to `size_bytes` from the machine's programs and libraries.
     pub(super) fn collect(path: &Path, size_bytes: u64) -> anyhow::Result<Self> {
         let write = || format!("cannot write {}", path.display());
         let mut file = File::create(path).with_context(write)?;
@@ -59,7 +58,7 @@ impl Input {
     }
 }
 
-/// All regular files below `roots`, directory by directory, in the order of their names.
+/// All regular files below `roots`, by directory and name.
 fn files_below(roots: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
     let mut waiting: Vec<PathBuf> = roots.iter().rev().cloned().collect();
     std::iter::from_fn(move || {

@@ -1,5 +1,5 @@
-//! `hoplite demo`: shares a real file with all nodes of a local cluster and compares the copies.
-//! Then it sums the arrays of all nodes.
+//! `hoplite demo`: shares a real file with all nodes of a local cluster, and then sums the arrays
+//! of all nodes.
 
 mod input;
 mod reduction;
@@ -25,7 +25,7 @@ use input::{Digest, Input};
 
 /// The object's id.
 const ID: &str = "demo/input";
-/// Room in each store besides the object: for its array, intermediate results, and the sum.
+/// Room in each store for its array, intermediate results, and the sum.
 const SPARE_BYTES: u64 = 4 * reduction::ARRAY_BYTES;
 /// Interval between two updates of the progress bars.
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);

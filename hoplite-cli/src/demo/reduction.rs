@@ -15,12 +15,10 @@ pub(super) const ARRAY_BYTES: u64 = 16 << 20;
 const SUM: &str = "demo/sum";
 /// Far longer than the reduce takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
-/// Elements are integers below this, so their sums are exact in any order, and any other result is
-/// wrong.
+/// Elements are integers below this, so that sums are exact in any order.
 const ELEMENTS_BELOW: u64 = 1000;
 
-/// Puts an array on each node of `cluster`, reduces the arrays on the first node, and compares the
-/// sum.
+/// Puts an array on each node, reduces them on the first one, and compares the sum.
 pub(super) async fn reduce(cluster: &Cluster) -> anyhow::Result<()> {
     let mut clients = Vec::new();
     for node in &cluster.nodes {

@@ -1,5 +1,5 @@
-//! The traffic between nodes, as reported by their stores: transfers, reduces and links; and the
-//! tree of an object's copies.
+//! The traffic between nodes, as their stores report it: transfers, reduces, links, and the tree of
+//! an object's copies.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};

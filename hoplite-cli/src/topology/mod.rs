@@ -1,7 +1,7 @@
-//! `hoplite topology`: costs of links, orders of ranks, and times of collectives. Only `probe` and
-//! `show` without a matrix need a store; the other verbs work on files.
+//! `hoplite topology`: costs of links, orders of ranks, and times of collectives. Only `probe`, and
+//! `show` without a matrix, need a store.
 //!
-//! * One module per verb; [`formats`] has the outputs of `order` for other programs.
+//! * One module per verb; [`formats`] writes orders for other programs.
 //!
 //! The algorithms are in `hoplite-topology`.
 

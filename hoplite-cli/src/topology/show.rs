@@ -136,8 +136,7 @@ fn rate(ps_per_byte: u32) -> String {
     }
 }
 
-/// One row for each rank: its node, its groups from the outermost on, and the link to the next
-/// rank.
+/// One row per rank: its node, its groups from the outermost on, and the link to the next rank.
 fn table(matrix: &Matrix, order: &[u32], dendrogram: &Dendrogram) -> Table<5> {
     let mut table = Table::new([
         ("RANK", Alignment::Right),

@@ -232,7 +232,7 @@ fn simulate(arguments: &Arguments, network: &Network, collective: Collective) ->
     Ok(allreduce(network, &algorithm, &order, bytes, arguments.latency, arguments.bandwidth)?)
 }
 
-/// The groups from the arguments, or else the groups of the fabric: its switches or its dimensions.
+/// The groups from the arguments, or else the fabric's switches or dimensions.
 fn levels(arguments: &Arguments, network: &Network) -> Vec<u32> {
     match (&arguments.levels, network) {
         (Some(Levels(levels)), _) => levels.clone(),
@@ -260,8 +260,7 @@ fn order(argument: Option<&str>, network: &Network, collective: Collective) -> a
     }
 }
 
-/// Draws the times of all collectives on the fabric. The number of nodes doubles up to the size of
-/// the network.
+/// Draws the times of all collectives while the number of nodes doubles up to the network's size.
 fn plot(arguments: &Arguments, network: &Network, path: &Path) -> anyhow::Result<()> {
     let most = network.hosts();
     let is_measured = matches!(network, Network::Measured(_));

@@ -113,8 +113,7 @@ impl Position {
 }
 
 impl Reduce {
-    /// Returns `true` if the object may be missing: it is not complete yet, or the attempt here has
-    /// failed.
+    /// Returns `true` if the object may be missing: incomplete, or failed here.
     fn lacks_object(&self) -> bool {
         let has_failed = |position: &Position| position.final_bytes < position.size_bytes;
         self.is_running || self.position.as_ref().is_some_and(has_failed)
@@ -349,7 +348,7 @@ fn micros(time: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// A target that only a member knows; the directory has no such object yet.
+    /// A target that only a member knows, and the directory does not.
     fn without_object(stage: &str, is_running: bool) -> Report {
         let position = Position {
             member: 1,

@@ -41,7 +41,7 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     Ok(())
 }
 
-/// Shows the state without end. The store may stop and come back after the first answer.
+/// Shows the state without end. After the first answer, the store may stop and come back.
 async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()> {
     let mut client = store.connect_to_watch().await?;
     loop {
@@ -56,8 +56,8 @@ async fn watch(store: &StoreArguments, interval: Duration) -> anyhow::Result<()>
             }
         }
         let mut stdout = io::stdout().lock();
-        // Each update is one write, so that the screen does not flicker. In a file, updates follow
-        // each other.
+        // One write per update, so that the screen does not flicker. In a file, updates follow each
+        // other.
         text.splice(0..0, if stdout.is_terminal() { CLEAR.bytes() } else { "\n".bytes() });
         stdout.write_all(&text)?;
         stdout.flush()?;

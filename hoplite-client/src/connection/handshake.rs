@@ -1,5 +1,4 @@
-//! Connects to a store and exchanges hellos. The calls block, with a deadline; callers run them on
-//! a thread that may block.
+//! Connects to a store and exchanges hellos. Blocks up to a deadline.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -95,7 +94,7 @@ fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailur
     if left < Duration::from_micros(1) {
         return Err(passed(deadline));
     }
-    // Longer than any wait, and short enough for the types of the system.
+    // Longer than any wait, and within the system's types.
     let left = left.min(Duration::from_secs(1 << 30));
     for direction in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(socket, direction, Some(left)).map_err(system)?;
@@ -107,8 +106,8 @@ fn passed(deadline: &Deadline) -> ConnectFailure {
     ConnectFailure::TimedOut { waited: deadline.timeout() }
 }
 
-/// Connects to the socket at `path`. Checks first that only `users` could have created it, and then
-/// that the listening process runs as one of them. Sends nothing before these checks.
+/// Connects to the socket at `path`. Before sending anything, checks that only `users` could have
+/// created it and that the listening process runs as one of them.
 fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
     let place = SocketPlace::find(path, users).map_err(|error| match error {
         PlaceError::Distrusted(distrust) => ConnectFailure::UntrustedPlace(distrust),
@@ -131,8 +130,7 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
     Ok(socket)
 }
 
-/// Checks the user of the listening process, as recorded by the kernel when the process began to
-/// listen.
+/// Checks the user who began to listen, as recorded by the kernel.
 fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFailure> {
     let failed = |error: io::Error| ConnectFailure::System { kind: error.kind() };
     let user = hoplite_shm::peer_user(socket.as_fd()).map_err(failed)?;
@@ -191,8 +189,8 @@ fn receive_hello(
     let mut fds = Vec::new();
     let mut chunk = [0; framing::MAX_HELLO_BYTES + framing::LENGTH_BYTES];
     loop {
-        // The length is checked before its bytes arrive, so that a process that is not a store
-        // cannot keep this one waiting.
+        // The length is checked first, so that a process that is not a store cannot keep this one
+        // waiting.
         let hello = framing::decode(&mut received, framing::MAX_HELLO_BYTES);
         match hello.map_err(|_| ConnectFailure::NotAStore)? {
             // A store sends nothing after its hello until it gets a request.

@@ -1,10 +1,9 @@
-//! One connection to a store: calls, their answers, and references that must be given back to the
-//! store.
+//! One connection to a store: calls, answers, and references that must be given back.
 //!
 //! Clients, views and writers hold a [`Connection`]. The socket stays open until the last of them
-//! is gone, because the store takes back all references when the socket closes. Each caller writes
-//! its own requests ([`sender`]). One task reads the answers ([`receiver`]). For the blocking
-//! client, one of the waiting threads reads them ([`pump`]).
+//! is dropped, because the store takes back all references when it closes. Callers write their own
+//! requests ([`sender`]). One task reads the answers ([`receiver`]), or one waiting thread of a
+//! blocking client ([`pump`]).
 
 mod calls;
 pub(crate) mod handshake;
@@ -39,12 +38,12 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// Time that a client waits beyond the timeout of a call. The store reports timeouts itself and
-/// knows their reason; this slack is for a suspended or overloaded store.
+/// Extra time beyond the timeout of a call. The store reports timeouts itself; this slack covers a
+/// suspended or overloaded store.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// Time for which a check of the socket stays valid, in microseconds. A check is one system call,
-/// and no store restarts so fast.
+/// Validity of a check of the socket, in microseconds. A check is a system call, and no store
+/// restarts so fast.
 const CHECK_INTERVAL_US: u64 = 1000;
 
 /// The request with which a reference is given back.
@@ -63,7 +62,7 @@ pub(crate) struct Connection {
     recent_puts: RecentPuts,
 }
 
-/// The part of a connection that the receiving task shares. It does not keep the connection open.
+/// The part that the receiving task shares. It does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -81,7 +80,7 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// The time of the latest check that found the socket open, in microseconds since `made_at`.
+    /// The time of the latest successful check of the socket, in microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 
@@ -95,21 +94,19 @@ enum ReceivedBy {
 }
 
 impl Connection {
-    /// Starts to receive on the connection of the handshake. Must be called in a runtime.
+    /// Starts receiving on a new connection. Must be called in a runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
         Self::start_in(std::process::id(), greeted)
     }
 
-    /// Acts as [`Connection::start`] for the process `process`. Other processes cannot use the
-    /// connection.
+    /// Acts as [`Connection::start`] for the process `process`. Other processes cannot use it.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
         Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default() }))
     }
 
-    /// Creates a connection without a receiving task. Futures that [`Pump::run`] drives receive
-    /// their own answers.
+    /// Creates a connection without a receiving task, for futures that [`Pump::run`] drives.
     pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
         let shared = Shared::new(std::process::id(), greeted, ReceivedBy::Pump);
         let pump = Pump::new(Arc::clone(&shared)).map_err(|error| Error::Connect {
@@ -141,7 +138,7 @@ impl Connection {
         self.shared.confirmed_from_bytes
     }
 
-    /// Returns `true` if the options have a hook for a put without room.
+    /// Returns `true` if there is a hook for a put without room.
     pub(crate) fn has_on_full(&self) -> bool {
         self.shared.on_full.is_some()
     }
@@ -196,7 +193,7 @@ impl Connection {
         })
     }
 
-    /// Makes one call and waits for the answer. The store has `timeout` plus some slack to answer.
+    /// Makes one call and waits for the answer, for `timeout` plus some slack.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the call, and gives back a reference in a late answer.
@@ -242,8 +239,8 @@ impl Connection {
         }
     }
 
-    /// Sends requests without answers in this order, and waits until the operating system has taken
-    /// them. If a suspended store does not read, waits for `timeout` plus some slack.
+    /// Sends requests without answers, in order. Waits until the operating system has taken them,
+    /// for `timeout` plus some slack.
     pub(crate) async fn tell(
         &self,
         requests: &[Request],
@@ -272,10 +269,9 @@ impl Connection {
 
     /// Waits for `work`, which makes several calls, for `timeout` plus some slack in all.
     ///
-    /// Each call has its own limit, but a thread that drives futures without a runtime sees only
-    /// the limits of the futures that it polls. A collection of futures polls only some of its
-    /// members. The caller pins `work`, because each future that holds another by value doubles in
-    /// size.
+    /// Without a runtime, a thread sees only the time limits of the futures that it polls, and a
+    /// collection of futures polls only some. The caller pins `work`, because holding it by value
+    /// would double the future's size.
     ///
     /// # Cancel safety
     /// The cancel safety of `work`.
@@ -290,26 +286,26 @@ impl Connection {
         done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
     }
 
-    /// Rings the doorbell of a copy whose progress a task waits for. Never blocks.
+    /// Rings the doorbell of a copy. Never blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Gives back a reference. Never blocks, and works on any thread. Does nothing in a forked
-    /// child, because the parent still holds the reference.
+    /// Gives back a reference. Never blocks, on any thread. Does nothing in a forked child, because
+    /// the parent holds the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
         }
     }
 
-    /// Breaks off the connection after an answer that does not fit its request, because no later
-    /// answer can be trusted.
+    /// Breaks off the connection after a mismatched answer, because later answers cannot be
+    /// trusted.
     pub(crate) fn unexpected(&self) -> Error {
         self.malformed("an answer that does not fit its call")
     }
 
-    /// Breaks off the connection after the store has named memory without the object.
+    /// Breaks off the connection after the store named wrong memory.
     pub(crate) fn misplaced(&self, error: &hoplite_shm::Error) -> Error {
         tracing::debug!(%error, "the store named memory that cannot be used");
         self.malformed("memory without the named object")
@@ -332,9 +328,7 @@ impl Connection {
     /// Returns `true` if a new call can be sent: the connection is not lost, and the store has not
     /// closed the socket.
     ///
-    /// The end of the socket may be unread yet: between the calls of a blocking client no thread
-    /// receives, and the thread of a runtime may be busy. Answers that arrived before the end are
-    /// still received.
+    /// The receiver may not have read the end of the socket yet. It still receives earlier answers.
     pub(crate) fn is_ready(&self) -> bool {
         if self.is_lost() {
             return false;
@@ -451,7 +445,7 @@ impl Shared {
         let sent = self.sender.send(&[request], Priority::Call);
         sent.map(|_| ()).map_err(|failure| {
             self.calls.close(call);
-            // The last bytes of the request were not sent, so the store has not performed it.
+            // The request was not sent completely, so the store has not performed it.
             self.send_failed(failure).leaving(LostCall::Repeatable)
         })
     }
@@ -463,8 +457,8 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Sends requests that give something back. Ignores a failure: if the connection is broken, the
-    /// store takes everything back itself.
+    /// Sends requests that give something back. Ignores failures, because a broken connection gives
+    /// everything back.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);
@@ -510,8 +504,7 @@ impl Shared {
         match answer {
             // Call number 0: the store sends its reason for closing the connection.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
-            // The two sides misunderstand each other, and the unreadable answer may have carried a
-            // reference.
+            // The sides misunderstand each other, and the unreadable answer may carry a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {
                 return Err(Loss::Protocol(error));
             }
@@ -527,8 +520,8 @@ impl Shared {
         Ok(())
     }
 
-    /// Fails all calls. The socket stays open for the remaining views, because the store would
-    /// reuse their memory after its end.
+    /// Fails all calls. The socket stays open for the remaining views, because the store reuses
+    /// their memory after its end.
     fn break_off(&self, reason: Loss) {
         tracing::debug!(path = %self.path.display(), %reason, "connection lost");
         self.calls.lose(reason);

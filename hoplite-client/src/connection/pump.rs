@@ -1,13 +1,12 @@
-//! Receives answers without a runtime: one of the waiting threads receives for all of them.
+//! Receives answers without a runtime: one of the waiting threads receives for all.
 //!
-//! The blocking client uses this module. One of the waiting threads leads: it sleeps in `poll` and
-//! delivers each answer to its call. The others sleep until their answer arrives, or until they
-//! take over the lead because the leader has its own answer. So a call costs a send, a poll and a
-//! receive, without a switch between threads. If answers come in quick succession, the leader spins
+//! One waiting thread of the blocking client leads: it sleeps in `poll` and delivers each answer.
+//! The others sleep until their answer arrives or they become leader. A call therefore costs a
+//! send, a poll and a receive, without a thread switch. If answers come quickly, the leader spins
 //! instead of sleeping: [`Pace`].
 //!
-//! A bare round trip took 8 us, and 15 us through a tokio runtime: one more system call wakes the
-//! runtime's main future, and another one finds it woken.
+//! A bare round trip takes 8 us this way, and 15 us through a tokio runtime, which needs two more
+//! system calls.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -30,19 +29,16 @@ use super::receiver::deliver;
 use super::sender::system;
 use crate::error::Loss;
 
-/// Time for which a leader that expects a quick answer spins before it sleeps. It yields to other
-/// threads on its core. Waking a thread on a sleeping core takes tens of microseconds, which is
-/// longer than the store needs for an answer.
+/// Time for which a leader spins before it sleeps, yielding to other threads. Waking a sleeping
+/// core takes tens of microseconds, longer than the store's answer.
 const LOOK: Duration = Duration::from_micros(50);
-/// Longest time of a quick answer, from the request to the answer, with waking the store and the
-/// leader.
+/// Longest time of a quick answer, including waking the store and the leader.
 const QUICK: Duration = Duration::from_micros(80);
-/// Number of successive quick answers after which the next one is expected to be quick. More than
-/// one, so that a program which alternates a put with a get of another node's object does not spin
-/// in vain.
+/// Number of successive quick answers that predict another one. More than one, so that a program
+/// that alternates a put with a remote get does not spin in vain.
 const QUICK_IN_A_ROW: u32 = 2;
 
-/// The size of one read from the socket. Answers are short, apart from listings.
+/// Bytes per read from the socket. Answers are short, apart from listings.
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
@@ -75,7 +71,7 @@ impl Pump {
         Ok(Self { shared, interrupt, incoming, followers: Mutex::default(), pace: Pace::default() })
     }
 
-    /// Blocks until `future` is done. Any number of threads may call this at once.
+    /// Blocks until `future` is done. Threads may call this concurrently.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let sleeper = Arc::new(Sleeper::new(Arc::clone(&self.interrupt)));
@@ -147,8 +143,7 @@ impl Pump {
             Err(error) => return Err(system(error)),
         }
         if !fds[1].revents().is_empty() {
-            // This read only resets the descriptor. It is empty if an earlier interrupt was seen
-            // late.
+            // Only resets the descriptor, which is empty if an earlier interrupt was seen late.
             let _ = rustix::io::read(&*self.interrupt, &mut [0; 8]);
         }
         Ok(())
@@ -167,7 +162,7 @@ impl Pump {
         }
     }
 
-    /// Sleeps until this thread's future is woken, or this thread has to lead.
+    /// Sleeps until this thread's future is woken, or it becomes leader.
     fn follow(&self, sleeper: &Arc<Sleeper>, wake_at: Option<Instant>) {
         self.followers().push_back(Arc::clone(sleeper));
         // The leader may have left before it could see this follower.
@@ -206,7 +201,7 @@ impl Pace {
 }
 
 /// Passes the lead to a follower when a thread is done. While there are followers, one thread leads
-/// or has been told to lead.
+/// or was told to.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {

@@ -30,9 +30,9 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Registers a duplicate of the socket with the runtime, so that the original descriptor can still
-/// send after the runtime has ended. Registers for readability only: writability changes with each
-/// request that the store reads, and would cause useless wake-ups.
+/// Registers a duplicate of the socket with the runtime; the original can send after the runtime's
+/// end. Registers for readability only, because writability changes with each request and would
+/// cause useless wake-ups.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -94,14 +94,13 @@ pub(super) fn deliver(shared: &Shared, received: &mut BytesMut) -> Result<(), Lo
 }
 
 impl Drop for Registration {
-    /// Runs when the task ends, or is dropped together with its runtime. The socket stays open for
-    /// the remaining views.
+    /// Runs when the task or its runtime ends. The socket stays open for the remaining views.
     fn drop(&mut self) {
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::RuntimeEnded);
         } else {
-            // The child shares the epoll instance with its parent. Deregistering here would remove
-            // the parent's registration.
+            // The child shares the parent's epoll instance, so deregistering here would affect the
+            // parent.
             std::mem::forget(self.socket.take());
         }
     }

@@ -7,17 +7,15 @@ use hoplite_core::ObjectId;
 use hoplite_core::dtype::Dtype;
 use lru::LruCache;
 
-/// Number of remembered puts: far more than a program makes before it uses the first one in a
-/// collective.
+/// Number of remembered puts: far more than usually precede a collective.
 const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// The size of an object in bytes, and the type of its elements.
+/// The size of an object in bytes, and its element type.
 pub(crate) type Description = (u64, Dtype);
 
 /// The types and sizes of recently put objects, which save queries to the store.
 ///
-/// Another client may have deleted an object since, and put another one under its id. So an entry
-/// is only a likely description.
+/// An entry is only likely, because another client may have replaced the object.
 #[derive(Debug)]
 pub(crate) struct RecentPuts(Mutex<LruCache<ObjectId, Description>>);
 

@@ -1,9 +1,8 @@
-//! Sends requests from the calling thread, without ever blocking it.
+//! Sends requests from the calling thread without blocking it.
 //!
-//! The socket almost always takes a whole request at once. If the store is busy or suspended, the
-//! rest waits in a buffer. A short-lived thread writes the buffer as soon as the socket has room. A
-//! task could not do this: views may be dropped outside of any runtime, and the blocking client
-//! drives futures only during its calls.
+//! The socket usually takes a whole request at once. Otherwise the rest waits in a buffer, which a
+//! short-lived thread writes. A task could not do this, because views may be dropped outside of a
+//! runtime, and the blocking client drives futures only during calls.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,12 +18,11 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Most unsent bytes before new calls are refused. Requests that give something back (Release,
-/// Abort, Cancel) are always taken: there is at most one per reference and per call, and both are
-/// limited.
+/// Most unsent bytes before new calls are refused. Release, Abort and Cancel are always taken;
+/// their number is limited by references and calls.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// The kind of a request, which decides if it may be refused when too many bytes are unsent.
+/// The kind of a request. Calls may be refused when too many bytes are unsent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     Call,
@@ -68,8 +66,8 @@ impl Sender {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
-    /// Sends `requests`, and queues the bytes that the socket does not take now. Returns the
-    /// position to pass to [`Sender::sent`]. Never blocks.
+    /// Sends `requests`, and queues the bytes that the socket does not take. Returns the position
+    /// for [`Sender::sent`]. Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: &[v1::Request],
@@ -91,9 +89,8 @@ impl Sender {
         Ok(end)
     }
 
-    /// Waits until the operating system has taken everything up to `position`. The system delivers
-    /// these bytes even if this process ends right afterwards. Returns immediately if they are sent
-    /// already, or if the connection is broken.
+    /// Waits until the operating system has taken everything up to `position`, which it delivers
+    /// even if this process ends. Returns immediately if the connection is broken.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -114,7 +111,7 @@ impl Sender {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as much as possible to the socket, and starts the thread that sends the rest.
+    /// Writes as much as possible, and starts the thread that sends the rest.
     fn flush(self: &Arc<Self>, unsent: &mut Unsent) -> Result<(), Loss> {
         match write_out(&self.socket, unsent) {
             Ok(()) => {}
@@ -140,7 +137,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends until the buffer is empty, or until the connection breaks or is closed here.
+    /// Sends until the buffer is empty or the connection ends.
     fn flush_in_background(self: Arc<Self>) {
         loop {
             let mut fds = [PollFd::new(&*self.socket, PollFlags::OUT)];

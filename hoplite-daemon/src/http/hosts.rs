@@ -1,10 +1,9 @@
 //! The names under which browsers may reach this process.
 //!
-//! A hostile page can resolve its own name to the address of this machine (DNS rebinding). The
-//! browser then treats local servers as servers of that page, and its scripts can read their
-//! answers. The browser still sends the resolved name in the header `Host`, so a server must refuse
-//! unknown names. With TLS the browser itself refuses, because the certificate does not match the
-//! name.
+//! A hostile page can resolve its own name to this machine's address (DNS rebinding) and then read
+//! answers of local servers. The browser still sends that name in the header `Host`, so a server
+//! must refuse unknown names. With TLS the browser refuses itself, because the certificate does not
+//! match.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -14,7 +13,7 @@ use hyper::{Request, Uri, header};
 const MAX_NAMES: usize = 64;
 const MAX_NAME_BYTES: usize = 253;
 
-/// The names that the settings of this process allow; empty until the settings are read.
+/// The names that the settings allow; empty until the settings are read.
 static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
 
 /// The settings about host names.
@@ -51,8 +50,7 @@ impl HostSettings {
     }
 }
 
-/// Returns `true` if every host name in `request` is a name of this server. Browsers always send
-/// one.
+/// Returns `true` if all host names in `request` are known. Browsers always send one.
 pub(super) fn are_known<B>(request: &Request<B>) -> bool {
     let in_headers = request.headers().get_all(header::HOST).iter();
     let mut in_headers = in_headers.map(|host| host.to_str().ok()?.parse::<Uri>().ok());
@@ -63,8 +61,7 @@ pub(super) fn are_known<B>(request: &Request<B>) -> bool {
         && (request.uri().authority().is_none() || is_known(request.uri()))
 }
 
-/// Returns `true` if `host` is an address, `localhost`, the name `own` of this machine, or one of
-/// `allowed`.
+/// Returns `true` if `host` is an address, `localhost`, this machine's name `own`, or in `allowed`.
 fn is_own(host: &str, own: &str, allowed: &[String]) -> bool {
     let host = normal(host.trim_start_matches('[').trim_end_matches(']'));
     let own = normal(own);

@@ -1,10 +1,10 @@
 //! An HTTP server for the users of a daemon. Each connection serves one request, and a stranger can
 //! cause little work.
 //!
-//! A connection waits for its complete request in one of a limited number of places. When all
-//! places are taken, the oldest connection loses its place, so idle connections cannot block
-//! others. With a complete request, the connection moves to one of as many seats until its answer
-//! is sent. Each connection ends after a few seconds.
+//! A connection waits for its complete request in one of a limited number of places. If all places
+//! are taken, a new connection takes the place of the oldest one, so idle connections cannot block
+//! others. With a complete request, the connection moves to one of as many seats for its answer.
+//! Each connection ends after seconds.
 
 mod address;
 mod hosts;
@@ -56,8 +56,7 @@ pub const MAX_BODY_BYTES: usize = 16 << 10;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// Time limit for a connection: the TLS handshake, the request and the answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest request line with headers. A browser also sends the cookies of other programs on the
-/// same host.
+/// Longest request line with headers, including cookies of other programs on the host.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
 /// The protocol below HTTP.
@@ -106,8 +105,7 @@ where
     }
 }
 
-/// The place or the seat of a connection: the place while it waits for its request, the seat
-/// afterwards.
+/// The place or the seat of a connection: the place while it waits for its request, then the seat.
 #[derive(Debug, Clone)]
 struct Seating {
     held: Arc<Mutex<(Option<HalfOpenPlace>, Option<OwnedSemaphorePermit>)>>,

@@ -1,7 +1,7 @@
-//! Metrics and health checks of a daemon: `/metrics`, `/healthz` and `/readyz` over HTTP.
+//! Metrics and health checks of a daemon over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! They are off unless `--metrics` names an address. Events are counted by an [`IntCounter`] or a
-//! [`Histogram`] that the daemon holds. Present values are updated by a [`Look`] on each scrape.
+//! They are off unless `--metrics` names an address. An [`IntCounter`] or a [`Histogram`] of the
+//! daemon counts events. A [`Look`] updates present values at each scrape.
 //!
 //! * `server`: the HTTP server.
 //! * `process`: the metrics of every process.
@@ -31,10 +31,10 @@ use register::registered;
 use crate::http::HttpAddress;
 use crate::logging;
 
-/// Upper bounds of the buckets of durations, in seconds. A put of a small object takes tens of
-/// microseconds; a get may wait half a minute.
+/// Bounds of the buckets of durations in seconds, from a small put to a get that waits half a
+/// minute.
 const SECONDS: [f64; 13] = [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
-/// Time limit for the updates before a scrape. Prometheus itself waits ten seconds for the answer.
+/// Time limit for the updates before a scrape. Prometheus waits ten seconds.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The settings of the metrics.
@@ -61,8 +61,7 @@ struct Shared {
     refused: IntCounterVec,
     lost_log_lines: IntCounter,
     looks: Mutex<Vec<Arc<Look>>>,
-    /// Held during a scrape, because only one scrape at a time may update the counters that follow
-    /// others.
+    /// Held during a scrape, because concurrent scrapes must not update derived counters.
     answering: tokio::sync::Mutex<()>,
 }
 

@@ -16,16 +16,15 @@ use super::scenario::MAX_RESULTS;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::{Answer, Copy};
 
-/// Time after rank 0's success within which a participant has the target, unless something fails or
-/// everything is slow.
+/// Time after rank 0's success within which a participant has the target, without faults and
+/// slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(2);
 
 /// A session, keyed by the put of its attempt.
 #[derive(Debug)]
 pub(super) struct SessionRecord {
     call: ReduceCall,
-    /// The result of the first member that has completed its copy. All other members must produce
-    /// the same.
+    /// The result of the first complete member. All other members must produce the same.
     made: Option<Made>,
 }
 
@@ -88,8 +87,8 @@ impl Simulation {
         }
     }
 
-    /// Returns sources, each with the store of its rank: usually the store that has the source or
-    /// is about to put it.
+    /// Returns sources with the stores of their ranks: usually stores that have or will put the
+    /// source.
     pub(super) fn any_ranks(&mut self) -> Vec<(ObjectId, usize)> {
         let most = self.app.scenario.sources.max(2);
         let mut sources = BTreeSet::new();
@@ -270,7 +269,7 @@ impl Simulation {
         }
     }
 
-    /// Checks that all nodes with an object made by one reduce have the same put of it.
+    /// Checks that all nodes have the same put of an object made by one reduce.
     pub(super) fn check_only_put(&mut self, target: &ObjectId, put: PutId) {
         if !matches!(Kind::of(target), Kind::Result | Kind::Part) {
             return;

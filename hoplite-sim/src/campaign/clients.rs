@@ -1,5 +1,5 @@
-//! Applications: they put, get, delete, wait, release and die. `puts`, `gets` and `reduces` contain
-//! the details of these operations.
+//! Applications: they put, get, delete, wait, release and die. Details are in `puts`, `gets` and
+//! `reduces`.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time until all sessions are open. Earlier deletes may miss objects.
 pub(super) const SETTLED: Duration = Duration::from_millis(300);
 
-/// Longest time of an inspection: an unresponsive shard, and the travel of the request.
+/// Longest time of an inspection: an unresponsive shard, and the request's travel.
 const LISTING_TIME: Duration = ANSWER_TIMEOUT.saturating_add(Duration::from_secs(1));
 
 #[derive(Debug)]
@@ -384,8 +384,7 @@ impl Simulation {
     }
 }
 
-/// Returns the longest time of a call for which a timeout of zero means one answer of the
-/// directory.
+/// Returns the longest time of a call. A timeout of zero means one answer of the directory.
 fn or_one_answer(timeout: Duration) -> Duration {
     if timeout.is_zero() { Duration::from_secs(5) } else { timeout }
 }

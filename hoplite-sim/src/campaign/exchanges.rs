@@ -1,5 +1,4 @@
-//! Exchanges: reduce_scatters and allgathers. Each participant gets its parts, or is told to get
-//! them otherwise.
+//! Reduce_scatters and allgathers. Each participant gets its parts, or falls back to other ways.
 
 use hoplite_core::collective::{Agreement, Plan};
 use hoplite_core::node::{ByteRange, ObjectView, Reduce, ReduceOrder, Request, Response};

@@ -50,10 +50,10 @@ impl Simulation {
         }
     }
 
-    /// Sometimes makes something fail, or deletes an object, in the middle of a reduce step of
-    /// `store` and `other`.
+    /// Sometimes injects a fault, or deletes an object, during a reduce step of `store` and
+    /// `other`.
     pub(super) fn fail_at_step(&mut self, store: usize, other: usize) {
-        // Reduces that run at the end have more faults before everything heals.
+        // Reduces at the end have more faults before everything heals.
         let is_last = self.now().since(Time::ZERO) > self.app.scenario.duration;
         let faults = if is_last { 30 } else { self.app.scenario.faults_per_1000_steps };
         if self.app.is_winding_down || self.random.number(0..1000) >= faults {
@@ -90,7 +90,7 @@ impl Simulation {
         self.after(delay, move |sim| sim.restart(store));
     }
 
-    /// Isolates a store for a while, as if it was partitioned or frozen.
+    /// Isolates a store for a while, as by a partition or a freeze.
     fn isolate(&mut self, store: usize) {
         let others = (0..self.app.scenario.stores).filter(|other| *other != store).map(LinkEnd::Store);
         let places: Vec<LinkEnd> = others.chain((0..self.app.scenario.shards).map(LinkEnd::Shard)).collect();

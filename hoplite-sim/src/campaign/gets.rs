@@ -9,8 +9,7 @@ use super::clients::SETTLED;
 use super::{Faults, Kind, Simulation};
 use crate::cluster::Answer;
 
-/// Timeout with which a get of an available object succeeds, unless something fails or everything
-/// is slow.
+/// Timeout that suffices for a get of an available object, without faults and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(1);
 
 /// Longest time of a message between two stores, unless something fails.
@@ -80,8 +79,7 @@ impl Simulation {
             "{id} was read as contents {tag} of {size_bytes} bytes, which no client put"
         );
         if self.app.scenario.faults == Faults::None {
-            // Members of a session that still fill a target hear of its end from their coordinator
-            // instead of the directory.
+            // Session members that still fill a target hear of its end from their coordinator.
             let grace = if Kind::of(id) == Kind::Target { MEMBERS_HEAR_WITHIN } else { Duration::ZERO };
             let started = Time::ZERO + started.since(Time::ZERO).saturating_sub(grace);
             assert!(

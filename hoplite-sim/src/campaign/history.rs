@@ -10,9 +10,9 @@ struct Contents {
     size_bytes: u64,
     /// The number of running puts of these contents.
     active_puts: u32,
-    /// The time until which an ended put of these contents may still have effects.
+    /// The time until which an ended put may still have effects.
     active_until: Time,
-    /// The time at which a delete of all puts of these contents was done.
+    /// The time at which a delete of all these puts was done.
     deleted_at: Option<Time>,
 }
 
@@ -46,7 +46,7 @@ struct Writers {
     ended_at: Time,
 }
 
-/// Time for which a put that ended without an answer may still have effects.
+/// Time for which an unanswered put may still have effects after its end.
 pub(super) const AFTERMATH: Duration = Duration::from_secs(3);
 
 impl History {
@@ -74,7 +74,7 @@ impl History {
         self.put_ended(id, tag, now + AFTERMATH);
     }
 
-    /// Returns the contents of `id` that were put or are being put, with their sizes.
+    /// Returns the contents of `id` that are or were put, with their sizes.
     pub(super) fn contents_of(&self, id: &ObjectId) -> Vec<(u64, u64)> {
         let all = (id.clone(), 0)..=(id.clone(), u64::MAX);
         self.contents.range(all).map(|((_, tag), contents)| (*tag, contents.size_bytes)).collect()
@@ -129,8 +129,8 @@ impl History {
         writers.ended_at = now;
     }
 
-    /// Returns `true` if a get at `store` that started at `started` must succeed: the object was
-    /// available all the time, and no client of that store was writing the id.
+    /// Returns `true` if a get at `store` since `started` must succeed: the object was always
+    /// available, and no client of the store was writing the id.
     pub(super) fn was_available(&self, id: &ObjectId, store: usize, started: Time) -> bool {
         let availability = self.availability.get(id).copied().unwrap_or_default();
         let writers = self.writers.get(&(id.clone(), store)).copied().unwrap_or_default();
@@ -144,7 +144,7 @@ impl History {
         self.availability.iter().filter(move |(_, known)| is_available(known)).map(|(id, _)| id)
     }
 
-    /// Returns `true` if contents with this tag were ever put under this id.
+    /// Returns `true` if this tag was ever put under this id.
     pub(super) fn is_put(&self, id: &ObjectId, tag: u64, size_bytes: u64) -> bool {
         self.contents.get(&(id.clone(), tag)).is_some_and(|contents| contents.size_bytes == size_bytes)
     }

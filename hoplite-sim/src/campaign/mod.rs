@@ -1,20 +1,17 @@
 //! A campaign of failures: stores, shards, links and clients fail at random, and the invariants are
 //! checked.
 //!
-//! Messages take time, sessions break, stores and shards crash and restart, links are cut, and
-//! frames are damaged. Clients put, get, reduce, delete and die. A *tag* represents the bytes of an
-//! object. It identifies the put or the combination that produced the bytes, so that wrong or mixed
-//! bytes are noticed.
+//! Messages take time, sessions break, machines crash and restart, links are cut, and frames are
+//! damaged. Clients put, get, reduce, delete and die. A *tag* represents the bytes of an object. It
+//! identifies the put or combination that produced them, which reveals wrong or mixed bytes.
 //!
 //! * `scenario`: the parameters of a run.
 //! * `clients`: the actions of applications.
-//! * `puts`, `gets`: puts and gets, and their permitted results.
-//! * `reduces`: reduces, and their permitted results.
-//! * `allreduces`: allreduces of several applications.
-//! * `exchanges`: exchanges of parts between several applications.
+//! * `puts`, `gets`, `reduces`: operations, and their permitted results.
+//! * `allreduces`, `exchanges`: collectives of several applications.
 //! * `history`: the puts and deletes so far.
 //! * `faults`: the schedule of faults.
-//! * `probes`: changing measurements of the places of stores.
+//! * `probes`: changing measurements of places.
 //! * `verdict`: the invariants at the end.
 
 mod allreduces;
@@ -47,7 +44,7 @@ use reduces::ReduceCall;
 use scenario::Kind;
 pub use scenario::{Faults, Scenario};
 
-/// Most events of a run. More than a hundred times as many as in an ordinary run indicate a loop.
+/// Most events of a run, a hundred times the usual number. More indicate a loop.
 const MAX_EVENTS: u64 = 1_000_000;
 
 /// Counts of a run, which show that it was not idle.

@@ -13,8 +13,7 @@ use crate::cluster::{Answer, bytes_of};
 
 /// Sizes of objects: empty, inline, a few blocks, many blocks, odd.
 const SIZES: [u64; 5] = [0, 100, 4095, 20_000, 65_000];
-/// Sizes that one request may put: large enough for a tag, and small enough for clients to use one
-/// request.
+/// Sizes of puts in one request: large enough for a tag, and within the limit of a request.
 const PUT_WHOLE: RangeInclusive<u64> = 8..=8192;
 
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! Reduces of applications: the requests, the concurrent events, and the permitted results.
+//! Reduces of applications: requests, concurrent events, and permitted results.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -16,11 +16,9 @@ use super::{Faults, Kind, Simulation};
 use crate::cluster::contents::{EMPTY, part, shape_of};
 use crate::cluster::{Answer, Copy, shard_name};
 
-/// Timeout with which a reduce succeeds if all its inputs are available, unless something fails or
-/// everything is slow.
+/// Timeout that suffices for a reduce of available inputs, without faults and slowness.
 const ENOUGH_TIME: Duration = Duration::from_secs(3);
-/// Time after the last failure within which the directory knows all objects, and a reduce has found
-/// them.
+/// Time after the last failure within which the directory and reduces have recovered.
 const RECOVERED: Duration = Duration::from_secs(7);
 /// Timeout of the reduces that run when everything heals.
 const LAST_TIMEOUT: Duration = Duration::from_secs(9);
@@ -37,7 +35,7 @@ pub(super) struct ReduceCall {
     way: Way,
     /// `true` if no other reduce ever has this target.
     pub(super) is_only: bool,
-    /// The target's contents, and the way of computing them, once the target is complete.
+    /// The complete target's contents, and the way of their computation.
     pub(super) made: Option<Made>,
 }
 
@@ -193,8 +191,8 @@ impl Simulation {
         }
     }
 
-    /// Checks a copy that is about to be complete, if it is the target of a reduce. The copy has
-    /// all its bytes, and other nodes cannot have read them yet.
+    /// Checks a target that is about to be complete: it has all its bytes, and no other node has
+    /// read them.
     pub(super) fn copy_completed(&mut self, store: usize, copy: CopyId) {
         let copy = self.copy(store, copy).clone();
         if copy.producer != Producer::Reduce || copy.is_of_hop() {
@@ -208,7 +206,7 @@ impl Simulation {
         if self.app.sessions.contains_key(&put) {
             return self.member_completed(target, put, copy.size_bytes, made);
         }
-        // Another call may have been answered, with its answer still on the way to the client.
+        // Another call may have been answered, with its answer still in transit.
         let is_open = |key: &CallKey| self.app.calls.contains_key(key);
         let calls = self.app.reduces.iter().filter(|(key, call)| {
             is_open(key) && call.store == store && call.request.target == *target && call.made.is_none()
@@ -233,8 +231,7 @@ impl Simulation {
     }
 
     /// Returns `true` if the contents are the requested result: the combination of the requested
-    /// number of sources, from left to right if their order is fixed. If given, `indices` must be
-    /// these sources.
+    /// number of sources, in order if fixed. If given, `indices` must be these sources.
     pub(super) fn is_reduced(&self, call: &ReduceCall, made: Made, indices: Option<&[usize]>) -> bool {
         self.is_reduction(&call.request, call.started, made, indices)
     }
@@ -278,8 +275,8 @@ impl Simulation {
             Ok(Response::Reduced { indices }) => {
                 self.check_reduced(&call, &indices);
                 self.count_reduce(&call);
-                // If the coordinator's own part of a session fails, other members have the target,
-                // and may evict it.
+                // If the coordinator's part of a session fails, other members have the target, and
+                // may evict it.
                 let is_here =
                     |copy: &Copy| copy.id.as_ref() == Some(&call.request.target) && copy.is_complete;
                 if self.stores[call.store].copies.values().any(is_here) {
@@ -335,7 +332,7 @@ impl Simulation {
             Error::ObjectLost { id } => sources.contains(id) || id == target,
             Error::Deleted { id } => id == target,
             Error::AlreadyExists { id } => id == target && !(call.is_only && call.made.is_none()),
-            // Participants may disagree, even if only with an earlier allreduce of the target.
+            // Participants may disagree, even with an earlier allreduce.
             Error::TypeMismatch { id, .. } if id == target => self.app.scenario.has_mistakes || !call.is_only,
             Error::TypeMismatch { id, .. } => sources.contains(id) && self.app.scenario.has_mistakes,
             Error::StoreFull { .. } => !self.app.scenario.is_roomy,
@@ -419,9 +416,8 @@ impl Simulation {
     }
 }
 
-/// Returns `true` if some accepted choice has a different source for each operand. Several sources
-/// may have the same contents: an object that was reduced from one other object has that object's
-/// contents.
+/// Returns `true` if some choice has a different source for each operand. Sources may have equal
+/// contents: an object reduced from one object equals it.
 fn choose_sources(
     operands: &[(u64, Vec<usize>)],
     chosen: &mut BTreeMap<usize, u64>,

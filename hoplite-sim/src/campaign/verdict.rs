@@ -1,5 +1,5 @@
-//! The invariants after everything has healed: the remaining objects are readable everywhere, and
-//! nothing leaks.
+//! The invariants after everything has healed: all objects are readable everywhere, and nothing
+//! leaks.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,7 +14,7 @@ use super::{Kind, Simulation};
 
 /// Longer than the longest call of a client.
 const LAST_CALLS: Duration = Duration::from_secs(12);
-/// Longer than the warm-up and the grace period of shards, and than a stall of a sender.
+/// Longer than shards' warm-up and grace, and than a stalled sender.
 const RECOVERY: Duration = Duration::from_secs(12);
 const FINAL_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -97,8 +97,7 @@ impl Simulation {
             .iter()
             .filter_map(|(_, outcome)| if let Outcome::Read(tag) = outcome { Some(*tag) } else { None })
             .collect();
-        // A shard that missed a deletion still answers with the bytes of a small object, until it
-        // hears from a better informed shard.
+        // A shard that missed a deletion answers with a small object's bytes until it hears of it.
         let is_remainder = tags.iter().all(|tag| self.app.history.is_deleted(id, *tag, self.now()));
         let is_absent =
             !is_remainder && outcomes.iter().any(|(_, outcome)| matches!(outcome, Outcome::Absent(_)));
@@ -148,8 +147,7 @@ impl Simulation {
                 "shard {number} has no slot in use and no waiting query"
             );
             let (objects, _) = host.shard.list(b"", b"", 1000);
-            // The bytes of a small object outlive its copies. A shard that missed the deletion
-            // keeps them.
+            // A small object's bytes outlive its copies in a shard that missed the deletion.
             let may_remain = |object: &&Locations| {
                 let is_lost = object.object.as_ref().is_some_and(|summary| summary.lost);
                 let is_inline = object.object.as_ref().is_some_and(|summary| summary.inline);

@@ -1,4 +1,4 @@
-//! Moves bytes one block at a time: a transfer checks its inputs repeatedly.
+//! Moves bytes by blocks: a transfer checks its inputs repeatedly.
 
 use hoplite_core::block::publishable;
 use hoplite_core::node::{ByteRange, CopyId, forwardable};
@@ -110,8 +110,7 @@ impl<A: Application> Cluster<A> {
                 }
                 input.heard_at = now;
                 if !is_alone && input.at_hand_bytes >= needed_bytes && self.random.chance(1) {
-                    // The connection is closed, because other inputs make it wait. It is opened
-                    // again later.
+                    // Closed, because other inputs make it wait. It is reopened later.
                     *connection = Connection::Closed;
                     self.end_serve(sender, serve);
                     return Ok(());
@@ -158,8 +157,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Handles a sign of life of the producer, which a sender without new bytes forwards. The
-    /// output stores the sign, so that its store forwards it in turn.
+    /// Handles a sign of life, which a sender without new bytes forwards. The output stores it for
+    /// further forwarding.
     fn hear(&mut self, transfer: &mut Transfer, index: usize, sign: Sign) -> Result<(), PullOutcome> {
         let (now, input) = (self.now(), &mut transfer.inputs[index]);
         if now.since(input.sign_at) < news_interval(KEEPALIVE_INTERVAL) {
@@ -174,8 +173,8 @@ impl<A: Application> Cluster<A> {
         Ok(())
     }
 
-    /// Returns the leading bytes of a copy that are forwardable to receivers of the bytes before
-    /// `end_bytes`; `None` if the copy has failed.
+    /// Returns the leading bytes that are forwardable to receivers of the bytes before `end_bytes`;
+    /// `None` if the copy has failed.
     pub(super) fn offered_bytes(&self, store: usize, copy: CopyId, end_bytes: u64) -> Option<u64> {
         let copy = &self.stores[store].copies[&copy];
         let forwardable =

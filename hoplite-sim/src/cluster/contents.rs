@@ -1,9 +1,7 @@
-//! Represents bytes by *tags*. Equal tags mean equal bytes, so that wrong or mixed bytes are
-//! noticed.
+//! Represents bytes by *tags*. Equal tags mean equal bytes, which reveals wrong or mixed bytes.
 //!
-//! The contents of a client's put have a small unique number as their tag. The tag of a part or of
-//! a combination is derived from the tags of its inputs. A combination has the same tag in any
-//! order of computation.
+//! A client's put has a small unique number as its tag. The tags of parts and combinations derive
+//! from their inputs. The order of computation does not matter.
 
 use std::collections::BTreeMap;
 
@@ -27,8 +25,7 @@ struct Combined {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Operand {
     pub(crate) tag: u64,
-    /// For the output of a hop, the order and the steps of its computation. For other operands, the
-    /// tag.
+    /// For the output of a hop, the order and steps of its computation; otherwise the tag.
     pub(crate) shape: u64,
     /// `true` for the output of a hop, whose operands count as operands of the whole.
     pub(crate) is_of_hop: bool,
@@ -83,7 +80,7 @@ impl Contents {
         if let [only] = all[..] {
             return only;
         }
-        // The length is hashed, too, so that a combination of combinations gets a distinct tag.
+        // The length is hashed too, so that nested combinations get distinct tags.
         let start = mix(mix(all.len() as u64) ^ op as u64);
         let tag = derived(all.iter().fold(start, |hash, tag| mix(hash ^ tag)));
         self.combined.entry(tag).or_insert(Combined { op, operands: all });

@@ -1,5 +1,5 @@
-//! Tasks that one store directs at another one: hops of reduces, and parts of sessions. Each task
-//! has a connection, which breaks when either side does.
+//! Tasks that one store directs at another: hops of reduces, and parts of sessions. Each task has a
+//! connection, which breaks with either side.
 
 use std::time::Duration;
 
@@ -309,7 +309,7 @@ impl<A: Application> Cluster<A> {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }
 
-    /// Breaks the connections for which `is_meant` returns `true`. Both sides notice separately.
+    /// Breaks the connections for which `is_meant` returns `true`. Each side notices separately.
     pub(super) fn break_directed(&mut self, cause: Break, is_meant: impl Fn(&DirectedConnection) -> bool) {
         let meant = self.directed_connections.iter().filter(|(_, connection)| is_meant(connection));
         let broken: Vec<u64> = meant.map(|(number, _)| *number).collect();

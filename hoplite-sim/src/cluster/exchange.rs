@@ -1,5 +1,5 @@
 //! Members of sessions: each sends and receives pieces by its program, over streams that break and
-//! are resumed.
+//! resume.
 
 use std::ops::Range;
 
@@ -119,13 +119,12 @@ struct Stream {
     from: usize,
     remote: Remote,
     serve: Option<ServeId>,
-    /// The time of the last request, and the last time at which the sender was reachable.
+    /// The times of the last request and of the sender's last sign of reachability.
     requested_at: Time,
     heard_at: Time,
     /// The number of bytes that had been received at the last request.
     requested_from_bytes: u64,
-    /// The number of bytes that the sender has sent on this connection and before it, and the bytes
-    /// in flight.
+    /// Bytes that the sender has sent, on this connection and earlier, and bytes in flight.
     given_bytes: u64,
     arriving: Vec<(u64, Value)>,
     resumes: Resumes,
@@ -445,8 +444,8 @@ impl<A: Application> Cluster<A> {
         Ok(true)
     }
 
-    /// Combines more of the member's own sources into the target, if it has several. Returns `None`
-    /// if a source has failed.
+    /// Combines more of the member's own sources into the target. Returns `None` if a source has
+    /// failed.
     fn fold(&mut self, stream: &Stream) -> Option<()> {
         let (store, combine) = (stream.store, stream.combine);
         let exchange = &self.stores[store].exchanges[&combine];

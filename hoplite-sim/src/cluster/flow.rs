@@ -1,10 +1,8 @@
-//! Lets bytes flow and share links: for thousands of nodes, where blocks would be too many.
+//! Lets bytes flow and share links, for thousands of nodes, where blocks would be too many.
 //!
-//! A copy has a line along which its bytes grow. A transfer runs as fast as its share of the links
-//! allows. Once it has caught up with an input, it runs no faster than that input grows.
-//!
-//! Readers hear of a changed line after a relay's latency. A change thus travels along a chain like
-//! the bytes.
+//! A copy's bytes grow along a line. A transfer runs at its share of the links, and once it has
+//! caught up with an input, at most at that input's rate. Readers learn of a changed line after a
+//! relay's latency, so a change travels along a chain like the bytes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -19,10 +17,9 @@ use super::{Application, Cluster, Network};
 /// The state of a flowing transfer.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
-    /// `true` if each input has new bytes, or will have them at once. The transfer then uses the
-    /// links.
+    /// `true` if each input has, or is about to have, new bytes. The transfer then uses the links.
     is_moving: bool,
-    /// The number of looks, so that only the latest scheduled look counts.
+    /// The number of looks; only the latest scheduled look counts.
     looks: u64,
 }
 
@@ -42,7 +39,7 @@ impl Input {
         self.line.map(|line| Line { bytes: line.bytes - self.base_bytes as f64, ..line })
     }
 
-    /// Returns the rate that this input allows for an output of `done` bytes; `None` if the output
+    /// Returns the rate that this input permits for an output of `done` bytes; `None` if the output
     /// must wait.
     fn allows(&self, done: f64, now: Duration) -> Option<f64> {
         let line = self.at_hand()?;
@@ -225,7 +222,7 @@ impl<A: Application> Cluster<A> {
         bytes_per_second as f64 / 1e9 / flows as f64
     }
 
-    /// Adds a transfer to its links or removes it, and schedules a look at the transfers that share
+    /// Adds a transfer to its links or removes it, and schedules looks at transfers that share
     /// them.
     pub(super) fn set_moving(&mut self, key: TransferId, is_moving: bool) {
         let Some(transfer) = self.transfers.get_mut(&key) else { return };

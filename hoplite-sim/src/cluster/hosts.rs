@@ -65,8 +65,8 @@ pub(crate) struct Copy {
     pub(crate) producer: Producer,
     pub(crate) size_bytes: u64,
     pub(crate) valid_bytes: u64,
-    /// The first byte of a hop's output. Bytes before it count as valid, but do not exist, because
-    /// its receiver does not need them.
+    /// The first byte of a hop's output. Earlier bytes count as valid but do not exist, because the
+    /// receiver does not need them.
     pub(crate) from_bytes: u64,
     /// The contents of its bytes.
     pub(crate) tag: Option<u64>,

@@ -1,9 +1,8 @@
-//! The growth of a copy's bytes: along a straight line, until the line is replaced.
+//! The growth of a copy's bytes along a straight line, until its replacement.
 
 use std::time::Duration;
 
-/// Differences below this are zero: the bytes that a fast link carries in the nanosecond to which
-/// times are rounded.
+/// Smaller differences are zero: the bytes of a fast link in the nanosecond of rounding.
 pub(super) const NOTHING_BYTES: f64 = 16.0;
 
 /// A number of leading bytes at a time, and a rate of growth per nanosecond.

@@ -2,22 +2,19 @@
 //! application.
 //!
 //! It has one thread, one clock and one seed. [`Node`](hoplite_core::node::Node) and
-//! [`Shard`](hoplite_core::shard::Shard) make the decisions of stores and shards. These modules
-//! model the shells, which perform the decisions:
+//! [`Shard`](hoplite_core::shard::Shard) make the decisions. These modules model the shells:
 //!
-//! * `hosts`: the machines, their contents, their crashes and starts, and their time.
+//! * `hosts`: the machines, their contents, crashes, starts and time.
 //! * `effects`: the effects of a store.
 //! * `network`: latencies, cut links, and the two precisions of transfers.
 //! * `sessions`: messages between stores and shards.
 //! * `slots`: checks that shards grant only free slots.
-//! * `transfers`: pulls and combinations, and the stores that serve them.
-//! * `blocks`: moves the bytes of transfers one block at a time, with `contents`.
-//! * `flow`: lets the bytes of transfers flow at rates that links allow, along a `line`, for
-//!   thousands of nodes.
+//! * `transfers`: pulls and combinations, and the serving stores.
+//! * `blocks`: moves bytes block by block, with `contents`.
+//! * `flow`: lets bytes flow at the links' rates along a `line`, for thousands of nodes.
 //! * `comparisons`: comparisons of two puts of one id.
 //! * `watches`: calls that follow a copy, or inspect shards.
-//! * `directed`: connections over which one store makes another one combine, or take part in a
-//!   session.
+//! * `directed`: connections over which a store directs another one.
 //! * `exchange`: the streams of a session's members.
 
 mod blocks;
@@ -78,8 +75,7 @@ pub(crate) trait Application: Sized + 'static {
 
     fn observe(_cluster: &mut Cluster<Self>, _store: usize, _effect: &Effect) {}
 
-    /// Handles a member of a session that has all its bytes. `pieces` are the tags and shapes of
-    /// ranges.
+    /// Handles a session member with all its bytes. `pieces` are the tags and shapes of ranges.
     fn filled(_cluster: &mut Cluster<Self>, _store: usize, _plan: &Plan, _pieces: &[Piece]) {}
 
     /// May make something fail, because two stores are in the middle of a reduce step.
@@ -124,8 +120,8 @@ pub(crate) struct Config {
 }
 
 impl Config {
-    /// Returns `true` if slots are checked. The check is linear in the number of slots, which is
-    /// too slow for thousands of nodes.
+    /// Returns `true` if slots are checked. The check is linear in the slots, too slow for
+    /// thousands of nodes.
     const fn checks_slots(&self) -> bool {
         matches!(self.network, Network::Blocks { .. })
     }

@@ -9,8 +9,8 @@ use super::{Application, Cluster};
 /// The model of messages and bytes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Network {
-    /// Bytes have known contents, move block by block at random speeds, and may be damaged.
-    /// Messages take random times.
+    /// Bytes have known contents, move by blocks at random speeds, and may be damaged. Message
+    /// times are random.
     Blocks {
         /// Factor by which transfers are slower than usual.
         slowness: u32,
@@ -52,8 +52,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the time from the decision to connect to the arrival of the first request: one and a
-    /// half round trips.
+    /// Returns the time from the decision to connect to the first request: one and a half round
+    /// trips.
     pub(super) fn connect_time(&mut self) -> Duration {
         self.latency() + self.latency() + self.latency()
     }

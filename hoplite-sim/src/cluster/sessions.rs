@@ -1,5 +1,5 @@
-//! Sessions between stores and shards: ordered and delayed. A session that breaks loses all
-//! messages in flight.
+//! Sessions between stores and shards: ordered and delayed. A broken session loses all messages in
+//! flight.
 
 use std::time::Duration;
 
@@ -19,8 +19,7 @@ pub(super) struct Session {
     pub(super) shard: usize,
     /// Messages that the store has not sent yet.
     queue: BatchQueue<ToShard>,
-    /// The time at which the latest message in each direction arrives, so that messages stay in
-    /// order.
+    /// The arrival time of the latest message in each direction, which keeps the order.
     to_shard: Duration,
     to_store: Duration,
     is_broken: bool,
@@ -82,7 +81,7 @@ impl<A: Application> Cluster<A> {
         }
         let previous = self.shards[shard].sessions[store].replace(number);
         let info = self.stores[store].info.clone();
-        // Effects of the connection belong to the new session, so the store hears of the session
+        // The connection's effects belong to the new session, so the store hears of the session
         // first.
         self.deliver_to_store(number, |cluster, store, shard| {
             cluster.stores[store].attempts[shard].opened();

@@ -1,4 +1,4 @@
-//! A second bookkeeping of the slots that a shard grants, from its messages alone.
+//! A second bookkeeping of a shard's granted slots, from its messages alone.
 
 use std::collections::BTreeMap;
 
@@ -20,8 +20,8 @@ struct Slot {
 }
 
 impl Slots {
-    /// Updates the slots before the shard handles an event, which may free slots of nodes that
-    /// connect or disconnect.
+    /// Updates the slots before an event, which may free slots of connecting or disconnecting
+    /// nodes.
     pub(super) fn before(&mut self, event: &Event) {
         match event {
             Event::Message {
@@ -36,10 +36,10 @@ impl Slots {
         }
     }
 
-    /// Updates the slots with a message of the shard to `receiver`.
+    /// Updates the slots with a message to `receiver`.
     ///
     /// # Panics
-    /// Panics if the shard grants a slot of a copy that already has `limit` slots in use.
+    /// Panics if the shard grants a slot beyond `limit`.
     pub(super) fn said(&mut self, receiver: &NodeId, message: &ToStore, limit: u32) {
         match message {
             ToStore::Granted(grant) => {

@@ -1,7 +1,6 @@
-//! Transfers: fill a copy from other copies, of the same store or of others, until it is full,
-//! fails or is cancelled.
+//! Transfers: fill a copy from local or remote copies until it is full, fails or is cancelled.
 //!
-//! A pull has one input, and a combination several. `blocks` and `flow` move the bytes.
+//! A pull has one input, a combination several. `blocks` and `flow` move the bytes.
 
 use std::time::Duration;
 
@@ -66,13 +65,11 @@ pub(super) struct Input {
     /// The available bytes and their contents, if bytes move in blocks.
     pub(super) at_hand_bytes: u64,
     pub(super) operand: Option<Operand>,
-    /// The last time at which the sender was reachable, and the time of its last sign that it has
-    /// no bytes.
+    /// The last time at which the sender was reachable, and its last sign that it has no bytes.
     pub(super) heard_at: Time,
     pub(super) sign_at: Time,
     pub(super) stall: StallDetector,
-    /// The line of the sender's bytes that has arrived, if bytes flow; `None` before the first
-    /// news.
+    /// The sender's line as it arrived, if bytes flow; `None` before the first news.
     pub(super) line: Option<Line>,
     /// `true` if the sender is known to have a complete copy.
     pub(super) is_whole: bool,
@@ -185,7 +182,7 @@ impl<A: Application> Cluster<A> {
         let (steps, flow) = (self.any_steps(job), Flow::default());
         self.transfers.insert(key, Transfer { store, job, copy, size_bytes, inputs, steps, flow });
         match self.config.network {
-            // Not at once: the transfer may end, and the store must first perform its other
+            // Later, because the transfer may end, and the store must first perform its other
             // effects.
             Network::Blocks { .. } => self.after(Duration::ZERO, move |cluster| cluster.block_step(key)),
             Network::Flow { .. } => self.begin_flow(key),
@@ -227,8 +224,8 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Requests a serve of a put. `Err` is the time after which the caller notices that the sender
-    /// is unavailable.
+    /// Requests a serve of a put. `Err` is the time after which the caller notices an unavailable
+    /// sender.
     pub(super) fn request_serve(
         &mut self,
         receiver: usize,

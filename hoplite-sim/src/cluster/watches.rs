@@ -48,8 +48,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Queries these shards. Answers with their merged answers when the last of them has answered
-    /// or timed out.
+    /// Queries these shards. Merges their answers when the last one has answered or timed out.
     pub(super) fn inspect(&mut self, key: WatchKey, inspection: Inspection, shards: Vec<usize>) {
         let (store, run) = (key.0, self.stores[key.0].run);
         let (pages, unanswered) = (vec![None; shards.len()], shards.len());

@@ -47,8 +47,8 @@ pub use experiment::{Arrivals, Experiment, Workload};
 pub use outcome::{Cost, Outcome};
 use workload::Calls;
 
-/// Size of a store's memory in objects: the source, the output of a hop and the target. It is
-/// doubled and more for restarts that begin before the remains of a failure are gone.
+/// Size of a store's memory in objects: source, hop output and target, doubled and more for
+/// restarts during cleanup.
 const ARENA_OBJECTS: u64 = 8;
 
 impl Default for Experiment {

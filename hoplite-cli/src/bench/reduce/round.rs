@@ -13,7 +13,7 @@ use super::super::report::Traffic;
 use super::arrays::{Arrays, add};
 
 const TIMEOUT: Duration = Duration::from_secs(120);
-/// Time for the participants to get ready before they start at the same moment.
+/// Time for the participants to get ready before their common start.
 const START_DELAY: Duration = Duration::from_millis(20);
 /// The id of the result.
 const TARGET: &str = "reduce/target";
@@ -139,8 +139,8 @@ impl<'a> Round<'a> {
 
     fn allreduce(&self, ids: &[String]) -> anyhow::Result<(Taken, Vec<Vec<u8>>)> {
         let options = AllreduceOptions { timeout: TIMEOUT, ..AllreduceOptions::default() };
-        // Not zeros, because untouched zero pages are not allocated yet, and this program is not
-        // the subject of the measurement.
+        // Not zeros, because untouched zero pages are not allocated yet, which would slow this
+        // program down.
         let mut sums = vec![vec![1; self.arrays.size_bytes]; self.clients.len()];
         let taken = self.counting(|| {
             self.together(&mut sums, |node, client, sum| {
@@ -152,8 +152,7 @@ impl<'a> Round<'a> {
         Ok((taken, sums))
     }
 
-    /// The gather, its time with the following addition, and the sum. A program without a reduce
-    /// would do these two steps.
+    /// Gathers all arrays and adds them up, as a program without a reduce would.
     fn gather_and_add(&self, ids: &[String]) -> anyhow::Result<(Taken, Duration, Vec<u8>)> {
         let mut views = Vec::new();
         let gather = self.counting(|| {
@@ -174,8 +173,8 @@ impl<'a> Round<'a> {
         vec![(); self.clients.len()]
     }
 
-    /// Does `work` on all nodes at the same moment, each on a thread and with an element of `own`.
-    /// Returns the time until all were done.
+    /// Does `work` on all nodes at the same moment, each on a thread with its element of `own`.
+    /// Returns the total time.
     fn together<T: Send>(
         &self,
         own: &mut [T],
@@ -205,8 +204,7 @@ impl<'a> Round<'a> {
         Ok(ended - started)
     }
 
-    /// Runs `work`. Adds to its time the most bytes that any node has sent and received during
-    /// `work`.
+    /// Runs `work`. Adds the most bytes that any node sent and received.
     fn counting(&self, work: impl FnOnce() -> anyhow::Result<Duration>) -> anyhow::Result<Taken> {
         let before = self.counters()?;
         let elapsed = work()?;

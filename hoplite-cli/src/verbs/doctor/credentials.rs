@@ -1,4 +1,4 @@
-//! Checks of the token and the certificates, with the functions that daemons use when they start.
+//! Checks of the token and the certificates, with the daemons' own functions.
 
 use std::error::Error;
 use std::fs::File;
@@ -18,8 +18,8 @@ use super::{Finding, Health, finding};
 /// Remaining validity below which a certificate should be replaced.
 const SOON: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Returns one finding for each file that is named, or is missing beside the others. Also returns
-/// the credentials if daemons would start with them.
+/// Returns one finding for each named or missing file, and the credentials if daemons would accept
+/// them.
 pub(super) fn examine(security: &Security) -> (Vec<Finding>, Option<Credentials>) {
     let mut findings = Vec::new();
     if let Some(path) = &security.token_file {
@@ -55,8 +55,7 @@ fn readable_token(path: &Path) -> Finding {
     finding("token", Health::Good, path.to_string())
 }
 
-/// Checks that other daemons accept the certificate of `tls` at an address that this host will
-/// advertise or listen on.
+/// Checks that other daemons accept the certificate of `tls` at an address of this host.
 pub(super) fn reached_at(tls: &Tls, advertised: Option<&str>, listened: &[SocketAddr]) -> Vec<Finding> {
     let what = |place: &str| format!("certificate at {place}");
     let mut findings = Vec::new();
@@ -153,8 +152,7 @@ fn read(
     }
 }
 
-/// Checks the daemon's own certificate, the first one in its file. The others in the file are
-/// checked with it.
+/// Checks the daemon's own certificate, the first in its file, and the others with it.
 fn own(path: &Path, facts: &[CertificateFacts]) -> Finding {
     let own = &facts[0];
     let (now, path) = (SystemTime::now(), path.display());
@@ -331,8 +329,8 @@ mod tests {
         issue(authority, now - DAY..now + DAY * 365)
     }
 
-    /// Checks the findings: their names, and their texts if they are not good. Daemons must accept
-    /// the same files.
+    /// Checks the names of the findings, and the texts of bad ones. Daemons must accept the same
+    /// files.
     #[track_caller]
     fn assert_found(security: &Security, expected: &[(&str, Health, &str)]) {
         let (findings, credentials) = examine(security);

@@ -26,8 +26,7 @@ const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";
 /// Much more than the answer of a shard with thousands of nodes.
 const MAX_ANSWER_BYTES: usize = 16 << 20;
 
-/// Requests the status of the shard at `address`, as members do. Without usable credentials it only
-/// connects.
+/// Requests the status of the shard at `address`. Without usable credentials it only connects.
 pub(super) async fn shard(address: &str, credentials: Option<&Credentials>) -> Finding {
     let what = format!("directory {address}");
     let found = match credentials {

@@ -1,8 +1,7 @@
 //! `hoplite doctor`: problems of this machine that would stop Hoplite or slow it down.
 //!
-//! Each check tests one thing and prints one line. The checks are read-only. Checks that wait for
-//! the network, a program or a disk run concurrently, so that all findings appear within two
-//! seconds.
+//! Each check is read-only, tests one thing and prints one line. Slow checks run concurrently, so
+//! that all findings appear within two seconds.
 //!
 //! * `credentials`: the token and the certificates.
 //! * `directory`: the shards.
@@ -35,9 +34,9 @@ use crate::output::{self, Alignment, Table};
 const NETWORK_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time limit for the files of the credentials. The network checks follow.
 const FILES_TIMEOUT: Duration = Duration::from_millis(400);
-/// Fewer file descriptors than this are too few for a store with a hundred clients and peers.
+/// Too few file descriptors for a store with a hundred clients and peers.
 const FEW_DESCRIPTORS: u64 = 4096;
-/// The MTU of Ethernet. A smaller one means a tunnel, with more packets and less speed.
+/// The MTU of Ethernet. A smaller one means a slower tunnel.
 const ETHERNET_MTU: u64 = 1500;
 /// Least memory for everything besides a store.
 const LITTLE_MEMORY: u64 = 512 << 20;
@@ -262,7 +261,7 @@ fn shared_memory(limits: &MemoryLimits) -> Finding {
     finding("shared memory", Health::Good, "can be made")
 }
 
-/// Reports the limit on file descriptors of a daemon, which raises its limit as this program does.
+/// Reports the limit on file descriptors of a daemon, which raises it as this program does.
 fn descriptors() -> Finding {
     let most = descriptor_limit();
     if most < FEW_DESCRIPTORS {
@@ -360,8 +359,7 @@ fn interfaces(place: &Path) -> Vec<Finding> {
     found
 }
 
-/// Checks that a program synchronises the clock. Hoplite needs this only for the validity of
-/// certificates.
+/// Checks that the clock is synchronised, which the validity of certificates needs.
 fn clock() -> Finding {
     let kept = ["/run/systemd/timesync/synchronized", "/run/chrony", "/run/ntpd.pid", "/run/openntpd"];
     match kept.iter().find(|path| Path::new(path).exists()) {
