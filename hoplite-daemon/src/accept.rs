@@ -1,4 +1,4 @@
-//! Accepts connections, and leaves descriptors for the work that is accepted already.
+//! Accepts connections, and reserves descriptors for already accepted work.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,16 +14,17 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// One in this many descriptors is reserved for accepted work: transfers, sessions, files.
 const RESERVED_PART: u64 = 8;
-/// Most descriptors that are kept for that.
+/// Most reserved descriptors.
 const MAX_RESERVED: u64 = 256;
 
-/// Accepts the connections of one listener, for as long as enough descriptors are free.
+/// Accepts the connections of one listener while enough descriptors are free.
 ///
-/// While descriptors are scarce, new connections stay in the queue of the system, so that a flood of them does not keep
-/// the work of accepted ones from opening connections of its own. The log tells of that at most once a second.
+/// While descriptors are scarce, new connections stay in the system's queue. A flood of them
+/// therefore cannot keep accepted work from opening connections. The log reports this at most once
+/// a second.
 #[derive(Debug)]
 pub struct Acceptor {
-    /// What connects, for the log.
+    /// The kind of the connecting peers, for the log.
     peers: &'static str,
     failures: Repeated,
 }
@@ -34,10 +35,10 @@ impl Acceptor {
         Self { peers, failures: Repeated::new() }
     }
 
-    /// Calls `accept` until it succeeds. `listener` is what it accepts from.
+    /// Calls `accept` on `listener` until it succeeds.
     ///
     /// # Cancel safety
-    /// As cancel safe as `accept` is.
+    /// As cancel safe as `accept`.
     pub async fn accept<T, F>(&self, listener: impl AsFd, mut accept: impl FnMut() -> F) -> T
     where
         F: Future<Output = io::Result<T>>,

@@ -1,30 +1,30 @@
-//! The settings about who may reach a daemon.
+//! The settings of access to a daemon.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use hoplite_net::{Credentials, SecurityError, Tls, TlsFiles, Token};
 
-/// What is set about who may reach a daemon.
+/// The settings of access to a daemon.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct Security {
-    /// A file with a secret that all daemons of the cluster share; others are refused. Only its owner may have access to it
-    /// [default: the secret of this user, unless there are certificates, or --insecure is said]
+    /// File with the secret that all daemons of the cluster share, accessible only to its owner
+    /// [default: the secret of this user, unless there are certificates or --insecure]
     #[arg(long, env = "HOPLITE_TOKEN_FILE", value_name = "PATH")]
     pub token_file: Option<PathBuf>,
-    /// The certificate of this daemon, PEM: speak TLS with all other daemons. Read again when it changes
+    /// Certificate of this daemon, PEM: use TLS with all other daemons. Read again when it changes
     #[arg(long, env = "HOPLITE_TLS_CERT", value_name = "PATH")]
     pub tls_cert: Option<PathBuf>,
-    /// The key of the certificate, PEM. Only its owner may have access to it
+    /// Key of the certificate, PEM, accessible only to its owner
     #[arg(long, env = "HOPLITE_TLS_KEY", value_name = "PATH")]
     pub tls_key: Option<PathBuf>,
-    /// The authority that the certificates of all daemons of the cluster come from, PEM
+    /// Authority of the certificates of all daemons of the cluster, PEM
     #[arg(long, env = "HOPLITE_TLS_CA", value_name = "PATH")]
     pub tls_ca: Option<PathBuf>,
-    /// The name that the certificate of every daemon is for [default: the host or address at which it is reached]
+    /// Name in the certificate of every daemon [default: the host or address of the daemon]
     #[arg(long, env = "HOPLITE_TLS_NAME", value_name = "NAME")]
     pub tls_name: Option<String>,
-    /// Ask nobody for a token, and listen on other than loopback addresses all the same
+    /// Require no token, and permit addresses other than loopback
     #[arg(
         long, env = "HOPLITE_INSECURE", value_name = "BOOL",
         num_args = 0..=1, require_equals = true, default_missing_value = "true"
@@ -32,7 +32,7 @@ pub struct Security {
     pub insecure: Option<bool>,
 }
 
-/// A daemon is to listen where other machines can reach it, and nobody said that this is meant.
+/// A daemon would listen where other machines can reach it, without a setting that permits this.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{address} can be reached from other machines: say who may use it, with --token-file, or with \
@@ -44,7 +44,7 @@ pub struct NotLoopback {
 }
 
 impl Security {
-    /// Returns the settings that the environment of this process names, for programs that speak to daemons and are none.
+    /// Returns the settings in the environment, for programs that connect to daemons.
     pub fn from_environment() -> Self {
         let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         Self {
@@ -57,7 +57,7 @@ impl Security {
         }
     }
 
-    /// Whether a daemon may listen on `address`.
+    /// Checks that a daemon may listen on `address`.
     ///
     /// # Errors
     /// [`NotLoopback`].
@@ -70,8 +70,8 @@ impl Security {
         }
     }
 
-    /// Reads the files that are named, for a program that connects to others or lets them connect. If neither a token nor
-    /// certificates are named, all such programs of a user share the secret of that user, unless they are told that
+    /// Reads the named files, for a program that connects to others or accepts connections. Without
+    /// a token and certificates, all programs of a user share the secret of that user, unless
     /// everybody may connect.
     ///
     /// # Errors
@@ -84,7 +84,7 @@ impl Security {
         Ok(Credentials::of_user()?)
     }
 
-    /// Reads the files that are named, for a program that opens no port.
+    /// Reads the named files, for a program that opens no port.
     ///
     /// # Errors
     /// [`SecurityError`].

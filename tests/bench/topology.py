@@ -150,7 +150,7 @@ class Report:
         return "\n".join(_table([["collective", "best", "as they come", "worst", "worst / best", "Spearman"], *sections]))
 
     def stock_mpi(self) -> str:
-        """Allreduces of Open MPI in the order of the hosts, and in that of a rankfile."""
+        """Allreduces of Open MPI in the order of the hosts, and in the order of a rankfile."""
         for program in ("mpicc.openmpi", "mpirun.openmpi", "gcc"):
             if shutil.which(program) is None:
                 raise NotAvailable(f"there is no {program}: run `make bench-peers`")

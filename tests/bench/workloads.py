@@ -42,7 +42,7 @@ class Workload:
         is_split: `True` if each host gives or gets one of several equal parts.
         is_late: `True` if the hosts arrive one after another.
         hosts: the only number of hosts, if it is fixed.
-        loop: the training loop, if it is one; the limit is then that of the loop.
+        loop: the training loop, if it is one; the loop then defines the limit.
     """
 
     name: str

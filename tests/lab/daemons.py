@@ -145,7 +145,7 @@ class Hoplite:
         self.stores[host.name] = self._start(host, "hoplite-store", arguments)
 
     def client(self, host: Host, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[Any]":
-        """Runs the command line on a host; options are those of `subprocess.run`."""
+        """Runs the command line on a host; options are as for `subprocess.run`."""
         return host.run([self.programs / "hoplite", *arguments], **options)
 
     def status(self, host: Host) -> dict[str, Any]:

@@ -63,14 +63,14 @@ class Host:
         return [str(ENTER), self.lab, self.name, *map(str, command)]
 
     def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a command on this host; options are those of `subprocess.Popen`.
+        """Starts a command on this host; options are as for `subprocess.Popen`.
 
         The process id belongs to the command itself. Running processes are killed with the lab.
         """
         return subprocess.Popen(self.command(command), **options)
 
     def run(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """Runs a command on this host to its end; options are those of `subprocess.run`."""
+        """Runs a command on this host to its end; options are as for `subprocess.run`."""
         return subprocess.run(self.command(command), **options)
 
 

@@ -117,8 +117,7 @@ def end_processes(namespaces: list[str]) -> None:
 def allow_congestion_control(name: str) -> bool:
     """Permits a congestion control to namespaces. The lock must be held.
 
-    The list belongs to the machine, and is the only thing outside of its own namespaces that a lab
-    changes. It is restored when the last lab is removed. Returns `True` if the list was changed.
+    The list belongs to the machine; a lab changes nothing else outside of its namespaces. It is restored when the last lab is removed. Returns `True` if the list was changed.
     """
     allowed = _ALLOWED.read_text().split()
     if name in allowed:

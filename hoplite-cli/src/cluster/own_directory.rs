@@ -1,4 +1,5 @@
-//! A directory for sockets, logs and process ids that this user owns and no other user can replace.
+//! A directory for sockets, logs and process ids, which belongs to this user and cannot be replaced
+//! by others.
 
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};

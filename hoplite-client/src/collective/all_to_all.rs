@@ -4,7 +4,7 @@
 //! (`hoplite_core::collective`). When all participants have their parts, each deletes its source.
 //!
 //! If the stores cannot exchange, the target is an empty object. Then each pair of ranks uses one
-//! object of its own: one rank puts it, and the other gets and deletes it.
+//! separate object: one rank puts it, and the other gets and deletes it.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -199,7 +199,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     }
 
     /// Has the stores exchange all parts, and performs `take` to receive the parts for this rank.
-    /// Returns `None` if each pair has to use an object of its own.
+    /// Returns `None` if each pair needs a separate object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         // All participants decide this alike.
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
@@ -369,7 +369,7 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// The fallback: each pair of ranks has an object of its own.
+/// The fallback: each pair of ranks has a separate object.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
     /// Receives the ranks whose parts have arrived.

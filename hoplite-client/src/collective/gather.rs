@@ -26,11 +26,11 @@ impl Client {
     ///
     /// For an allgather every participant puts its own object and gathers all of them; see [`Client::allgather`].
     ///
-    /// Communication: one step; each node receives what it does not have, and what it gets can serve others. If all n
+    /// Communication: one step; each node receives the objects that it lacks, and can serve them to others. If all n
     /// participants gather n objects of S bytes each, each receives (n-1)S and sends about as much.
     ///
     /// # Errors
-    /// Those of [`Client::get`], as soon as one of the gets fails. All objects must fit into the store's memory together.
+    /// The errors of [`Client::get`], as soon as one of the gets fails. All objects must fit into the store's memory together.
     pub async fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -49,7 +49,7 @@ impl Client {
     /// The copy of an object starts when all objects before it have begun to exist, because their lengths are known then.
     ///
     /// # Errors
-    /// Those of [`Client::gather`], and [`Error::BufferTooSmall`] if the objects do not fit. After an error the contents of
+    /// The errors of [`Client::gather`], and [`Error::BufferTooSmall`] if the objects do not fit. After an error the contents of
     /// `out` mean nothing.
     pub async fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
     where

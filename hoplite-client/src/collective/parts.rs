@@ -77,7 +77,7 @@ impl Client {
     /// after an error that object may stay. If all sources have at most 64 KiB together, each
     /// participant gets all of them instead.
     ///
-    /// The sources stay, and so does the empty object `target` if the sources have more than 8 KiB
+    /// The sources stay. The empty object `target` stays too if the sources have more than 8 KiB
     /// together. Delete them when all participants have their result. `hoplite stat TARGET`
     /// explains the collective, as for an allreduce.
     ///
@@ -131,7 +131,7 @@ impl Client {
     /// result bytes, and needs room for S during the call. If the sources are late or share a node,
     /// or if a node fails, the remaining participants use `gather`.
     ///
-    /// The sources stay, and so does the empty object `target` if the sources have more than 8 KiB
+    /// The sources stay. The empty object `target` stays too if the sources have more than 8 KiB
     /// together. Delete them when all participants have their result.
     ///
     /// # Errors
@@ -283,7 +283,7 @@ impl Parts {
         let (source_bytes, dtype) = (to_index(self.participant.source_bytes()), self.participant.dtype());
         let is_unlike = |view: &ObjectView| view.len() != source_bytes || view.metadata().dtype != dtype;
         let Some(other) = views.iter().position(is_unlike) else { return Ok(views) };
-        let reason = "it is not like that of this participant".into();
+        let reason = "its size or type differs from this participant's source".into();
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
