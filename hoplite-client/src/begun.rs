@@ -147,7 +147,7 @@ impl<'a> Wait<'a> {
 pub(crate) enum Repeat {
     /// Always: the call only reads, or its repetition changes nothing.
     Harmless,
-    /// Only if its single request was not sent.
+    /// Only if the call's single request was not sent.
     IfUnsent,
     /// Never: the store may have performed some of its requests.
     Never,

@@ -43,7 +43,7 @@ pub enum Error {
         /// The state of the call.
         call: LostCall,
     },
-    /// This process was forked from the one that connected. The child must open a new connection.
+    /// This process is a forked child of the connected process. It must open a new connection.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
     ForkedChild {
         /// The process that connected.

@@ -9,7 +9,7 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
-/// Interval between two queries of all parts of a wait. Each query asks the directory for every
+/// Interval between two queries of all parts of a wait. A query goes to the directory for every
 /// object.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 

@@ -227,7 +227,7 @@ impl From<v1::Troubles> for Troubles {
 pub struct PeerLink {
     /// The name of the other node.
     pub node: String,
-    /// Its estimated latency and rate.
+    /// The estimated latency and rate of the link.
     pub link: Link,
     /// `true` if its bandwidth is much lower, or its latency much higher, than on most links of
     /// this store.

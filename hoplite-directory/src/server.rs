@@ -59,7 +59,7 @@ pub struct DirectoryConfig {
     pub cluster: ClusterId,
     /// The credentials that callers need.
     pub credentials: Credentials,
-    /// Its limits.
+    /// The limits of the shard.
     pub limits: Limits,
     /// Creates spans, if traces are exported.
     pub tracer: Option<Tracer>,

@@ -259,7 +259,7 @@ async fn a_lost_session_gives_back_its_slot_to_the_one_that_waits() {
     sender.publish("x", 1, None).await;
     let mut first = server.store("first").await;
     granted(first.query("x", 1, PATIENCE).await);
-    // Otherwise the shard would serve the second one.
+    // Without a wait, the shard would serve the second one.
     let (put, reason) = (PutId(1), UnpublishReason::PullEnded);
     first.say(ToShard::Unpublish { id: id("x"), put, reason }).await;
     let mut client = server.client().await;

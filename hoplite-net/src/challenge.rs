@@ -39,6 +39,7 @@ pub struct HelloFields<'a> {
     pub bound_to: &'a [u8],
 }
 
+/// Both hellos of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hellos<'a> {
     /// The hello of the side that connected.

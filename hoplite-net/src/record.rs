@@ -195,6 +195,7 @@ pub struct Checked<S> {
 }
 
 impl<S> Checked<S> {
+    /// Wraps `stream`.
     pub fn new(stream: S, (sealer, opener): (Sealer, Opener)) -> Self {
         let [raw, plain, unsent] = [(); 3].map(|()| BytesMut::new());
         Self { stream, sealer, opener, raw, plain, unsent }

@@ -251,7 +251,7 @@ struct Configs {
     own: CertificateDer<'static>,
     client: ClientConfig,
     server: ServerConfig,
-    /// As `server`, but requests no client certificate.
+    /// Acts as `server`, but requests no client certificate.
     anybody: ServerConfig,
     expiry: Option<SystemTime>,
 }
@@ -820,7 +820,7 @@ mod tests {
             assert_eq!(tls.shared.lock().failure.as_ref().unwrap().times, tries);
         }
         assert!(connects(&tls, &tls).is_ok());
-        // Another fault causes another message.
+        // A different fault causes a different message.
         fs::write(daemon.files().key, "no key").unwrap();
         fs::set_permissions(daemon.files().key, fs::Permissions::from_mode(0o600)).unwrap();
         assert_eq!(own_after(&tls, 30), der(&old));

@@ -91,7 +91,7 @@ pub enum DecomposeError {
     OutOfRange {
         /// The name of the number.
         what: &'static str,
-        /// Its value.
+        /// The value of the number.
         value: f64,
     },
 }

@@ -53,7 +53,7 @@ _STANDARD_SIZES_OF: Final[dict[str, str]] = {
     "allreduce": "1KiB,32KiB,1MiB,32MiB,64MiB",
     **dict.fromkeys(("allgather", "reduce_scatter", "all_to_all"), "32KiB,1MiB,64MiB"),
 }
-# The same with five rounds of nearly every cell.
+# # As `_STANDARD`, with five rounds of nearly every cell.
 _FULL: Final[dict[str, str | int | float]] = {**_STANDARD, "cell_seconds": 60.0}
 
 

@@ -47,7 +47,7 @@ _NEAR_LIMIT: Final = {
     "all_to_all": (64 * _MIB, 1.05),
     "gather": (64 * _MIB, 1.02),
 }
-# The same for one size and one number of hosts.
+# # Ratios for one size and one number of hosts.
 _NEAR_LIMIT_OF: Final = {("allreduce", _MIB, 16): 1.06}
 # Seconds on links of 200 Mbit/s. Other links have no such target.
 _SECONDS_OF: Final = {("broadcast", _MIB, 16): 0.050, ("reduce", _MIB, 16): 0.048}

@@ -297,7 +297,7 @@ impl Cluster {
         Self::start(Plan { nodes, ..Plan::default() })
     }
 
-    /// The same, with daemons that require no token.
+    /// Acts as [`Cluster::of`], with daemons that require no token.
     pub fn open(nodes: usize) -> Self {
         Self::start(Plan { nodes, ..Plan::open() })
     }

@@ -39,7 +39,7 @@ fn a_get_costs_the_directory_five_messages() {
     for number in 0..GETS {
         cluster.client(0).put(format!("object-{number}"), &bytes(number, 200_000)).unwrap();
     }
-    // One of the put's two shards accepts it before the answer; the other one sends a message too.
+    // One of the put's shards confirms before the answer; the other shard also sends a message.
     await_that("all verdicts", || messages() == 8 * GETS);
     for number in 0..GETS {
         let view = cluster.client(1).get(format!("object-{number}"), PATIENCE).unwrap();
@@ -89,7 +89,7 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
         for node in 1..nodes {
             let client = cluster.client(node);
             receivers.push(scope.spawn(move || client.get_vec("weights", PATIENCE)));
-            // One after another, each when the previous one has all available bytes.
+            // Each receiver starts when the previous one has all available bytes.
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= size as u64 / 2);
         }

@@ -250,7 +250,7 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
         let given_up = if let Call::Abort { id, .. } = call { Some(id) } else { None };
         let answer = perform(&cluster, node, call);
         if let Some(id) = given_up {
-            // No call waits for the end of an aborted object, so the directory may learn of it
+            // No call waits for the end of an aborted object, so the directory may learn of the end
             // later.
             let client = cluster.client(node);
             await_that("the end of it", || {

@@ -13,7 +13,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
 const TOKEN: &str = "a token of these tests";
-/// All paths with an answer, except for those of the login.
+/// All paths with an answer, except for the login paths.
 const PATHS: [&str; 14] = [
     "/",
     "/app.js",
@@ -339,7 +339,7 @@ fn those_who_are_slow_or_many_keep_nobody_out() {
         })
         .collect();
     let began = Instant::now();
-    // All of them give way immediately, although each could last for ten seconds.
+    // All slow connections give way immediately, although each could last for ten seconds.
     assert_eq!(status(&get(address, "/api/overview", "")), 200);
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(held);

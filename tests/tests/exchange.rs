@@ -287,7 +287,7 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     };
     assert_eq!(meet(&[3], IN_VAIN / 4).into_iter().map(missing).collect::<Vec<_>>(), [[0, 1, 2]]);
     assert_eq!(meet(&[0, 1], IN_VAIN).into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
-    // They can call again. A rank whose first call counts may find that all have met.
+    // All ranks can call again. A rank that has called before may find that all have met.
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
     for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {

@@ -334,7 +334,7 @@ fn daemons_tell_when_their_certificate_expires_and_follow_it() {
     assert!(!self::text(&without.stores[0]).contains(NAME), "only with TLS");
 }
 
-/// One row for each metric: its name, type, labels and description.
+/// One table row per metric: name, type, labels and description.
 fn rows(texts: &[String]) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
     for text in texts {

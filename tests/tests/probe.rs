@@ -122,13 +122,13 @@ fn what_is_found_can_be_applied_again_and_again() {
     assert_eq!(status(), [second, second]);
     let text = succeed(probe(&cluster, 1, &["--apply", "--probes", "5"]));
     assert!(text.contains("applied at 2 of 2 shards") && text.contains("no groups"), "{text}");
-    // Each shard reports its version.
+    // Each shard reports its version of the places.
     let version = status()[0].to_string();
     let mut command = Command::new(program("hoplite"));
     command.arg("status").env("HOPLITE_SOCKET", cluster.socket(1));
     let text = succeed(command);
     assert_eq!(text.matches(&version).count(), 2, "{text}");
-    // It would remove the groups of all other nodes.
+    // A probe of some nodes would remove the groups of all others.
     let output = probe(&cluster, 0, &["--apply", "--nodes", "node-0,node-1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--nodes"), "{output:?}");

@@ -61,7 +61,7 @@ fn a_stranger_without_the_token_can_do_nothing() {
     cluster.assert_serves();
     cluster.client(0).put("x", b"not for strangers").unwrap();
 
-    // As a store.
+    // A stranger that acts as a store.
     let text = refusal_of_a_store(&cluster, 2, &[]);
     assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
     let text = refusal_of_a_store(&cluster, 2, &[("--token-file", &other)]);
@@ -137,7 +137,7 @@ fn the_default_is_closed_to_other_users() {
         let status = client.list(v1::ListRequest::default()).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::PermissionDenied);
     });
-    // A store with another secret is told so.
+    // A store with another secret gets an error that says so.
     let home = tempfile::tempdir().unwrap();
     let mut other = cluster.store_command(2);
     other.env("XDG_CONFIG_HOME", home.path());
@@ -156,8 +156,8 @@ fn a_store_without_peers_opens_no_port() {
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
         command.env_remove(variable);
     }
-    // It needs no secret either, so an unwritable home is no hindrance. An empty variable counts as
-    // unset.
+    // A store without peers needs no secret, so an unwritable home does not matter. An empty
+    // variable counts as unset.
     command.args(["--memory", "16MiB", "--print-addresses", "--socket"]).arg(&socket);
     command.env("XDG_CONFIG_HOME", "/proc/nowhere").env("HOPLITE_TOKEN_FILE", "").env("HOPLITE_LISTEN", "");
     let daemon = Daemon::start("alone", &mut command);

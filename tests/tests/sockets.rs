@@ -88,7 +88,7 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     let (code, text) = status(0, "no such name here");
     assert!(code == 1 && text.contains("no user \"no such name here\""), "{text}");
 
-    // As with the packages: the store has a user and a directory of its own.
+    // As with the packages, the store has a separate user and directory.
     for user in [0, COLLEAGUE] {
         let (code, text) = status(user, &STRANGER.to_string());
         assert_eq!(code, 0, "{text}");
@@ -217,7 +217,7 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     await_that("a socket again", || Client::connect(&socket).is_ok());
     assert!(Client::connect(&socket).unwrap().get("after", PATIENCE).unwrap()[..] == large[..]);
     cluster.store(0).await_log("the socket's file was removed; created it again");
-    // A second store at that path finds this one.
+    // A second store at that path finds the first one.
     let (code, text) = run_to_end(&mut cluster.store_command(0));
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("another daemon listens"), "{text}");

@@ -204,7 +204,7 @@ fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
     let trace = collector.trace();
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
-    // Twice, if the first query was before the store noticed the shard's end.
+    // The query occurs twice if the first one preceded the store's notice of the shard's end.
     let asked = trace.named("ask directory", Some("node-1"));
     assert!(
         !asked.is_empty() && asked.iter().all(|span| span.parent_span_id == get.span_id),
@@ -286,7 +286,7 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
         assert_eq!(text(&exchange.attributes, "hoplite.outcome").as_deref(), Some("complete"));
         exchange
     });
-    // Each gives to the other one.
+    // Each member sends to the other.
     for (giver, taker) in [("node-0", second), ("node-1", first)] {
         let served = trace.named("serve", Some(giver));
         assert!(served.iter().any(|serve| serve.parent_span_id == taker.span_id), "{}", trace.tree());

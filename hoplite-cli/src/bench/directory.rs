@@ -62,7 +62,7 @@ pub(crate) struct Arguments {
 /// The objects that stores get.
 #[derive(Debug, Clone, Copy)]
 enum Wanted {
-    /// This number of objects, in turn.
+    /// This many objects, in turn.
     Each(u64),
     /// The object that every holder has.
     Hot,
@@ -273,7 +273,7 @@ impl Sessions {
     fn to(cluster: &Cluster) -> anyhow::Result<Self> {
         let address = cluster.shards.first().context("a cluster without a directory")?;
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?.tcp_nodelay(true);
-        // The same credentials as the daemons of the cluster.
+        // Uses the credentials of the cluster's daemons.
         let credentials = Security::from_environment().credentials()?;
         Ok(Self { endpoint, credentials, channels: Vec::new(), opened: 0 })
     }
@@ -297,7 +297,7 @@ struct Session {
 impl Session {
     async fn open(service: Channel, store: &NodeInfo) -> anyhow::Result<Self> {
         let (outbound, mut frames) = mpsc::channel(MAX_QUEUED_FRAMES);
-        // The same cluster name as the daemons of the cluster.
+        // Uses the cluster name of the daemons.
         let cluster = std::env::var("HOPLITE_CLUSTER").unwrap_or_else(|_| "hoplite".to_owned());
         let cluster = ClusterId::new(&cluster)?;
         let hello = StoreMessages { hello: Some(encode_hello(store, &cluster)), messages: Vec::new() };

@@ -90,7 +90,8 @@ fn exclusive_or(acc: &mut [u8], input: &[u8]) {
     }
 }
 
-/// One, whose sums and products avoid subnormal numbers, with which some processors are slow.
+/// The number one: its sums and products avoid subnormal numbers, with which some processors are
+/// slow.
 fn one(dtype: Dtype) -> Vec<u8> {
     match dtype {
         Dtype::F16 => 0x3c00_u16.to_le_bytes().to_vec(),

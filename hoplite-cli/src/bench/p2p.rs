@@ -161,7 +161,7 @@ impl GrpcCaller {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let address = cluster.shards.first().map_or("", String::as_str);
         let endpoint = Endpoint::from_shared(format!("http://{address}"))?;
-        // The same credentials as the daemons of the cluster.
+        // Uses the credentials of the cluster's daemons.
         let credentials = Security::from_environment().credentials()?;
         let channel =
             runtime.block_on(async { credentials.channel(&endpoint, Caller::default(), Route::Network) });

@@ -232,7 +232,8 @@ async fn a_rank_that_calls_again_while_all_meet_leaves_nothing() {
     }
     assert_eq!(missing(client.barrier("b", 2, 1, Duration::ZERO).await), [0]);
     let asked = store.state().count(is_locate);
-    // Its first call counts. Between its query and its put, all ranks meet, and rank 0 deletes.
+    // The rank's first call counts. Between its query and its put, all ranks meet, and rank 0
+    // deletes.
     store.hold_answers();
     let (met, ()) = tokio::join!(client.barrier("b", 2, 1, LONG), async {
         store.until("rank 1 has asked", move |state| state.count(is_locate) > asked).await;

@@ -74,7 +74,7 @@ pub struct Summary {
     pub exchanged: u64,
     /// Participants of exchanges that got all their parts.
     pub parts: u64,
-    /// Participants of exchanges that were told to get their parts in another way.
+    /// Participants of exchanges that fell back to other ways of getting their parts.
     pub parts_left: u64,
     /// Probes of places that reached shards, counted at each shard.
     pub probes_heard: u64,

@@ -247,7 +247,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Ends a task. The host is told, if it is reachable.
+    /// Ends a task, and tells a reachable host.
     pub(super) fn end_directed(&mut self, store: usize, directed: Directed) {
         let Some(number) = self.directed_numbers.remove(&(store, directed)) else {
             panic!("{directed:?} is ended twice")

@@ -31,7 +31,7 @@ pub(crate) enum Network {
 /// The way in which a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
-    /// A process has died, or the connection was reset. Both ends are told.
+    /// A process has died, or the connection was reset. Both ends notice.
     Reset,
     /// Nothing arrives any more. Each end notices separately.
     Silence,

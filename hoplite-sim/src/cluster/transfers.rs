@@ -98,7 +98,7 @@ impl From<Remote> for Origin {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Connection {
-    /// Not needed at present.
+    /// Unneeded at present.
     Closed,
     Opening,
     Open(ServeId),
@@ -265,7 +265,7 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Closes a connection. The sender is told.
+    /// Closes a connection, and tells the sender.
     pub(super) fn end_serve(&mut self, sender: usize, serve: ServeId) {
         let delay = self.latency();
         self.after(delay, move |cluster| {

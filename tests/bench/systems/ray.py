@@ -33,7 +33,7 @@ class RayStores(System):
         "ray.put and ray.get by one actor on each host; a reduce gets all and adds; "
         "sends again after 10 s what has not come"
     )
-    # Its object store has none of these; each would be many gets by each actor.
+    # # Ray's object store lacks these; each would be many gets by each actor.
     omits = SPLIT | {"allreduce_late"}
     most_hosts = 8
 

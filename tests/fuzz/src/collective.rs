@@ -141,7 +141,7 @@ fn check_finals(plans: &[Plan]) {
         let expected = match plan.agreement.kind {
             Collective::Allreduce => plan.size_bytes,
             Collective::ReduceScatter => own_bytes,
-            // Its own part is already there.
+            // The member already has its own part.
             Collective::Allgather => plan.size_bytes - own_bytes,
             // The parts between its own ranks stay there.
             Collective::AllToAll => plan.size_bytes * plan.sources.len() as u64 - own_bytes,

@@ -46,7 +46,7 @@ pub fn stream(bytes: &[u8]) {
 fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
     header[..5].copy_from_slice(b"HPLD\x01");
     header[6..8].fill(0);
-    // The lower byte gives the length, so that most lengths are available.
+    // The lower byte gives the length, so that most lengths fit the input.
     let length = usize::from(header[8]).min(tail.len());
     if header[9..12] == [0; 3] {
         header[8] = u8::try_from(length).expect("it was a byte before");
@@ -82,7 +82,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             let _ = decode_report(end.clone(), MAX_MEMBERS);
             if let Some(reason) = end.error {
                 let decoded = error::decode(reason, Plane::Data);
-                // Twice, because each end sees the versions of a mismatch in its own order.
+                // Decodes twice, because a version mismatch swaps its two sides.
                 let returned = error::decode(error::encode(&decoded), Plane::Data);
                 assert_eq!(error::decode(error::encode(&returned), Plane::Data), decoded);
             }

@@ -23,7 +23,7 @@ pub fn response(bytes: &[u8]) {
     each_message(bytes, MAX_RESPONSE_BYTES, |message: v1::Response| {
         let (call, decoded) = decode_response(message);
         let encoded = encode_response(call, decoded);
-        // Twice, because each end sees the versions of a mismatch in its own order.
+        // Decodes twice, because a version mismatch swaps its two sides.
         let again = returned(returned(encoded.clone()));
         // Compares bytes, because a floating-point number may differ from itself.
         assert_eq!(again.encode_to_vec(), encoded.encode_to_vec(), "{encoded:?}");

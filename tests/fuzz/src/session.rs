@@ -52,7 +52,7 @@ pub fn shard_batch(bytes: &[u8]) {
     let Ok(batch) = v1::ShardMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
     let _ = batch.welcome.as_ref().map(check_welcome);
     let Ok(decoded) = decode_shard_batch(batch) else { return };
-    // Twice, because each end sees the versions of a mismatch in its own order.
+    // Decodes twice, because a version mismatch swaps its two sides.
     assert_eq!(returned(returned(decoded.clone())), decoded);
 }
 

@@ -300,7 +300,7 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         state: *input.choose(&STATES)?,
         retention: *input.choose(&[Retention::Pinned, Retention::Evictable])?,
         pulling_from: if input.arbitrary()? { Some(node(input)?) } else { None },
-        // Also bytes with a state or size that should have none.
+        // Also inline bytes where a state or size permits none.
         inline: match input.int_in_range(0..=3)? {
             0 => Some(Bytes::from_static(b"1234").into()),
             1 => Some(Bytes::from_static(b"12345").into()),

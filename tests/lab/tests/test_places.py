@@ -15,7 +15,7 @@ CONTENTS = os.urandom(8 << 20)
 # In turn from the racks. Without labels, each gets the object from the previous one, over an
 # uplink.
 RECEIVERS = ("h3", "h1", "h4", "h2", "h5")
-# The same for a reduce, on eight hosts.
+# # The hosts of the sources of a reduce, in turn from the racks.
 SOURCES = ("h0", "h4", "h1", "h5", "h2", "h6", "h3", "h7")
 # Eight times each byte, modulo 256.
 SUM = CONTENTS.translate(bytes(8 * byte % 256 for byte in range(256)))

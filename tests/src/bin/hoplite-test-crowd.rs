@@ -1,9 +1,9 @@
 //! Many simulated stores, for tests of the directory's views: `hoplite-test-crowd ADDRESS NODES
 //! OBJECTS RECEIVERS`.
 //!
-//! They have sessions, labels and loads, but no bytes. The first store has objects, one of which
-//! RECEIVERS others are told to pull. Some of these receivers are complete, so that several chains
-//! begin. Prints `ready` and runs until its standard input ends.
+//! They have sessions, labels and loads, but no bytes. The first store has objects. RECEIVERS other
+//! stores pull one of these; some are complete, so that several chains begin. Prints `ready` and
+//! runs until its standard input ends.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -63,8 +63,8 @@ async fn main() -> anyhow::Result<()> {
         crowd[0].say(batch.to_vec()).await?;
     }
     crowd[0].say(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
-    // One third arrives first and forms a chain. The first quarter of it becomes complete, and
-    // sends to the others.
+    // One third arrives first and forms a chain. Its first quarter becomes complete, and sends to
+    // the others.
     let first = receivers.div_ceil(3);
     for (number, node) in crowd.iter_mut().enumerate().skip(1).take(first) {
         let slot = node.pull(number).await?;

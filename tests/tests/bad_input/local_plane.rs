@@ -157,7 +157,7 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
     client.request(Body::Doorbell(request::Doorbell { copy }));
     client.request(Body::Cancel(request::Cancel { call: 4 }));
     client.request(Body::Unsubscribe(request::Unsubscribe { call: u64::MAX }));
-    // The same call number twice.
+    // A call number that is already in use.
     let get = request::Get { id: vec![1].into(), until: 0, timeout_ms: 20_000 };
     let waiting = client.request(Body::Get(get.clone()));
     client.say(&v1::Request { call: waiting, body: Some(Body::Get(get)), ..Default::default() });

@@ -62,7 +62,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         put(client, name, *dtype, shape.clone(), *size);
     }
     let right = (kinds[0].0, kinds[0].4);
-    // The same where one or both of them are local.
+    // Local sources have the same errors.
     put(&cluster.client(0), "array-0", Dtype::F32, Some(vec![50, 1000]), 200_000);
     put(&cluster.client(0), "small-0", Dtype::F32, Some(vec![3]), 12);
     for (name, .., kind) in &kinds[1..] {
@@ -75,7 +75,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
     }
     let error = attempt(&cluster.client(0), "target", &["array-0", "small-0"], ReduceOp::Sum);
     assert_mismatch(&error, ("array-0", "f32[50, 1000]"), ("small-0", "f32[3]"));
-    // The same for a later one.
+    // A source that appears later has the same error.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let late = scope.spawn(move || attempt(&client, "target", &["array", "late"], ReduceOp::Sum));
@@ -188,7 +188,7 @@ fn a_target_that_exists_is_refused() {
         }
         assert!(cluster.client(2).get(&name, PATIENCE).unwrap()[..] == bytes(1, size)[..], "it stays");
     }
-    // The same for the target of a running reduce.
+    // The target of a running reduce has the same error.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let first = scope.spawn(move || {

@@ -160,7 +160,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let mut store = Daemon::start("flooded", &mut command);
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
-    // They read no answer, so that more can connect than are served.
+    // The clients read no answer, so that more can connect than are served.
     let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned() };
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {

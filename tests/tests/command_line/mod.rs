@@ -333,7 +333,7 @@ fn nobody_goes_on_before_everybody_is_there() {
         up.fail(1, &["barrier", "ready", "--participants", "4", "--rank", "3", "--timeout", "200ms"]);
     assert!(missing.contains("in vain for ranks 0, 1, 2"), "{missing}");
     let mut early = [0, 1, 3].map(call);
-    // Their stores know that they are waiting.
+    // The participants' stores have their objects while they wait.
     let waits = ["wait", "ready/0", "ready/1", "ready/3"];
     up.succeed(0, &waits);
     assert!(early.iter_mut().all(|call| call.try_wait().unwrap().is_none()), "one of four has not come");
@@ -535,7 +535,7 @@ fn the_daemons_of_up_end_with_it_even_if_it_is_killed() {
     assert_eq!(children.len(), 3);
     up.daemon.kill();
     eventually("the daemons end", || children.iter().all(|pid| !is_alive(*pid)));
-    // Its leftovers are no obstacle.
+    // The killed cluster's leftovers do not disturb a new one.
     let again = Daemon::start("up", &mut self::up(&up.cluster(), 2, 1));
     assert_eq!(again.first_line, "ready");
 }

@@ -40,7 +40,7 @@ fn the_hops_of_a_client_that_dies_end() {
 fn a_delete_of_the_target_ends_the_reduce() {
     let mut cluster = Cluster::start(chained(4));
     let unfinished = halves(&cluster, 3);
-    // Also from a node without a part in it, and before there is an object to delete.
+    // Any node may delete, also before the target exists.
     for (node, is_begun) in [(0, true), (1, true), (3, true), (0, false), (3, false)] {
         std::thread::scope(|scope| {
             let missing = if is_begun { 3 } else { 4 };

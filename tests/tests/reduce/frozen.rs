@@ -45,7 +45,7 @@ fn frozen(
     disturbed(cluster, target, |cluster| {
         links.await_held(from, to);
         if matches!(phase, Phase::AfterCommit) {
-            // Its bytes for the successor pass, but no message to this member.
+            // The coordinator's bytes for its successor pass, but no message to this member.
             links.hold(COORDINATOR, TAKER, 0);
             let client = cluster.client(COORDINATOR);
             await_that("the decision", || client.contains(target).unwrap());
@@ -142,7 +142,8 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
             }
         }
         let plan = record(&cluster, 0, target).plan;
-        // Its own refusal, or that of a neighbour that cannot take its bytes.
+        // The reason is the member's own refusal, or the refusal of a neighbour that cannot take
+        // its bytes.
         assert!(plan.contains("no session, since member"), "{plan}");
         cluster.client(0).delete([target], PATIENCE).unwrap();
     }

@@ -126,7 +126,7 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
 
 #[test]
 fn who_is_late_is_told() {
-    // Also reported to the last node, whose source the allreduce does not use.
+    // The end is also reported to the last node, whose source the allreduce does not use.
     let (mut cluster, _links) = linked(4);
     cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
     scope(|scope| {

@@ -21,7 +21,7 @@ const SECOND_HALF: u64 = 2_100_000;
 /// All bytes of a stream except its end: only its taker lacks bytes.
 pub(super) const END: u64 = 2_700_000;
 
-/// This number of stores, each with the source of a rank.
+/// Starts `nodes` stores, each with the source of a rank.
 pub(super) fn linked(nodes: usize) -> (Cluster, Links) {
     let links = Links::new(nodes);
     let cluster = Cluster::start(Plan { advertised: links.addresses(), ..chained(nodes) });
@@ -136,7 +136,7 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
         links.hold(GIVER, TAKER, at);
         let results = disturbed(&mut cluster, "target", |_| {
             links.await_held(GIVER, TAKER);
-            // This also breaks the connection of the plan, and the member takes itself for
+            // This also breaks the connection of the plan, and the member considers itself
             // abandoned.
             links.reset(0, TAKER);
             links.reset(0, GIVER);
@@ -353,7 +353,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 links.await_held(GIVER, TAKER);
                 worker.kill();
             } else {
-                // Enough for the others to come as far as they can.
+                // Long enough for the other ranks to advance as far as they can.
                 let timeout = Duration::from_secs(5);
                 let leaving = call(scope, &cluster, rank, ("target", timeout));
                 links.await_held(GIVER, TAKER);

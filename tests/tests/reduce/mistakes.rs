@@ -88,8 +88,8 @@ fn who_comes_after_a_disagreement_was_told_is_told_too() {
     links.open();
     let error = refusal(call(2, options()));
     assert!(error.to_string().contains("a participant asks for max"), "{error}");
-    // All may retry under the same name. The error of the first attempt may still be on its way, to
-    // a rank, or to rank 0 for all.
+    // All may retry under the same name. The first attempt's error may still be in transit to some
+    // ranks.
     let again = |rank: usize| {
         let is_of_first = |result: &Result<_>| match result {
             Err(Error::Object(error @ ObjectError::TypeMismatch { .. })) => {
@@ -191,7 +191,7 @@ fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
         let call = &call;
         scope(|scope| {
             let [first, second] = [0, 1].map(|rank| scope.spawn(move || call(rank)));
-            // Rank 1 may join late itself, and then learns of it only when late ranks are checked.
+            // If rank 1 joins late itself, it learns of the mistake when late ranks are checked.
             let first = first.join().unwrap();
             put(&cluster, 2, usual, 2);
             let last = call(2);
@@ -240,7 +240,7 @@ fn a_rank_that_calls_again_gets_the_same_or_is_told_that_it_was_done() {
         move || client.allreduce("target", ids(&ALL), rank, options())
     };
     scope(|scope| {
-        // All except rank 0 twice, at the same time.
+        // Each rank except rank 0 calls twice at the same time.
         let calls = [0, 1, 1, 2, 2].map(|rank| scope.spawn(call(rank)));
         for result in calls.into_iter().map(|call| call.join().unwrap()) {
             assert!(result.unwrap() == expected);

@@ -83,7 +83,7 @@ fn sources_may_be_anywhere() {
             &[1, 1, 1],
             &[0, 1, 0, 1],
             &[2, 1, 1, 2, 0, 0, 1],
-            // More than one hop takes.
+            // More sources than one hop combines.
             &[1; 70],
         ] {
             for (number, node) in places.iter().enumerate() {

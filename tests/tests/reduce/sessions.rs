@@ -190,7 +190,7 @@ fn participants_that_ask_for_different_things_are_told_so() {
             scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options(op)))
         };
         let joined = [call(1, ReduceOp::Max), call(2, ReduceOp::Sum)];
-        // Their stores know of them before the plan arrives, and learn of its end.
+        // The stores know both participants before the plan arrives, and learn of its end.
         let client = cluster.client(0);
         await_that("both have joined", || client.status().unwrap().shards[0].waiting_queries == 2);
         joined.into_iter().chain([call(0, ReduceOp::Sum)]).map(|call| call.join().unwrap()).collect()

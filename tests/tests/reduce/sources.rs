@@ -107,7 +107,7 @@ fn those_who_have_read_a_part_get_the_right_target_in_the_end() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3, 4], first(3));
         let readers = [0, 4].map(|node| await_half_of_any(&cluster, node));
-        // All of them have half of the wrong bytes, or begin with these.
+        // All readers have half of the wrong bytes, or begin with them.
         let gets: Vec<_> = (0..5)
             .flat_map(|node| {
                 let (copying, viewing) = (cluster.client(node), cluster.client(node));

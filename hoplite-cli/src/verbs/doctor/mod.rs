@@ -68,11 +68,11 @@ pub(crate) struct Arguments {
 #[serde(rename_all = "lowercase")]
 enum Health {
     Good,
-    /// It works, but could be better.
+    /// Hoplite works, but could work better.
     Doubtful,
-    /// It will not work.
+    /// Hoplite will not work.
     Bad,
-    /// It was not checked, or the check has no result.
+    /// The check was not made, or has no result.
     Unknown,
 }
 
