@@ -48,7 +48,6 @@ impl StoreArguments {
         ConnectOptions { socket: self.socket(), listener: print_notice, ..ConnectOptions::default() }
     }
 
-    /// The store's socket.
     pub(crate) fn socket(&self) -> PathBuf {
         let socket = self.socket.clone().filter(|path| !path.as_os_str().is_empty());
         socket.unwrap_or_else(default_socket_path)
@@ -92,7 +91,6 @@ struct TimedOut {
     missing: String,
 }
 
-/// Prints a notice of the client as a line on standard error.
 fn print_notice(notice: &Notice) {
     progress::note(&format!("hoplite: {}", escape(&notice.to_string())));
 }

@@ -52,7 +52,6 @@ impl Id {
     }
 }
 
-/// Prints one indented JSON document.
 pub(crate) fn json(out: &mut impl Write, value: &impl Serialize) -> io::Result<()> {
     serde_json::to_writer_pretty(&mut *out, value).map_err(io::Error::from)?;
     writeln!(out)?;

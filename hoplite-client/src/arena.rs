@@ -50,7 +50,6 @@ struct Entry {
     mappings: Weak<Mappings>,
 }
 
-/// The identity of a mapped file while it is mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
     /// A forked child inherits the mapping, but not its filled page tables.

@@ -184,7 +184,6 @@ impl Begun {
         Ok(Self { connection, timeout, user })
     }
 
-    /// Queries a daemon for its present state.
     pub(crate) async fn report(
         &self,
         operation: &'static str,

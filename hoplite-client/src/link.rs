@@ -149,7 +149,6 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Replaces the connection in use, and notifies the listener.
     pub(crate) fn replace(&self, line: L) {
         let connection = Arc::clone(line.connection());
         let before = std::mem::replace(&mut *lock(&self.current), line);

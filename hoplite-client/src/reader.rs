@@ -105,7 +105,6 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// Waits until the copy is complete.
     pub(crate) async fn completed(&mut self, deadline: Deadline) -> Result<()> {
         loop {
             let valid_bytes = self.bytes.valid_bytes();

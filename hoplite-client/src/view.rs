@@ -69,7 +69,6 @@ impl ObjectView {
         Ok(Self::over(bytes, reference, view.put, view.metadata))
     }
 
-    /// Creates a view of a complete copy.
     pub(crate) fn over(
         bytes: hoplite_shm::Reader,
         reference: Reference,

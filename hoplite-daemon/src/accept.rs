@@ -14,7 +14,6 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// One in this many descriptors is reserved for accepted work: transfers, sessions, files.
 const RESERVED_PART: u64 = 8;
-/// Most reserved descriptors.
 const MAX_RESERVED: u64 = 256;
 
 /// Accepts the connections of one listener while enough descriptors are free.

@@ -19,7 +19,6 @@ use crate::settings::{self, CommonSettings, ProcessArguments};
 use crate::signals::stop_on_signals;
 use crate::traces::{Export, TraceSettings, Tracer};
 
-/// The exit code of a daemon that failed.
 const FAILED: u8 = 1;
 /// The exit code for invalid settings; the same as clap's.
 const USAGE: u8 = 2;
@@ -66,7 +65,6 @@ pub fn run<S: Args, P>(
     }
 }
 
-/// The name and the version of the daemon.
 struct Daemon {
     name: String,
     version: String,

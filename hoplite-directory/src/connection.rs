@@ -95,13 +95,11 @@ pub(crate) struct Gate {
     pub(crate) direct: DirectSessions,
     pub(crate) refusals: Arc<Refusals>,
     pub(crate) events: Events,
-    /// Breaks all connections.
     pub(crate) abort: CancellationToken,
     /// Tracks each connection while it is open.
     pub(crate) tasks: TaskTracker,
 }
 
-/// The connections on which gRPC is served.
 pub(crate) struct Accepted {
     pub(crate) members: mpsc::Receiver<Incoming>,
     pub(crate) visitors: mpsc::Receiver<Incoming>,

@@ -16,11 +16,9 @@ const MAX_TEXT_BYTES: usize = 256;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventKind {
-    /// A store has connected.
     Connected,
     /// The session of a store has ended.
     Disconnected,
-    /// A store was refused.
     Refused,
     TransferFailed,
     /// A store has a problem: it is full, a peer refuses it, or calls wait for a long time.
@@ -36,7 +34,6 @@ pub(crate) struct PastEvent {
     /// Time since the start of the shard.
     pub(crate) at: Duration,
     pub(crate) kind: EventKind,
-    /// The store of the event, if there is one.
     pub(crate) node: Option<NodeId>,
     /// The description for people.
     pub(crate) text: String,
@@ -65,7 +62,6 @@ impl Events {
         Self(Arc::new(Shared { started: Instant::now(), past: Mutex::default() }))
     }
 
-    /// Adds an event about a store.
     pub(crate) fn push(&self, kind: EventKind, node: &NodeId, text: impl Into<String>) {
         self.add(kind, Some(node.clone()), text.into());
     }

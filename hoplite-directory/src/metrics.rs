@@ -29,7 +29,6 @@ pub(crate) enum SessionEnd {
     Deaf,
 }
 
-/// Counters of the task that owns the shard.
 #[derive(Debug, Clone)]
 pub(crate) struct ShardMetrics {
     received: IntCounterVec,

@@ -105,7 +105,6 @@ impl ShardHandle {
         self.started.elapsed()
     }
 
-    /// The number of queued commands.
     pub(crate) fn queue_length(&self) -> usize {
         self.commands.max_capacity() - self.commands.capacity()
     }
@@ -115,7 +114,6 @@ impl ShardHandle {
     }
 }
 
-/// The shard, and the sessions of its stores.
 #[derive(Debug)]
 pub(crate) struct ShardOwner {
     shard: Shard,
@@ -255,7 +253,6 @@ impl ShardOwner {
         Ok(session)
     }
 
-    /// Ends the session of a node that the shard has replaced by a newer session.
     fn end_replaced(&mut self, node: &NodeId) {
         if let Some(older) = self.current.remove(node).and_then(|session| self.sessions.remove(&session)) {
             if let Some(traces) = &mut self.traces {
@@ -326,7 +323,6 @@ impl ShardOwner {
         }
     }
 
-    /// Adds a failed transfer to the events.
     fn note_failure(&self, node: &NodeId, message: &ToShard) {
         let ToShard::ReturnSlot { outcome, .. } = message else { return };
         if !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay) {

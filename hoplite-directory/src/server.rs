@@ -41,15 +41,12 @@ const SHUTDOWN_GRACE: Duration = Duration::from_secs(1);
 const WINDOW_BYTES: u32 = 4 << 20;
 /// Most open calls on one connection: its session, and calls of tools.
 const MAX_STREAMS: u32 = 128;
-/// Time limit of a call that is not a session.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Most bytes of a message and of the headers of a visitor, who may only query health.
 const VISITOR_BYTES: u32 = 4 << 10;
 /// Flow-control window of a visitor's connection: the least that HTTP/2 permits.
 const VISITOR_WINDOW_BYTES: u32 = 65_535;
-/// Most open calls on one connection of a visitor.
 const MAX_VISITOR_STREAMS: u32 = 4;
-/// Time limit of a visitor's call.
 const VISIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The configuration of a shard.

@@ -30,7 +30,6 @@ use crate::watch::Orders;
 pub(crate) struct DirectoryService {
     /// The shard and its cluster.
     pub(crate) host: Host,
-    /// Spawns the tasks of sessions.
     pub(crate) tasks: TaskTracker,
 }
 

@@ -19,13 +19,10 @@ use crate::owner::{SessionId, ShardHandle};
 use crate::send_queue::SendQueue;
 use crate::watch::Loads;
 
-/// The shard of a session, and its cluster.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
-    /// The task that owns the shard.
     pub(crate) shard: ShardHandle,
     pub(crate) cluster: ClusterId,
-    /// The load reports of stores.
     pub(crate) loads: Loads,
     /// Cancelled when the daemon stops.
     pub(crate) stop: CancellationToken,

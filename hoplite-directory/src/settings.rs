@@ -47,7 +47,6 @@ pub(crate) struct DaemonConfig {
     pub(crate) directory: DirectoryConfig,
 }
 
-/// The reason for which settings are invalid.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error("the cluster's name cannot be used")]

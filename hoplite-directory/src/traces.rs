@@ -13,7 +13,6 @@ use hoplite_daemon::{Span, SpanKind, Tracer};
 #[derive(Debug)]
 pub(crate) struct Traces {
     tracer: Tracer,
-    /// The requests that wait for their answers.
     open: BTreeMap<(NodeId, RequestId), Span>,
 }
 

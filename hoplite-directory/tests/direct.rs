@@ -60,7 +60,6 @@ impl Server {
         direct
     }
 
-    /// Answers a query over gRPC.
     async fn ask_over_grpc(&self, node: &str, name: &str) -> Vec<ToStore> {
         let asked = StoreMessages { hello: None, messages: vec![encode_to_shard(query(name))] };
         let outbound = futures::stream::iter([hello(node), asked]);

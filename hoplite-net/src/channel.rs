@@ -178,7 +178,6 @@ pub fn cause<'e, E: error::Error + 'static>(error: &'e (dyn error::Error + 'stat
     }
 }
 
-/// Connects for gRPC.
 #[derive(Debug, Clone)]
 struct Connector {
     credentials: Credentials,

@@ -23,7 +23,6 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// Most bytes in one record. At this size the cost per record is negligible, and a reader waits for
 /// at most this many bytes.
 pub const MAX_PLAIN_BYTES: usize = 32 << 10;
-/// Length of the key of one direction.
 pub(super) const KEY_BYTES: usize = 16;
 
 const HEADER_BYTES: usize = 4;

@@ -116,7 +116,6 @@ impl DetachedSocket {
     }
 }
 
-/// A bidirectional stream of bytes.
 trait Stream: AsyncRead + AsyncWrite + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Stream for S {}

@@ -225,7 +225,6 @@ struct State {
     configs: Arc<Configs>,
     /// The stamps of the files at their last reading, successful or not.
     stamps: [Stamp; 3],
-    /// The time of the last check of the files.
     checked: Instant,
     /// The reason for which the files cannot be used now.
     failure: Option<Failure>,

@@ -320,7 +320,6 @@ impl Session {
         Ok(decode_shard_batch(batch.context("the shard has ended a session")?)?)
     }
 
-    /// Publishes copies, and waits until the shard has accepted them.
     async fn publish(&mut self, copies: Vec<Publish>) -> anyhow::Result<()> {
         let mut copies = copies.into_iter().map(ToShard::Publish).peekable();
         while copies.peek().is_some() {
@@ -339,7 +338,6 @@ impl Session {
         Ok(())
     }
 
-    /// Gets and evicts one object after another.
     async fn get(&mut self, turns: impl Iterator<Item = u64>, wanted: Wanted) -> anyhow::Result<()> {
         let mut ended = Vec::new();
         for turn in turns {

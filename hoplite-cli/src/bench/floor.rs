@@ -41,7 +41,6 @@ impl UnixEcho {
     }
 }
 
-/// Shared memory with touched pages, as in a store.
 #[derive(Debug)]
 pub(super) struct WarmMemory {
     buffer: Buffer,

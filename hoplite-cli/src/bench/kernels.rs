@@ -24,7 +24,6 @@ pub(crate) struct Arguments {
     repetitions: u32,
 }
 
-/// One kernel, and the times of its runs.
 struct Kernel {
     op: ReduceOp,
     dtype: Dtype,

@@ -16,9 +16,7 @@ use crate::output;
 const TIMEOUT: Duration = Duration::from_secs(60);
 /// Alternating rounds of the small measurements, including an uncounted first one.
 const ROUNDS: u32 = 11;
-/// Idle time before a cold call.
 const IDLE: Duration = Duration::from_millis(20);
-/// Number of views that are taken.
 const VIEWS: u32 = 1000;
 
 #[derive(Debug, clap::Args)]

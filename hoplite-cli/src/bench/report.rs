@@ -40,7 +40,6 @@ pub(super) struct Measurement {
     p99_s: Option<f64>,
     minimum_s: f64,
     maximum_s: f64,
-    /// The number of bytes that each sample moved.
     bytes: Option<u64>,
     gb_per_s: Option<f64>,
     /// Processor time of all processes that took part; the median.
@@ -213,20 +212,17 @@ impl Measurement {
         }
     }
 
-    /// Adds the number of bytes that each sample moved.
     pub(super) fn moving(mut self, bytes: u64) -> Self {
         self.bytes = Some(bytes);
         self.gb_per_s = (self.median_s > 0.0).then(|| bytes as f64 / self.median_s / 1e9);
         self
     }
 
-    /// Adds the processor time of each sample.
     pub(super) fn costing(mut self, samples: &[Duration]) -> Self {
         self.cpu_s = Some(median_s(samples));
         self
     }
 
-    /// Compares this measurement with its floor.
     pub(super) fn beside(mut self, floor: &Self) -> Self {
         if floor.median_s > 0.0 {
             self.beside =

@@ -207,7 +207,6 @@ impl Bench {
         Ok(self.apply_all(events))
     }
 
-    /// Subscribes to a batch of objects, and unsubscribes.
     fn follow_batch(&mut self, batch: u64) -> anyhow::Result<Duration> {
         let mut events = Vec::new();
         for object in batch * BATCH..(batch + 1) * BATCH {
@@ -276,7 +275,6 @@ const fn scattered(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// The resident memory of this process.
 fn resident_bytes() -> anyhow::Result<u64> {
     let statm = fs::read_to_string("/proc/self/statm").context("cannot read this process's memory")?;
     let pages = statm.split_ascii_whitespace().nth(1).and_then(|field| field.parse::<u64>().ok());

@@ -17,17 +17,14 @@ use super::own_directory;
 
 /// The name of the process, as the kernel shows it.
 const PROGRAM: &str = "hoplite-store";
-/// Time limit for the end of a killed process.
 const KILL_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The files of a background store.
 #[derive(Debug)]
 pub(crate) struct Background {
     socket: PathBuf,
 }
 
 impl Background {
-    /// The files of the store with this socket.
     pub(crate) const fn of(socket: PathBuf) -> Self {
         Self { socket }
     }
@@ -67,13 +64,11 @@ impl Background {
         Ok(Preparation { _lock: pid_file })
     }
 
-    /// Keeps the log of the previous store under another name.
     pub(crate) fn keep_log(&self) {
         // Fails if there is no log.
         let _ = fs::rename(self.log(), self.socket.with_extension("log.old"));
     }
 
-    /// Records the process of the store.
     pub(crate) fn record(&self, pid: u32) -> anyhow::Result<()> {
         let path = self.pid_file();
         fs::write(&path, format!("{pid}\n")).with_context(|| format!("cannot write {}", path.display()))
@@ -109,7 +104,6 @@ pub(crate) struct Preparation {
     _lock: File,
 }
 
-/// A store that runs in the background.
 #[derive(Debug)]
 pub(crate) struct Running {
     pub(crate) pid: u32,

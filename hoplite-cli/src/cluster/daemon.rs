@@ -16,7 +16,6 @@ use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 use tokio::time::timeout;
 
-/// Number of log lines in the error about a dead daemon.
 const LAST_LINES: usize = 3;
 /// Time for an orderly end of a daemon before it is killed.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);

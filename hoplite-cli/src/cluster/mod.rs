@@ -37,7 +37,6 @@ pub(crate) const DEFAULT_MEMORY: &str = "256MiB";
 pub(crate) struct ClusterOptions {
     /// The number of stores.
     pub(crate) nodes: u32,
-    /// The number of directory shards.
     pub(crate) shards: u32,
     /// The directory for sockets and logs; `None` for a temporary one.
     pub(crate) directory: Option<PathBuf>,
@@ -70,9 +69,7 @@ pub(crate) enum Pages {
 pub(crate) struct Cluster {
     pub(crate) directory: PathBuf,
     pub(crate) nodes: Vec<NodeProcess>,
-    /// The addresses of the directory's shards.
     pub(crate) shards: Vec<String>,
-    /// The process ids of the shards.
     pub(crate) shard_pids: Vec<u32>,
 }
 
@@ -210,7 +207,6 @@ impl Daemons {
         Daemon::spawn(name, command, self.workplace.log(name))
     }
 
-    /// Waits until any daemon ends.
     async fn first_end(&mut self) -> anyhow::Error {
         first_end(self.stores.iter_mut().chain(&mut self.shards)).await
     }

@@ -17,7 +17,6 @@ pub(crate) async fn unless_interrupted<T>(
     }
 }
 
-/// A signal stopped this process.
 #[derive(Debug, thiserror::Error)]
 #[error("interrupted")]
 pub(crate) struct Interrupted;

@@ -18,7 +18,6 @@ const LOGS: &str = "logs";
 pub(super) struct Workplace {
     root: Root,
     logs: Logs,
-    /// The names of the daemons that have files here.
     names: Vec<String>,
 }
 

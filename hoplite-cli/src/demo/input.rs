@@ -79,7 +79,6 @@ fn files_below(roots: &[PathBuf]) -> impl Iterator<Item = PathBuf> {
 }
 
 impl Digest {
-    /// Hashes a whole file.
     pub(super) fn of_file(path: &Path) -> anyhow::Result<Self> {
         let read = || format!("cannot read {}", path.display());
         let mut file = File::open(path).with_context(read)?;

@@ -23,7 +23,6 @@ use crate::progress;
 use crate::verbs::stat;
 use input::{Digest, Input};
 
-/// The object's id.
 const ID: &str = "demo/input";
 /// Room in each store for its array, intermediate results, and the sum.
 const SPARE_BYTES: u64 = 4 * reduction::ARRAY_BYTES;

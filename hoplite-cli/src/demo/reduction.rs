@@ -10,7 +10,6 @@ use super::{rate, say};
 use crate::cluster::Cluster;
 use crate::output::size;
 
-/// The array of each node.
 pub(super) const ARRAY_BYTES: u64 = 16 << 20;
 const SUM: &str = "demo/sum";
 /// Far longer than the reduce takes.

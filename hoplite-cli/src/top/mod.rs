@@ -126,7 +126,6 @@ fn keys() -> io::Result<mpsc::Receiver<Event>> {
     Ok(receiver)
 }
 
-/// The signals that end a program.
 struct Signals([tokio::signal::unix::Signal; 3]);
 
 impl Signals {

@@ -32,7 +32,6 @@ struct Mapping {
     lower: Vec<Vec<u32>>,
 }
 
-/// The JSON output of a check.
 #[derive(Debug, Serialize)]
 struct Checked {
     ranks: usize,

@@ -48,7 +48,6 @@ struct Order {
     /// Indices of the nodes, by rank.
     order: Vec<u32>,
     cost_ps: u128,
-    /// The cost of the matrix's own order.
     before_ps: u128,
     lower_bound_ps: u128,
 }

@@ -145,7 +145,6 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The remarks below the table.
 fn remarks(report: &ProbeReport) -> Vec<String> {
     let names = report.matrix.nodes();
     let mut lines = vec![format!(

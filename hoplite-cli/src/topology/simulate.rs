@@ -99,7 +99,6 @@ struct Simulation {
     shared: Option<Shared>,
 }
 
-/// The shared links of a matrix's nodes.
 #[derive(Debug, Serialize)]
 struct Shared {
     groups: usize,
@@ -111,7 +110,6 @@ struct Shared {
 struct Steps {
     count: u32,
     bytes: f64,
-    /// Number of flows on the most loaded link.
     load: f64,
     seconds: f64,
 }

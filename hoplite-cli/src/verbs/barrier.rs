@@ -37,7 +37,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A barrier that all participants have reached.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]

@@ -16,7 +16,6 @@ use crate::output;
 const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Validity of an authority, longer than of certificates, because replacing it takes more work.
 const AUTHORITY_DAYS: u32 = 3650;
-/// Largest expected difference between the clocks of a cluster.
 const CLOCK_DIFFERENCE: Duration = Duration::from_secs(3600);
 /// Names of every daemon on its own machine.
 const LOOPBACK: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
@@ -49,7 +48,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// A certificate that was created.
 #[derive(Debug, Serialize)]
 struct Made {
     certificate: PathBuf,

@@ -47,7 +47,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// An object that was put.
 #[derive(Debug, Serialize)]
 struct Report {
     #[serde(flatten)]

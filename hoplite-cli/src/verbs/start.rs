@@ -176,7 +176,6 @@ pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow:
     }
 }
 
-/// A store that was started.
 #[derive(Debug, Serialize)]
 struct Report {
     node: String,

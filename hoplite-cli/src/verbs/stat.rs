@@ -62,7 +62,6 @@ pub(crate) struct Report {
     reduce: Option<Reduce>,
 }
 
-/// The plan and the progress of a reduce.
 #[derive(Debug, Serialize)]
 struct Reduce {
     op: String,
@@ -90,7 +89,6 @@ struct Position {
     stage: String,
     final_bytes: u64,
     size_bytes: u64,
-    /// The name of the node, if it is not this store.
     node: String,
 }
 
@@ -215,7 +213,6 @@ impl Report {
         }
     }
 
-    /// Prints the report for people.
     fn print(&self, out: &mut impl Write) -> io::Result<()> {
         if let Some(object) = &self.object {
             writeln!(out, "id         {}", self.id)?;

@@ -24,7 +24,6 @@ pub(crate) struct Arguments {
     json: bool,
 }
 
-/// The store that was stopped.
 #[derive(Debug, Serialize)]
 struct Report {
     socket: PathBuf,

@@ -20,7 +20,6 @@ use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 use crate::reader::ObjectReader;
 
-/// A participant's request, and the description of its source.
 #[derive(Debug)]
 pub(super) struct Participant {
     kind: Collective,
@@ -137,7 +136,6 @@ impl Participant {
         self.rank
     }
 
-    /// The length of each source.
     pub(super) const fn source_bytes(&self) -> u64 {
         self.source_bytes
     }

@@ -17,7 +17,6 @@ use crate::options::ReduceOptions;
 use crate::progress;
 use crate::reader::get_tracked;
 
-/// Time limit for counting a complete target.
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {

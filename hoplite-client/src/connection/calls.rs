@@ -29,7 +29,6 @@ pub(super) enum NotOpened {
     TooMany(hoplite_core::Error),
 }
 
-/// The outcome of delivering an answer.
 #[derive(Debug)]
 pub(super) enum Delivery {
     Delivered,

@@ -36,14 +36,11 @@ pub(crate) struct Greeted {
     /// Called when a put finds no room.
     pub(crate) on_full: Option<fn()>,
     pub(crate) confirmed_from_bytes: u64,
-    /// Most calls that may be open.
     pub(crate) max_calls: usize,
-    /// Most ids in one request.
     pub(crate) max_ids: usize,
     pub(crate) arena: Arena,
 }
 
-/// Connects and exchanges hellos.
 pub(crate) fn greet(options: &ConnectOptions) -> Result<Greeted> {
     let deadline = Deadline::after(options.timeout);
     exchange(options, &deadline).map_err(|kind| Error::Connect { path: options.socket.clone(), kind })

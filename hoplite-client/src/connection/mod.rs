@@ -159,7 +159,6 @@ impl Connection {
         &self.recent_puts
     }
 
-    /// Most ids that the store takes in one request.
     pub(crate) fn max_ids(&self) -> usize {
         self.shared.max_ids
     }

@@ -83,7 +83,6 @@ impl Registration {
     }
 }
 
-/// Delivers the complete answers.
 pub(super) fn deliver(shared: &Shared, received: &mut BytesMut) -> Result<(), Loss> {
     while let Some(response) =
         framing::decode::<v1::Response>(received, framing::MAX_RESPONSE_BYTES).map_err(Loss::Protocol)?

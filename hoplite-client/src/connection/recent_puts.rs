@@ -10,7 +10,6 @@ use lru::LruCache;
 /// Number of remembered puts: far more than usually precede a collective.
 const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
-/// The size of an object in bytes, and its element type.
 pub(crate) type Description = (u64, Dtype);
 
 /// The types and sizes of recently put objects, which save queries to the store.

@@ -137,7 +137,6 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends until the buffer is empty or the connection ends.
     fn flush_in_background(self: Arc<Self>) {
         loop {
             let mut fds = [PollFd::new(&*self.socket, PollFlags::OUT)];

@@ -24,10 +24,8 @@ use crate::events::PastEvent;
 
 /// Most objects in transfer that are shown.
 const MAX_BUSY: usize = 50;
-/// Most reduces that are shown.
 const MAX_REDUCES: usize = 200;
 
-/// Answers a request of the page.
 pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String> {
     let shard = &sights.shard;
     Ok(match question {
@@ -116,7 +114,6 @@ struct Trouble {
     text: String,
 }
 
-/// Most problems that the page shows.
 const MAX_SHOWN_TROUBLES: usize = 64;
 
 #[derive(Serialize)]
@@ -241,7 +238,6 @@ impl Node {
 #[derive(Serialize)]
 struct Objects {
     objects: Vec<Object>,
-    /// The key at which the next page starts.
     next: Option<String>,
 }
 
@@ -249,7 +245,6 @@ struct Objects {
 struct Object {
     /// The id in hexadecimal digits.
     key: String,
-    /// The id in readable form.
     id: String,
     size_bytes: u64,
     dtype: &'static str,
@@ -393,7 +388,6 @@ impl Reduces {
 struct Links {
     /// The number of stores with a load report.
     telling: usize,
-    /// The label keys by which nodes can be grouped.
     keys: BTreeSet<String>,
     #[serde(flatten)]
     heat: Heat,
@@ -433,7 +427,6 @@ struct EventRow {
     text: String,
 }
 
-/// Recent events, newest first.
 fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<LostObject>) -> EventList {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let at_ms = |at: Duration| millis(now.saturating_sub(uptime.saturating_sub(at)));

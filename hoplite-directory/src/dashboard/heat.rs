@@ -30,7 +30,6 @@ struct Cell {
     /// The bandwidth of the slowest link.
     bytes_per_second: u64,
     round_trip_ns: u64,
-    /// The number of slow links.
     slow: u64,
 }
 

@@ -177,7 +177,6 @@ mod tests {
         Door::new(Some(Token::new(TOKEN).unwrap()), 7402, false)
     }
 
-    /// Logs in, and returns the cookies that the login sets.
     fn enter(door: &Door) -> [String; 2] {
         match door.enter(TOKEN, &HeaderMap::new(), ADDRESS) {
             Entry::In(cookies) => cookies.try_into().unwrap(),

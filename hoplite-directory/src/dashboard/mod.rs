@@ -34,15 +34,12 @@ use crate::owner::ShardHandle;
 use crate::refusals::Refusals;
 use crate::watch::Loads;
 
-/// The data that the dashboard shows.
 #[derive(Debug, Clone)]
 pub(crate) struct Sights {
     pub(crate) shard: ShardHandle,
     pub(crate) cluster: ClusterId,
     pub(crate) events: Events,
-    /// The latest load reports of the stores.
     pub(crate) loads: Loads,
-    /// The visitors that were refused.
     pub(crate) refusals: Arc<Refusals>,
 }
 

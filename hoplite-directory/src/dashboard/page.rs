@@ -89,7 +89,6 @@ fn login_again(status: StatusCode, why: &str) -> HttpResponse {
     response(status, HTML, form.into())
 }
 
-/// A short answer in plain text.
 pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }

@@ -150,7 +150,6 @@ mod tests {
 
     use super::*;
 
-    /// A stream, and the socket at its other end.
     async fn pair() -> (PlainStream, std::net::TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let peer = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();

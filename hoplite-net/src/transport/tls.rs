@@ -64,7 +64,6 @@ struct Outgoing {
 /// The progress of a session in one step.
 #[derive(Debug, PartialEq, Eq)]
 enum Advance {
-    /// Plain text has arrived.
     Arrived,
     /// Bytes are ready to be sent.
     Queued,
@@ -77,7 +76,6 @@ enum Advance {
 }
 
 impl TlsStream {
-    /// Performs the handshake of the connecting side.
     pub(super) async fn connect(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
         let name = tls.name_at(&stream.peer_addr()?.ip().to_canonical().to_string());
         let name = name.map_err(io::Error::other)?;
@@ -85,7 +83,6 @@ impl TlsStream {
         Self::new(stream, TlsConnection::Client(session)).shake_hands().await
     }
 
-    /// Performs the handshake of the accepting side.
     pub(super) async fn accept(tls: &Tls, stream: TcpStream) -> io::Result<Self> {
         let session = UnbufferedServerConnection::new(tls.server(Protocol::Data)).map_err(broken)?;
         Self::new(stream, TlsConnection::Server(session)).shake_hands().await

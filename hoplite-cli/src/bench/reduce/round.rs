@@ -33,7 +33,6 @@ pub(super) struct Taken {
     pub(super) traffic: Traffic,
 }
 
-/// One sample of each way.
 #[derive(Debug)]
 pub(super) struct Sample {
     pub(super) stream: Duration,

@@ -333,7 +333,6 @@ impl Screen {
     }
 }
 
-/// The readable form of an id that a peer has sent.
 fn readable(id: &[u8]) -> String {
     traffic::id(id).map_or_else(String::new, |id| id.readable())
 }

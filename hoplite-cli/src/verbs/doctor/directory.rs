@@ -17,9 +17,7 @@ use tonic::transport::Endpoint;
 
 use super::{Finding, Health, finding};
 
-/// Time limit of the call.
 const CALL_TIMEOUT: Duration = Duration::from_millis(800);
-/// Time limit of the diagnosis.
 const DIAGNOSIS_TIMEOUT: Duration = Duration::from_millis(500);
 
 const NO_ANSWER: &str = "does not answer: a firewall, or a host that is down?";

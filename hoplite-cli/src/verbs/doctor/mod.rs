@@ -271,7 +271,6 @@ fn descriptors() -> Finding {
     finding("file descriptors", Health::Good, format!("{most} may be open"))
 }
 
-/// Checks that a daemon can listen on `address`.
 async fn port(address: SocketAddr, security: &Security) -> Finding {
     let what = format!("listen {address}");
     if let Err(error) = security.check(address) {

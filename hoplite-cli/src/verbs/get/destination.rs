@@ -98,7 +98,6 @@ impl Destination {
         Ok(Self { file, rename: Some(Rename { from, to: path.to_owned() }) })
     }
 
-    /// Renames the complete file to its final name.
     pub(in crate::verbs) fn complete(mut self) -> io::Result<()> {
         if let Some(Rename { from, to }) = &self.rename {
             fs::rename(from, to)?;
