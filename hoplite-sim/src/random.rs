@@ -10,7 +10,6 @@ use hoplite_core::topology::random;
 pub(crate) struct Random(random::Random);
 
 impl Random {
-    /// Creates the sequence of `seed`.
     pub(crate) const fn new(seed: u64) -> Self {
         Self(random::Random::new(seed))
     }

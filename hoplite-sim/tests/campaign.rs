@@ -8,7 +8,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use hoplite_sim::Trace;
 use hoplite_sim::campaign::{self, Summary};
 
-/// Number of seeds of an ordinary run.
 const SEEDS: u64 = 5000;
 
 fn variable(name: &str) -> Option<u64> {

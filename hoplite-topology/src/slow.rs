@@ -25,7 +25,6 @@ pub struct SlowPair {
     pub usual_ps: u64,
 }
 
-/// The cost of a pair, and its nodes.
 type Pair = (u64, u32, u32);
 
 /// Returns the pairs that cost at least 1.5 times as much as usual between their groups, worst

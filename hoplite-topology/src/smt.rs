@@ -88,7 +88,6 @@ pub fn question(links: Links<'_>, model: &Model, below_ps: u128) -> Result<Strin
     Ok(text)
 }
 
-/// Declares a number of at least zero.
 fn declare(text: &mut String, name: String) -> String {
     let _ = writeln!(text, "(declare-const {name} Int)\n(assert (>= {name} 0))");
     name

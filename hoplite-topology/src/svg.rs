@@ -8,9 +8,7 @@ use hoplite_core::topology::cluster::Dendrogram;
 /// Most cells per side of a heat map. More cells would be invisible, so a cell may stand for
 /// several nodes.
 const MAX_CELLS: usize = 256;
-/// The side of the heat map.
 const SIDE: f64 = 640.0;
-/// The width of the tree beside the heat map.
 const TREE: f64 = 160.0;
 const MARGIN: f64 = 40.0;
 

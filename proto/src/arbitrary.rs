@@ -277,7 +277,6 @@ fn pull_outcome() -> impl Strategy<Value = PullOutcome> {
     ])
 }
 
-/// Every message of a store to a shard.
 pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
     let unpublish_reason = select(vec![
         UnpublishReason::Evicted,
@@ -361,7 +360,6 @@ fn grant() -> impl Strategy<Value = Grant> {
     )
 }
 
-/// Every message of a shard to a store.
 pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
     let inline =
         (query_id(), id(), put(), metadata()).prop_map(|(request, id, put, (metadata, size_bytes))| {
@@ -491,7 +489,6 @@ fn inspection() -> impl Strategy<Value = Inspection> {
     ]
 }
 
-/// Every request of a client.
 pub(crate) fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         6 => node_request().prop_map(Request::Node),
@@ -515,7 +512,6 @@ fn view() -> impl Strategy<Value = ObjectView> {
     )
 }
 
-/// Every response of a store to a client.
 pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
     let indices = prop::collection::btree_set(any::<usize>(), 0..10);
     let reduced = prop::collection::btree_set(any::<u32>(), 0..10)
@@ -599,7 +595,6 @@ pub(crate) fn hop_failure(inputs: usize) -> impl Strategy<Value = HopFailure> {
     ]
 }
 
-/// Every plan of a member.
 pub(crate) fn plan() -> impl Strategy<Value = Plan> {
     let members = prop::collection::vec((node(), address(), 1_usize..4), 2..12);
     let what = (select(vec![Dtype::F32, Dtype::U8, Dtype::F64]), 0_u64..100_000, 1_u64..1000);

@@ -8,7 +8,6 @@ use hoplite_core::metadata::{MAX_DIMENSIONS, Metadata};
 use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1;
 
-/// The number of `dtype` in `common.proto`.
 pub(crate) fn encode_dtype(dtype: Dtype) -> i32 {
     let wire = match dtype {
         Dtype::Opaque => v1::Dtype::Opaque,

@@ -9,7 +9,6 @@ use hoplite_core::reduce::ReduceOp;
 
 use crate::v1;
 
-/// The number of `op` in `common.proto`.
 pub(crate) fn encode_op(op: ReduceOp) -> i32 {
     let wire = match op {
         ReduceOp::Sum => v1::ReduceOp::Sum,

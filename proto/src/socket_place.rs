@@ -200,7 +200,6 @@ pub fn check_directory(directory: &Path, users: &TrustedUsers) -> Result<(), Pla
     walk.require_known_owner()
 }
 
-/// The kind of an entry in a directory.
 enum Entry {
     Directory(OwnedFd),
     Link(PathBuf),
@@ -308,7 +307,6 @@ impl<'a> Walk<'a> {
         self.check()
     }
 
-    /// Checks the owner and the mode of the current directory.
     fn check(&mut self) -> Result<(), PlaceError> {
         let found = rustix::fs::fstat(&self.directory)?;
         let owner = found.st_uid;

@@ -172,7 +172,6 @@ pub enum Kind {
     TakeTrain = 25,
 }
 
-/// Length of the header of a frame.
 pub(crate) const HEADER_BYTES: usize = 28;
 
 pub(crate) fn payload_length(header: &[u8]) -> usize {

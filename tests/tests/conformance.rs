@@ -102,7 +102,6 @@ fn get(id: &'static str) -> Call {
     Call::Get { id, timeout: PATIENCE }
 }
 
-/// A reduce of all sources in any order.
 fn sum(target: &'static str, sources: &[&'static str]) -> Call {
     let (op, order) = (ReduceOp::Sum, ReduceOrder::Any);
     Call::Reduce { target, sources: sources.to_vec(), op, count: None, order, timeout: PATIENCE }
@@ -241,7 +240,6 @@ fn reduces(length: i32) -> Vec<Case> {
     cases
 }
 
-/// Runs all cases through one interface.
 fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answer) {
     let mut cluster = Cluster::start(Plan { nodes: 3, memory: "8MiB".to_owned(), ..Plan::default() });
     for (number, Case(node, call, expected)) in cases().into_iter().enumerate() {

@@ -37,15 +37,11 @@ const SOME_BYTES: u64 = 300;
 /// As many as there are stores.
 const FATED: usize = 2;
 
-/// A relay between stores and a shard.
 struct Relay {
     address: SocketAddr,
     fate: Fate,
-    /// The seed of the flipped bits.
     seed: u64,
-    /// The number of connections so far.
     connections: AtomicU64,
-    /// The number of flipped bits.
     flips: AtomicU64,
     /// All direct connections so far, at the store's end.
     direct: Mutex<Vec<TcpStream>>,
@@ -137,7 +133,6 @@ impl Relay {
         let _ = to.shutdown(Shutdown::Both);
     }
 
-    /// Breaks the direct connections.
     fn cut(&self) {
         self.direct.lock().unwrap().iter().for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }

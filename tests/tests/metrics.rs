@@ -292,7 +292,6 @@ fn garbage_on_the_port_does_not_disturb_the_store() {
     assert_eq!(get(metrics, "/healthz").0, 200);
 }
 
-/// The arguments for a new certificate in `place`, valid for 30 days.
 fn certificate(place: &Path) -> Vec<String> {
     let mut command = Command::new(program("hoplite"));
     let (code, text) =

@@ -13,7 +13,6 @@ use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-/// All addresses of the network.
 const ADDRESSES: [&str; 4] = ["10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"];
 /// Assigns all addresses to a network.
 const MAKE: &str = "mount --bind \"$HOSTS\" /etc/hosts && ip link set lo up &&

@@ -28,7 +28,6 @@ fn succeed(mut command: Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The one line of error of a failed command.
 fn failure(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let line = String::from_utf8(output.stderr.clone()).unwrap();

@@ -347,7 +347,6 @@ fn install([cert, key, ca]: &[PathBuf; 3], issued: &Issued, authority: &Authorit
     }
 }
 
-/// Returns the arguments of a daemon with the certificate in `files`, and metrics.
 fn with_certificate([cert, key, ca]: &[PathBuf; 3]) -> Vec<String> {
     let flags = arguments(&[("--tls-cert", cert), ("--tls-key", key), ("--tls-ca", ca)]);
     [flags, ["--metrics", "0"].map(str::to_owned).to_vec()].concat()
@@ -507,7 +506,6 @@ fn a_byte_order_mark_in_front_of_a_token_is_worth_a_warning() {
     assert!(!shard.log().contains("secret"), "{}", shard.log());
 }
 
-/// Runs the command line as another user.
 fn as_user(user: u32, socket: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(program("hoplite"));
     command.arg("--socket").arg(socket).args(["--timeout", "10s"]).args(arguments).current_dir("/");

@@ -50,7 +50,6 @@ fn document(arguments: &[&str]) -> Value {
     serde_json::from_str(&text(arguments)).unwrap()
 }
 
-/// The one line of error of a failed command.
 fn failure(arguments: &[&str]) -> String {
     let output = topology(arguments);
     let line = String::from_utf8(output.stderr.clone()).unwrap();

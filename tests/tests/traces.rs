@@ -31,7 +31,6 @@ const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
 
-/// A collector that keeps its spans.
 struct Collector {
     endpoint: String,
     told: Told,
@@ -73,7 +72,6 @@ impl Collector {
         Self { endpoint, told, _runtime: runtime }
     }
 
-    /// The received spans, with the names of their daemons.
     fn spans(&self) -> Vec<(String, Span)> {
         self.told.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

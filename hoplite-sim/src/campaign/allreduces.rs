@@ -39,7 +39,6 @@ struct Participant {
 }
 
 impl Simulation {
-    /// Lets some participants perform an allreduce.
     pub(super) fn allreduce(&mut self, client: u64) {
         if self.app.scenario.has_exchanges && self.app.exchanges.len() < MAX_RESULTS && self.random.chance(50)
         {
@@ -164,7 +163,6 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows the target until it is complete, fails, or takes too long.
     fn follow_target(&mut self, participant: Participant, view: ObjectView, beyond_bytes: u64) {
         let (client, copy) = (participant.client, view.copy);
         let timeout = participant.deadline.since(self.now());
@@ -226,7 +224,6 @@ impl Simulation {
 
     // The results of members.
 
-    /// Handles a coordinator's request for a member.
     pub(super) fn member_asked(&mut self, store: usize, plan: &Plan) {
         if !plan.properties().makes_target {
             return self.exchanger_asked(store, plan);

@@ -16,7 +16,6 @@ use crate::cluster::Answer;
 /// Time after its deadline within which a call must be answered.
 pub(super) const SLACK: Duration = Duration::from_millis(5);
 const LOCAL_LATENCY: Duration = Duration::from_micros(10);
-/// Interval of the search for late calls.
 const WATCH_INTERVAL: Duration = Duration::from_millis(100);
 /// Time until all sessions are open. Earlier deletes may miss objects.
 pub(super) const SETTLED: Duration = Duration::from_millis(300);
@@ -84,7 +83,6 @@ impl Simulation {
         });
     }
 
-    /// Removes the processes of a crashed machine.
     pub(super) fn clients_of_crashed(&mut self, store: usize) {
         self.app.clients.retain(|_, client| client.store != store);
         let clients = &self.app.clients;
@@ -263,7 +261,6 @@ impl Simulation {
         }
     }
 
-    /// Returns an object that some client may have put or made.
     pub(super) fn any_object(&mut self) -> ObjectId {
         if !self.app.results.is_empty() && self.random.chance(20) {
             return self.random.pick(&self.app.results).clone();

@@ -28,7 +28,6 @@ struct Participant {
 }
 
 impl Simulation {
-    /// Lets some participants exchange parts.
     pub(super) fn exchange(&mut self) {
         let target = Kind::End.object(self.app.exchanges.len());
         let kind = *self.random.pick(&[Collective::ReduceScatter, Collective::Allgather]);
@@ -118,7 +117,6 @@ impl Simulation {
         self.call(client, request, Some(timeout), Some(Box::new(then)));
     }
 
-    /// Follows the parts until all are valid, or the exchange is given up.
     fn follow_parts(&mut self, participant: Participant, view: &ObjectView, order: &[ByteRange]) {
         let (client, copy) = (participant.client, view.copy);
         let counted_bytes: u64 = order.iter().map(|range| range.length_bytes).sum();

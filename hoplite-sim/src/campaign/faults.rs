@@ -6,7 +6,6 @@ use super::{Faults, Kind, Simulation};
 use crate::cluster::LinkEnd;
 
 impl Simulation {
-    /// Plans the next fault.
     pub(super) fn schedule_fault(&mut self) {
         let longest = u64::try_from(self.app.scenario.fault_interval.as_micros()).unwrap_or(u64::MAX);
         let delay = self.random.micros(1000..longest);
@@ -90,7 +89,6 @@ impl Simulation {
         self.after(delay, move |sim| sim.restart(store));
     }
 
-    /// Isolates a store for a while, as by a partition or a freeze.
     fn isolate(&mut self, store: usize) {
         let others = (0..self.app.scenario.stores).filter(|other| *other != store).map(LinkEnd::Store);
         let places: Vec<LinkEnd> = others.chain((0..self.app.scenario.shards).map(LinkEnd::Shard)).collect();
@@ -118,7 +116,6 @@ impl Simulation {
         }
     }
 
-    /// Ends all faults.
     pub(super) fn heal(&mut self) {
         self.restore_all_links();
         for shard in 0..self.app.scenario.shards {

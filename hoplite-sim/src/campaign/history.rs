@@ -61,7 +61,6 @@ impl History {
         contents.deleted_at = None;
     }
 
-    /// Notes that the directory confirmed or refused a put.
     pub(super) fn put_ended(&mut self, id: &ObjectId, tag: u64, now: Time) {
         if let Some(contents) = self.contents.get_mut(&(id.clone(), tag)) {
             contents.active_puts -= 1;
@@ -98,7 +97,6 @@ impl History {
         }
     }
 
-    /// Notes that a put was confirmed.
     pub(super) fn confirmed(&mut self, id: &ObjectId, now: Time) {
         let availability = self.availability.entry(id.clone()).or_default();
         if availability.active_deletes == 0 {
@@ -122,7 +120,6 @@ impl History {
         self.writers.entry((id.clone(), store)).or_default().active += 1;
     }
 
-    /// Notes that a client of this store has finished writing.
     pub(super) fn writer_ended(&mut self, id: &ObjectId, store: usize, now: Time) {
         let writers = self.writers.entry((id.clone(), store)).or_default();
         writers.active -= 1;

@@ -122,7 +122,6 @@ pub(crate) struct Campaign {
     /// The objects that one reduce each makes.
     results: Vec<ObjectId>,
     is_winding_down: bool,
-    /// The time at which all faults ended.
     healed_at: Option<Time>,
     /// The last time at which each store evicted a copy or refused a slot.
     lacked_space_at: Vec<Time>,
@@ -130,7 +129,6 @@ pub(crate) struct Campaign {
     summary: Summary,
 }
 
-/// A cluster with these applications.
 type Simulation = Cluster<Campaign>;
 
 impl Application for Campaign {
@@ -231,7 +229,6 @@ impl Simulation {
         }
     }
 
-    /// Handles all events of the next `duration`.
     fn advance(&mut self, duration: Duration) {
         let end = self.elapsed() + duration;
         while self.step(end) {

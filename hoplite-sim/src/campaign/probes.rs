@@ -14,7 +14,6 @@ use crate::cluster::node_id;
 const MAX_RACKS: u32 = 3;
 
 impl Simulation {
-    /// Plans the next probe.
     pub(super) fn schedule_probe(&mut self) {
         let delay = self.random.millis(50..1500);
         self.after(delay, |sim| {

@@ -80,7 +80,6 @@ impl Simulation {
         self.release_later(put.client, view.copy);
     }
 
-    /// Puts a small object with one request.
     fn put_whole(&mut self, put: Put, size_bytes: u64, metadata: Metadata, timeout: Duration) {
         let confirm = if self.random.chance(70) { Confirm::Yes } else { Confirm::No };
         let bytes = bytes_of(Some(put.tag), size_bytes);
@@ -111,7 +110,6 @@ impl Simulation {
         self.app.history.writer_ended(&put.id, put.store, self.now());
     }
 
-    /// Writes some blocks, and schedules the next write.
     fn write(&mut self, put: Put, view: ObjectView) {
         let Some(Client { store, .. }) = self.app.clients.get(&put.client) else { return };
         let store = *store;

@@ -26,7 +26,6 @@ const LAST_TIMEOUT: Duration = Duration::from_secs(9);
 pub(super) const LAST_REDUCES: usize = 4;
 const MAX_SOURCES: usize = 14;
 
-/// A reduce that a client waits for.
 #[derive(Debug, Clone)]
 pub(super) struct ReduceCall {
     pub(super) store: usize,
@@ -119,7 +118,6 @@ impl Simulation {
         }
     }
 
-    /// Starts concurrent gets and deletes of the target.
     pub(super) fn surround(&mut self, target: &ObjectId) {
         let longest = 100 * u64::from(self.app.scenario.slowness.min(20));
         for _ in 0..self.random.number(0..3) {

@@ -127,7 +127,6 @@ impl Scenario {
         }
     }
 
-    /// Returns the number of ids of a kind.
     pub(super) fn count_of(&self, kind: Kind) -> usize {
         match kind {
             Kind::Plain => self.ids,

@@ -14,7 +14,6 @@ use super::{Application, Cluster, Network};
 /// One in this many blocks is damaged.
 const DAMAGED_ONE_IN: u64 = 500;
 
-/// The state of a transfer in steps.
 #[derive(Debug)]
 pub(super) struct Steps {
     /// The number of consecutive steps without progress.

@@ -56,7 +56,6 @@ pub(crate) fn part(tag: u64, size_bytes: u64, range: ByteRange) -> u64 {
     }
 }
 
-/// Returns the shape of a combination of operands with these shapes, from left to right.
 pub(crate) fn shape_of(shapes: impl IntoIterator<Item = u64>) -> u64 {
     shapes.into_iter().reduce(|left, right| mix(left).rotate_left(1) ^ mix(right)).unwrap_or(EMPTY)
 }

@@ -22,7 +22,6 @@ const KEEPALIVES: Pings = Pings {
         .expect("several keepalives fit into the silence"),
 };
 
-/// A directed task, by the number of its coordinator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Directed {
     Hop(HopId),
@@ -164,7 +163,6 @@ impl<A: Application> Cluster<A> {
         self.store_event(host, event);
     }
 
-    /// Sends a report of a host.
     pub(super) fn host_said(&mut self, host: usize, number: u64, said: Said) {
         self.note(|_| format!("store {host} says of {number}: {said:?}"));
         let at = self.elapsed() + self.latency();
@@ -304,7 +302,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Breaks the connections over which a store works for others.
     pub(crate) fn break_directed_at(&mut self, store: usize) {
         self.break_directed(Break::Reset, |connection| connection.host.store == store);
     }

@@ -109,7 +109,6 @@ impl Exchange {
     }
 }
 
-/// A stream from one member to another, for the receiving member.
 #[derive(Debug)]
 struct Stream {
     store: usize,

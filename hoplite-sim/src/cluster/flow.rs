@@ -14,7 +14,6 @@ use super::line::{Line, NOTHING_BYTES};
 use super::transfers::{Connection, Ending, Input, Origin, Reader, TransferId};
 use super::{Application, Cluster, Network};
 
-/// The state of a flowing transfer.
 #[derive(Debug, Default)]
 pub(super) struct Flow {
     /// `true` if each input has, or is about to have, new bytes. The transfer then uses the links.
@@ -140,7 +139,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Sets the valid bytes of a copy whose transfer has ended.
     pub(super) fn settle_copy(&mut self, store: usize, copy: CopyId, ending: Ending) {
         if !self.flows() {
             return;

@@ -74,7 +74,6 @@ pub(crate) struct Copy {
     pub(crate) shape: u64,
     pub(crate) is_complete: bool,
     pub(crate) completed_at: Time,
-    /// The cause, if the copy has failed.
     pub(crate) failure: Option<Error>,
     /// The latest sign of its producer.
     pub(super) heard: Sign,
@@ -288,7 +287,6 @@ impl<A: Application> Cluster<A> {
         host.run += 1;
     }
 
-    /// Runs an action at a shard after all earlier messages.
     pub(super) fn queue_at_shard(&mut self, shard: usize, action: impl FnOnce(&mut Self) + 'static) {
         let (service, now) = (self.config.shard_service, self.elapsed());
         let host = &mut self.shards[shard];

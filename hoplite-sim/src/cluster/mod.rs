@@ -57,10 +57,8 @@ use sessions::Session;
 use transfers::{Transfer, TransferId};
 use watches::{Watch, WatchKey};
 
-/// The answer of a store to a call.
 pub(crate) type Answer = Result<Response, Error>;
 
-/// A program that uses a cluster.
 pub(crate) trait Application: Sized + 'static {
     fn answered(cluster: &mut Cluster<Self>, store: usize, client: ClientId, call: CallId, answer: Answer);
 
@@ -105,7 +103,6 @@ impl Labels {
 pub(crate) struct Config {
     pub(crate) stores: usize,
     pub(crate) shards: usize,
-    /// The limits of all machines.
     pub(crate) limits: Limits,
     pub(crate) labels: Labels,
     pub(crate) allreduce_schedule: SchedulePreference,
@@ -236,7 +233,6 @@ impl<A: Application> Cluster<A> {
         self.clock.now()
     }
 
-    /// Returns the time as machines see it.
     pub(crate) fn now(&self) -> Time {
         Time::ZERO + self.clock.now()
     }
@@ -245,7 +241,6 @@ impl<A: Application> Cluster<A> {
         self.at(self.clock.now() + delay, action);
     }
 
-    /// Schedules an action at a time since the start.
     pub(crate) fn at(&mut self, at: Duration, action: impl FnOnce(&mut Self) + 'static) {
         self.clock.enter(at, action);
     }

@@ -28,7 +28,6 @@ pub(crate) enum Network {
     },
 }
 
-/// The way in which a connection breaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Break {
     /// A process has died, or the connection was reset. Both ends notice.

@@ -73,7 +73,6 @@ impl<A: Application> Cluster<A> {
         Some((session.store, session.shard))
     }
 
-    /// Handles a new session at the shard.
     fn session_arrives(&mut self, number: u64) {
         let Some((store, shard)) = self.open_session(number) else { return };
         if !self.shards[shard].is_alive {

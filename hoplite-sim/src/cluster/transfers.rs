@@ -36,7 +36,6 @@ pub(super) enum Ending {
     InputFailed { index: usize, outcome: PullOutcome },
 }
 
-/// A transfer that fills a copy.
 #[derive(Debug)]
 pub(super) struct Transfer {
     pub(super) store: usize,
@@ -112,7 +111,6 @@ pub(super) struct Serve {
     pub(super) state: ServeState,
 }
 
-/// The answer of a store to a request to serve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ServeState {
     Awaited,
@@ -249,7 +247,6 @@ impl<A: Application> Cluster<A> {
         Ok(serve)
     }
 
-    /// Handles a store's decision about a serve.
     pub(super) fn serve_answered(&mut self, store: usize, serve: ServeId, answer: ServeState) {
         let state = self.stores[store].serves.get_mut(&serve);
         let state = state.unwrap_or_else(|| panic!("{serve:?} was not requested"));
@@ -265,7 +262,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Closes a connection, and tells the sender.
     pub(super) fn end_serve(&mut self, sender: usize, serve: ServeId) {
         let delay = self.latency();
         self.after(delay, move |cluster| {
@@ -352,7 +348,6 @@ impl<A: Application> Cluster<A> {
         self.store_event(store, event);
     }
 
-    /// Removes a transfer, and closes its connections.
     fn abandon_transfer(&mut self, key: TransferId) -> Option<Transfer> {
         self.set_moving(key, false);
         let transfer = self.transfers.remove(&key)?;

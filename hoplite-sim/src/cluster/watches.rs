@@ -11,7 +11,6 @@ use super::{Application, Cluster};
 /// A watching call: its store, client and number.
 pub(super) type WatchKey = (usize, ClientId, CallId);
 
-/// The subject of a watching call.
 #[derive(Debug)]
 pub(super) enum Watch {
     /// A copy, until it has more valid bytes than these.
@@ -67,7 +66,6 @@ impl<A: Application> Cluster<A> {
         }
     }
 
-    /// Returns the answer of a shard, if the request reaches it.
     fn page_of(&self, key: WatchKey, shard: usize) -> Option<Page> {
         let Watch::Shards { inspection, .. } = self.watches.get(&key)? else { return None };
         let is_linked = self.is_linked(LinkEnd::Store(key.0), LinkEnd::Shard(shard));

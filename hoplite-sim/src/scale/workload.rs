@@ -10,7 +10,6 @@ use hoplite_core::{Dtype, Error, Metadata, ObjectId};
 use super::experiment::{Arrivals, Experiment, Workload};
 use crate::cluster::{Answer, Application, Cluster};
 
-/// Pause between two parts of a run.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The only client of each store.
@@ -26,11 +25,9 @@ enum Call {
 
 pub(super) type World = Cluster<Calls>;
 
-/// The calls of all clients.
 #[derive(Debug)]
 pub(crate) struct Calls {
     pub(super) experiment: Experiment,
-    /// The time at which the workload began.
     pub(super) started: Duration,
     open: BTreeMap<(usize, CallId), Call>,
     /// The number of puts that must be done before the start.
@@ -88,7 +85,6 @@ impl Calls {
         self.done.values().max().copied()
     }
 
-    /// Returns the longest time of a client from its arrival.
     pub(super) fn longest(&self) -> Duration {
         let taken = self.done.iter().filter_map(|(store, done)| Some(*done - *self.arrivals.get(store)?));
         taken.max().unwrap_or_default()
@@ -108,7 +104,6 @@ fn source(store: usize) -> ObjectId {
 }
 
 impl World {
-    /// Puts the objects that exist before the start.
     pub(super) fn put_in_advance(&mut self) {
         match (self.app.experiment.workload, self.app.experiment.arrivals) {
             (Workload::Broadcast, _) => self.put_first(0, target()),
@@ -148,7 +143,6 @@ impl World {
         }
     }
 
-    /// Returns the time between the start and the arrival of a node.
     fn arrival(&self, store: usize) -> Duration {
         match self.app.experiment.arrivals {
             Arrivals::Together => Duration::ZERO,
@@ -176,7 +170,6 @@ impl World {
         }
     }
 
-    /// Performs the actions of an arriving node.
     fn arrive(&mut self, store: usize) {
         let workload = self.app.experiment.workload;
         if workload != Workload::Broadcast && self.app.experiment.arrivals != Arrivals::Together {
@@ -262,7 +255,6 @@ impl World {
         self.stores[0].node.reduce_record(&target()).map(|record| record.plan.clone())
     }
 
-    /// Returns the number of repairs and of restarts of the reduce.
     pub(super) fn repairs(&self) -> (u32, u32) {
         let record = self.stores[0].node.reduce_record(&target());
         record.map_or((0, 0), |record| (record.mendings, record.restarts))

@@ -8,7 +8,6 @@ use super::{Model, max_tree::MaxTree};
 use crate::error::Error;
 use hoplite_core::topology::matrix::Links;
 
-/// The pairs of a group that exchange messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Peers {
     /// Each member sends to all other members.
@@ -35,7 +34,6 @@ impl Stage {
         (base, base / (self.stride * self.group) * self.stride + base % self.stride)
     }
 
-    /// Returns `true` if two ranks exchange messages.
     pub(crate) fn are_peers(&self, a: usize, b: usize) -> bool {
         let digit = |rank: usize| rank / self.stride % self.group;
         let apart = digit(a).abs_diff(digit(b));

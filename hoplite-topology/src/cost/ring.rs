@@ -4,7 +4,6 @@ use hoplite_core::topology::matrix::Links;
 
 #[derive(Debug, Clone)]
 pub(super) struct Ring {
-    /// The cost of the hop to each rank from the rank before it.
     hops: Vec<u64>,
     sum: u128,
 }

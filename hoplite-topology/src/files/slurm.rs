@@ -41,7 +41,6 @@ pub(super) enum SlurmError {
     Topology(#[from] TopologyError),
 }
 
-/// Returns `true` if a text looks like a `topology.conf`.
 pub(super) fn is_configuration(text: &str) -> bool {
     let first = text.lines().map(str::trim).find(|line| !line.is_empty() && !line.starts_with('#'));
     first.is_some_and(|line| line.get(..10).is_some_and(|start| start.eq_ignore_ascii_case("switchname")))
@@ -71,7 +70,6 @@ pub(super) fn matrix(text: &str) -> Result<Matrix, SlurmError> {
 
 #[derive(Debug, Default)]
 struct Tree {
-    /// The parent of each switch.
     parents: BTreeMap<String, Option<String>>,
     /// The nodes, each with its switch.
     nodes: Vec<(String, String)>,

@@ -215,7 +215,6 @@ impl<'a> OneTree<'a> {
         self.steps < MAX_STEPS && self.best < self.upper as i128
     }
 
-    /// Returns the best bound so far.
     pub(super) const fn bound(&self) -> u128 {
         self.best.unsigned_abs()
     }

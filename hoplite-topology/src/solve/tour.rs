@@ -115,7 +115,6 @@ impl<'a> Tour<'a> {
         self.neighbours[node as usize * self.width + index]
     }
 
-    /// Returns the node after or before another one.
     fn beside(&self, node: u32, ahead: bool) -> u32 {
         let position = self.positions[node as usize] as usize;
         let last = self.order.len() - 1;

@@ -183,7 +183,6 @@ fn schedules_match_figure_4() {
     }
 }
 
-/// Returns all ordered factorizations.
 fn factorizations(number: u32) -> Vec<Vec<u32>> {
     if number == 1 {
         return vec![Vec::new()];

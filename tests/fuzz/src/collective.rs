@@ -160,7 +160,6 @@ struct World {
     decision: AttemptState,
     /// `true` if the target was deleted after the decision.
     is_deleted: bool,
-    /// The outcome of the collective, apart from a target.
     end: Option<AttemptAction>,
 }
 
@@ -168,7 +167,6 @@ struct Seat {
     member: Membership,
     decisions: VecDeque<Decision>,
     reports: VecDeque<Report>,
-    /// The latest report to the coordinator's machine.
     has_reported: Option<Report>,
     has_left: bool,
     is_committed: bool,
@@ -257,7 +255,6 @@ impl World {
         }
     }
 
-    /// Delivers the next report of a member to the coordinator.
     fn report(&mut self, index: usize) {
         if let Some(report) = self.seats[index].reports.pop_front() {
             self.tell_coordinator(index, report);

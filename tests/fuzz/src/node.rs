@@ -30,14 +30,11 @@ use crate::checker::Checker;
 
 const OBJECTS: [&str; 4] = ["w", "x", "y", "z"];
 const SENDERS: [&str; 3] = ["a", "b", "c"];
-/// Outputs of hops that coordinators request.
 const OUTPUTS: u64 = 3;
 const CLIENTS: usize = 3;
 const SHARDS: usize = 3;
-/// Room for a few objects of [`LARGE`].
 const CAPACITY: u64 = 5 * (LARGE + HEADER_BYTES);
 const LARGE: u64 = 40_960;
-/// Objects of fewer bytes are inline.
 const INLINE_BELOW: u64 = 4096;
 /// Most steps of an input. More steps found no more bugs.
 const MAX_STEPS: usize = 2_000;
@@ -60,7 +57,6 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A node, and the state of its shell.
 struct World {
     node: Node,
     now: Time,

@@ -48,7 +48,6 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A shard, and the expected state of its sessions.
 struct World {
     shard: Shard,
     now: Time,

@@ -108,7 +108,6 @@ impl Node {
         self.say(vec![ToShard::Query(query)]).await
     }
 
-    /// Requests a sender, and waits for the grant.
     async fn pull(&mut self, number: usize) -> anyhow::Result<hoplite_core::shard::GrantId> {
         self.ask(number).await?;
         loop {

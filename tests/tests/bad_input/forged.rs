@@ -9,7 +9,6 @@ use hoplite_tests::contents::bytes;
 
 use super::PATIENCE;
 
-/// The length of the header in front of the bytes of each object.
 const HEADER_BYTES: u64 = 64;
 
 /// The arena of a store, as mapped by a client that writes.

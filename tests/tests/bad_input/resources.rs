@@ -184,7 +184,6 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     cluster.assert_serves();
 }
 
-/// The resident private memory of a process.
 fn private_bytes(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();

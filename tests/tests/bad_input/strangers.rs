@@ -21,7 +21,6 @@ use tonic_health::pb::health_client::HealthClient;
 
 use super::PATIENCE;
 
-/// The number of strangers at each port.
 const CROWD: usize = 10_000;
 /// Most growth of a daemon: a connection of gRPC has 34 KiB of buffers, and at most 1,024 may be
 /// half open.

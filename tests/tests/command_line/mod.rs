@@ -16,7 +16,6 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// A cluster that `hoplite up` runs.
 struct Up {
     daemon: Daemon,
     place: TempDir,

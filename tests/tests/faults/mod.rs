@@ -25,7 +25,6 @@ fn begin(cluster: &Cluster, node: usize, id: &str, contents: &[u8], written_byte
     writer
 }
 
-/// Writes the remaining bytes.
 fn finish(mut writer: ObjectWriter, contents: &[u8]) -> hoplite_client::Result<()> {
     let written_bytes = usize::try_from(writer.written_bytes()).unwrap();
     writer.write(&contents[written_bytes..])?;

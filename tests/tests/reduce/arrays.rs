@@ -10,7 +10,6 @@ use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrays {
     pub(crate) dtype: Dtype,
-    /// The number of elements of each array.
     pub(crate) length: usize,
 }
 

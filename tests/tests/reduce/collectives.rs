@@ -8,7 +8,6 @@ use hoplite_tests::contents::{bytes, seed};
 
 use super::*;
 
-/// The ranks of `count` participants in an order that depends on the seed.
 fn shuffled(seed: u64, count: usize) -> Vec<usize> {
     let keys = bytes(seed, count);
     let mut ranks: Vec<usize> = (0..count).collect();

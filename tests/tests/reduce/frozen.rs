@@ -15,7 +15,6 @@ const SHORT: Duration = Duration::from_millis(1500);
 /// Longer than a peer may be silent, and longer than the directory keeps a silent store.
 const LONG: Duration = Duration::from_secs(9);
 
-/// The phase in which the coordinator freezes.
 #[derive(Debug, Clone, Copy)]
 enum Phase {
     /// A member lacks its plan.

@@ -121,7 +121,6 @@ fn finish_all(unfinished: impl IntoIterator<Item = Unfinished>) {
     unfinished.into_iter().for_each(|unfinished| unfinished.finish().unwrap());
 }
 
-/// A reduce in a separate thread.
 type Running<'scope> = ScopedJoinHandle<'scope, Result<Vec<ObjectId>>>;
 
 fn start<'scope>(
@@ -155,7 +154,6 @@ fn assert_reduced(
     }
 }
 
-/// Checks that `target` is the sum of these arrays, on all running nodes.
 fn assert_sum(cluster: &Cluster, target: &str, numbers: &[u64]) {
     assert_reduced(cluster, running(cluster), target, (LARGE, ReduceOp::Sum), numbers);
 }
@@ -164,7 +162,6 @@ fn running(cluster: &Cluster) -> Vec<usize> {
     (0..cluster.stores.len()).filter(|node| cluster.stores[*node].is_some()).collect()
 }
 
-/// Reads from the front of an object until `end` bytes have arrived.
 fn read_to(reader: &mut ObjectReader, end: usize) -> Vec<u8> {
     let mut bytes = vec![0; end];
     let mut length = 0;

@@ -18,7 +18,6 @@ fn sorted(mut numbers: Vec<u64>) -> Vec<u64> {
     numbers
 }
 
-/// Checks the reduced sources, and their order if it was fixed.
 fn assert_joined(joined: Vec<u64>, order: ReduceOrder, expected: &[u64]) {
     if order == ReduceOrder::Fixed {
         assert_eq!(joined, expected);

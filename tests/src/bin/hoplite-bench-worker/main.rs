@@ -105,7 +105,6 @@ impl Workload {
     }
 }
 
-/// A worker, and its present round.
 struct Worker {
     client: Client,
     rank: usize,
@@ -119,7 +118,6 @@ struct Worker {
     /// The bytes of this rank's own object, or of all its parts.
     source: Vec<u8>,
     views: Vec<ObjectView>,
-    /// The expected factors of the views of a training loop.
     factors: Vec<f32>,
     out: Vec<u8>,
 }

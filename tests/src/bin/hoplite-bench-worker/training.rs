@@ -47,9 +47,7 @@ pub(crate) struct Training<'a> {
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) views: Vec<ObjectView>,
-    /// The expected factor of each view.
     pub(crate) factors: Vec<f32>,
-    /// The sum of all gradients, if the rank gets it.
     pub(crate) sum: Vec<u8>,
 }
 
