@@ -101,7 +101,7 @@ pub enum Distrust {
     Writable {
         /// The directory.
         path: PathBuf,
-        /// The user id that owns it.
+        /// The user id of the directory's owner.
         owner: u32,
         /// The mode of the directory.
         mode: u32,

@@ -258,7 +258,7 @@ fn hops_that_cannot_be_are_refused_and_leave_nothing() {
         change(&mut combine.inputs[0]);
         combine
     };
-    // No process listens there any more.
+    // No process listens at this port.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut outcome = |combine: &Combine| {
         peer.say(Kind::Combine, combine);
