@@ -113,7 +113,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Makes the classes of what `stat` returns when somebody asks for them: that takes longer than all else here."""
+    """Imports the classes that `stat` returns on first use, because that import takes longest."""
     if name in ("Grant", "Location", "MemberPosition", "ObjectInfo", "ReduceInfo"):
         from hoplite import _info
 

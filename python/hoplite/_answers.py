@@ -9,15 +9,15 @@ from typing import Any, TypeVar
 from hoplite import _native
 
 T = TypeVar("T")
-#: A function of the moved bytes, and of the bytes of all objects that the call has begun to move.
+#: A function of the bytes moved so far, and of the size of all objects in the transfer.
 OnProgress = Callable[[int, int], object] | None
 
-#: The seconds between two reports of the progress of a call.
+#: Seconds between two progress reports of a call.
 REPORT_INTERVAL = 0.1
 
 
 def run(call: Coroutine[Any, None, T]) -> T:
-    """Performs a call over a native client that blocks."""
+    """Runs a call over a blocking native client."""
     try:
         call.send(None)
     except StopIteration as done:

@@ -1,15 +1,15 @@
-"""Tables and arrays of Arrow, and frames of polars: stored as a stream of Arrow's IPC, and read in place.
+"""Tables and arrays of Arrow, and frames of polars, stored as Arrow IPC streams and read in place.
 
-The object is such a stream, without compression, after as many bytes of padding as align its first large buffer to 64 bytes.
-The header names the form of the value and the padding:
+An object consists of padding and an uncompressed stream. The padding aligns the first large buffer
+of the stream to 64 bytes. The header names the form of the value and the padding:
 
 | tag | forms |
 | --- | --- |
 | `py1:arrow` | `table`, `batch`, `array`, `chunked` |
 | `py1:polars` | `frame`, `series` |
 
-Arrow bounds all lengths by the size of the object, but does not check offsets and indices in the columns. A reader that
-trusts no pickle checks these too, which reads the columns once.
+Arrow bounds all lengths by the size of the object, but does not check offsets and indices in the
+columns. A reader that trusts no pickle checks these too, which reads the columns once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TAG_ARROW = b"py1:arrow"
 TAG_POLARS = b"py1:polars"
 
 _FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
-#: The first version of pyarrow that neither runs pickles in a stream's schema (CVE-2023-47248) nor lacks views of strings.
+#: The oldest pyarrow that runs no pickles in a schema (CVE-2023-47248) and has string views.
 _OLDEST = (16,)
 #: Further exceptions of Arrow for an invalid stream.
 _REFUSALS = (
@@ -85,7 +85,8 @@ class _Pieces:
 
 
 def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
-    """Returns the pieces of the object for a value of Arrow or polars, and its header. Copies no large buffer.
+    """Returns the pieces and the header of the object for a value of Arrow or polars. Copies no
+    large buffer.
 
     Returns None for other values, and for types that a stream loses.
 
@@ -105,7 +106,7 @@ def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
         with arrow.ipc.new_stream(arrow.PythonFile(sink, "w"), data.schema) as stream:
             stream.write(data)
     except (arrow.ArrowException, NotImplementedError):
-        # Arrow has no way to write this type.
+        # Arrow cannot write this type.
         return None
     padding = max(sink.padding_bytes, 0)
     header = tag + b" " + name + (b" %d" % padding if padding else b"")
@@ -113,7 +114,7 @@ def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
 
 
 def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | None:
-    """Returns tag, name and conversion of a value; None if it is not one of Arrow or polars."""
+    """Returns tag, name and conversion of a value; None if the value is from another library."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if package == "pyarrow":
@@ -136,13 +137,15 @@ def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | 
 
 
 def _is_plain(array: Any, arrow: Any) -> bool:
-    """Returns True for numbers without gaps, which are stored as an array of numbers, so that reduce knows them."""
+    """Returns True for numbers without nulls: these are stored as plain arrays, which reduces
+    accept.
+    """
     is_number = arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type)
     return bool(is_number and array.null_count == 0)
 
 
 def _table_of_frame(frame: Any, arrow: Any) -> Any:
-    """Returns the columns of a frame of polars as a table; None if their types would not come back."""
+    """Returns the columns of a polars frame as a table; None if a type would not survive."""
     polars = sys.modules["polars"]
     table = frame.to_arrow(compat_level=polars.CompatLevel.newest())
     back = polars.from_arrow(table.schema.empty_table())
@@ -153,7 +156,7 @@ def parse(header: bytes) -> Form:
     """Parses a header.
 
     Raises:
-        BadHeader: if no writer makes such a header.
+        BadHeader: if the header is malformed.
     """
     tag, _, rest = header.partition(b" ")
     name, _, padding = rest.partition(b" ")
@@ -165,12 +168,12 @@ def parse(header: bytes) -> Form:
 
 
 def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
-    """Makes a value of an object, in place.
+    """Makes a value from an object, in place.
 
     Args:
-        trusts: False to check each offset, index and character of the columns, which reads them once.
+        trusts: False checks each offset, index and character of the columns, which reads them once.
     Raises:
-        BadHeader: if the object is not what the header says.
+        BadHeader: if the object does not match the header.
         ImportError: if pyarrow or polars is missing.
     """
     arrow = _pyarrow()
@@ -199,7 +202,7 @@ def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
 
 
 def _check_plain(stored: Any, arrow: Any) -> None:
-    """Checks that no batch of a stream is compressed: few bytes could then take any amount of memory."""
+    """Checks that no batch is compressed, because decompression could take any amount of memory."""
     reader = arrow.ipc.MessageReader.open_stream(stored)
     while True:
         try:
@@ -207,11 +210,11 @@ def _check_plain(stored: Any, arrow: Any) -> None:
         except StopIteration:
             return
         if message.type in ("record batch", "dictionary") and _is_compressed(memoryview(message.metadata)):
-            raise BadHeader("a batch is compressed, which no writer does")
+            raise BadHeader("a batch is compressed")
 
 
 def _is_compressed(metadata: memoryview) -> bool:
-    """Returns True if the batch that a message describes is compressed. `metadata` is a flatbuffer (format/Message.fbs)."""
+    """Returns True if a batch is compressed. `metadata` is its flatbuffer (format/Message.fbs)."""
     message = _Table(metadata, *struct.unpack_from("<I", metadata))
     batch = message.table(2)
     if message.byte(1) == _DICTIONARY_BATCH:
@@ -226,7 +229,7 @@ class _Table(NamedTuple):
     start: int
 
     def place(self, field: int) -> int | None:
-        """Returns the position of a field; None if the table has none."""
+        """Returns the position of a field; None if the table lacks the field."""
         vtable = self.start - self._read("<i", self.start)
         if 6 + 2 * field > self._read("<H", vtable):
             return None
@@ -256,7 +259,7 @@ def _polars_of(table: Any, form: Form) -> Any:
     try:
         frame: Any = polars.from_arrow(table, rechunk=False)
     except (Exception, polars.exceptions.PanicException) as error:
-        # polars documents no exception for types of Arrow that it lacks.
+        # polars documents no exception for unsupported types of Arrow.
         raise BadHeader(f"it is no frame of polars: {error}") from None
     return frame if form.name == b"frame" else frame.to_series()
 

@@ -1,7 +1,7 @@
-"""What the methods of both clients do, written once: as coroutines over a native client that blocks or returns futures.
+"""The methods of both clients, written once as coroutines over a native client.
 
-`hoplite.aio.Client` has these methods as they are. `hoplite.Client` performs each with `run`: over a native client that
-blocks, a coroutine never waits for anything.
+`hoplite.aio.Client` inherits these methods. `hoplite.Client` performs each with `run`: its native
+client blocks, so the coroutine never suspends.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from hoplite._info import ObjectInfo
 
-#: How long connecting may take: a store answers within a millisecond.
+#: Seconds for connecting. A store answers within a millisecond.
 CONNECT_TIMEOUT = 5.0
-#: How many objects are asked for at once while listing.
+#: The number of objects in one request of a listing.
 PAGE = 1000
 
 
 class Calls:
-    """The methods that both clients have. Those of `hoplite.Client` say what they do and raise."""
+    """The methods of both clients. `hoplite.Client` documents them."""
 
     __slots__ = ("_limit", "_native", "allow_pickle")
 
@@ -63,7 +63,9 @@ class Calls:
         self.allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
 
     def _encoded(self, id: Id, value: object) -> Encoded:
-        """Returns what is to be put for a value, unless that is a pickle, and this client allows none."""
+        """Encodes a value. Raises `PickleRefused` if that needs a pickle and this client refuses
+        pickles.
+        """
         encoded = _serialize.encode(value, text(id), self._limit)
         self._check_written(id, encoded)
         return encoded
@@ -109,7 +111,7 @@ class Calls:
         name = new_id() if id is None else id
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
-        # Not by `settled`: a coroutine more is felt in what takes some tens of microseconds.
+        # Avoids the coroutine of `settled`, whose cost is noticeable in small puts.
         if progress is None:
             put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm)
             if isinstance(put, Future):
@@ -165,7 +167,7 @@ class Calls:
         if progress is not None:
             view = await followed(self._native, progress, "get", id, timeout)
         else:
-            # Not by `settled`, as in `put`.
+            # Avoids `settled`, as in `put`.
             view = self._native.get(id, timeout)
             if isinstance(view, Future):
                 view = await view
@@ -190,7 +192,7 @@ class Calls:
     ) -> int:
         """See `hoplite.Client.get_into`.
 
-        Cancelled, it may go on to write to `out` for a moment, until the piece that is under way is copied.
+        After a cancellation, the copy of the current piece into `out` still completes.
         """
         room, wanted = _serialize.as_room(out)
         if wanted.kind == "buffer":
@@ -209,7 +211,7 @@ class Calls:
         timeout: TimeLimit = "default",
         progress: OnProgress = None,
     ) -> list[AnyId]:
-        """See `hoplite.Client.reduce`. Cancelled, it ends everywhere."""
+        """See `hoplite.Client.reduce`. Cancelling it cancels the reduce in the whole cluster."""
         sources = listed(sources)
         reduced = await followed(
             self._native,
@@ -351,9 +353,10 @@ class Calls:
         deterministic: bool,
         timeout: TimeLimit,
     ) -> Any:
-        """Puts the value, and has the native method `perform` fill `out`.
+        """Puts the value, and calls the native method `perform`, which fills `out`.
 
-        Without `out`, it fills an array for what `result_of` makes of the own source.
+        If `out` is `None`, it fills a new array, whose layout `result_of` derives from the source
+        of this rank.
         """
         sources = listed(sources)
         deadline = Deadline(timeout)
@@ -490,7 +493,11 @@ class Calls:
         return object_info(known)
 
     async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
-        """The next objects of a listing, after the id `after`, and the id to go on after; None if there are no more."""
+        """Returns the objects of a listing after the id `after`, and the id where the next page
+        begins.
+
+        The id is `None` on the last page.
+        """
         from hoplite._info import object_info
 
         prefix = prefix.encode() if isinstance(prefix, str) else prefix
@@ -515,7 +522,9 @@ async def fill(
     timeout: TimeLimit,
     progress: OnProgress = None,
 ) -> int:
-    """Copies an object into `room` while it arrives, if it is what is wanted, and returns its size."""
+    """Copies an object into `room` while it arrives, and returns its size. Raises if the layout
+    differs from `wanted`.
+    """
     deadline = Deadline(timeout)
     while True:
         reader = await settled(native.open(id, deadline.left()))

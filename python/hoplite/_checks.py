@@ -10,7 +10,7 @@ from hoplite._serialize import Described, Encoded, Framework, Layout
 from hoplite.errors import InvalidRequest, TypeMismatch
 from hoplite.ref import Ref, key
 
-#: The name of an object: a `str` stands for its UTF-8 bytes.
+#: The name of an object. A `str` stands for its UTF-8 bytes.
 Id = str | bytes | Ref[Any]
 AnyId = TypeVar("AnyId", str, bytes, Ref[Any], str | bytes | Ref[Any])
 #: The operation of a reduce on two elements.
@@ -22,7 +22,9 @@ def text(id: Id) -> str | bytes:
 
 
 def listed(ids: Iterable[AnyId]) -> list[AnyId]:
-    """Several ids, as a list. A lone one is an error, since its characters are not meant."""
+    """Returns several ids as a list. A single id is an error, because iterating it would yield
+    characters.
+    """
     if isinstance(ids, (str, bytes, Ref)):
         raise TypeError("expected several ids, such as a list of them, not one")
     return list(ids)
@@ -43,7 +45,7 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:
-    """The ids that the store names, as the caller named them."""
+    """Returns the ids that the store names, in the form that the caller used."""
     by_key = {key(id): id for id in given}
     return [by_key[key(id)] for id in ids]
 
@@ -93,7 +95,7 @@ def all_of(id: Id, described: Described, count: int) -> Described:
 
 
 def part_of(id: Id, described: Described, count: int) -> Described:
-    """One of so many equal parts of an array, divided along its first axis."""
+    """Returns the layout of one of `count` equal parts of an array, divided along its first axis."""
     shape = described.shape
     if not shape or shape[0] % count:
         what = "an object without a shape" if shape is None else f"an array of shape {list(shape)}"
@@ -104,7 +106,7 @@ def part_of(id: Id, described: Described, count: int) -> Described:
 
 
 def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> None:
-    """Checks that `wanted` has room for `count` such objects, stacked or concatenated."""
+    """Checks that `wanted` fits `count` objects of this layout, stacked or concatenated."""
     if wanted.kind == "buffer":
         return
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))

@@ -185,7 +185,7 @@ class Client:
             AlreadyExists: The id names another value.
             StoreFull: There was no room before the timeout.
             ObjectTooLarge: The value can never fit.
-            InvalidId: The id has not 1 to 255 bytes.
+            InvalidId: The id is empty, or longer than 255 bytes.
             Timeout: The directory did not answer in time.
             PickleRefused: The value needs a pickle, and this client refuses pickles.
             TypeError: The value cannot be stored, such as a tensor on an accelerator.
@@ -446,7 +446,7 @@ class Client:
         """Puts `value` under `ids[rank]`, and gets the objects of all participants.
 
         Each participant calls this with the same ids and its own rank, at any time. Blocks until all
-        objects are on this node. The objects stay until somebody deletes them.
+        objects are on this node. The objects stay until they are deleted.
 
         Args:
             ids: An id for each participant.
@@ -726,7 +726,7 @@ class Client:
         """Waits until `size` participants have called this with the same name.
 
         Args:
-            name: A new id for this round. It stays as an empty object until somebody deletes it, after
+            name: A new id for this round. It stays as an empty object until it is deleted, after
                 a later round for example.
             size: The number of participants.
             rank: The index of this participant.
@@ -894,7 +894,7 @@ class Client:
         return f"<hoplite.Client of node {self.node!r}>"
 
     def _outlived(self) -> _native.Client:
-        """Returns the one connection for all owners, which delete their objects also when this client is closed."""
+        """Returns the connection of all owners, which stays open when this client is closed."""
         if self._for_owners is None:
             self._for_owners = self._native.share()
         return self._for_owners

@@ -1,8 +1,8 @@
-"""The headers of arrays whose dtype the stores do not know: a writer makes them, and a reader checks them.
+"""The headers of arrays whose dtype the stores do not know.
 
-A header is what `repr` says of a pair: the description of the dtype (or its name, of torch) and the shape. Whoever may put
-objects may put any bytes there. So a reader takes them apart without `eval`, recursion or pickle, and accepts a dtype only
-if its elements are no more than their bytes.
+A header is the `repr` of a pair: the description of the dtype (of torch, its name), and the shape.
+Any client may put any bytes there. A reader therefore parses headers without `eval`, recursion or
+pickle, and accepts only dtypes of plain bytes.
 """
 
 from __future__ import annotations
@@ -16,15 +16,16 @@ from typing import Any
 
 import numpy as np
 
-#: Most bytes of metadata that the store keeps beside an object.
+#: Maximum size of the metadata that the store keeps with an object.
 MAX_METADATA_BYTES = 4096
-#: Most dimensions of an array: as many as numpy has.
+#: Maximum number of dimensions, as in numpy.
 MAX_DIMENSIONS = 64
-#: How deep lists and tuples may be within each other: a structure within a structure takes two.
+#: Maximum nesting of lists and tuples. A nested structure takes two levels.
 MAX_DEPTH = 32
-#: The kinds of dtypes whose elements are no more than bytes: numbers, truth values, strings, times, and structures.
+#: The kinds of dtypes whose elements are plain bytes: numbers, booleans, strings, times and
+#: structures.
 _PLAIN_KINDS = frozenset("biufcSUVmM")
-#: The dtypes of torch whose elements mean nothing without a scale that is not among their bytes.
+#: The dtypes of torch whose elements need a scale that is stored elsewhere.
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
@@ -35,11 +36,13 @@ _NARROW = re.compile(r"(float[0-9]+_e[0-9]+m[0-9]+[a-z0-9]*|bfloat16|u?int[124])
 
 
 class BadHeader(ValueError):
-    """A header is not one that a writer makes."""
+    """A header is malformed."""
 
 
 def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
-    """Returns the header that brings back a dtype that reduce does not know; None if only a pickle brings it back."""
+    """Returns the header for a dtype that reduces do not support; None if only a pickle can restore
+    it.
+    """
     try:
         if not is_plain(dtype):
             return None
@@ -52,7 +55,7 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """Returns True if the elements of a dtype are no more than their bytes: no references to objects, and no empty ones."""
+    """Returns True if elements are plain bytes: not empty, and without references to objects."""
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in _PLAIN_KINDS:
         return False
     if dtype.subdtype is not None:
@@ -65,8 +68,8 @@ def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     """Returns the dtype and shape that a header of an array names.
 
     Raises:
-        BadHeader: if it names none, or a dtype whose elements are more than bytes.
-        ImportError: if the dtype is one of ml_dtypes, and that is not installed.
+        BadHeader: if the header is malformed, or elements of its dtype are no plain bytes.
+        ImportError: if the dtype needs ml_dtypes, and that is not installed.
     """
     descr, shape = _pair(header)
     try:
@@ -74,20 +77,22 @@ def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     except ImportError:
         raise
     except Exception as error:
-        # numpy does not say what it raises for descriptions that nobody has checked.
+        # numpy does not document its exceptions for invalid descriptions.
         raise BadHeader(f"{_shown(descr)} describes no dtype: {error}") from None
     if dtype.subdtype is not None or not is_plain(dtype):
-        raise BadHeader(f"the elements of {_shown(descr)} are more than bytes, or nothing")
+        raise BadHeader(f"the elements of {_shown(descr)} are not plain bytes")
     return dtype, _shape(shape)
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Returns True if a dtype is one of the package ml_dtypes, such as float8_e4m3fn. numpy has no description of these."""
+    """Returns True if a dtype is from the package ml_dtypes, such as float8_e4m3fn. numpy cannot
+    describe these.
+    """
     return dtype.type.__module__ == "ml_dtypes"
 
 
 def _narrow_dtype(name: object) -> np.dtype[Any] | None:
-    """Returns the dtype of ml_dtypes that is called so; None if the name is not one of these."""
+    """Returns the dtype of ml_dtypes with this name; None if there is none."""
     if not isinstance(name, str) or _NARROW.fullmatch(name) is None:
         return None
     try:
@@ -102,10 +107,10 @@ def _narrow_dtype(name: object) -> np.dtype[Any] | None:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """Returns the dtype of numpy that means what torch's of this name does; None if there is none.
+    """Returns the numpy dtype that corresponds to a torch dtype; None if there is none.
 
     Raises:
-        ImportError: if it is one of ml_dtypes, and that is not installed.
+        ImportError: if the dtype needs ml_dtypes, and that is not installed.
     """
     return np.dtype(name) if name in ("complex64", "complex128") else _narrow_dtype(name)
 
@@ -115,7 +120,7 @@ def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
     """Returns the name of the dtype and the shape that a header of a tensor names.
 
     Raises:
-        BadHeader: if it names none.
+        BadHeader: if the header is malformed.
     """
     name, shape = _pair(header)
     if not isinstance(name, str):
@@ -124,10 +129,10 @@ def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def torch_dtype(name: str, torch: Any) -> Any:
-    """Returns the dtype of torch that is called so.
+    """Returns the torch dtype with this name.
 
     Raises:
-        BadHeader: if this version of torch has none, or one whose elements need a scale.
+        BadHeader: if this version of torch lacks the dtype, or its elements need a scale.
     """
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or name in _QUANTIZED:
@@ -138,7 +143,7 @@ def torch_dtype(name: str, torch: Any) -> Any:
 
 
 def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
-    """Checks that an array of so large elements and this shape has so many bytes, and that numpy can address it."""
+    """Checks the size of an array, and that numpy can address it."""
     if math.prod(extent or 1 for extent in shape) * itemsize > sys.maxsize:
         raise BadHeader(f"the shape {_shown(shape)} is too large")
     if math.prod(shape) * itemsize != nbytes:
@@ -148,7 +153,7 @@ def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
 
 
 def literal(text: str) -> Any:
-    """Returns the value of what `repr` says of strings, integers, None, and lists and tuples of these.
+    """Parses the `repr` of strings, integers, None, and lists and tuples of these.
 
     Raises:
         BadHeader: for anything else.
@@ -183,7 +188,7 @@ def _scalar(token: re.Match[str]) -> Any:
     if token["number"] is not None:
         return int(token["number"])
     try:
-        # A single string: nothing in it can be deep.
+        # A single string, which cannot nest.
         return ast.literal_eval(token["text"])
     except (ValueError, SyntaxError) as error:
         raise BadHeader(f"{_shown(token['text'])} is no string: {error}") from None
@@ -193,7 +198,7 @@ def _pair(header: bytes) -> tuple[Any, Any]:
     try:
         text = header.decode()
     except UnicodeDecodeError as error:
-        raise BadHeader(f"it is no text: {error}") from None
+        raise BadHeader(f"the header is not UTF-8: {error}") from None
     found = literal(text)
     if not isinstance(found, tuple) or len(found) != 2:
         raise BadHeader(f"{_shown(text)} is no pair of a dtype and a shape")

@@ -1,4 +1,4 @@
-"""Tables of HTML for notebooks. All text is escaped: ids and names may have any bytes."""
+"""HTML tables for notebooks. All text is escaped, because ids and names may contain any bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def text(value: object) -> str:
-    """Returns a value as text of HTML, on which no control character or direction of writing has an effect."""
+    """Returns a value as HTML text, without control characters and changes of the writing
+    direction.
+    """
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(value))
@@ -25,7 +27,7 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def size(nbytes: float) -> str:
-    """Returns a number of bytes with a unit that people read."""
+    """Returns a number of bytes with a readable unit."""
     for unit in _UNITS:
         if nbytes < 1024 or unit == _UNITS[-1]:
             break

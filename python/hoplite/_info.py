@@ -47,7 +47,7 @@ class Grant:
 
     Examples:
         >>> ref = client.put("local", np.ones(4), confirm=True)
-        >>> client.stat("local").grants    # nobody fetched it
+        >>> client.stat("local").grants    # no node fetched it
         ()
     """
 

@@ -1,4 +1,4 @@
-"""Arrays of JAX: their bytes in the memory of the host, and back."""
+"""Converts between arrays of JAX and bytes in host memory."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def host_array(value: object) -> npt.NDArray[Any] | None:
-    """Returns the elements of an array of JAX, in place if one device of the host has all of them.
+    """Returns the elements of an array of JAX, in place if one host device has all of them.
 
     Returns None for other values, and for arrays without numbers: tracers and random keys.
 
     Raises:
-        TypeError: for an array that is not in the memory of the host.
+        TypeError: for an array that is not in host memory.
     """
     jax = sys.modules.get("jax")
     array_type = getattr(jax, "Array", None)
@@ -36,8 +36,8 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
 def from_host(array: npt.NDArray[Any]) -> Any:
     """Makes an array of JAX on its default device.
 
-    A CPU device uses the memory of `array` itself if that begins at a multiple of 64 bytes, and JAX never writes to it. The
-    dtype stays as it is, even where JAX makes no 64-bit arrays of its own (`jax_enable_x64`).
+    A CPU device shares the memory of `array` if that is aligned to 64 bytes; JAX never writes to
+    it. The dtype stays, even if JAX makes no 64-bit arrays (`jax_enable_x64`).
     """
     jax = import_jax()
     with jax.enable_x64(True):
@@ -45,7 +45,9 @@ def from_host(array: npt.NDArray[Any]) -> Any:
 
 
 def has(dtype: np.dtype[Any]) -> bool:
-    """Returns True if JAX has arrays of a dtype: numbers of up to 64 bits, or two, in the machine's byte order."""
+    """Returns True if JAX supports a dtype: numbers of up to 64 bits, or pairs of these, in native
+    byte order.
+    """
     sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
     return is_narrow(dtype) or (dtype.isnative and dtype.itemsize <= sizes.get(dtype.kind, 0))
 
@@ -54,7 +56,7 @@ def import_jax() -> Any:
     """Imports JAX.
 
     Raises:
-        ImportError: says how to get the object without JAX.
+        ImportError: explains how to get the object without JAX.
     """
     try:
         import jax
@@ -66,5 +68,7 @@ def import_jax() -> Any:
 
 
 def rebuild_jax(array: npt.NDArray[Any]) -> Any:
-    """Makes an array of JAX of its elements. Pickles name this function, so its name and arguments stay."""
+    """Makes an array of JAX from its elements. Stored pickles name this function: keep its name and
+    arguments.
+    """
     return from_host(array)

@@ -1,4 +1,4 @@
-"""The mailbox of each event loop: how the native half answers its futures."""
+"""The mailbox of each event loop, through which the native half completes futures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _native.Mailbox
 
 
 def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
-    """Returns the mailbox of the running event loop, and the loop. Called by the native half."""
+    """Returns the mailbox of the running event loop, and the loop. The native half calls this."""
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)
     if mailbox is None:
@@ -25,7 +25,7 @@ def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
 
 
 def _forget_closed() -> None:
-    """Ends the calls of loops that were closed while calls waited: these lead back to their loop, and would keep it."""
+    """Ends the pending calls of closed loops, because these calls keep their loop alive."""
     for ref in _mailboxes.keyrefs():
         loop = ref()
         if loop is not None and loop.is_closed():

@@ -9,12 +9,12 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    #: An array of bytes. On Python 3.11, its type does not say that it is a buffer.
+    #: An array of bytes. On Python 3.11, its type does not declare the buffer protocol.
     Bytes = Any
 
 
 def raw(array: npt.NDArray[Any]) -> Bytes:
-    """The bytes of an array in C order: its own memory if it is contiguous."""
+    """Returns the bytes of an array in C order: its own memory if it is contiguous."""
     if array.nbytes == 0:
         return np.empty(0, np.uint8)
     if not array.flags.c_contiguous:
@@ -23,31 +23,34 @@ def raw(array: npt.NDArray[Any]) -> Bytes:
 
 
 def raw_tensor(tensor: Any, torch: Any) -> Bytes:
-    """The bytes of a tensor in C order: its own memory if it is contiguous."""
+    """Returns the bytes of a tensor in C order: its own memory if it is contiguous."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return memory_of(tensor, torch)
 
 
 def memory_of(tensor: Any, torch: Any) -> Bytes:
-    """The bytes of a contiguous tensor, in place, to be read and written."""
+    """Returns the writable bytes of a contiguous tensor, in place."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
-    # The stride of a dimension of one element may be anything, such as 0.
+    # The stride of a dimension of one element is arbitrary, and may be 0.
     flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` keeps the storage from being resized for ever, which FSDP does when nobody uses it. But before numpy
-    # 2.1, and of a torch that does not tell numpy whether it may be written to, what comes by DLPack is read-only.
+    # `Tensor.numpy` prevents any later resize of the storage, but FSDP resizes unused storages.
+    # DLPack does not prevent it. But DLPack arrays are read-only before numpy 2.1, and with
+    # versions of torch that do not declare writability.
     lent = np.from_dlpack(flat)
     return lent if lent.flags.writeable else flat.numpy()
 
 
 def is_plain(tensor: Any, torch: Any) -> bool:
-    """Whether a tensor is no more than its elements, and these are no more than bytes."""
+    """Returns True if a tensor consists of its elements alone, and these are plain bytes."""
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_known and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Of the dtypes of ml_dtypes, numpy can neither pickle nor describe the other byte order."""
+    """Returns an array in native byte order if its dtype is from ml_dtypes, because numpy cannot
+    store the other order of these.
+    """
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
         return array

@@ -1,4 +1,4 @@
-"""The store of this process's node: found, or started."""
+"""Finds or starts the store of this node."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from hoplite._process import logger
 from hoplite._programs import program
 from hoplite.errors import ConnectFailed
 
-#: Where a store listens, unless it is told otherwise.
+#: The variable with the path of the store's socket.
 SOCKET_VARIABLE = "HOPLITE_SOCKET"
-#: What is passed on to a private store of the settings that are meant for the store of the machine.
+#: The settings of the machine's store that a private store also gets.
 LOG_VARIABLE = "HOPLITE_LOG"
 TOKEN_VARIABLE = "HOPLITE_TOKEN_FILE"
-#: How long a private store may take to start: it is there within milliseconds, unless the machine is swamped.
+#: Seconds in which a private store must start. Usually it takes milliseconds.
 _START_TIMEOUT = 30.0
-#: How long it may take to end before it is killed.
+#: Seconds in which a private store must stop before it is killed.
 _STOP_TIMEOUT = 5.0
 _PREFIX = "hoplite-private-"
 
@@ -115,7 +115,7 @@ def shutdown() -> None:
 
 
 class _State:
-    """What belongs to this process."""
+    """The state of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
@@ -129,7 +129,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    """In a forked child: the store is the parent's to stop, and the client not of this process."""
+    """Resets the state in a forked child: the client and the private store belong to the parent."""
     global _state
     socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()
@@ -151,7 +151,7 @@ def _connect(
         try:
             return Client(_state.store.socket, allow_pickle=allow_pickle)
         except ConnectFailed:
-            # It died, or is about to.
+            # The store has ended, or is about to end.
             _state.store.stop()
             _state.store = None
     try:
@@ -163,8 +163,8 @@ def _connect(
         sought = error.path
     _state.store = PrivateStore(memory)
     logger.warning(
-        "no store listens at %s: started a private store at %s, of a cluster of its own, "
-        "for this process and those that it starts",
+        "no store listens at %s: started a private store at %s, with a separate cluster, "
+        "for this process and its children",
         sought,
         _state.store.socket,
     )
@@ -172,13 +172,14 @@ def _connect(
 
 
 class PrivateStore:
-    """A store with a directory of its own, for this process and those that it starts."""
+    """A store and a directory for this process and its children."""
 
     def __init__(self, memory: str | int | None = None) -> None:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Whoever finds it unlocked knows that the rest is left over; so it gets its name locked.
+        # Others delete a directory whose lock is free, so the lock is taken before it gets its
+        # name.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -192,25 +193,25 @@ class PrivateStore:
     def _start(self, memory: str | int | None) -> subprocess.Popen[bytes]:
         command = [program("hoplite-store"), "--socket", self.socket, "--no-prefault", "--print-addresses"]
         command += ["--exit-with-parent", str(os.getpid())]
-        # A name of its own, so that handles of other clusters are told from those of this one.
+        # A unique name, so that stores recognize handles of other clusters.
         command += ["--cluster", f"private-{secrets.token_hex(8)}"]
         if memory is not None:
             command += ["--memory", str(memory)]
         log = self.directory / "log"
         with open(log, "wb") as out:
-            keeper = _Keeper(command, out)
+            launcher = _Launcher(command, out)
         try:
-            keeper.await_ready(_START_TIMEOUT)
+            launcher.await_ready(_START_TIMEOUT)
         except BaseException as error:
-            # Whoever has not waited for it, because of Ctrl-C say, cannot stop it later.
-            keeper.kill()
+            # After an interruption, such as Ctrl-C, no later code can stop the store.
+            launcher.kill()
             if not isinstance(error, ValueError):
                 raise
             said = " ".join(log.read_text(errors="replace").split()) or "it said nothing"
             raise ConnectFailed(
                 f"a private store did not start: {said}", path=self.socket, reason="NotListening"
             ) from None
-        return keeper.process
+        return launcher.process
 
     def stop(self) -> None:
         if os.environ.get(SOCKET_VARIABLE) == self.socket:
@@ -232,10 +233,11 @@ class PrivateStore:
         self._lock.close()
 
 
-class _Keeper:
-    """Starts a process that ends with this one, from a thread that lives as long.
+class _Launcher:
+    """Starts a process that ends with this program, from a thread that never ends.
 
-    The operating system ends it when the *thread* ends that started it, and a program may call `init` in any.
+    The operating system kills the child when the thread that started it ends. A program may call
+    `init` in a shorter thread.
     """
 
     process: subprocess.Popen[bytes]
@@ -244,11 +246,11 @@ class _Keeper:
         self._command, self._log = command, log
         self._error: BaseException | None = None
         started = threading.Event()
-        threading.Thread(target=self._run, args=(started,), name="hoplite-keeper", daemon=True).start()
+        threading.Thread(target=self._run, args=(started,), name="hoplite-launcher", daemon=True).start()
         try:
             started.wait()
         except BaseException:
-            # Ctrl-C: nobody else could stop it.
+            # Interrupted, for example by Ctrl-C: no other code can stop the store.
             started.wait()
             self.kill()
             raise
@@ -268,7 +270,7 @@ class _Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # Ctrl-C is for this process, which then stops the store in order.
+                # Ctrl-C must reach this process only, which then stops the store in order.
                 start_new_session=True,
             )
         except BaseException as error:
@@ -276,7 +278,8 @@ class _Keeper:
             return
         finally:
             started.set()
-        # For ever: see above. Waiting for it here would race with whoever stops it.
+        # Blocks for ever: the store would end with this thread. Waiting for the process here would
+        # race with `stop`.
         threading.Event().wait()
 
     def kill(self) -> None:
@@ -285,10 +288,10 @@ class _Keeper:
             self.process.wait()
 
     def await_ready(self, timeout: float) -> None:
-        """Waits until it says where it listens, and then that it is ready.
+        """Waits until the store prints its addresses, and then that it is ready.
 
         Raises:
-            ValueError: it ended before that, or was not ready in time.
+            ValueError: The store ended, or was not ready in time.
         """
         assert self.process.stdout is not None
         timer = threading.Timer(timeout, self.process.kill)
@@ -303,9 +306,9 @@ class _Keeper:
 
 
 def _sweep() -> None:
-    """Removes what is left of private stores whose programs were killed."""
+    """Removes the directories of private stores whose programs were killed."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        # Not those of others, who could have anything there under that name.
+        # Other users may have put anything there.
         if directory.lstat().st_uid != os.getuid():
             continue
         with contextlib.suppress(OSError), open(directory / "lock") as lock:

@@ -1,10 +1,10 @@
-"""Values as pickles, with arrays outside the stream.
+"""Pickles with their arrays outside the stream.
 
-A pickled object is a pickle (protocol 5) and the buffers that it left out (PEP 574):
+A pickled object is a pickle (protocol 5) and its out-of-band buffers (PEP 574):
 
     u64 count of buffers, u64 length of the pickle, u64 length of each buffer; pickle; buffers
 
-little-endian, the pickle and each buffer at the next multiple of 64 bytes.
+All integers are little-endian. The pickle and each buffer begin at a multiple of 64 bytes.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ if TYPE_CHECKING:
 
 #: The alignment of buffers of a pickle: a cache line.
 ALIGNMENT = 64
-#: The module in which pickles find functions that rebuild values. It lasts: stores may have older pickles.
+#: Stored pickles look for the functions that rebuild values in this module: keep its name.
 _NAMED_IN_PICKLES = "hoplite._serialize"
 #: The methods by which a subclass of arrays defines its pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
 class TooLarge(Exception):
-    """A value has more bytes than any object may have."""
+    """A value exceeds the maximum size of an object."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -48,7 +48,7 @@ class TooLarge(Exception):
 
 
 def check_fits(size_bytes: int, limit: int) -> None:
-    """Checks that a value of so many bytes may be copied."""
+    """Checks the size of a value before it is copied."""
     if size_bytes > limit:
         raise TooLarge(size_bytes)
 
@@ -56,11 +56,12 @@ def check_fits(size_bytes: int, limit: int) -> None:
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
     """Returns the buffers of the pickle of a value. Copies no contiguous array.
 
-    Functions and classes that no other program can import, those of `__main__` and lambdas, are part of the pickle if the
-    package cloudpickle is installed, unless `by_value` is False.
+    If cloudpickle is installed and `by_value` is True, the pickle contains functions and classes
+    that other programs cannot import: lambdas, and the contents of `__main__`.
 
     Raises:
-        TooLarge: for a value of more than `limit` bytes; and what the value raises that cannot be pickled.
+        TooLarge: for a value of more than `limit` bytes.
+        Exception: any exception of a value that cannot be pickled.
     """
     try:
         return _pickled(value, limit, _Pickler if by_value else _ByName)
@@ -99,7 +100,7 @@ def _pickled(value: object, limit: int, make: Callable[..., Any]) -> list[Any]:
         pieces.append(piece)
         end += length
     if len(pieces) > 1 and end < ALIGNMENT**2:
-        # One copy of a little costs less than each piece.
+        # One small copy is cheaper than many pieces.
         pieces = [b"".join(pieces)]
     return pieces
 
@@ -113,7 +114,7 @@ class _Bounded(BytesIO):
         self._bytes = 0
 
     def check(self, size_bytes: int) -> None:
-        """Checks that so many bytes more may be copied."""
+        """Checks that the object may grow by `size_bytes`."""
         check_fits(self._bytes + size_bytes, self._limit)
 
     def add(self, size_bytes: int) -> None:
@@ -132,7 +133,7 @@ class _Reducer:
     bounded: _Bounded
 
     def reduce(self, value: Any) -> Any:
-        """Returns the function that rebuilds a value; `NotImplemented` leaves the value to pickle."""
+        """Returns the function that rebuilds a value, or `NotImplemented` for default pickling."""
         kind = type(value)
         if kind is np.ndarray:
             return self._reduce_array(value)
@@ -152,7 +153,7 @@ class _Reducer:
         array = in_a_byte_order_that_lasts(array)
         dtype = array.dtype
         is_exported = not (dtype.kind in "mM" or dtype.type.__module__ == "ml_dtypes")
-        # numpy also loses the byte order of arrays that are not contiguous.
+        # numpy also loses the byte order of non-contiguous arrays.
         is_contiguous = array.flags.c_contiguous or array.flags.f_contiguous
         if dtype.hasobject or (is_exported and is_contiguous):
             return NotImplemented
@@ -169,14 +170,12 @@ class _Reducer:
 
 
 class _ByName(_Reducer, pickle.Pickler):
-    """Pickles functions and classes by their names."""
-
     def reducer_override(self, value: Any) -> Any:
         return self.reduce(value)
 
 
 class _Pickler(_ByName):
-    """Pickles by name, too, but stops at a name of `__main__` if there is a better way."""
+    """Pickles by name, but stops at a name in `__main__` if cloudpickle can pickle it by value."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)):
@@ -187,12 +186,14 @@ class _Pickler(_ByName):
 
 
 class _ByValue(Exception):
-    """The pickle needs a function or class of `__main__`, which is another module in another program."""
+    """The pickle needs a function or class of `__main__`, which other programs cannot import."""
 
 
 @cache
 def _pickler_by_value() -> Callable[..., Any] | None:
-    """Returns a pickler that makes functions and classes a part of the pickle; None without cloudpickle."""
+    """Returns a pickler that includes functions and classes in the pickle; None without
+    cloudpickle.
+    """
     try:
         import cloudpickle
     except ImportError:
@@ -207,7 +208,9 @@ def _pickler_by_value() -> Callable[..., Any] | None:
 
 
 def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
-    """Returns the function that rebuilds an array of a subclass, if the subclass adds nothing to numpy's pickles."""
+    """Returns the function that rebuilds an array of a subclass, if the subclass does not customize
+    pickling.
+    """
     kind = type(array)
     if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
         return NotImplemented
@@ -215,10 +218,10 @@ def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
 
 
 def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
-    """Checks that this client may read a pickle.
+    """Checks that this client accepts pickles.
 
     Raises:
-        PickleRefused
+        PickleRefused: This client refuses pickles.
     """
     if not allow_pickle:
         raise PickleRefused(
@@ -229,13 +232,13 @@ def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
 
 
 def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
-    """Makes a value of its pickle, with arrays in place."""
+    """Makes a value from its pickle, with arrays in place."""
     try:
         (count,) = struct.unpack_from("<Q", contents)
-        # Each buffer has a length in the head: a count that does not fit names memory that is not there.
+        # Reads at most as many lengths as the object has room for, whatever the count claims.
         lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
     except struct.error as error:
-        raise ValueError("the object says that it is a pickle, but is none") from error
+        raise ValueError("the object has the header of a pickle, but other contents") from error
     end = 8 * (2 + count)
     parts = []
     for length in lengths:
@@ -244,7 +247,7 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
         parts.append(contents[end : end + length])
         end += length
     if end != len(contents):
-        raise ValueError("the object says that it is a pickle, but has another size")
+        raise ValueError("the size of the object does not match its header of a pickle")
     outer = _context.tensors_in_place
     _context.tensors_in_place = tensors_in_place
     try:
@@ -254,7 +257,7 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
 
 
 class _Context(threading.local):
-    """The context of functions that a pickle calls."""
+    """The context of the functions that a pickle calls."""
 
     tensors_in_place = False
 
@@ -263,12 +266,14 @@ _context = _Context()
 
 
 def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Makes an array of its bytes. Pickles name this function, so its name and arguments stay."""
+    """Makes an array from its bytes. Stored pickles name this function: keep its name and
+    arguments.
+    """
     return np.ndarray(shape, dtype, contents)
 
 
 def rebuild_subclass(array: npt.NDArray[Any], kind: type[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Makes an array of a subclass. Pickles name this function, so its name and arguments stay."""
+    """Makes an array of a subclass. Stored pickles name this function: keep its name and arguments."""
     return array.view(kind)
 
 
@@ -280,7 +285,9 @@ def rebuild_tensor(
     *,
     in_place: bool | None = None,
 ) -> torch.Tensor:
-    """Makes a tensor of its bytes. Pickles name this function, so its name and arguments stay."""
+    """Makes a tensor from its bytes. Stored pickles name this function: keep its name and
+    arguments.
+    """
     torch = import_torch()
     in_place = _context.tensors_in_place if in_place is None else in_place
     source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)

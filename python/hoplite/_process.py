@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hoplite import _native
 
-#: The logger of the package. It has no handler: what to do with messages is the program's choice.
+#: The logger of the package. It has no handler, so the program decides what happens to messages.
 logger = logging.getLogger("hoplite")
 
 #: The variable with the default of `allow_pickle`.
@@ -29,7 +29,6 @@ def refuse_to_pickle() -> TypeError:
 
 
 def new_id() -> str:
-    """Returns a random id."""
     return f"py/{os.urandom(16).hex()}"
 
 

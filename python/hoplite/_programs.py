@@ -1,7 +1,4 @@
-"""The programs that come with the package, and where they are.
-
-They are ordinary programs of the operating system; the console scripts of the package become them.
-"""
+"""Finds and runs the programs of the package. Its console scripts replace themselves with these."""
 
 from __future__ import annotations
 
@@ -11,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-#: Says where the programs are, if not in the package: for those who build them.
+#: The directory with the programs, if they are not in the package.
 DIRECTORY_VARIABLE = "HOPLITE_BINARIES"
 
 
 def program(name: str) -> str:
-    """Returns the path of a program: in `$HOPLITE_BINARIES`, in the package, or where the shell would find it.
+    """Returns the path of a program: in `$HOPLITE_BINARIES`, in the package, or on the `PATH`.
 
     Raises:
         FileNotFoundError: if it is nowhere.
@@ -27,11 +24,11 @@ def program(name: str) -> str:
         if os.access(path, os.X_OK):
             return path
     found = shutil.which(name)
-    # Not the script that asks: it would become itself for ever.
+    # The console script itself is skipped, because it would execute itself for ever.
     if found is not None and not _is_script(found):
         return found
     raise FileNotFoundError(
-        f"{name} is not in the package; build it, and set {DIRECTORY_VARIABLE} to where it is"
+        f"{name} is not in the package; build it, and set {DIRECTORY_VARIABLE} to its directory"
     )
 
 

@@ -35,7 +35,9 @@ class Status(dict[str, Any]):
 
 
 class Objects:
-    """An iterator of objects of the cluster. A notebook shows the first ones as a table, and moves no iterator."""
+    """Iterates over objects of the cluster. A notebook shows the first ones as a table, without
+    advancing the iterator.
+    """
 
     def __init__(self, page: Callable[[bytes], tuple[list[ObjectInfo], bytes | None]]) -> None:
         self._page = page
@@ -104,12 +106,12 @@ OBJECT_HEADINGS = ("id", "size", "kind", "type", "shape", "nodes", "available")
 
 
 def object_row(info: ObjectInfo) -> tuple[object, ...]:
-    """Returns the row of an object in such a table."""
+    """Returns the row of an object in a table of objects."""
     shape = "" if info.shape is None else list(info.shape)
     nodes = ", ".join(f"{location.node} ({location.state})" for location in info.locations)
     return info.id, size(info.nbytes), info.kind or "", info.dtype or "", shape, nodes, info.available
 
 
 def topology(status: Mapping[str, Any]) -> Topology:
-    """Returns the links that a status names."""
+    """Returns the links that a status contains."""
     return Topology(Link(**link) for link in status["links"])

@@ -1,19 +1,20 @@
-"""What the bytes of an object mean to a Python program.
+"""Converts between Python values and the bytes of objects.
 
-| value put | dtype and shape of the object | metadata of the application | what a get returns |
+| value put | dtype and shape of the object | metadata of the application | result of a get |
 | --- | --- | --- | --- |
-| array of a dtype that reduce knows | those of the array | none | array, read-only, in place |
+| array of a dtype that reduces support | the array's | none | array, read-only, in place |
 | array of another dtype | none | `py1:ndarray`, dtype and shape | array, read-only, in place |
-| torch tensor | those of the tensor | `py1:torch`, and dtype and shape if reduce knows no such | tensor, private |
-| array of JAX | as of numpy | `py1:jax`, and dtype and shape if reduce knows no such | array of JAX, in place on a CPU |
+| torch tensor | the tensor's, if supported | `py1:torch`; else also dtype and shape | tensor, private |
+| array of JAX | the array's, if supported | `py1:jax`; else also dtype and shape | array of JAX, in place on a CPU |
 | table or array of Arrow, frame of polars | none | `py1:arrow`, `py1:polars`, and a form: `_arrow` | the same, in place |
 | bytes | none | `py1:bytes` | bytes |
 | bytearray, memoryview of bytes | none | none | memoryview, read-only, in place |
 | anything else | none | `py1:pickle` | an equal value, with arrays in place |
 
-So an array has no more about it than what other languages know too, and what they put is an array here.
+Arrays have no metadata, so programs in other languages can exchange them with this package.
 
-Only `py1:pickle` reaches the unpickler, and only if the reader allows it. `_headers` checks the other headers.
+Only `py1:pickle` reaches the unpickler, and only if the reader allows it. `_headers` checks the
+other headers.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ if TYPE_CHECKING:
 
     from hoplite._memory import Bytes
 
-#: Which library an array comes as; None for the one that it was put from.
+#: The library whose arrays a get returns; None for the library of the value that was put.
 Framework = Literal["numpy", "torch", "jax"] | None
 
 TAG_BYTES = b"py1:bytes"
@@ -62,10 +63,10 @@ TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
 TAG_JAX = b"py1:jax"
-#: The libraries that headers name whose dtype the stores know.
+#: The tags that name a library for arrays whose dtype the stores know.
 _OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax"}
 
-#: The devices of DLPack whose memory is the host's: kDLCPU, kDLCUDAHost.
+#: The devices of DLPack in host memory: kDLCPU, kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
 
 _DTYPES: dict[str, np.dtype[Any]] = {
@@ -102,10 +103,10 @@ _NAMES_OF_TORCH = {torch_name: name for name, torch_name in _TORCH_NAMES.items()
 
 
 class Encoded(NamedTuple):
-    """What is put for a value."""
+    """The encoding of a value for a put."""
 
     pieces: list[Any]
-    """Contiguous buffers; the object is the memory of one after the other."""
+    """Contiguous buffers; the object is their concatenation."""
     dtype: str
     shape: tuple[int, ...] | None
     user: bytes
@@ -116,7 +117,7 @@ class Encoded(NamedTuple):
 
 
 class Described(Protocol):
-    """What is known of an object without its bytes: a `_native.View` or `_native.Reader`."""
+    """The description of an object without its bytes: a `_native.View` or `_native.Reader`."""
 
     @property
     def nbytes(self) -> int: ...
@@ -129,22 +130,24 @@ class Described(Protocol):
 
 
 class View(Described, Protocol):
-    """The bytes of an object where the store keeps them: a `_native.View`. It is a buffer, too."""
+    """The bytes of an object in the store's memory: a `_native.View`, which is also a buffer."""
 
     def tobytes(self) -> bytes: ...
 
 
 class Layout(NamedTuple):
-    """What an object is to this program."""
+    """The kind, dtype and shape of an object in Python."""
 
     kind: Literal["array", "tensor", "jax", "arrow", "bytes", "buffer", "pickle"]
     dtype: Any = None
-    """Of an array of numpy or JAX, the dtype; of a tensor, its name; of a value of Arrow or polars, its form."""
+    """The dtype of an array of numpy or JAX; the name of a tensor's dtype; the form of a value of
+    Arrow or polars.
+    """
     shape: tuple[int, ...] = ()
 
 
 class Destination(NamedTuple):
-    """Private memory for an object that still arrives, and what makes the value of it."""
+    """Private memory for an arriving object, and the function that makes its value."""
 
     room: Any
     finish: Callable[[], Any]
@@ -158,14 +161,15 @@ UNLIMITED = sys.maxsize
 
 
 def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encoded:
-    """Returns what is to be put for `value`. Copies only what is not contiguous.
+    """Encodes a value. Copies only values that are not contiguous.
 
     Args:
         id: of the object, for errors.
-        limit: the size of the largest object that the store can hold. What is larger is refused before it is copied.
+        limit: the size of the largest object that the store can hold. Larger values are refused
+            before they are copied.
     Raises:
         ObjectTooLarge: for a value of more than `limit` bytes that would have to be copied.
-        TypeError: for a tensor that is not in the memory of the host, and for what cannot be pickled.
+        TypeError: for a tensor that is not in host memory, and for a value that cannot be pickled.
     """
     try:
         return _encode(value, limit)
@@ -191,7 +195,7 @@ def _encode(value: object, limit: int) -> Encoded:
     if isinstance(value, np.generic) and _is_number(value):
         return _encode_array(np.asarray(value), limit)
     if isinstance(value, (bytes, str, np.ndarray, np.generic)):
-        # Subclasses, which only a pickle brings back.
+        # Only a pickle restores subclasses.
         return encode_pickle(value, limit)
     for way in (_encode_jax, _encode_arrow, _encode_dlpack, _encode_buffer):
         if (encoded := way(value, limit)) is not None:
@@ -203,7 +207,7 @@ def _encode(value: object, limit: int) -> Encoded:
     except TooLarge:
         raise
     except Exception as error:
-        # An array of another library that cannot be pickled: numpy may convert it.
+        # numpy may be able to convert an array of another library that cannot be pickled.
         with contextlib.suppress(Exception):
             array = np.asarray(value)
             if not array.dtype.hasobject:
@@ -223,10 +227,10 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
     name = _NAMES.get(array.dtype)
     if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
-        # What most arrays are, without the steps below, which take longer than the copy of a small one. Of ml_dtypes
-        # they have no buffer, and without dimensions one that Rust does not take.
+        # The fast path for most arrays. Arrays of ml_dtypes have no buffer, and Rust takes none
+        # without dimensions.
         return Encoded([array], name, array.shape, b"")
-    # What follows may copy it.
+    # The next steps may copy the array.
     check_fits(array.nbytes, limit)
     array = in_a_byte_order_that_lasts(array)
     dtype = array.dtype
@@ -255,7 +259,7 @@ def _encode_tensor(tensor: torch.Tensor, torch: Any, limit: int) -> Encoded:
 
 
 def _encode_jax(value: object, limit: int) -> Encoded | None:
-    """Returns what is to be put for an array of JAX; None if `value` is none."""
+    """Encodes an array of JAX; returns None for other values."""
     array = _jax.host_array(value)
     if array is None:
         return None
@@ -266,15 +270,15 @@ def _encode_jax(value: object, limit: int) -> Encoded | None:
 
 
 def _encode_arrow(value: object, limit: int) -> Encoded | None:
-    """Returns what is to be put for a value of Arrow or polars; None if `value` is none."""
+    """Encodes a value of Arrow or polars; returns None for other values."""
     found = _arrow.encode(value, limit)
     return None if found is None else Encoded(found[0], "opaque", None, found[1])
 
 
 def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
-    """Returns what is to be put for an array of another library; None if that way loses something of it.
+    """Encodes an array of another library; returns None if DLPack and numpy would lose information.
 
-    Each library refuses what DLPack does not know with an exception of its own.
+    Libraries raise exceptions of arbitrary types for unsupported arrays.
     """
     if not hasattr(type(value), "__dlpack__"):
         return None
@@ -289,7 +293,8 @@ def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
     try:
         array = np.from_dlpack(value)
     except Exception:
-        # Its dtype is one that DLPack, or numpy, does not know. Only an array of the same dtype says the same.
+        # DLPack or numpy lacks the dtype. Conversion by numpy is accepted only if it keeps the
+        # dtype.
         try:
             array, dtype = np.asarray(value), getattr(value, "dtype", None)
             if dtype is None or array.dtype.hasobject or array.dtype != dtype:
@@ -300,7 +305,7 @@ def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
 
 
 def _encode_buffer(value: Any, limit: int) -> Encoded | None:
-    """Returns what is to be put for a buffer; None if `value` is none, or one of elements that numpy does not know."""
+    """Encodes a buffer; returns None for other values, and for elements that numpy does not know."""
     try:
         view = memoryview(value)
     except Exception:
@@ -318,7 +323,7 @@ def _encode_buffer(value: Any, limit: int) -> Encoded | None:
 
 
 def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UNLIMITED) -> list[Encoded]:
-    """Encodes values so that all have the same dtype, shape and metadata: as pickles, if they differ in these."""
+    """Encodes values with the same dtype, shape and metadata: as pickles if these differ."""
     values = list(values)
     encoded = [encode(value, id, limit) for value in values]
     if len({(one.dtype, one.shape, one.user) for one in encoded}) > 1:
@@ -342,11 +347,12 @@ def encode_pickle(value: object, limit: int, *, by_value: bool = True) -> Encode
 
 
 def layout(described: Described, framework: Framework, id: str | bytes = "") -> Layout:
-    """Returns what an object is, once its header was checked.
+    """Returns the layout of an object after checking its header.
 
     Raises:
-        InvalidMetadata: if its header is not one that this package makes, or belongs to other bytes.
-        TypeError: if it cannot be had as an array of `framework`, or was put by a later version of this package.
+        InvalidMetadata: if the header is malformed, or contradicts the size of the object.
+        TypeError: if `framework` cannot represent the object, or a later version of this package
+            put it.
     """
     try:
         return _layout(described, framework)
@@ -414,7 +420,7 @@ def _typed(described: Described, framework: Literal["numpy", "torch", "jax"]) ->
 
 
 def _extents(described: Described, itemsize: int) -> tuple[int, ...]:
-    """Returns the shape of an object of so large elements."""
+    """Returns the shape of an object from its description and the size of an element."""
     if (shape := described.shape) is None:
         return (described.nbytes // itemsize,)
     check_size(itemsize, shape, described.nbytes)
@@ -428,22 +434,24 @@ def decode(
     allow_pickle: bool = False,
     id: str | bytes = "",
 ) -> Any:
-    """Makes a value of a complete object.
+    """Makes a value from a complete object.
 
     Args:
         view: its bytes.
-        copy: True for a private value; False for one in place, whatever that means for its safety; None for one in place
-            if it can be made read-only, which is all but tensors and `bytes`.
-        framework: as what arrays come.
-        allow_pickle: False refuses a value that was stored as a pickle. Nothing else reaches the unpickler.
+        copy: True for a private value. False for a value in place, even if a write to it ends the
+            process. None for a value in place if it can be read-only; tensors and `bytes` cannot.
+        framework: the library of arrays.
+        allow_pickle: False refuses a value that was stored as a pickle. Nothing else reaches the
+            unpickler.
         id: of the object, for errors.
     Raises:
-        PickleRefused, and what `layout` raises.
+        PickleRefused: The object is a pickle, and `allow_pickle` is False.
+        InvalidMetadata, TypeError: as for `layout`.
     """
     contents: Any = view
     known = None if framework in ("torch", "jax") or view.user else _DTYPES.get(view.dtype)
     if known is not None and not copy and (extents := view.shape) is not None:
-        # What most objects are, without the steps below, which take longer than this one.
+        # The fast path for most arrays.
         with contextlib.suppress(ValueError):
             return np.ndarray(extents, known, contents)
     kind, dtype, shape = layout(view, framework, id)
@@ -472,7 +480,7 @@ def decode(
 def destination(
     described: Described, framework: Framework, allow_pickle: bool = False, id: str | bytes = ""
 ) -> Destination:
-    """Makes room for a private copy of an object that still arrives. Arguments and errors are those of `decode`."""
+    """Allocates private memory for an arriving object. Arguments and errors are as for `decode`."""
     kind, dtype, shape = layout(described, framework, id)
     if kind == "pickle":
         check_pickle(allow_pickle, id)
@@ -492,7 +500,7 @@ def destination(
 
 
 def _arrow_of(contents: memoryview, form: _arrow.Form, allow_pickle: bool, id: str | bytes) -> Any:
-    """Makes a value of Arrow or polars. A reader that may unpickle trusts what it reads."""
+    """Makes a value of Arrow or polars. A reader that allows pickles trusts all contents."""
     try:
         return _arrow.decode(contents, form, trusts=allow_pickle)
     except BadHeader as error:
@@ -508,7 +516,7 @@ def _unreadable(id: str | bytes, error: BadHeader) -> InvalidMetadata:
 
 
 def dtype_name(name: str) -> str | None:
-    """How numpy and torch call a dtype; None for bytes."""
+    """Returns the name of a dtype in numpy and torch; None for bytes."""
     return _TORCH_NAMES.get(name)
 
 
@@ -531,10 +539,10 @@ def _bfloat16() -> np.dtype[Any]:
 
 
 def as_room(out: object) -> tuple[Any, Layout]:
-    """The memory of `out`, which is to be filled, and what it is.
+    """Returns the writable memory of `out`, and its layout.
 
     Raises:
-        TypeError: if it cannot be written to, is not contiguous, or not in the memory of the host.
+        TypeError: if `out` is read-only, not contiguous, or not in host memory.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(out, torch.Tensor):

@@ -1,4 +1,4 @@
-"""The versions of other packages that this one works with: it uses parts of them that change from one to the next."""
+"""The supported versions of torch and Ray. Hoplite uses parts of them that change between versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERSIONS = {"ray": "2.60", "torch": "2.15"}
 
 
 def check(package: ModuleType) -> None:
-    """Checks that a package has a version that this one works with.
+    """Checks that the version of a package is supported.
 
     Raises:
         ImportError: names both versions.

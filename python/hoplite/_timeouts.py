@@ -1,4 +1,4 @@
-"""Timeouts as callers give them: seconds, None for ever, or the default that all languages share."""
+"""Timeouts of calls: seconds, None for ever, or the default."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from hoplite import _native
 
-#: A timeout in seconds. None waits for ever; "default" is what `$HOPLITE_TIMEOUT` says, or else 5 minutes.
+#: A timeout in seconds. None waits for ever; "default" is `$HOPLITE_TIMEOUT`, or else 5 minutes.
 TimeLimit = float | Literal["default"] | None
 
 
@@ -23,5 +23,5 @@ class Deadline:
         self._ends = None if seconds is None else time.monotonic() + float(seconds)
 
     def left(self) -> float | None:
-        """The seconds that are left; None if there is no end."""
+        """Returns the seconds that are left; None if there is no end."""
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())

@@ -1,4 +1,4 @@
-"""In which trace of OpenTelemetry calls are made."""
+"""Selects the OpenTelemetry trace of calls."""
 
 from __future__ import annotations
 

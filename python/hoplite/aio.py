@@ -75,7 +75,8 @@ class Client(Calls):
 
     @property
     def usable(self) -> bool:
-        """`True` as for `hoplite.Client.usable`.
+        """`True` unless the client is closed, inherited by a fork, or disconnected; see
+        `hoplite.Client.usable`.
 
         Examples:
             >>> import asyncio

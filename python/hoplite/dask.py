@@ -8,9 +8,9 @@
     model = hoplite.dask.scatter(array, client)           # a future of Dask, for tasks
     client.map(predict, parts, model=model)
 
-`install` teaches the workers, also later ones, to pass arrays on as handles. The first worker that sends
-a large array puts it into the store of its node. Receivers get it from there, or from another receiver.
-Tasks get the arrays as before, but read-only and in shared memory. See `docs/start/dask.md`.
+`install` makes all workers, including later ones, send arrays as handles. The first worker that
+sends a large array puts it into the store of its node. Receivers get it from there, or from another
+receiver. Tasks get arrays that are read-only and in shared memory. See `docs/start/dask.md`.
 """
 
 from __future__ import annotations
@@ -36,37 +36,39 @@ __all__ = ["install", "scatter"]
 
 logger = logging.getLogger(__name__)
 
-#: From which size on an array goes through the stores: below it, Dask's copy takes less time than a put and a get.
+#: The smallest array that goes through the stores. Dask copies smaller ones faster.
 THRESHOLD_BYTES = 1 << 20
-#: How long whoever received a handle has to get the object, once the worker that put it needs it no longer or is gone.
+#: Seconds for which an object stays after its worker has released it or has ended, so that
+#: receivers can still get it.
 GRACE = 30.0
-#: How long a worker waits for an array, of which it has the handle: Dask waits as long for a connection.
+#: Seconds for which a worker waits for an array. Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
-#: How long a put may wait for room, and for the directory: a copy by Dask takes less than more of that.
+#: Seconds for which a put may wait. Beyond that, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
-#: What is appended to the id of an array that a worker could not get: Dask is to copy it from then on.
+#: The suffix of an id that marks an array as failed: Dask copies it from then on.
 _PLAIN = "/plain"
-#: How many ids that were lost on the way are remembered.
-_MAX_ASKED_AGAIN = 1000
+#: Maximum number of remembered ids whose first get failed.
+_MAX_FAILED_ONCE = 1000
 _PREFIX = "dask/"
 _KEY = "hoplite"
-#: How Python tells objects apart; the word is that of the stores here.
+#: The `id` of Python, which arguments named `id` hide.
 builtin_id = id
 
 
 class _Handles:
-    """What this process knows of the arrays that are objects too. Arrays are known by themselves, not by their contents."""
+    """The arrays of this process that are objects too, known by identity, not by contents."""
 
     def __init__(self) -> None:
-        #: What the ids of this process begin with.
+        #: The prefix of all ids of this process.
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: Whether arrays are put that are not objects yet: in a worker, where nobody changes them any more.
+        #: `True` in a worker, where arrays no longer change: a large array that is sent becomes an
+        #: object.
         self.puts = False
         self._ids: dict[int, str] = {}
-        #: The ids that were lost on the way once, oldest first.
-        self._asked_again: dict[str, None] = {}
+        #: The ids whose first get failed, oldest first.
+        self._failed_once: dict[str, None] = {}
         self._lock = threading.Lock()
         self._count = 0
 
@@ -74,7 +76,7 @@ class _Handles:
         return hoplite.init(self.socket, start=False)
 
     def learn(self, array: Any, id: str, forgotten: Callable[[str], None] | None = None) -> None:
-        """This array is the object."""
+        """Records that this array is the object `id`."""
         at = builtin_id(array)
         with self._lock:
             self._ids[at] = id
@@ -86,7 +88,7 @@ class _Handles:
             forgotten(id)
 
     def id_of(self, array: Any) -> str | None:
-        """The object that an array is, or is made now; None if Dask is to copy it."""
+        """Returns the object of an array, and makes it if needed; None if Dask must copy the array."""
         if not self.is_shared(array):
             return None
         known = self._ids.get(builtin_id(array))
@@ -96,17 +98,17 @@ class _Handles:
                 return None
             if known in there:
                 return known
-        # It may have been deleted by the one who put it: what is here is still good.
+        # Another process may have deleted the object. The array here is still good.
         return self.put(array) if self.puts else None
 
     def is_shared(self, array: Any) -> bool:
-        """Whether the stores are better at an array than Dask."""
+        """Returns True if an array should go through the stores."""
         return (
             type(array) is np.ndarray
             and array.nbytes >= self.threshold
-            # Dask sends one element for all that have the same place in memory: a put would make them many.
+            # Dask sends repeated elements of a broadcast array once; a put would copy each.
             and 0 not in array.strides
-            # Whoever gets it may refuse pickles.
+            # The receiver may refuse pickles.
             and not needs_pickle(array)
         )
 
@@ -117,20 +119,22 @@ class _Handles:
         try:
             self.client().put(id, array, PUT_TIMEOUT)
         except Timeout:
-            # The store may have it all the same.
+            # The store may have the object despite the timeout.
             self._delete_later(id)
             raise
         self.learn(array, id, self._delete_later)
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Tells whoever sends an array that it cannot be had from the stores here, unless it may come the second time."""
-        if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._asked_again:
-            self._asked_again[id] = None
-            while len(self._asked_again) > _MAX_ASKED_AGAIN:
-                del self._asked_again[next(iter(self._asked_again))]
+        """Marks an array as failed, so that its sender copies it. Tolerates one failure that a
+        retry may cure.
+        """
+        if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
+            self._failed_once[id] = None
+            while len(self._failed_once) > _MAX_FAILED_ONCE:
+                del self._failed_once[next(iter(self._failed_once))]
             return
-        self._asked_again.pop(id, None)
+        self._failed_once.pop(id, None)
         with contextlib.suppress(Exception):
             self.client().put(id + _PLAIN, b"", PUT_TIMEOUT, confirm=True)
 
@@ -140,7 +144,7 @@ class _Handles:
         timer.start()
 
     def _delete(self, id: str) -> None:
-        # Not with the client of `hoplite.init`: the program may have shut that down, and use another store by now.
+        # The program may have shut the client of `hoplite.init` down, so this uses another one.
         with contextlib.suppress(HopliteError, OSError), hoplite.connect(self.socket) as client:
             client.delete([id, id + _PLAIN])
 
@@ -154,7 +158,7 @@ class _Handles:
 
 
 def delete_all(client: hoplite.Client, prefix: str) -> None:
-    """Deletes what a process has put."""
+    """Deletes all objects of a process."""
     ids = [info.id for info in client.list(prefix)]
     for begin in range(0, len(ids), 1000):
         client.delete(ids[begin : begin + 1000])
@@ -164,17 +168,17 @@ _handles = _Handles()
 _plain: tuple[Callable[..., Any], Callable[..., Any]] | None = None
 
 
-def _forget_parent() -> None:
+def _reset_in_child() -> None:
     global _handles
     inherited, _handles = _handles, _Handles()
     _handles.socket, _handles.threshold = inherited.socket, inherited.threshold
 
 
-os.register_at_fork(after_in_child=_forget_parent)
+os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _register() -> None:
-    """Has Dask ask here how arrays are sent. Again: does nothing."""
+    """Replaces Dask's serialization of arrays. Repeated calls have no effect."""
     global _plain
     if _plain is None:
         _plain = dask_serialize.dispatch(np.ndarray), dask_deserialize.dispatch(np.ndarray)
@@ -187,10 +191,8 @@ def _dumps(array: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
     try:
         id = _handles.id_of(array)
     except Exception as error:
-        # No room, no store, or anything else: Dask copies it itself, as it would without Hoplite.
-        logger.warning(
-            "an array of %d bytes is sent by Dask itself: %s: %s", array.nbytes, type(error).__name__, error
-        )
+        # Dask copies the array itself after any error.
+        logger.warning("Dask copies an array of %d bytes: %s: %s", array.nbytes, type(error).__name__, error)
         id = None
     if id is None:
         header, frames = _plain[0](array, context=context)
@@ -207,12 +209,13 @@ def _loads(header: dict[str, Any], frames: list[Any]) -> Any:
         return _handles.get(id)
     except Exception as error:
         _handles.get_failed(id, error)
-        # Dask asks again after an OSError. After others its task would wait for ever: issue 6705 of dask/distributed.
-        raise ConnectionError(f"an array has not come from the stores: {error}") from error
+        # Dask retries after an OSError. After other errors its task would wait for ever: issue 6705
+        # of dask/distributed.
+        raise ConnectionError(f"cannot get an array from the stores: {error}") from error
 
 
 class HopliteWorker(WorkerPlugin):
-    """Has a worker pass arrays on through the store of its node."""
+    """Makes a worker send arrays through the store of its node."""
 
     name = "hoplite"
 
@@ -225,7 +228,8 @@ class HopliteWorker(WorkerPlugin):
         _handles.client()
         _handles.puts = True
         _register()
-        # So that somebody can clean up after it.
+        # `HopliteScheduler` receives the prefix, and deletes the objects after this worker has
+        # ended.
         worker.log_event(_PREFIX, {"address": worker.address, "prefix": _handles.prefix})
 
     def teardown(self, worker: Any) -> None:
@@ -234,7 +238,7 @@ class HopliteWorker(WorkerPlugin):
 
 
 class HopliteScheduler(SchedulerPlugin):
-    """Deletes what a worker has left behind that is gone."""
+    """Deletes the objects of workers that have ended."""
 
     name = "hoplite"
 
@@ -258,11 +262,15 @@ class HopliteScheduler(SchedulerPlugin):
             with hoplite.connect(_socket_here(self._socket)) as client:
                 delete_all(client, prefix)
         except (HopliteError, OSError) as error:
-            logger.warning("what a worker has left in the stores stays there, under %s: %s", prefix, error)
+            logger.warning(
+                "cannot delete the objects of an ended worker, with the prefix %s: %s", prefix, error
+            )
 
 
 def _socket_here(socket: str) -> str | None:
-    """Where the store of this node listens: as it was told, or where that of the client does, or by default."""
+    """Returns the socket of this node's store: `socket` if it exists; None for `$HOPLITE_SOCKET` or
+    the default.
+    """
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket
@@ -330,7 +338,7 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
         1000000.0
     """
     if _plain is None:
-        raise RuntimeError("hoplite.dask.install comes before hoplite.dask.scatter")
+        raise RuntimeError("call hoplite.dask.install before hoplite.dask.scatter")
     client = default_client() if client is None else client
     is_several = type(data) in (list, tuple, dict)
     if isinstance(data, dict):
@@ -339,7 +347,7 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
         stored = type(data)(_stored(value) for value in data)
     else:
         stored = _stored(data)
-    # By a name of its own: to hash it takes as long as to send it.
+    # A random name, because hashing the array takes as long as sending it.
     options.setdefault("hash", False)
     futures = client.scatter(stored, broadcast=broadcast, **options)
     if isinstance(futures, dict):
@@ -354,7 +362,7 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
 
 
 def _stored(value: Any) -> Any:
-    """An array in the memory of the store, if it is large."""
+    """Returns a large array as a view of the store's memory; returns other values unchanged."""
     if not _handles.is_shared(value):
         return value
     with _handles._lock:
@@ -365,7 +373,7 @@ def _stored(value: Any) -> Any:
         return _handles.get(id)
     except Exception as error:
         logger.warning(
-            "an array of %d bytes is scattered by Dask itself: %s: %s",
+            "Dask scatters an array of %d bytes: %s: %s",
             value.nbytes,
             type(error).__name__,
             error,

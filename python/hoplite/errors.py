@@ -71,7 +71,7 @@ class HopliteError(Exception):
 
 
 class InvalidId(HopliteError, ValueError):
-    """An id has not 1 to 255 bytes.
+    """An id is empty, or longer than 255 bytes.
 
     Examples:
         >>> client.put("", b"1")
@@ -340,7 +340,7 @@ class PermissionDenied(HopliteError):
 
 
 class ShardListMismatch(HopliteError):
-    """The store spells the list of directory shards differently from the others of its cluster."""
+    """The store's list of directory shards differs from that of other stores in its cluster."""
 
     refused: str
     in_use: str
@@ -454,7 +454,7 @@ class BufferTooSmall(HopliteError, ValueError):
 
 
 class SizeMismatch(HopliteError, ValueError):
-    """The bytes written are not as many as were announced."""
+    """The number of bytes written differs from the announced size."""
 
     size_bytes: int
     written_bytes: int

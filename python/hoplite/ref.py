@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from hoplite._answers import OnProgress
     from hoplite._client import Client
 
-    #: The type of the object's value; anything, where a handle is named without it.
+    #: The type of the object's value; `Any` for a plain `Ref`.
     T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
     T_co = TypeVar("T_co", covariant=True)
 
-#: How long the deletion of what an owner has left behind may take; it is tried once.
+#: Seconds for deleting the objects of owners; deletion is tried once.
 _DELETE_TIMEOUT = 5.0
-#: How many objects are deleted at once: far less than a store takes in one request.
+#: The number of objects in one delete request, far below the limit of a store.
 _BATCH = 1024
 
 
@@ -234,7 +234,7 @@ class Ref(Generic[T_co]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Ref) or key(self.id) != key(other.id):
             return False
-        # Handles of before, and those that nobody has asked a store for, do not know their cluster.
+        # Handles made without a store do not know their cluster.
         return self.cluster == other.cluster or None in (self.cluster, other.cluster)
 
     def __hash__(self) -> int:
@@ -246,14 +246,16 @@ class Ref(Generic[T_co]):
 
 
 def key(id: str | bytes | Ref[Any]) -> bytes:
-    """The bytes of an id, by which two of them are the same."""
+    """Returns the bytes of an id, for comparisons."""
     if isinstance(id, Ref):
         id = id.id
     return id.encode() if isinstance(id, str) else id
 
 
 class _Reaper:
-    """Deletes what its owners have left behind, in a thread: they may be collected anywhere, also inside of a call."""
+    """Deletes the objects of owners in its own thread, because owners may be collected anywhere,
+    even inside a call.
+    """
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
@@ -263,15 +265,17 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """Starts the thread, unless it runs. Not left to `delete_later`, which may be called where nothing can be."""
+        """Starts the thread. `delete_later` cannot do this, because it may run inside the garbage
+        collector.
+        """
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()
 
     def delete_later(self, client: _native.Client, id: str | bytes, process: int) -> None:
-        """Called when an owner is collected, in whatever thread and place: takes no lock, and does not wait."""
+        """Queues a deletion when an owner is collected. Takes no lock, and does not wait."""
         if process != os.getpid():
-            # The owner is that of the parent, and lives on there.
+            # The owner belongs to the parent, where it still exists.
             return
         if self._ending:
             self._delete([(client, id)])
@@ -298,7 +302,7 @@ class _Reaper:
             try:
                 client.delete(ids, _DELETE_TIMEOUT)
             except Exception as error:
-                # Whoever cannot be reached has lost the objects, or they stay: there is nobody to raise it to.
+                # The store is unreachable. No caller could handle an exception here.
                 logger.debug("%d objects without an owner were not deleted: %s", len(ids), error)
 
     def _end(self) -> None:

@@ -1,4 +1,4 @@
-"""The ids of messages: those from one rank to another with the same tag are numbered."""
+"""Numbers the messages from one rank to another with the same tag, and makes their ids."""
 
 from __future__ import annotations
 
@@ -9,34 +9,36 @@ from collections.abc import Sequence
 
 
 class Channels:
-    """Which message of a channel comes next. Any thread may ask."""
+    """The next message of each channel. Any thread may call the methods."""
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = prefixes
-        #: The number of the last message, by channel; and those numbers before it whose operation failed: they are taken
-        #: again, first.
+        #: The last number of each channel, and the numbers of failed operations, which are used
+        #: again first.
         self._numbers: Counter[str] = Counter()
         self._returned: dict[str, list[int]] = {}
         self._lock = threading.Lock()
 
     def take(self, source: int, destination: int, tag: int) -> str:
-        """The id of the next message, which nobody else gets."""
+        """Reserves and returns the id of the next message."""
         with self._lock:
             return self._take(self._channel(source, destination, tag))
 
     def upcoming(self, source: int, destination: int, tag: int) -> str:
-        """The id of the next message, for whoever claims it."""
+        """Returns the id of the next message without reserving it."""
         with self._lock:
             return self._upcoming(self._channel(source, destination, tag))
 
     def claim(self, id: str) -> bool:
-        """Takes a message that was the next one, unless somebody else has taken it."""
+        """Reserves a message if it is still the next one of its channel."""
         channel = id.rpartition("/")[0]
         with self._lock:
             return self._upcoming(channel) == id and self._take(channel) == id
 
     def give_back(self, id: str) -> None:
-        """The operation failed: the next one takes its number, so that both ranks go on to mean the same message by it."""
+        """Releases the number of a failed operation for the next one, so that both ranks stay in
+        step.
+        """
         channel, _, number = id.rpartition("/")
         with self._lock:
             heapq.heappush(self._returned.setdefault(channel, []), int(number))

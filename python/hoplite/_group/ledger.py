@@ -1,24 +1,26 @@
-"""Which objects a rank has made for its group, and when nobody needs them any more.
+"""The objects that a rank has made for its group, and when it can delete them.
 
-A rank performs the collectives of its group one after the other. So when it has begun collective k, it is done with all
-before; and whoever knows that all ranks have begun collective k may delete what it made for those before. A collective whose
-result depends on every rank's contribution (allreduce, say) tells everybody just that: here it is said to *meet*. After
-those that do not (broadcast, say) a rank may be several collectives ahead of another one; before that gets out of hand, all
-of them meet for nothing else. They agree on when, since each counts the same collectives.
+A rank performs the collectives of its group one after the other. Once all ranks have begun
+collective k, each may delete its objects of earlier collectives.
+
+A collective *meets* if its result depends on every rank, as in an allreduce: its end proves that
+all ranks have begun it. Other collectives, such as a broadcast, let a rank get ahead. Before a rank
+gets too far ahead, all ranks perform an extra collective that only meets. They agree on when,
+because all count the same collectives.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-#: How many collectives a rank may be ahead of another one: enough that the meeting costs little beside them.
+#: The number of collectives by which a rank may be ahead; at 16, the cost of a meeting is small.
 MAX_AHEAD = 16
-#: How many bytes those may leave in the stores: enough that a meeting, of about a millisecond, costs little beside them.
+#: The bytes that these collectives may leave in the stores. A meeting takes about a millisecond.
 MAX_AHEAD_BYTES = 32 << 20
 
 
 class Ledger:
-    """What one rank has made, by collective."""
+    """The objects of one rank, by collective."""
 
     def __init__(self) -> None:
         self._made: deque[tuple[int, list[str]]] = deque()
@@ -26,20 +28,24 @@ class Ledger:
         self._ahead_bytes = 0
 
     def making(self, sequence: int, ids: list[str]) -> None:
-        """This rank makes objects for a collective, and adds their ids to this list as it goes."""
+        """Records a collective. The caller adds the ids of its objects to this list later."""
         self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:
-        """A collective is done that did not meet, and left so many bytes in the stores; for all ranks the same number."""
+        """Counts a collective that did not meet. `nbytes`, its bytes in the stores, is the same on
+        all ranks.
+        """
         self._ahead += 1
         self._ahead_bytes += nbytes
 
     def must_meet(self) -> bool:
-        """Whether all ranks have to meet before they go on."""
+        """Returns `True` if all ranks must meet before the next collective."""
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """All ranks have begun this collective: returns what nobody needs any more."""
+        """Records that all ranks have begun this collective, and returns the ids of earlier ones
+        for deletion.
+        """
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
         while self._made and self._made[0][0] < sequence:
@@ -47,7 +53,7 @@ class Ledger:
         return unneeded
 
     def everything(self) -> list[str]:
-        """All that this rank has made and has not been told to delete."""
+        """Returns the ids of all objects that were not returned for deletion."""
         return [id for _, ids in self._made for id in ids]
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""The thread of this process that performs its collectives, and its connections to stores."""
+"""The thread that performs the collectives of this process, and its connections to stores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection to a store, and the thread whose event loop uses it. Shared by all groups that use the store."""
+    """A connection to a store, and the thread whose event loop uses it. Groups on the same store
+    share it.
+    """
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -30,18 +32,18 @@ class Link:
         self.client = self.run(_connect(socket, program))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Has the thread do something, and waits for it."""
+        """Runs a coroutine in the thread, and waits for it."""
         self.check_process(work)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C, if it was not the work itself that failed.
+            # An exception of this thread, such as Ctrl-C, must end the coroutine.
             future.cancel()
             raise
 
     def check_process(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
-        """Raises `ForkedChild` in a child, where the thread is not."""
+        """Raises `ForkedChild` in a forked child, which has no such thread."""
         current = os.getpid()
         if current != self._process:
             if work is not None:
@@ -53,18 +55,20 @@ class Link:
             )
 
     def check_not_inside(self, name: str) -> None:
-        """Raises if the thread is about to wait for something that only it can do."""
+        """Raises if the thread would wait for its own work."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Whether the store is still the one that it was: to be asked, since nobody says when it is not."""
+        """Returns `True` if the same store still answers. Asks the store, because a lost connection
+        goes unnoticed.
+        """
         with contextlib.suppress(HopliteError):
-            self.run(_ask(self.client))
+            self.run(_probe(self.client))
         return self.client.usable
 
     def release(self) -> None:
-        """A group needs it no longer."""
+        """Ends the use by one group; the last use closes the connection."""
         with _process.lock:
             self._users -= 1
             if self._users == 0:
@@ -74,12 +78,12 @@ class Link:
 
 
 def acquire(socket: str, program: str) -> Link:
-    """The link to the store that listens at `socket`.
+    """Returns the link to the store that listens at `socket`.
 
     Args:
-        program: how the connection is called in the log of the store.
+        program: the name of the connection in the log of the store.
     Raises:
-        ConnectFailed: if none does.
+        ConnectFailed: if no store listens there.
     """
     thread = event_loop()
     with _process.lock:
@@ -91,11 +95,11 @@ def acquire(socket: str, program: str) -> Link:
 
 
 def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-    """The event loop of this process that performs what goes on by itself, and its thread."""
+    """Returns the event loop of this process for background work, and its thread."""
     with _process.lock:
         if _process.running is None:
             loop = asyncio.new_event_loop()
-            # A daemon: a program that ends without leaving its groups does not wait for it.
+            # A daemon thread, so that a program can end without leaving its groups.
             thread = threading.Thread(target=loop.run_forever, name="hoplite-group", daemon=True)
             thread.start()
             _process.running = loop, thread
@@ -103,7 +107,7 @@ def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
 
 
 class _Process:
-    """What belongs to this process."""
+    """The state of this process."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -115,21 +119,23 @@ _process = _Process()
 
 
 def _forget() -> None:
-    """In a forked child: the thread is not there, and the connections are the parent's."""
+    """Resets the state in a forked child, where the thread is missing and the connections are the
+    parent's.
+    """
     global _process
     _inherited.append(_process)
     _process = _Process()
 
 
-#: Kept, since to close what a child inherited would disturb the parent.
+#: Keeps inherited connections open, because closing them would disturb the parent.
 _inherited: list[_Process] = []
 os.register_at_fork(after_in_child=_forget)
 
 
 async def _connect(socket: str, program: str) -> _native.AsyncClient:
-    # What a group has put is all of one life of the store: a group ends when its store does.
+    # Does not reconnect, because a group ends with its store.
     return await _native.connect_async(socket, CONNECT_TIMEOUT, program, False)
 
 
-async def _ask(client: _native.AsyncClient) -> None:
+async def _probe(client: _native.AsyncClient) -> None:
     await client.contains("hoplite")

@@ -1,14 +1,16 @@
-"""A rank's part in a group: its operations in their order, their time limits, and what happens when a rank is gone.
+"""One rank of a group: the order of its operations, their timeouts, and the end of the group.
 
-Collectives are performed one after the other, in the order in which they were issued, as all ranks do. If one fails, so do
-all after it, on all ranks: whoever fails, leaves, or sees another one die puts an *end* of the group, an object for which
-all ranks wait. It says after which collective that rank takes part in no other one. Ends are numbered, and all ranks hear of
-them one after the other: that of a rank that leaves may be followed by that of one that fails earlier. Messages have no
-order.
+All ranks perform the group's collectives one after the other, in the same order. If a collective
+fails on one rank, it and all later ones fail on all ranks. To announce this, a rank puts an *end*:
+an object that names the last collective that the rank completes. A rank puts an end when it fails,
+leaves, or sees another rank die. Ends are numbered, and every rank reads them in order. A later end
+may name an earlier collective, for example if one rank leaves and another one fails. Messages have
+no order.
 
-What a rank has put for the collectives up to its end outlives it, for those who come to them later. The last rank to leave
-deletes everything. When the group has failed, that may be nobody: a rank then waits a moment for the others to leave,
-deletes what it has put, and says so with one more end, so that whoever still needs it fails at once.
+The objects of a rank stay after its end, because slower ranks may need them. The last rank to leave
+deletes everything. A failed group may never have a last rank. So a rank that leaves a failed group
+waits briefly for the others and deletes its objects. It then puts a further end, so that ranks that
+still need the objects fail at once.
 """
 
 from __future__ import annotations
@@ -31,59 +33,63 @@ from hoplite._group.round import Round
 from hoplite._group.schedules import meet
 from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLost, ShuttingDown, Timeout
 
-#: How long a rank tries to tell the others that it is gone. If the directory is too, they learn of it by their own means.
-GOODBYE_TIMEOUT = 5.0
-#: How long a rank that leaves a group that has failed waits for the others to leave, and how often it looks. They fail at
-#: once, so whoever takes longer is gone, or goes on with something else.
-FAREWELL_TIMEOUT = 1.0
-FAREWELL_INTERVAL = 0.02
-#: How long a rank waits to see what another one has put, when they use different stores.
+#: Seconds for announcing an end. If the directory is lost too, other ranks notice it themselves.
+LEAVE_TIMEOUT = 5.0
+#: Seconds for which a rank that leaves a failed group waits for the others, and the interval of its
+#: checks. Other ranks fail at once, so slower ones are dead or busy elsewhere.
+PEERS_TIMEOUT = 1.0
+PEERS_INTERVAL = 0.02
+#: Seconds to wait until this rank sees an object that rank 0 has put in another store.
 HELLO_TIMEOUT = 20.0
-#: What is deleted at once: a delete takes the store as long as two small collectives, whatever it names.
+#: Unneeded objects are deleted in batches, because a delete costs as much as two small collectives.
 DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
-#: How many objects are listed and deleted at once.
+#: The number of objects in one page of a listing.
 PAGE = 1000
-#: The source of a receive from whichever rank sends first.
+#: The source of a receive that accepts any rank.
 ANY = -1
 
-#: What a client raises whose store is gone, or that was closed.
+#: The exceptions of a client that is closed, or has lost its store.
 _GONE = (HopliteError, ValueError)
 
 
 @dataclass
 class Operation:
-    """Something to be performed."""
+    """A collective, send or receive."""
 
     name: str
     run: Callable[[Round], Awaitable[None]]
     finish: Callable[[Exception | None], None]
     timeout: float
     meets: bool = False
-    """Of a collective: whether its result depends on what every rank contributes."""
+    """For collectives: `True` if the result depends on every rank."""
     nbytes: int = 0
-    """About how much it leaves in the stores. Of a collective that does not meet, the same number on all ranks."""
+    """The approximate number of bytes that stay in the stores. All ranks must agree, unless the
+    collective meets.
+    """
     message: str = ""
-    """Of a send or a receive: the id of the object. Of a receive from any rank it is known when there is one."""
+    """For sends and receives: the id of the object. A receive from any rank learns it when an
+    object exists.
+    """
     source: int | None = None
-    """Of a receive: from whom, or `ANY`."""
+    """For receives: the source, or `ANY`."""
     tag: int = 0
-    """Of a receive from any rank."""
+    """For receives from any rank."""
 
 
 class End(NamedTuple):
-    """That a rank takes no more part."""
+    """The announcement that a rank stops taking part."""
 
     rank: int
     after: int
-    """The last collective that it has done its part of."""
+    """The last collective that the rank completes."""
     reason: str
     is_failure: bool = True
-    """Or else it left in order."""
+    """`False` if the rank left in order."""
 
 
 class Group:
-    """One rank's view of a group. All but its public methods runs in the thread of the link."""
+    """One rank's view of a group. Everything except public methods runs in the link's thread."""
 
     def __init__(
         self,
@@ -94,12 +100,14 @@ class Group:
         failed: Callable[[str, BaseException | None], Exception],
         neighbours: Mapping[int, int] | None = None,
     ) -> None:
-        """
+        """Joins the group.
+
         Args:
-            prefixes: what the ids of the objects of each rank begin with.
-            name: what the errors call it.
-            failed: makes the error for a message and its cause.
-            neighbours: the processes of other ranks of this machine, by rank, to be noticed when they end.
+            prefixes: the prefix of each rank's object ids.
+            name: the name of the group in errors.
+            failed: makes an error from a message and its cause.
+            neighbours: the process ids of other ranks on this machine; the group watches for their
+                end.
         """
         self.link = link
         self.neighbours = list((neighbours or {}).values())
@@ -107,31 +115,31 @@ class Group:
         self.size = len(prefixes)
         self._client = link.client
         self._prefixes = prefixes
-        #: Says that this rank has left, until all have.
+        #: The object that shows that this rank has left.
         self.done_mark = self._id("done", rank)
         self._name = name
         self._failed = failed
         self._channels = Channels(prefixes)
-        #: Held, by tag, by the receive from any rank that was issued first.
+        #: For each tag, the lock of the oldest pending receive from any rank.
         self._first_of_any: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._is_running = False
-        #: The number of the collective that is being performed, or was last.
+        #: The number of the current or last collective.
         self._sequence = 0
         self._messages: dict[asyncio.Task[None], Operation] = {}
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
-        #: The earliest of the ends that this rank knows of, and how many of those that were put it has heard.
+        #: The earliest end that this rank knows, and the number of ends that it has read.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0
         self._has_failed = False
-        #: The ranks that have said that they take no more part.
+        #: The ranks that no longer take part.
         self._gone: set[int] = set()
-        #: Why ranks have failed, as they said themselves.
+        #: The reasons of ranks that have failed, as announced by them.
         self._reasons: dict[int, str] = {}
         self._announcing: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
@@ -140,26 +148,28 @@ class Group:
         link.run(self._open(neighbours or {}))
 
     def submit(self, operation: Operation) -> None:
-        """Has a collective performed after those that were submitted before."""
+        """Performs a collective after all collectives submitted before."""
         self.link.check_process()
         self.link.loop.call_soon_threadsafe(self._enqueue, operation)
 
     def submit_message(self, operation: Operation) -> None:
-        """Has a send or a receive performed."""
+        """Performs a send or a receive."""
         self.link.check_process()
         self.link.loop.call_soon_threadsafe(self._start, operation)
 
     def id_of_sent(self, destination: int, tag: int) -> str:
-        """The id of the next message from this rank to another one."""
+        """Returns the id of the next message from this rank to another one."""
         return self._channels.take(self.rank, destination, tag)
 
     def id_of_received(self, source: int, tag: int) -> str:
-        """The id of the next message from another rank to this one."""
+        """Returns the id of the next message from another rank to this one."""
         return self._channels.take(source, self.rank, tag)
 
     async def match(self, round: Round, operation: Operation) -> int:
-        """Waits until any rank has sent something with the tag of a receive, which is to take that. Returns from whom."""
-        # In the order in which they were issued.
+        """Waits until any rank has sent a message with the receive's tag, claims it, and returns
+        its source.
+        """
+        # Receives match in the order in which they were submitted.
         async with self._first_of_any[operation.tag]:
             while True:
                 round.awaited = self._upcoming(operation.tag)
@@ -172,7 +182,7 @@ class Group:
                     raise Timeout("timeout: no rank has sent anything")
 
     def _upcoming(self, tag: int) -> dict[int, str]:
-        """The next message from each other rank."""
+        """Returns the id of the next message from each other rank."""
         sources = [rank for rank in range(self.size) if rank != self.rank]
         return {source: self._channels.upcoming(source, self.rank, tag) for source in sources}
 
@@ -182,25 +192,27 @@ class Group:
         operation.finish(error)
 
     def hello(self, timeout: float) -> None:
-        """Makes sure that this rank sees what rank 0 puts.
+        """Checks that this rank sees objects of rank 0.
 
         Raises:
-            What `failed` makes, if it does not.
+            The error that `failed` makes, if it does not.
         """
         self.link.run(self._hello(timeout))
 
     def close(self) -> None:
-        """Performs what was submitted, but for receives, and leaves. The last one to leave removes all that is left."""
+        """Completes collectives and sends, cancels receives, and leaves. The last rank deletes all
+        objects of the group.
+        """
         if self.link.run(self._close()):
             self.link.release()
 
     def abort(self, reason: str) -> None:
-        """Fails what was submitted, and leaves."""
+        """Fails all pending operations, and leaves."""
         self.link.run(self._give_up(reason))
         self.close()
 
     def abandon(self, reason: str) -> None:
-        """Leaves at the end of the process: in order, unless something is under way."""
+        """Leaves when the process ends; fails pending operations."""
         self.link.run(self._abandon(reason))
         self.close()
 
@@ -261,7 +273,7 @@ class Group:
     def _passed(self, task: asyncio.Task[None]) -> None:
         operation = self._messages.pop(task, None)
         if operation is not None and task.cancelled():
-            # Before it had begun.
+            # Cancelled before its first step.
             self._fail_message(operation, self._ended(operation))
 
     async def _pass(self, operation: Operation) -> None:
@@ -272,7 +284,7 @@ class Group:
                 return
             await operation.run(round)
         except BaseException as cause:
-            # From here on it cannot be given up any more.
+            # From here on, `_give_up_messages` must not cancel it.
             self._messages.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             self._fail_message(operation, await self._failure(operation, "", round, cause))
         else:
@@ -281,7 +293,9 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Whether there is still somebody for it: a message that was sent is there, though its sender is gone."""
+        """Returns `True` if the message can still complete. Objects of a sender that is gone stay
+        available.
+        """
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -306,16 +320,16 @@ class Group:
     async def _failure(
         self, operation: Operation, which: str, round: Round, cause: BaseException
     ) -> Exception:
-        """What the caller is told."""
+        """Makes the error for the caller of an operation."""
         if isinstance(cause, asyncio.CancelledError):
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
             return self._ended(operation)
         if isinstance(cause, ObjectLost):
-            # A rank that is gone takes along what it has made: the group hears of both at about the same time.
+            # A dead rank's objects are lost; wait for its end, which explains the loss.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._has_heard.wait(), FAREWELL_TIMEOUT)
+                await asyncio.wait_for(self._has_heard.wait(), PEERS_TIMEOUT)
             if self._end is not None:
                 return self._ended(operation)
         what = f"{operation.name}{which} of {self._described()}"
@@ -332,22 +346,22 @@ class Group:
         return error
 
     async def _missing(self, round: Round) -> list[int]:
-        """The ranks from which nothing has come."""
+        """Returns the ranks whose objects are missing."""
         with contextlib.suppress(*_GONE):
             return await round.missing()
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """Says why one of these ranks has failed.
+        """Returns the announced reason of one of these ranks, for an error text.
 
-        Waits for that a moment, because the time limits of all ranks end at about the same time.
+        Waits briefly, because all ranks time out at about the same time.
         """
-        deadline = time.monotonic() + FAREWELL_TIMEOUT
+        deadline = time.monotonic() + PEERS_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
                 if rank in self._reasons:
                     return f": {self._reasons[rank]}"
-            await asyncio.sleep(FAREWELL_INTERVAL)
+            await asyncio.sleep(PEERS_INTERVAL)
         return ""
 
     def _ended(self, operation: Operation) -> Exception:
@@ -364,7 +378,7 @@ class Group:
             return
         self._watcher = self.link.loop.create_task(self._watch())
         for rank, process in neighbours.items():
-            # Where the kernel has no such thing, or the process has ended, the others learn of it by their timeouts.
+            # Without a pidfd, other ranks notice the death by timeouts.
             with contextlib.suppress(OSError):
                 exit = os.pidfd_open(process)
                 self._exits.append(exit)
@@ -381,13 +395,13 @@ class Group:
             await self._client.get(id, timeout)
         except Timeout as cause:
             raise self._failed(
-                f"rank {self.rank} of {self._described()} does not see what rank 0 puts: "
-                "have their stores the same --directory?",
+                f"rank {self.rank} of {self._described()} does not see the objects of rank 0: "
+                "do their stores have the same --directory?",
                 cause,
             ) from None
 
     async def _watch(self) -> None:
-        """Hears of the ranks that take no more part."""
+        """Reads the ends of all ranks in order."""
         try:
             while True:
                 view = await self._client.get(self._end_id(self._heard), None)
@@ -410,23 +424,23 @@ class Group:
 
     def _exited(self, exit: int, rank: int, process: int) -> None:
         self.link.loop.remove_reader(exit)
-        self._announce(self._mourn(rank, process))
+        self._announce(self._announce_death(rank, process))
 
-    async def _mourn(self, rank: int, process: int) -> None:
-        """The process of a rank of this machine has ended, perhaps without having left."""
+    async def _announce_death(self, rank: int, process: int) -> None:
+        """Announces the death of a rank on this machine, unless the rank had left."""
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
-                # Only the first rank that leaves in order says so to all: this one may be a later one.
+                # Only the first rank to leave announces an end, and this rank may have left later.
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return
-            await self._client.put(self._id("dead", rank), [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
+            await self._client.put(self._id("dead", rank), [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
         end = End(rank, -1, f"rank {rank} is gone: its process {process} has ended")
         self._announce(self._put_end(end))
         await self._hear(end)
 
     def _leave(self, after: int, reason: str, *, is_failure: bool = True) -> None:
-        """This rank takes no part in what comes later."""
+        """Announces that this rank takes no part in collectives after `after`."""
         if self._end is None or after < self._end.after:
             self._gone.add(self.rank)
             self._end = End(self.rank, after, reason, is_failure)
@@ -434,7 +448,7 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Says something to all, without anybody waiting for it but who closes this."""
+        """Runs a coroutine in the background; only `_close` waits for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)
@@ -446,9 +460,10 @@ class Group:
         with contextlib.suppress(*_GONE):
             for number in count(self._heard):
                 with contextlib.suppress(AlreadyExists):
-                    # Confirmed, so that of two ranks that put it at the same time one learns that it has to go on.
+                    # Confirmed, so that a rank that puts the same number concurrently fails, and
+                    # takes the next number.
                     await self._client.put(
-                        self._end_id(number), [text], "opaque", None, b"", GOODBYE_TIMEOUT, True
+                        self._end_id(number), [text], "opaque", None, b"", LEAVE_TIMEOUT, True
                     )
                     return
 
@@ -459,7 +474,7 @@ class Group:
         return f"{self._prefixes[rank]}{what}/{rank}"
 
     async def _close(self) -> bool:
-        """Returns whether it was open."""
+        """Leaves the group. Returns `False` if it was left before."""
         if self._is_closed:
             return False
         self._is_closed = True
@@ -472,7 +487,7 @@ class Group:
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
-        # Nothing is put any more once the last one has removed everything. Who mourns announces more.
+        # No announcement may follow the deletion. An announcement may start another one.
         while self._announcing:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:
@@ -482,8 +497,8 @@ class Group:
         return True
 
     async def _clean_up(self) -> None:
-        # Confirmed, so that of ranks that leave at the same time at least one sees all.
-        await self._client.put(self.done_mark, [b""], "opaque", None, b"", GOODBYE_TIMEOUT, True)
+        # Confirmed, so that of several leaving ranks the last one sees all marks.
+        await self._client.put(self.done_mark, [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
         left = await self._left()
         if self._has_failed and len(left) < self.size:
             left = await self._wait_for_others()
@@ -492,25 +507,29 @@ class Group:
                 await self._remove_all(prefix)
 
     async def _wait_for_others(self) -> set[int]:
-        """Leaves what this rank has put to the others for a moment, then deletes it. Returns who has left."""
+        """Gives other ranks time to read this rank's objects, then deletes the objects. Returns the
+        ranks that have left.
+        """
         assert self._end is not None
-        deadline = time.monotonic() + FAREWELL_TIMEOUT
-        # Without a collective that all may finish, nobody needs it.
+        deadline = time.monotonic() + PEERS_TIMEOUT
+        # If no collective can complete everywhere, no rank needs the objects.
         while self._end.after > 0 and time.monotonic() < deadline:
-            await asyncio.sleep(FAREWELL_INTERVAL)
+            await asyncio.sleep(PEERS_INTERVAL)
             left = await self._left()
             if len(left) == self.size or self.rank not in left:
                 return left
         if self._end.after > 0:
             await self._put_end(End(self.rank, -1, self._end.reason))
         ids = [*self._ledger.everything(), *self._unneeded]
-        # A directory that has just started holds deletes of what it does not know, such as a result that never came.
+        # Deletes only existing objects: a restarted directory delays deletes of unknown ids.
         there = await self._client.wait(ids, len(ids), 0.0)
         await self._client.delete([ids[index] for index in there], "default")
         return await self._left()
 
     async def _left(self) -> set[int]:
-        """The ranks that have left or died. Once the last of them has removed everything: none."""
+        """Returns the ranks that have left or died. Returns none after the last rank has deleted
+        everything.
+        """
         marks = [self._id(what, rank) for rank in range(self.size) for what in ("done", "dead")]
         there = await self._client.wait(marks, len(marks), 0.0)
         return {index // 2 for index in there}
@@ -539,7 +558,7 @@ class Group:
     # Deletions
 
     def _discard(self, ids: Iterable[str], nbytes: int) -> None:
-        """Deletes what nobody needs, without anybody waiting for it; little by little, if it is little."""
+        """Deletes objects in the background, in batches."""
         self._unneeded += ids
         self._unneeded_bytes += nbytes
         is_much = len(self._unneeded) >= DISCARD_OBJECTS or self._unneeded_bytes >= DISCARD_BYTES
@@ -553,7 +572,7 @@ class Group:
                 self._unneeded_bytes = 0
                 await self._client.delete(ids, "default")
         except _GONE:
-            # They stay until the last rank leaves.
+            # The last rank to leave deletes them.
             pass
         finally:
             self._deleter = None

@@ -1,4 +1,4 @@
-"""What collectives are made of: buffers, the objects of one collective, and reductions within this process."""
+"""Buffers, the objects of one collective, and reductions within this process."""
 
 from __future__ import annotations
 
@@ -22,25 +22,27 @@ if TYPE_CHECKING:
     #: The memory of an array.
     Bytes = npt.NDArray[np.uint8]
 
-#: From which size on a copy is left to another thread: it takes longer than to change threads, about 50 us.
+#: The smallest copy that runs in another thread. A change of threads takes about 50 us.
 COPY_ASIDE_BYTES = 1 << 20
 
-#: What the store calls bytes that are no array.
+#: The dtype of plain bytes in the store.
 OPAQUE = "opaque"
 
-#: What a collective does with two elements: what the stores do, and what only the ranks do themselves.
+#: The operation of a reduction. Stores support `Op`; ranks compute the others.
 GroupOp = Op | Literal["and", "or", "xor"]
 
 
 class Buffer(NamedTuple):
-    """The memory of an array that a collective reads or fills, and what the store is told of it."""
+    """The memory that a collective reads or fills, and its description for the store."""
 
     memory: Bytes
     dtype: str = OPAQUE
     shape: tuple[int, ...] | None = None
     user: bytes = b""
     layout: Layout | None = None
-    """What others must have put for it; None if only the size counts, and the dtype of what is reduced."""
+    """The layout that other ranks must put for it. None checks only the size, and the dtype in
+    reductions.
+    """
 
     @property
     def nbytes(self) -> int:
@@ -48,7 +50,7 @@ class Buffer(NamedTuple):
 
 
 class Round:
-    """One rank's part in one collective, or in a message."""
+    """One rank's part in one collective or message."""
 
     def __init__(
         self, client: _native.AsyncClient, prefixes: Sequence[str], rank: int, deadline: float
@@ -56,35 +58,37 @@ class Round:
         self.client = client
         self.rank = rank
         self.size = len(prefixes)
-        #: What this rank has made, and somebody has to delete once all are done.
+        #: The objects that this rank has made. They are deleted once all ranks are done.
         self.made: list[str] = []
-        #: From whom this rank waits for which object, for those who ask why it takes so long.
+        #: The object that this rank awaits from each rank, for error messages.
         self.awaited: dict[int, str] = {}
         self._prefixes = prefixes
         self._deadline = deadline
 
     def id(self, part: str, rank: int) -> str:
-        """The id of a rank's object."""
+        """Returns the id of a rank's object."""
         return f"{self._prefixes[rank]}{part}{rank}"
 
     def id_for(self, part: str, source: int, to: int) -> str:
-        """The id of what a rank has for another one."""
+        """Returns the id of an object from one rank to another."""
         return f"{self._prefixes[source]}{part}{source}/{to}"
 
     def ids(self, part: str) -> list[str]:
-        """The ids of the objects of all ranks, in their order."""
+        """Returns the ids of the objects of all ranks, in order."""
         return [self.id(part, rank) for rank in range(self.size)]
 
     def others(self) -> list[int]:
-        """The other ranks, each beginning with the one after it, so that not all turn to the same one."""
+        """Returns the other ranks, starting after this one, so that ranks contact different peers
+        first.
+        """
         return [(self.rank + distance) % self.size for distance in range(1, self.size)]
 
     def left(self) -> float:
-        """The seconds until the time limit."""
+        """Returns the seconds until the deadline."""
         return max(0.0, self._deadline - time.monotonic())
 
     async def missing(self) -> list[int]:
-        """The ranks from which nothing has come that this one waits for."""
+        """Returns the awaited ranks whose objects do not exist."""
         ranks, ids = list(self.awaited), list(self.awaited.values())
         there = await self.client.wait(ids, len(ids), 0.0)
         return [rank for index, rank in enumerate(ranks) if index not in there]
@@ -96,7 +100,7 @@ class Round:
         )
 
     async def get_into(self, id: str, buffer: Buffer, rank: int) -> None:
-        """Copies what a rank has put."""
+        """Copies an object of another rank into a buffer."""
         self.awaited[rank] = id
         if buffer.layout is not None:
             await fill(self.client, id, buffer.memory, buffer.layout, self.left())
@@ -108,7 +112,7 @@ class Round:
             )
 
     def checked(self, id: str, rank: int, view: _native.View, expected: Buffer) -> Bytes:
-        """The bytes that a rank has put, which are to be like those of a buffer of this rank."""
+        """Returns the bytes that a rank has put, if their layout matches that of `expected`."""
         if expected.layout is not None:
             check_layout(id, view, expected.layout)
         elif (view.dtype, view.nbytes) != (expected.dtype, expected.nbytes):
@@ -120,7 +124,7 @@ class Round:
 
 
 async def at_once(*parts: Awaitable[Any]) -> None:
-    """Does several things at once; the first one that fails ends the others."""
+    """Runs several awaitables concurrently; the first failure cancels the others."""
     if len(parts) == 1:
         await parts[0]
         return
@@ -130,13 +134,13 @@ async def at_once(*parts: Awaitable[Any]) -> None:
     except BaseException:
         for task in tasks:
             task.cancel()
-        # So that nobody uses the buffers any more when the caller hears of it.
+        # The caller may reuse the buffers after the exception, so no task may still use them.
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
 
 
 async def copy(contents: Buffer, out: Buffer) -> None:
-    """Copies what a rank has for itself."""
+    """Copies a rank's contents into its own buffer."""
     if contents.nbytes < COPY_ASIDE_BYTES:
         out.memory[:] = contents.memory
     else:
@@ -144,9 +148,9 @@ async def copy(contents: Buffer, out: Buffer) -> None:
 
 
 def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
-    """Reduces arrays here, in their order."""
+    """Reduces arrays in this process, in their order."""
     if dtype == "bf16" and (torch := sys.modules.get("torch")) is not None:
-        # Which may be there without ml_dtypes; numpy does not know bfloat16 without it.
+        # Uses torch, because numpy needs ml_dtypes for bfloat16.
         of_torch = getattr(torch, _NAMES_IN_TORCH[op])
         total = torch.from_numpy(memories[0].copy()).view(torch.bfloat16)
         for memory in memories[1:]:
@@ -155,7 +159,7 @@ def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
         return result
     of_numpy, known = _OF_NUMPY[op], _DTYPES.get(dtype) or _bfloat16()
     array = memories[0].copy().view(known)
-    # As the stores do it: what is too large is infinite, or wraps around.
+    # As in the stores, floats overflow to infinity, and integers wrap around.
     with np.errstate(all="ignore"):
         for memory in memories[1:]:
             of_numpy(array, memory.view(known), out=array)

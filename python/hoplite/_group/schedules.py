@@ -1,18 +1,21 @@
 """The collectives as puts, gets and reduces of objects. Arrays are buffers of bytes here.
 
-All ranks of a group call the same function with the same arguments but their own buffers. An object of a collective is named
-after the group, the number of the collective, its part in it and a rank, so that nobody has to ask for names. With n ranks
-and buffers of S bytes, each on a node of its own, a node receives and sends at most, in so many steps one after the other:
+All ranks of a group call the same function with the same arguments, except for their buffers. The
+id of an object contains the group, the number of the collective, the part and the rank, so every
+rank knows all ids.
 
-| collective | a node receives | it sends | steps |
+The table shows the most that a node receives and sends, and the sequential steps, for n ranks on n
+nodes and buffers of S bytes:
+
+| collective | received | sent | steps |
 | --- | --- | --- | --- |
-| broadcast | S | S, in whatever tree comes about | 1 put, 1 get |
+| broadcast | S | S, along a tree | 1 put, 1 get |
 | reduce, at the root | S | S | 1 put, 1 reduce along a chain or tree |
 | allreduce, reduce_scatter, barrier, below 8 KiB and 17 ranks | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
-| allreduce | 2S (n-1)/n | as much | 1 put, then what the stores exchange: 2 (n-1) steps or 2 log2 n |
-| reduce_scatter, of n equal parts of S | S (n-1) | as much | 1 put, then what the stores exchange: n-1 steps |
-| reduce_scatter, of parts that differ, S on average | S, and what the chains carry | | 1 put, n reduces at once |
-| allgather, into one buffer | S (n-1) | as much | 1 put, then what the stores exchange: n-1 steps |
+| allreduce | 2S (n-1)/n | 2S (n-1)/n | 1 put, then 2 (n-1) or 2 log2 n steps of the stores |
+| reduce_scatter, of n equal parts of S | S (n-1) | S (n-1) | 1 put, then n-1 steps of the stores |
+| reduce_scatter, of unequal parts, S on average | S, and the share of the chains | | 1 put, n reduces at once |
+| allgather, into one buffer | S (n-1) | S (n-1) | 1 put, then n-1 steps of the stores |
 | allgather, into n buffers | S (n-1) | S, passed on in trees | 1 put, n-1 gets at once |
 | gather, at the root | S (n-1) | | 1 put, n-1 gets at once |
 | scatter, at the root | | S (n-1) | n-1 puts at once, 1 get |
@@ -32,19 +35,20 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Below which size of a buffer, and up to how many ranks, each gets the buffers of all and reduces them itself: objects of
-#: this size come with the answer of the directory, and a reduce by the stores takes about as long as a dozen of them.
+#: Below this size and up to this many ranks, each rank gets all buffers and reduces them itself.
+#: The directory sends objects of this size with its answer, and a reduce by the stores takes as
+#: long as about a dozen.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
 
 def is_small(round: Round, nbytes: int) -> bool:
-    """Whether it is quicker to get what all ranks have than to have the stores reduce it."""
+    """Returns `True` if each rank should get all buffers, instead of a reduce by the stores."""
     return nbytes < SMALL_BYTES and round.size <= SMALL_RANKS
 
 
 async def meet(round: Round) -> None:
-    """Waits until all ranks are here."""
+    """Waits until all ranks have called this."""
     nothing = Buffer(np.empty(0, np.uint8), "u8", (0,))
     if round.size <= SMALL_RANKS:
         await _views_of_all(round, nothing, "")
@@ -53,7 +57,7 @@ async def meet(round: Round) -> None:
 
 
 async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -> None:
-    """Replaces the buffer of each rank by the reduction of all of them. All get the same bits."""
+    """Replaces each rank's buffer with the reduction of all buffers. All ranks get the same bits."""
     if (store_op := _by_the_stores(round, buffer, op)) is None:
         buffer.memory[:] = reduced(await _views_of_all(round, buffer, part), buffer.dtype, op)
         return
@@ -64,7 +68,9 @@ async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -
 
 
 async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, list[str]]:
-    """Puts what this rank contributes to something that the stores make together: returns the ids of that, and of all."""
+    """Puts this rank's source for a collective of the stores, and returns the ids of the target and
+    all sources.
+    """
     sources = round.ids(f"{part}s")
     target = round.id(f"{part}t", 0)
     round.awaited = dict(enumerate(sources))
@@ -75,7 +81,7 @@ async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, lis
 
 
 async def reduce(round: Round, root: int, buffer: Buffer, op: GroupOp) -> None:
-    """Replaces the buffer of the root by the reduction of all of them."""
+    """Replaces the root's buffer with the reduction of all buffers."""
     sources = round.ids("s")
     if round.rank != root:
         await round.put(sources[round.rank], buffer)
@@ -96,11 +102,11 @@ async def reduce(round: Round, root: int, buffer: Buffer, op: GroupOp) -> None:
 async def reduce_scatter(
     round: Round, contents: Buffer, part_bytes: Sequence[int], out: Buffer, op: GroupOp, part: str = ""
 ) -> None:
-    """Each rank gets the reduction of one part of all buffers, in the order of the ranks.
+    """Gives each rank the reduction of its part of all buffers.
 
     Args:
         contents: this rank's parts, one after the other.
-        part_bytes: the sizes of the parts, the same on all ranks.
+        part_bytes: the sizes of the parts, in the order of ranks; the same on all ranks.
     """
     start = sum(part_bytes[: round.rank])
     stop = start + part_bytes[round.rank]
@@ -115,12 +121,14 @@ async def reduce_scatter(
         )
         return
     await round.put(round.id(f"{part}s", round.rank), contents)
-    # Its own last: it need not travel. And not all begin with the same rank.
+    # Ranks start with different sources. The own source comes last, because it is local.
     await _reduce_into(round, [*round.others(), round.rank], part, out, store_op, (start, stop))
 
 
 def _by_the_stores(round: Round, buffer: Buffer, op: GroupOp) -> Op | None:
-    """What the stores do to reduce buffers; None if each rank that needs the result gets all of them."""
+    """Returns the operation for the stores; None if each rank that needs the result gets all
+    buffers.
+    """
     if op == "and" or op == "or" or op == "xor" or is_small(round, buffer.nbytes):
         return None
     return op
@@ -129,7 +137,7 @@ def _by_the_stores(round: Round, buffer: Buffer, op: GroupOp) -> Op | None:
 async def _views_of_all(
     round: Round, contents: Buffer, part: str, expected: Sequence[Buffer] = ()
 ) -> list[Bytes]:
-    """Puts the contents of each rank, and returns those of all, in the memory of the store."""
+    """Puts this rank's contents, and returns views of the contents of all ranks."""
     ids = round.ids(f"{part}v")
     round.made.append(ids[round.rank])
     round.awaited = dict(enumerate(ids))
@@ -143,12 +151,12 @@ async def _views_of_all(
 async def _reduce_into(
     round: Round, ranks: list[int], part: str, out: Buffer, op: Op, byte_range: tuple[int, int] | None
 ) -> None:
-    """Has the stores reduce what the ranks have put."""
+    """Reduces the sources of the given ranks in the stores, into `out`."""
     target = round.id(f"{part}t", round.rank)
     round.made.append(target)
     round.awaited = {rank: round.id(f"{part}s", rank) for rank in ranks}
     left = round.left()
-    # The target is read while it grows.
+    # Reads the target while it grows.
     await at_once(
         round.client.reduce(target, round.awaited.values(), op, None, False, byte_range, left),
         round.client.get_into(target, out.memory, left),
@@ -156,7 +164,7 @@ async def _reduce_into(
 
 
 async def broadcast(round: Round, root: int, buffer: Buffer) -> None:
-    """Copies the buffer of the root into those of the others."""
+    """Copies the root's buffer into the other buffers."""
     id = round.id("b", root)
     if round.rank == root:
         await round.put(id, buffer)
@@ -167,10 +175,11 @@ async def broadcast(round: Round, root: int, buffer: Buffer) -> None:
 async def allgather(
     round: Round, contents: Buffer, outs: Sequence[Buffer], part: str = "", whole: Buffer | None = None
 ) -> None:
-    """Copies the contents of each rank into the buffer that all others have for it.
+    """Copies the contents of each rank into the matching buffer of every rank.
 
     Args:
-        whole: the memory of all these buffers, if they are equally large and one after the other; on all ranks, or on none.
+        whole: the common memory of all `outs`, if they are equally large and adjacent; given on all
+            ranks or on none.
     """
     if is_small(round, contents.nbytes) and len({out.nbytes for out in outs}) == 1:
         for view, out in zip(await _views_of_all(round, contents, part, outs), outs, strict=True):
@@ -180,8 +189,7 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
-    # Not into one buffer to be copied from: of 4 MiB with four ranks that takes 22 ms instead of 13 with one store, and as
-    # long with four.
+    # Receives into the separate buffers directly: an intermediate buffer costs an extra copy.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())
@@ -189,7 +197,7 @@ async def allgather(
 
 
 async def gather(round: Round, root: int, contents: Buffer, outs: Sequence[Buffer]) -> None:
-    """Copies the contents of each rank into the buffer that the root has for it."""
+    """Copies the contents of each rank into the matching buffer of the root."""
     ids = round.ids("g")
     if round.rank != root:
         await round.put(ids[round.rank], contents)
@@ -199,7 +207,7 @@ async def gather(round: Round, root: int, contents: Buffer, outs: Sequence[Buffe
 
 
 async def scatter(round: Round, root: int, contents: Sequence[Buffer], out: Buffer) -> None:
-    """Copies the contents that the root has for each rank into the buffer of that rank."""
+    """Copies the contents that the root has for each rank into that rank's buffer."""
     if round.rank != root:
         await round.get_into(round.id_for("c", root, round.rank), out, root)
         return
@@ -208,7 +216,7 @@ async def scatter(round: Round, root: int, contents: Sequence[Buffer], out: Buff
 
 
 async def all_to_all(round: Round, contents: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
-    """Copies the contents that each rank has for each other one into the buffer that it has for it there."""
+    """Copies the contents that each rank has for each other rank into the matching buffer there."""
     puts = (round.put(round.id_for("a", round.rank, peer), contents[peer]) for peer in round.others())
     gets = (round.get_into(round.id_for("a", peer, round.rank), outs[peer], peer) for peer in round.others())
     await at_once(*puts, copy(contents[round.rank], outs[round.rank]), *gets)

@@ -19,10 +19,10 @@ from hoplite._supported import check
 
 check(ray)
 
-from hoplite.ray._keeper import Node  # noqa: E402
 from hoplite.ray._nodes import refresh, start_on_all_nodes, stop_on_all_nodes  # noqa: E402
 from hoplite.ray._objects import Ref, client, delete, get, new_ref, put, reduce, wait  # noqa: E402
 from hoplite.ray._register import register  # noqa: E402
+from hoplite.ray._supervisor import Node  # noqa: E402
 
 __all__ = [
     "Node",

@@ -1,4 +1,4 @@
-"""Calls that go on by themselves, in the background, and can be cancelled."""
+"""Cancellable calls in the background."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ T = TypeVar("T")
 
 
 def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
-    """Begins `call`, in the background, with a client of the node of this process. To cancel the future cancels it."""
-    # Here, since only this thread may be one that Ray knows; and what is missing on this node is started by it.
+    """Starts `call` in the background, with a client of this node. Cancelling the future cancels
+    the call.
+    """
+    # In this thread, because it may be the only one that Ray knows. This starts a missing store.
     socket = _objects.client().socket
     return asyncio.run_coroutine_threadsafe(_perform(call, socket), links.event_loop()[0])
 
@@ -42,7 +44,7 @@ async def _connected(socket: str) -> hoplite.aio.Client:
 
 
 class _State:
-    """What belongs to this process."""
+    """The state of this process."""
 
     def __init__(self) -> None:
         self.connecting = asyncio.Lock()
@@ -53,7 +55,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    # In a forked child: the thread is the parent's.
+    # The thread belongs to the parent.
     global _state
     _state = _State()
 

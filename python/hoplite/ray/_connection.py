@@ -1,4 +1,4 @@
-"""A connection to a store that may be started anew."""
+"""A connection to a store that may restart."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ T = TypeVar("T")
 
 
 class Connection:
-    """The client of a store, made when it is needed, and made anew when its store did not come back."""
+    """The client of a store, made on first use, and again if the store did not come back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._client: Client | None = None
 
     def client(self, socket: Path) -> Client:
-        """The client of the store that listens at `socket`.
+        """Returns the client of the store that listens at `socket`.
 
         Raises:
-            ConnectFailed
+            ConnectFailed: No store listens there.
         """
         with self._lock:
             known = self._client
@@ -43,12 +43,12 @@ _own = Connection()
 
 
 def own() -> Connection:
-    """That of this process to the store of its node."""
+    """Returns this process's connection to the store of its node."""
     return _own
 
 
 def _forget() -> None:
-    # In a forked child: it is the parent's.
+    # The connection belongs to the parent.
     global _own
     _own = Connection()
 
@@ -57,25 +57,27 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def is_absent(error: ConnectFailed) -> bool:
-    """Whether there is no store, rather than one that cannot be used."""
+    """Returns `True` if there is no store; `False` if there is one that cannot be used."""
     return error.reason in ("NoSuchSocket", "NotListening")
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
-    """Performs `act`, once more if the store has ended and nothing was done, or may be done twice.
+    """Performs `act`, and repeats it once if the store has ended and a repetition is safe.
 
-    The second time, `client` may have started a store that is missing.
+    For the repetition, `client` may start a missing store.
 
     Raises:
-        ConnectionLost: if the store ended in a call that it may have performed, such as a delete.
+        ConnectionLost: if the store may have performed a call that cannot be repeated, such as a
+            delete.
     """
     try:
         return act(client())
     except ConnectFailed:
-        # Before anything was sent.
+        # Raised before anything was sent.
         return act(client())
     except ClusterMismatch:
-        # Before anything was sent: the connection may be to a store that has ended, and whose place another one has taken.
+        # Raised before anything was sent. The connection may be to an ended store, which another
+        # one has replaced.
         _own.close()
         return act(client())
     except ConnectionLost as error:

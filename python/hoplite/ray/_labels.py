@@ -1,4 +1,4 @@
-"""Where a node of Ray is, as its labels say."""
+"""Derives the place of a Ray node from its labels."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from hoplite.ray._keeper import Settings
+    from hoplite.ray._supervisor import Settings
 
-#: The keys of labels by which a store knows where it is, outermost first.
+#: The label keys that stores use as their place, outermost first.
 PLACE_KEYS: Final = ("zone", "pod", "rack", "host")
-#: What Ray calls the zone that it knows from the cloud or from Kubernetes.
+#: Ray's label for the zone, which it gets from the cloud or from Kubernetes.
 _RAY_ZONE: Final = "ray.io/availability-zone"
 
 
 def place_labels(node: Mapping[str, Any], settings: Settings) -> dict[str, str]:
-    """The labels of the store of a node, one of `ray.nodes()`."""
+    """Returns the labels for the store of a node, which is an element of `ray.nodes()`."""
     if any(option == "--labels" or option.startswith("--labels=") for option in settings.options):
         return {}
-    # Versions of Ray without labels do not name them.
+    # Older versions of Ray have no labels.
     labels: Mapping[str, str] = node.get("Labels") or {}
     found = {}
     for key in PLACE_KEYS:

@@ -1,4 +1,4 @@
-"""Doing something when a module is imported that may never be."""
+"""Runs functions when a module is imported."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` right after the module `name` is imported, in the thread that does; now, if it was imported already.
+    """Calls `act` right after the import of the module `name`, in the importing thread; at once if
+    it is imported.
 
-    If `act` raises, so does the import.
+    If `act` raises, the import fails.
     """
     if name in sys.modules:
-        # Another thread may be about it.
+        # Another thread may be importing it.
         importlib.import_module(name)
         act()
     else:
@@ -25,7 +26,7 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Has the others find the module, and its loader act afterwards."""
+    """Finds the module through the other finders, and calls `act` after its loader."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act

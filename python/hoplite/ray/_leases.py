@@ -1,11 +1,11 @@
-"""Who is alive, and which objects depend on it.
+"""Leases: the objects that depend on a process, and a lock that shows that it lives.
 
-A process that makes objects for Ray, or owns some that others made, has a *lease* on its node: a file that it keeps locked.
-The kernel unlocks it when the process ends, however it ends; so the keeper of the node knows, without anybody sending
-anything. The name of the lease, its *token*, is in the ids of the objects that depend on it.
+Each process that makes or owns objects for Ray has a *lease* on its node: a file that it keeps
+locked. The kernel unlocks the file when the process ends, so the supervisor of the node notices it
+without messages. The name of the lease, its *token*, is part of the ids of the process's objects.
 
-In a directory beside it, a lease has a file for each object that it *claims*: that another process made, and that is needed
-as long as this process needs it.
+A directory beside the lease has a file for each object that the lease *claims*: another process
+made the object, and this process needs it.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from pathlib import Path
 
 from hoplite.ray._place import Place, here
 
-#: What is not a lease yet: it is made under another name, and locked before it gets its own.
+#: The suffix of a lease that is not locked yet.
 _UNFINISHED = ".new"
 _CLAIMS = ".claims"
 
-#: How all tokens begin.
+#: The prefix of all tokens.
 PREFIX = "p-"
 
 
 class Lease:
-    """A lease of this process. It ends with the process, or when it is closed.
+    """A lease of this process. It ends with the process, or with `close`.
 
     Raises:
         FileNotFoundError: if there is no store on the node.
@@ -46,7 +46,7 @@ class Lease:
         self._lock = threading.RLock()
         self._counts: Counter[str] = Counter()
         unfinished = self._path.with_suffix(_UNFINISHED)
-        # Locks of this kind are not inherited by children, which may live longer.
+        # Children do not inherit POSIX locks, so a child cannot prolong the lease.
         self._file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._claims.mkdir(mode=0o700, exist_ok=True)
@@ -54,20 +54,20 @@ class Lease:
 
     @property
     def prefix(self) -> str:
-        """How the ids of all objects begin that depend on it."""
+        """The prefix of the ids of all objects that depend on the lease."""
         return f"{self.place.prefix}{self.token}/"
 
     def claim(self, id: str) -> None:
-        """Keeps an object that another process made, even if that ends. As often as it is called, it must be dropped."""
+        """Keeps another process's object, even after that process ends. Each call needs a `drop`."""
         with self._lock:
             self._counts[id] += 1
             if self._counts[id] == 1:
-                # If the directory is gone, so is the store.
+                # A missing directory means that the store was stopped.
                 with contextlib.suppress(OSError):
                     os.close(os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def drop(self, id: str) -> None:
-        """Ends a claim. May be called by the garbage collector, in whatever thread and place."""
+        """Ends a claim. The garbage collector may call this in any thread."""
         with self._lock:
             self._counts[id] -= 1
             if self._counts[id] <= 0:
@@ -77,7 +77,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """Whether the keeper can see it: not after the stores of the node were stopped."""
+        """`True` until the stores of the node are stopped, which removes the lease."""
         return self._path.exists()
 
     def close(self) -> None:
@@ -89,16 +89,16 @@ class Lease:
 
 @dataclass(frozen=True)
 class Found:
-    """A lease of the node, as its keeper sees it."""
+    """A lease of the node, as its supervisor sees it."""
 
     token: str
     is_alive: bool
     claims: frozenset[str]
-    """The ids of the objects that it claims."""
+    """The ids of claimed objects."""
 
 
 def look(place: Place) -> Iterator[Found]:
-    """Looks at all leases of the node."""
+    """Yields all leases of the node."""
     for path in sorted(place.leases.iterdir()):
         if path.suffix:
             continue
@@ -109,7 +109,7 @@ def look(place: Place) -> Iterator[Found]:
 
 
 def forget(place: Place, token: str) -> None:
-    """Removes a lease whose holder is gone, and its claims."""
+    """Removes a lease whose process has ended, and its claims."""
     path = place.leases / token
     shutil.rmtree(path.with_suffix(_CLAIMS), ignore_errors=True)
     path.unlink(missing_ok=True)
@@ -127,8 +127,6 @@ def _is_locked(path: Path) -> bool:
 
 
 class _State:
-    """The lease of this process."""
-
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.lease: Lease | None = None
@@ -138,7 +136,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    # In a forked child: it is the parent's.
+    # The lease belongs to the parent.
     global _state
     _state = _State()
 
@@ -147,7 +145,7 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def of_process() -> Lease:
-    """The lease that ends with this process."""
+    """Returns the lease that ends with this process."""
     with _state.lock:
         place = here()
         if _state.lease is None or _state.lease.place != place or not _state.lease.is_held:

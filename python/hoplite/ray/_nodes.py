@@ -1,4 +1,4 @@
-"""A store on each node of a Ray cluster: started, refreshed and stopped from one place."""
+"""Starts, refreshes and stops the stores of all nodes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from hoplite.errors import HopliteError
 from hoplite.ray._connection import own
-from hoplite.ray._keeper import ACTORS, CREDENTIALS, Keeper, Node, Settings, name_of
 from hoplite.ray._labels import PLACE_KEYS, place_labels
 from hoplite.ray._place import here
 from hoplite.ray._private import alive_nodes
+from hoplite.ray._supervisor import ACTORS, CREDENTIALS, Node, Settings, Supervisor, name_of
 
 #: The resource that only the head node of a Ray cluster has.
 _HEAD = "node:__internal_head__"
 _LOOPBACK = "127.0.0.1"
-#: A keeper answers the keepers of other nodes while it starts or stops its store.
+#: Lets a supervisor answer other supervisors while it starts or stops its store.
 _CALLS_AT_ONCE = 8
-#: How often to look whether a keeper has ended, in seconds.
+#: Seconds between two checks for the end of a supervisor.
 _POLL_INTERVAL = 0.01
 
 
@@ -43,8 +43,8 @@ def start_on_all_nodes(
 ) -> list[Node]:
     """Starts a store on each node of the Ray cluster, and returns the nodes.
 
-    Each node gets a keeper, an actor without a CPU that outlives the job. The keeper starts a store that
-    ends with the node; the keeper on the head node also starts the directory. Where stores run already,
+    Each node gets a supervisor, an actor without a CPU that outlives the job. The supervisor starts a store that
+    ends with the node; the supervisor on the head node also starts the directory. Where stores run already,
     nothing changes, so every job may call this. Stores that run already, started by systemd for example,
     are used. Blocks until all stores are ready.
 
@@ -107,7 +107,9 @@ def start_on_all_nodes(
 
 
 def _with_environment(credentials: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """What was said, or else what the environment says; never some of either, which would mix two clusters."""
+    """Returns the given credentials, or else all from the environment. A mixture could belong to
+    two clusters.
+    """
     if any(value is not None for value in credentials.values()):
         return credentials
     return {name: os.environ.get(f"HOPLITE_{name.upper()}") for name in CREDENTIALS}
@@ -121,16 +123,18 @@ def _run_on_all_nodes(settings: Settings, timeout: float) -> list[Node]:
         except ray.exceptions.RayError:
             if alive_nodes() == nodes:
                 raise
-            # One of them has left in the meantime.
+            # A node has left concurrently.
             continue
         return found
 
 
 def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> list[Node]:
-    keepers = [_keeper_of(node) for node in nodes]
-    attached = _on_all(nodes, [keeper.attach.remote(settings.socket) for keeper in keepers], timeout)
+    supervisors = [_supervisor_of(node) for node in nodes]
+    attached = _on_all(
+        nodes, [supervisor.attach.remote(settings.socket) for supervisor in supervisors], timeout
+    )
     if all(attached):
-        found = _on_all(nodes, [keeper.node.remote() for keeper in keepers], timeout)
+        found = _on_all(nodes, [supervisor.node.remote() for supervisor in supervisors], timeout)
     elif any(attached):
         have = ", ".join(
             node["NodeManagerAddress"] for node, is_there in zip(nodes, attached, strict=True) if is_there
@@ -140,8 +144,8 @@ def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> li
             "hoplite.ray.stop_on_all_nodes(), and try again"
         )
     else:
-        found = _start(nodes, keepers, settings, timeout)
-    _check(nodes, keepers, timeout)
+        found = _start(nodes, supervisors, settings, timeout)
+    _check(nodes, supervisors, timeout)
     return found
 
 
@@ -161,13 +165,13 @@ def refresh(timeout: float = 120.0) -> list[Node]:
         2
     """
     for node in alive_nodes():
-        keeper = _known_keeper(node)
-        if keeper is None:
+        supervisor = _known_supervisor(node)
+        if supervisor is None:
             continue
-        settings: Any = ray.get(keeper.settings.remote(), timeout=timeout)
+        settings: Any = ray.get(supervisor.settings.remote(), timeout=timeout)
         if settings is None:
             continue
-        # As they were told then: the environment of this process says nothing about that.
+        # The settings come from the first start, not from the environment of this process.
         return _run_on_all_nodes(settings, timeout)
     raise RuntimeError("no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first")
 
@@ -190,25 +194,27 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
         >>> len(hoplite.ray.start_on_all_nodes(memory="128MiB"))
         2
     """
-    found = [(node, keeper) for node in alive_nodes() if (keeper := _known_keeper(node)) is not None]
-    nodes, keepers = [node for node, _ in found], [keeper for _, keeper in found]
+    found = [
+        (node, supervisor) for node in alive_nodes() if (supervisor := _known_supervisor(node)) is not None
+    ]
+    nodes, supervisors = [node for node, _ in found], [supervisor for _, supervisor in found]
     own().close()
     ends = time.monotonic() + timeout
-    _on_all(nodes, [keeper.stop.remote() for keeper in keepers], timeout)
-    for keeper in keepers:
-        ray.kill(keeper, no_restart=True)
+    _on_all(nodes, [supervisor.stop.remote() for supervisor in supervisors], timeout)
+    for supervisor in supervisors:
+        ray.kill(supervisor, no_restart=True)
     here().withdraw()
-    # That only asks for their end: until then, whoever starts stores would be given the keepers that are ending.
-    for node, keeper in found:
-        while _known_keeper(node) == keeper:
+    # `ray.kill` is asynchronous. Until the supervisors end, a new start would find the ending ones.
+    for node, supervisor in found:
+        while _known_supervisor(node) == supervisor:
             if time.monotonic() > ends:
                 raise ray.exceptions.GetTimeoutError(
-                    f"the keeper of {node['NodeManagerAddress']} did not end within {timeout} s"
+                    f"the supervisor of {node['NodeManagerAddress']} did not end within {timeout} s"
                 )
             time.sleep(_POLL_INTERVAL)
 
 
-def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: float) -> list[Node]:
+def _start(nodes: list[Any], supervisors: list[Any], settings: Settings, timeout: float) -> list[Node]:
     addresses = {node["NodeManagerAddress"] for node in nodes}
     if len(addresses) > 1 and not settings.on_network:
         raise ValueError(
@@ -218,49 +224,51 @@ def _start(nodes: list[Any], keepers: list[Any], settings: Settings, timeout: fl
         )
 
     def start(index: int, directory: str | None) -> Any:
-        # Stores of one machine need nobody else to reach them.
+        # Loopback suffices on one machine.
         listen = nodes[index]["NodeManagerAddress"] if settings.on_network else _LOOPBACK
-        return keepers[index].start.remote(settings, listen, directory, place_labels(nodes[index], settings))
+        return supervisors[index].start.remote(
+            settings, listen, directory, place_labels(nodes[index], settings)
+        )
 
-    known = _on_all(nodes, [keeper.directory.remote() for keeper in keepers], timeout)
+    known = _on_all(nodes, [supervisor.directory.remote() for supervisor in supervisors], timeout)
     directory = next(filter(None, known), None)
     if directory is None:
         head = next((index for index, node in enumerate(nodes) if _HEAD in node["Resources"]), 0)
         _on_all([nodes[head]], [start(head, None)], timeout)
-        (directory,) = _on_all([nodes[head]], [keepers[head].directory.remote()], timeout)
+        (directory,) = _on_all([nodes[head]], [supervisors[head].directory.remote()], timeout)
     return _on_all(nodes, [start(index, directory) for index in range(len(nodes))], timeout)
 
 
-def _check(nodes: list[Any], keepers: list[Any], timeout: float) -> None:
-    """Checks that the stores are of one cluster: those that somebody else has started might not be."""
-    first, *others = keepers
+def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
+    """Checks that all stores belong to one cluster, because other programs may have started them."""
+    first, *others = supervisors
     mark = f"{here().prefix}mark/{secrets.token_hex(8)}"
     _on_all(nodes[:1], [first.put_mark.remote(mark)], timeout)
     try:
-        sees = _on_all(nodes[1:], [keeper.sees_mark.remote(mark) for keeper in others], timeout)
+        sees = _on_all(nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout)
     finally:
-        # If it fails, so has what matters more.
+        # Ignores failures, because an error of `sees_mark` matters more.
         ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
     blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
     if blind:
         raise RuntimeError(
-            f"the stores on {', '.join(blind)} do not know what is on {nodes[0]['NodeManagerAddress']}: "
+            f"the stores on {', '.join(blind)} do not see the objects of {nodes[0]['NodeManagerAddress']}: "
             "they are of another Hoplite cluster, or cannot reach its directory"
         )
 
 
-def _known_keeper(node: Any) -> Any:
-    """The keeper of a node; None if there is none."""
+def _known_supervisor(node: Any) -> Any:
+    """Returns the supervisor of a node; None if there is none."""
     try:
         return ray.get_actor(name_of(node["NodeID"]), ACTORS)
     except ValueError:
         return None
 
 
-def _keeper_of(node: Any) -> Any:
-    """The keeper of a node, which is started if there is none."""
+def _supervisor_of(node: Any) -> Any:
+    """Returns the supervisor of a node, and starts it if needed."""
     return (
-        ray.remote(Keeper)
+        ray.remote(Supervisor)
         .options(
             name=name_of(node["NodeID"]),
             namespace=ACTORS,
@@ -276,7 +284,7 @@ def _keeper_of(node: Any) -> Any:
 
 
 def _on_all(nodes: Sequence[Any], answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Waits for the answers of keepers; of errors, says on which node."""
+    """Waits for the answers of supervisors. Errors name the node."""
     if answers:
         _, missing = ray.wait(list(answers), num_returns=len(answers), timeout=timeout)
         if missing:

@@ -1,4 +1,4 @@
-"""Objects of Ray tasks: what is passed between them is a small handle."""
+"""Objects of Ray tasks, which pass small handles."""
 
 from __future__ import annotations
 
@@ -100,12 +100,12 @@ def client() -> Client:
 
 
 def lease() -> _leases.Lease:
-    """The lease of this process, on a node that has a store. Raises what `client` does."""
+    """Returns the lease of this process, on a node with a store. Raises what `client` does."""
     client()
     try:
         return _leases.of_process()
     except FileNotFoundError:
-        # The store was stopped, which the client has not noticed.
+        # The store was stopped, unnoticed by the client.
         own().close()
         client()
         return _leases.of_process()
@@ -258,11 +258,11 @@ def delete(refs: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
 
 
 def _handles(refs: Any) -> list[Any]:
-    """One handle or several, as a list."""
+    """Returns one handle or several as a list."""
     handles = [refs] if isinstance(refs, (hoplite.Ref, str, bytes, ray.ObjectRef)) else list(refs)
     if any(isinstance(handle, ray.ObjectRef) for handle in handles):
         raise TypeError(
-            "this is a reference of Ray, not a handle of Hoplite: if it is that of a task which returns a handle, "
+            "this is a reference of Ray, not a handle of Hoplite: if its task returns a handle, "
             "call ray.get first"
         )
     return handles

@@ -1,4 +1,4 @@
-"""Where on a machine the things of a Ray node are, and how the objects of a Ray cluster are called."""
+"""The files of a Ray node on its machine, and the prefixes of object ids of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hoplite import _native
 from hoplite._node import SOCKET_VARIABLE
 from hoplite.ray import _private
 
-#: The names of all objects that this package makes for Ray begin with it.
+#: The prefix of all objects of this package for Ray.
 NAMESPACE = "ray"
 
 
@@ -24,59 +24,59 @@ def _outer_socket() -> str | None:
 
 
 def _root() -> Path:
-    # Not where TMPDIR says: all processes of a node must agree.
+    # Ignores TMPDIR, because all processes of a node must agree.
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: Where a store listens by default that somebody else has started: as the environment was before `Place.export`. None if
-#: it was exported by the process that started Ray, which used another node or another Ray.
+#: The default socket of a store that another program started, from the environment before
+#: `Place.export`. None if a parent process exported it: that may have used another node or Ray
+#: cluster.
 OUTER_SOCKET = _outer_socket()
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node of a Ray cluster, on the machine that it is on.
+    """A node of a Ray cluster on its machine, which may have several.
 
-    Every process of the node finds the same one, without asking anybody. Several nodes may be on one machine.
+    Every process of the node computes the same value.
     """
 
     cluster: str
-    """Short for the session of Ray; another one after Ray was started anew."""
+    """A hash of Ray's session, which changes when Ray restarts."""
     node: str
-    """Short for the id of the node."""
+    """The beginning of the node's id."""
     directory: Path
 
     @functools.cached_property
     def socket(self) -> Path:
-        """Where the store listens; a link, if it was started by somebody else."""
+        """The socket of the store; a link if another program started the store."""
         return self.directory / "store.sock"
 
     @functools.cached_property
     def leases(self) -> Path:
-        """Who is alive, and what depends on it; see `_leases`."""
+        """The directory of leases; see `_leases`."""
         return self.directory / "leases"
 
     @functools.cached_property
     def prefix(self) -> str:
-        """How the ids of all objects of this Ray cluster begin: a store may serve several."""
+        """The prefix of all object ids of this Ray cluster. A store may serve several clusters."""
         return f"{NAMESPACE}/{self.cluster}/"
 
     def job_prefix(self, job_id: str) -> str:
-        """How the ids of the objects begin that the tasks of a job put."""
+        """Returns the prefix of the objects that tasks of a job put."""
         return f"{self.prefix}j-{job_id}/"
 
     @property
     def exists(self) -> bool:
-        """Whether there is, or is about to be, a store."""
+        """`True` if there is a store, or a store is starting."""
         return self.directory.is_dir()
 
     def export(self) -> None:
-        """Has `hoplite.init()` find the store, in this process and in those that it starts."""
+        """Makes `hoplite.init()` find the store, in this process and its children."""
         if os.environ.get(SOCKET_VARIABLE) != str(self.socket):
             os.environ[SOCKET_VARIABLE] = str(self.socket)
 
     def withdraw(self) -> None:
-        """Undoes `export`."""
         if os.environ.get(SOCKET_VARIABLE) == str(self.socket):
             del os.environ[SOCKET_VARIABLE]
 
@@ -84,7 +84,8 @@ class Place:
         """Makes the directory.
 
         Raises:
-            PermissionError: if somebody else has made it, who could then listen at our socket.
+            PermissionError: if another user has made it, because that user could replace the
+                socket.
         """
         root = _root()
         root.mkdir(mode=0o700, exist_ok=True)
@@ -95,20 +96,20 @@ class Place:
 
 
 def here() -> Place:
-    """The node of this process.
+    """Returns the node of this process.
 
     Raises:
-        RuntimeError: if Ray was not initialized.
+        RuntimeError: if Ray is not initialized.
     """
     _private.check_is_running()
     context = ray.get_runtime_context()
     return place(context.get_session_name(), context.get_node_id())
 
 
-# It is asked for in every call.
+# Every call needs the place.
 @functools.lru_cache(maxsize=16)
 def place(session: str, node_id: str) -> Place:
-    """The node `node_id` of the Ray cluster with this session."""
+    """Returns the place of a node in the Ray cluster with this session."""
     cluster = hashlib.sha256(session.encode()).hexdigest()[:8]
     node = node_id[:12]
     return Place(cluster, node, _root() / NAMESPACE / cluster / node)

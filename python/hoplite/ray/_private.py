@@ -1,4 +1,4 @@
-"""What is used of Ray that Ray does not document: all of it is here. Checked with Ray 2.60."""
+"""All uses of undocumented parts of Ray. Checked with Ray 2.60."""
 
 from __future__ import annotations
 
@@ -15,49 +15,52 @@ from ray._private.serialization import SerializationContext
 from ray._private.worker import global_worker
 from ray.experimental.rdt.util import get_transport_data_type
 
-#: The protocol in which Ray pickles, which lets the bytes of arrays stay outside.
+#: The pickle protocol of Ray, with out-of-band buffers.
 _PICKLE_PROTOCOL = 5
 _Pickling = Callable[[Any], Any]
 
 
 def check_is_running() -> None:
-    """Checks that this process is one of Ray.
+    """Checks that Ray is initialized in this process.
 
     Raises:
-        RuntimeError
+        RuntimeError: Ray is not initialized.
     """
     if not ray.is_initialized():
         raise RuntimeError("Ray is not running in this process: call ray.init() first")
 
 
 def is_managed_here(object_id: str) -> bool:
-    """Whether Ray counts the references to this RDT object in this process, which owns or borrows it.
+    """Returns `True` if this process owns or borrows the RDT object, so that Ray counts its
+    references here.
 
-    Looks without Ray's lock: Ray may hold it where this is called. A look at a dict is atomic.
+    Avoids Ray's lock, which the caller may hold. Reading a dict is atomic.
     """
     return object_id in global_worker.rdt_manager._managed_rdt_metadata
 
 
 def can_receive(actor: Any) -> bool:
-    """Whether Ray has a thread in an actor that receives tensors for it."""
+    """Returns `True` if Ray runs a receiver thread for tensors in an actor."""
     return bool(getattr(actor, "_ray_enable_tensor_transport", True))
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """The nodes of the Ray cluster, in a fixed order."""
+    """Returns the nodes of the Ray cluster, in a fixed order."""
     check_is_running()
-    # It is documented, but has no types.
+    # Documented, but without types.
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
 
 
 def ended_jobs() -> set[str]:
-    """The ids of the jobs that are over, however they ended, as far as Ray remembers them."""
+    """Returns the ids of ended jobs that Ray remembers."""
     return {str(job["JobID"]) for job in state.jobs() if job["IsDead"]}  # type: ignore[no-untyped-call]
 
 
 def raylet_pid() -> int | None:
-    """The daemon of Ray that started this worker process, and does not outlive its node."""
+    """Returns the process id of the raylet, which starts workers and ends with its node; None
+    outside workers.
+    """
     parent = os.getppid()
     try:
         is_raylet = Path(f"/proc/{parent}/comm").read_text().strip() == "raylet"
@@ -67,7 +70,7 @@ def raylet_pid() -> int | None:
 
 
 class _Reducer:
-    """Pickles a type as Ray's transports need it while they send, and else as it was pickled before."""
+    """Pickles a type for Ray's transports while they send; otherwise as before."""
 
     def __init__(self, context: Any, by_ray: _Pickling, before: _Pickling | None) -> None:
         self._context = context
@@ -81,12 +84,13 @@ class _Reducer:
 
 
 def keep_serializers(transports: Collection[str]) -> None:
-    """Has Ray pickle as before what is of the type of one of these transports and goes another way. To be called once.
+    """Keeps Ray's pickling of the transports' types for everything that is not sent through them.
+    Call it once.
 
-    When a process first sends something by a transport, Ray registers a serializer for the type in the place of the one
-    that is there, if any. From then on that pickles also what goes through Ray's own store, with the bytes of arrays in the
-    pickle: a put of 100 MiB takes 230 ms instead of 14, and each get makes a copy. And Ray registers it once only: if
-    somebody else registers one for the type later, the transport sends nothing any more.
+    When a process first uses a transport, Ray replaces the serializer of the transport's type. The
+    new one also serves Ray's own store, and puts the bytes of arrays into the pickle. A put then
+    takes 16 times as long, and each get copies. Ray registers its serializer only once: a later
+    registration by other code breaks the transport.
     """
     contexts: Any = SerializationContext
     serialize = contexts.serialize_rdt_objects

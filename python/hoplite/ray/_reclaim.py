@@ -1,15 +1,16 @@
-"""Which objects are to be deleted, since nobody can need them any more. Decides, and does nothing.
+"""Decides which objects of ended processes to delete. Performs no I/O.
 
-Ray tells the process that made an RDT object when nobody refers to it any more, and only that process. If it was killed,
-somebody else has to find out. There are two rules:
+Ray tells the process that made an RDT object, and only that process, when the last reference is
+gone. If the process was killed, two rules apply:
 
-* *The producer is gone*: what it made is deleted, but for what the owners claim that are alive. An owner is the process that
-  called the method; it claims the object from the moment when it hears of it, until Ray has no reference to it any more. So
-  that what is just on its way to its owner is not deleted, this begins a while after the producer is gone.
-* *The owner is gone*: what it claimed is deleted. Ray lets nobody have an object whose owner is gone.
+* *The producer has ended*: its objects are deleted, except those that living owners claim. An owner
+  is the process that called the method. It claims the object when it receives the metadata, until
+  Ray drops its last reference. Deletion starts after a grace period, because the metadata may still
+  be in flight.
+* *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to them.
 
-The keeper of a node sees to the leases of its node. Those of a node that is gone are adopted by the keeper of another one,
-which knows them by the objects that are left.
+The supervisor of a node checks the leases of its node. When a node ends, another supervisor adopts
+its leases, which it finds through the remaining objects.
 """
 
 from __future__ import annotations
@@ -19,18 +20,19 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: How long what a dead process made is left alone, in seconds: far longer than its answers take to arrive.
+#: Seconds before the objects of an ended process are deleted, far longer than its answers are in
+#: flight.
 GRACE = 5.0
 
 
 @dataclass(frozen=True)
 class Due:
-    """What is to be done now about leases whose holders are gone."""
+    """The deletions that are due."""
 
     claimed: frozenset[str] = frozenset()
-    """Objects to delete whose owners are gone."""
+    """Objects whose owners have ended."""
     producers: tuple[str, ...] = ()
-    """Tokens of which all objects are to be deleted that no living owner claims."""
+    """Tokens of ended producers. Their objects are due unless a living owner claims them."""
 
     def __bool__(self) -> bool:
         return bool(self.claimed or self.producers)
@@ -38,22 +40,22 @@ class Due:
 
 @dataclass
 class Reclaimer:
-    """Remembers since when who is gone."""
+    """Records when processes ended."""
 
     grace: float = GRACE
     _gone_since: dict[str, float] = field(default_factory=dict)
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Treats leases of which nobody knows anything any more like those whose holders are gone."""
+        """Treats the leases of ended nodes like leases of ended processes."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
-        """Nothing is left that depends on a lease."""
+        """Drops an adopted lease without objects."""
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:
-        """Says what is due, given all leases of the node."""
+        """Returns the deletions that are due, given all leases of the node."""
         gone = [lease for lease in leases if not lease.is_alive]
         gone += [Found(token, False, frozenset()) for token in sorted(self._adopted)]
         self._gone_since = {lease.token: self._gone_since.get(lease.token, now) for lease in gone}
@@ -66,12 +68,12 @@ class Reclaimer:
 
 
 def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
-    """The tokens in the ids of objects that are not those of known leases."""
+    """Returns the tokens in these ids that belong to no known lease."""
     tokens = {part for id in ids for part in id.split("/")[2:3] if part.startswith(PREFIX)}
     return tokens - set(known)
 
 
 def claims_on(token: str, leases: Iterable[Found]) -> set[str]:
-    """The objects that a process made, by its token, and that living processes claim."""
+    """Returns the objects of a process, by its token, that living processes claim."""
     part = f"/{token}/"
     return {id for lease in leases if lease.is_alive for id in lease.claims if part in id}

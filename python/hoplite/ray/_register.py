@@ -1,4 +1,4 @@
-"""Making Hoplite known to Ray in a process."""
+"""Registers Hoplite with Ray in a process."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hoplite.ray._place import here
 if TYPE_CHECKING:
     from hoplite.ray.transport import HopliteTransport
 
-#: What tensors go by, and arrays of numpy. Ray has one type of tensor for each transport.
+#: The transports of tensors and of numpy arrays. Ray allows one tensor type for each transport.
 TENSORS, ARRAYS = "HOPLITE", "HOPLITE_NUMPY"
 #: The backend of `ray.util.collective`.
 COLLECTIVE = "HOPLITE"
@@ -61,7 +61,7 @@ def _register_torch() -> None:
 
 
 def _register_transport(name: str, transport: type[HopliteTransport], data_type: type) -> None:
-    # Ray may have done it: it makes the transports of the driver known to its actors.
+    # Ray may have registered it, because actors get the driver's transports.
     with contextlib.suppress(ValueError):
         register_tensor_transport(name, ["cpu"], transport, data_type)
 

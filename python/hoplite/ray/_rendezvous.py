@@ -1,12 +1,17 @@
-"""How the members of a collective group find each other, who know only its name, its size and their own ranks.
+"""Forms a collective group from members that know only its name, its size and their own ranks.
 
-The group may have had members before, which failed and left their objects, and Ray says of an actor that it was killed a
-little before it is. So each member that joins makes up a number, and rank 0 welcomes each number that it sees; who gets a
-welcome answers; rank 0 offers a group to those of each rank that were the last to answer; who gets an offer accepts it; and
-when all have accepted, rank 0 says that the group stands. If somebody else of a rank answers before that, there is a new
-offer. What is left of others is deleted in the end.
+Failed members of an earlier group may have left objects, and Ray may report the death of an actor
+before the actor ends. So ranks are not enough to identify members:
 
-Three small objects from each member, and two to each from rank 0 and one to all.
+1. Each member chooses a random number, and joins with its rank and number.
+2. Rank 0 welcomes each number.
+3. A welcome member describes itself.
+4. Rank 0 offers a group to the latest such member of each rank.
+5. The members accept the offer. If another member of a rank appears first, rank 0 makes a new
+   offer.
+6. When all have accepted, rank 0 announces the group. Left objects are deleted later.
+
+Each member puts three small objects. Rank 0 puts two for each member, and one for all.
 """
 
 from __future__ import annotations
@@ -20,11 +25,11 @@ from itertools import count
 
 from hoplite import Client
 
-#: How often rank 0 looks who has joined, in seconds.
+#: Seconds between two looks for new members.
 _INTERVAL = 0.02
-#: How long an offer is left to those who have not accepted it, if there are others of their ranks, and how long an answer
-#: that is there may take to come; in seconds.
-_PATIENCE = 1.0
+#: Seconds for accepting an offer if another member of the rank exists, and for the arrival of a
+#: description.
+_WAIT_LIMIT = 1.0
 
 
 def meet(
@@ -33,14 +38,14 @@ def meet(
     """Waits until all members of a group have called this.
 
     Args:
-        prefix: how the ids of objects begin; the same in all members.
-        name: of the group; there is one at a time.
-        own: what the other members are to know of this one.
+        prefix: the prefix of object ids; the same in all members.
+        name: of the group; one group of a name can exist at a time.
+        own: this member's description for the others.
         timeout: in seconds.
     Returns:
-        A name that no other group has, and what is to be known of each member, by rank.
+        A unique name, and the description of each member, by rank.
     Raises:
-        TimeoutError: says who has not come.
+        TimeoutError: names the missing ranks.
     """
     prefix = _prefix(prefix, name)
     deadline = time.monotonic() + timeout
@@ -60,17 +65,17 @@ def meet(
 
 
 def clean_up(client: Client, prefix: str, name: str) -> None:
-    """Deletes what `meet` has left. To be called by rank 0, once all members have returned from it."""
+    """Deletes the objects of `meet`. Rank 0 calls this after all members have returned from `meet`."""
     client.delete([str(known.id) for known in client.list(_prefix(prefix, name))])
 
 
 def _prefix(prefix: str, name: str) -> str:
-    # An id has at most 255 bytes.
+    # Hashed, because an id has at most 255 bytes.
     return f"{prefix}group/{hashlib.sha256(name.encode()).hexdigest()[:16]}/"
 
 
 def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> tuple[str, list[str]] | None:
-    """Returns the group, if it stands before the deadline."""
+    """Returns the group; None after the deadline."""
 
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
@@ -102,46 +107,46 @@ def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> 
 
 @dataclass(frozen=True)
 class _Offer:
-    """What was offered to one member of each rank."""
+    """A group offered to one member of each rank."""
 
     unique: str
     numbers: dict[int, str]
-    """By rank."""
+    """The members' numbers, by rank."""
     members: list[str]
     made: float
 
 
 class _Host:
-    """Rank 0 of a group that is to be."""
+    """Rank 0 of a group that is forming."""
 
     def __init__(self, client: Client, prefix: str, size: int, own: str) -> None:
         self._client = client
         self._prefix = prefix
         self._own = own
         self._ranks = range(1, size)
-        # The ranks of all who have joined, by their numbers.
+        # The rank of each member that has joined, by number.
         self._joined: dict[str, int] = {}
-        # What those said of themselves who have answered; of those of the same rank, the last one counts.
+        # The descriptions of members, by number, oldest first. The last one of a rank counts.
         self._answers: dict[str, str] = {}
         self._offer: _Offer | None = None
         self._silent: list[int] = []
 
     def look(self) -> tuple[str, list[str]] | None:
-        """Looks who is there, for a moment, and returns the group once it stands."""
+        """Polls the members once, and returns the group when all have accepted."""
         self._welcome()
         self._listen()
         if self._offer and not self._silent:
-            # Confirmed, so that it is found by whoever cleans up.
+            # Confirmed, so that a later listing finds it for deletion.
             self._client.put(f"{self._prefix}stands/{self._offer.unique}", b"", confirm=True)
             return self._offer.unique, self._offer.members
-        self._give_others_a_turn()
+        self._prefer_others()
         numbers = {self._joined[number]: number for number in self._answers}
         if len(numbers) == len(self._ranks) and (self._offer is None or numbers != self._offer.numbers):
             self._make_offer(numbers)
         return None
 
     def absent(self) -> list[int]:
-        """The ranks that the group lacks."""
+        """Returns the missing ranks."""
         have = {self._joined[number] for number in self._answers}
         return [rank for rank in self._ranks if rank not in have] or self._silent
 
@@ -153,7 +158,7 @@ class _Host:
                 self._client.put(f"{self._prefix}welcome/{number}", b"")
 
     def _listen(self) -> None:
-        """Waits a little for answers, and for the acceptance of the offer."""
+        """Waits briefly for descriptions and acceptances."""
         answers = {
             f"{self._prefix}member/{number}": number for number in self._joined if number not in self._answers
         }
@@ -166,14 +171,14 @@ class _Host:
         here, missing = self._client.wait([*answers, *accepted], timeout=_INTERVAL)
         for id in here:
             if id in answers:
-                # If it is gone meanwhile, it is looked for again.
+                # If the object is deleted concurrently, the next poll looks again.
                 with contextlib.suppress(TimeoutError):
-                    self._answers[answers[str(id)]] = self._client.get(str(id), _PATIENCE)
+                    self._answers[answers[str(id)]] = self._client.get(str(id), _WAIT_LIMIT)
         self._silent = [accepted[str(id)] for id in missing if id in accepted]
 
-    def _give_others_a_turn(self) -> None:
-        """If some have not accepted the offer for a while, others of their ranks count, if there are any."""
-        if self._offer and time.monotonic() > self._offer.made + _PATIENCE:
+    def _prefer_others(self) -> None:
+        """Prefers other members of the ranks that have not accepted the offer in time."""
+        if self._offer and time.monotonic() > self._offer.made + _WAIT_LIMIT:
             silent = [self._offer.numbers[rank] for rank in self._silent]
             self._answers = {number: self._answers.pop(number) for number in silent} | self._answers
 
@@ -181,7 +186,8 @@ class _Host:
         unique = secrets.token_hex(8)
         members = [self._own, *(self._answers[numbers[rank]] for rank in self._ranks)]
         for number in numbers.values():
-            # Somebody who was rank 0 before may have made offers, too. They are confirmed, so that each one is counted.
+            # An earlier rank 0 may have made offers too. They are confirmed, so this counts all of
+            # them.
             turn = sum(1 for _ in self._client.list(f"{self._prefix}offer/{number}/"))
             self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members), confirm=True)
         self._offer = _Offer(unique, numbers, members, time.monotonic())

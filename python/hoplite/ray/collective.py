@@ -47,10 +47,10 @@ from hoplite.ray import _objects
 from hoplite.ray._connection import twice
 from hoplite.ray._rendezvous import clean_up, meet
 
-#: The environment variable that says how long a call waits for the other members, in seconds; without it, the default of all
-#: calls holds, of which `HOPLITE_TIMEOUT` says another.
+#: The environment variable with the timeout of calls, in seconds. The default is that of all calls,
+#: `HOPLITE_TIMEOUT`.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
-#: As long as for ever, for deadlines that are numbers: 30 days.
+#: 30 days, which stands for no deadline.
 _FOREVER = 30 * 86400.0
 
 _OPS: dict[ReduceOp, Op] = {
@@ -88,9 +88,9 @@ class HopliteGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = _timeout()
-        # What a member puts is deleted if it is killed.
+        # Makes the supervisor delete this member's objects if it is killed.
         lease = _objects.lease()
-        # If the store was started anew since it was last used, that is noticed here.
+        # Notices a restart of the store since its last use.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
         client = _objects.client()
         name, members = meet(
@@ -119,7 +119,7 @@ class HopliteGroup(BaseGroup):
         return True
 
     def destroy_group(self) -> None:
-        """Leaves the group. The last member to leave deletes what is left of it."""
+        """Leaves the group. The last member deletes all objects of the group."""
         self._group.close()
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
@@ -200,7 +200,7 @@ class HopliteGroup(BaseGroup):
             )
 
     def send(self, tensor: list[Any], send_options: SendOptions) -> None:
-        """Returns when the tensor may be changed again; the receiver may get it later."""
+        """Returns when the tensor may change. The receiver may get it later."""
         to = send_options.dst_rank
         room, id = _buffer(_single(tensor)), self._group.id_of_sent(to, 0)
         self._pass(f"send to rank {to}", lambda round: round.put(id, room), id, room.nbytes)
@@ -220,7 +220,7 @@ class HopliteGroup(BaseGroup):
     def _perform(
         self, name: str, run: Callable[[Round], Awaitable[None]], *, meets: bool = False, nbytes: int = 0
     ) -> None:
-        """Performs a collective, after those that were called before."""
+        """Performs a collective after earlier ones."""
         done: Future[None] = Future()
         with self._ended_if_interrupted(done):
             self._group.submit(
@@ -246,12 +246,14 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group if the wait for an operation is interrupted: nobody would know of what it writes to."""
+        """Ends the group if the wait is interrupted, because the operation may still write to its
+        buffers.
+        """
         try:
             yield
         except BaseException:
             if not done.done():
-                # Returns once nothing is under way any more.
+                # Returns after all operations have ended.
                 self._group.abort(f"rank {self._rank} was interrupted")
             raise
 
@@ -267,7 +269,7 @@ def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
 
 
 def _failed(message: str, cause: BaseException | None) -> Exception:
-    """The error for a collective that failed: of the class of its cause, and a `RuntimeError`."""
+    """Returns the error of a failed collective, with the class of its cause and `RuntimeError`."""
     if not isinstance(cause, HopliteError):
         return GroupEnded(message)
     error = _and_runtime_error(type(cause))(message)
@@ -293,7 +295,9 @@ def _unpickled(kind: type[HopliteError], message: str, fields: dict[str, Any]) -
 
 
 def _single(tensors: list[Any]) -> Any:
-    """The tensor of a call: Ray puts it into a list, for the sake of those with several GPUs."""
+    """Returns the tensor of a call. Ray passes a list, which may have several only with several
+    GPUs.
+    """
     (tensor,) = tensors
     return _checked(tensor)
 
@@ -315,12 +319,12 @@ def _checked(tensor: Any) -> Any:
 
 @contextlib.contextmanager
 def _filled(name: str, array: Any) -> Iterator[Buffer]:
-    """The array in contiguous memory, to be written to."""
+    """Yields contiguous, writable memory for the array."""
     is_array = isinstance(array, np.ndarray)
     if is_array and not array.flags.writeable:
         raise TypeError(
-            f"{name} writes to its array, and this one is read-only: pass a copy, `array.copy()`. Arrays that Ray hands to "
-            "a method are, since others may use the same memory"
+            f"{name} writes to its array, and this one is read-only: pass a copy, `array.copy()`. Arguments of Ray "
+            "are read-only, because processes share them"
         )
     if array.flags.c_contiguous if is_array else array.is_contiguous():
         yield _buffer(array)
@@ -343,7 +347,7 @@ def _buffer(array: Any) -> Buffer:
 
 
 def _joined(parts: list[Buffer], own: Buffer, room: Buffer) -> Buffer:
-    """The parts of a reducescatter, one after the other; `own` is the one that is reduced into `room`."""
+    """Joins the parts of a reducescatter; `own` is the part that is reduced into `room`."""
     if own.layout is None or room.layout is None:
         raise AssertionError("the layout of arrays is known")
     if (own.dtype, own.shape) != (room.dtype, room.shape) or any(part.dtype != own.dtype for part in parts):

@@ -5,13 +5,11 @@
         @ray.method(tensor_transport="hoplite")
         def weights(self) -> torch.Tensor: ...
 
-The tensors that such a method returns are put into the store of its node, all of one call as one object, and receivers get
-them from there. So what they get is what was returned, whatever the producer does with its tensors afterwards; the
-producer takes no part in the transfer, and need not even live any more; and receivers that have a part of the tensors serve
-others.
+The tensors that a call of the method returns become one object in the store of its node, from which
+receivers get them. The producer may change its tensors afterwards, and may even end: it takes no
+part in the transfer. Receivers forward parts of the object to others.
 
-Ray says to the producer when nobody refers to an object any more. Who deletes it if the producer is gone by then is in
-`_reclaim`.
+Ray tells the producer when the last reference is gone. `_reclaim` covers producers that have ended.
 """
 
 from __future__ import annotations
@@ -37,18 +35,18 @@ from hoplite.ray._connection import twice
 
 logger = logging.getLogger(__name__)
 
-#: How long a put may wait for room before Ray carries the tensors itself.
+#: Seconds to wait for room before Ray carries the tensors.
 PUT_TIMEOUT = 30.0
-#: Most bytes of tensors that Ray carries itself: half of what it takes in a message.
+#: Maximum size of tensors that Ray carries: half of its largest message.
 MAX_CARRIED_BYTES = 256 << 20
 
 
 class Tensors(TensorTransportMetadata):
-    """What the receivers of an RDT object have to know: where the tensors are, and what they are like.
+    """The metadata of an RDT object: its id, or its contents, and the description of the tensors.
 
-    The process that makes it sends it first of all to the owner of the object, which is the one that called the method.
-    There it lives as long as Ray has a reference to the object, and claims it in the meantime. In all other processes it
-    does nothing.
+    The producer sends it to the owner of the object first, which is the process that called the
+    method. While Ray has a reference there, the metadata claims the object. In other processes it
+    has no effect.
     """
 
     def __init__(
@@ -62,12 +60,12 @@ class Tensors(TensorTransportMetadata):
         super().__init__(tensor_meta, tensor_device)
         self.ray_id = ray_id
         self.id = id
-        #: The tensors themselves, as Ray pickles them, if the store had no room.
+        #: The pickled tensors, if the store had no room.
         self.contents = contents
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # What Ray manages in the process that made it was put there with `ray.put`, and is owned there.
+        # Ray also manages objects of `ray.put` here, but these have their owner here.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
         return _arrived, (
             self.ray_id,
@@ -93,17 +91,17 @@ def _arrived(
         try:
             lease = _leases.of_process()
             lease.claim(id)
-            # When the process ends, its lease ends too.
+            # Skipped at exit, because the lease ends with the process.
             weakref.finalize(tensors, lease.drop, id).atexit = False
         except Exception:
-            # Ray does not survive an error here.
+            # An exception here would crash Ray.
             logger.warning("Hoplite cannot keep %s if its producer ends.", id, exc_info=True)
     return tensors
 
 
 @dataclass
 class Fetch(FetchRequest):
-    """A transfer that is under way. It ends when nobody waits for it any more."""
+    """A transfer in flight. It is cancelled when nothing refers to it."""
 
     future: Future[list[Any]]
 
@@ -112,7 +110,7 @@ class Fetch(FetchRequest):
 
 
 class HopliteTransport(TensorTransportManager):
-    """What is common to both transports."""
+    """The common part of both transports."""
 
     _name: str
 
@@ -140,7 +138,7 @@ class HopliteTransport(TensorTransportManager):
         self, src_actor: Any, dst_actor: Any, backend: str | None = None
     ) -> CommunicatorMetadata:
         if dst_actor is not None and not _private.can_receive(dst_actor):
-            # Not an error: Ray may call this where it does not survive one.
+            # Only a warning, because an exception here may crash Ray.
             logger.warning(
                 "%s will hang: its class needs @ray.remote(enable_tensor_transport=True)", dst_actor
             )
@@ -149,7 +147,7 @@ class HopliteTransport(TensorTransportManager):
     # In the process that makes the tensors
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Tensors:
-        """Puts the tensors. Ray calls it again if it tries the method again."""
+        """Puts the tensors. Ray repeats the call if it retries the method."""
         with self._putting:
             if obj_id not in self._made:
                 self._made[obj_id] = self._put(obj_id, rdt_object)
@@ -158,13 +156,14 @@ class HopliteTransport(TensorTransportManager):
     def _put(self, ray_id: str, tensors: list[Any]) -> Tensors:
         devices = {self._device(tensor) for tensor in tensors}
         if devices - {"cpu"}:
-            # Ray refuses it, with a message of its own.
+            # Ray then raises its own error.
             return Tensors(ray_id, None, self._describe(tensors), (devices - {"cpu"}).pop())
         if not tensors:
             return Tensors(ray_id, None, [], None)
         id = f"{_objects.lease().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
-        # A single one by itself, so that it can be copied to where it belongs while it arrives.
+        # A lone tensor is not in a list, so that receivers can copy it to its destination while it
+        # arrives.
         value = plain[0] if len(plain) == 1 else plain
         try:
             twice(_objects.client, lambda client: client.put(id, value, PUT_TIMEOUT))
@@ -177,7 +176,7 @@ class HopliteTransport(TensorTransportManager):
             logger.warning(
                 "Ray carries tensors of %d bytes itself: %s: %s", nbytes, type(error).__name__, error
             )
-            # The store may have it all the same, if only its directory was slow.
+            # The store may have the object despite the error, if only the directory was slow.
             _background.begin(lambda client: client.delete(id))
             return Tensors(ray_id, None, self._describe(tensors), "cpu", pickle.dumps(plain, protocol=5))
         return Tensors(ray_id, id, self._describe(tensors), "cpu")
@@ -187,7 +186,7 @@ class HopliteTransport(TensorTransportManager):
     ) -> None:
         made = self._made.pop(obj_id, None)
         if made is not None and (id := made.id) is not None:
-            # Nobody waits for it, nor could do anything if it fails.
+            # In the background: no caller waits for it or could handle its failure.
             _background.begin(lambda client: client.delete(id))
 
     def send_multiple_tensors(
@@ -260,14 +259,14 @@ class HopliteTransport(TensorTransportManager):
         raise NotImplementedError
 
     def _carried(self, tensors: list[Any], buffers: Sequence[Any] | None) -> list[Any]:
-        """Returns tensors that Ray has carried itself."""
+        """Returns tensors that Ray has carried."""
         if buffers is None:
             return tensors
         for buffer, tensor in zip(buffers, tensors, strict=True):
             buffer.copy_(tensor)
         return list(buffers)
 
-    # What differs
+    # Differences between the transports
 
     def _describe(self, tensors: list[Any]) -> list[Any]:
         return [(tensor.shape, tensor.dtype) for tensor in tensors]
@@ -280,7 +279,7 @@ class HopliteTransport(TensorTransportManager):
 
 
 class TorchTransport(HopliteTransport):
-    """Tensors of torch in the memory of the host. Receivers have private copies, which they may write to."""
+    """Tensors of torch in host memory. Receivers get private, writable copies."""
 
     _name = "HOPLITE"
 
@@ -301,7 +300,9 @@ class TorchTransport(HopliteTransport):
 
 
 class NumpyTransport(HopliteTransport):
-    """Arrays of numpy. Receivers have them read-only and in shared memory, like those of Ray's own object store."""
+    """Arrays of numpy. Receivers get them read-only and in shared memory, as with Ray's own object
+    store.
+    """
 
     _name = "HOPLITE_NUMPY"
 
@@ -321,7 +322,7 @@ class NumpyTransport(HopliteTransport):
         return tensors
 
 
-# Ray brings these classes into processes of its own, which call nothing else of this package before they send.
+# Runs on import, because processes of Ray may import only this module before they send.
 _private.keep_serializers((TorchTransport._name, NumpyTransport._name))
 
 

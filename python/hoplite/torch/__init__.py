@@ -53,7 +53,7 @@ __all__ = [
     "stream_state_dict",
 ]
 
-#: How the backend is called in `init_process_group`.
+#: The name of the backend for `init_process_group`.
 NAME = "hoplite"
 
 
@@ -74,7 +74,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """What is for state dicts is imported when it is used: who wants the backend only waits for its import."""
+    """Imports the functions for state dicts on first use, so that the backend alone loads faster."""
     if name in __all__:
         module = {"VersionLost": "_versions", "RankFailed": "_together"}.get(name, "_weights")
         return getattr(importlib.import_module(f"hoplite.torch.{module}"), name)

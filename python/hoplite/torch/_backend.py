@@ -1,4 +1,4 @@
-"""The backend that torch sees: checks the arguments, and lends the memory of the tensors to the collectives."""
+"""The torch backend: checks arguments, and lends the memory of tensors to collectives."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from hoplite.torch._rendezvous import agree
 from hoplite.torch._tensors import Lent, average, check_same_dtype, reduction_of, split, split_rows
 from hoplite.torch._work import Work, let_torch_ask
 
-#: What torch passes where no timeout was given.
+#: The timeout that torch passes if none was given.
 _UNSET = timedelta(milliseconds=-1)
 
 
 def create(options: Any, _backend_options: object) -> C10DBackend | dist.ProcessGroup:
-    """Makes a group's backend; torch calls it on each of the ranks."""
+    """Makes the backend of a group. torch calls this on each rank."""
     if options.enable_reconfigure:
         from hoplite.torch._reconfigure import create_reconfigurable
 
@@ -56,7 +56,8 @@ def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -
 class HopliteBackend(C10DBackend):
     """A process group on objects of Hoplite."""
 
-    # What it does not do. Each is said here, since torch 2.15 asks for ever what a subclass does not answer itself.
+    # Unsupported features. Each flag is set explicitly, because a missing one makes torch 2.15
+    # recurse for ever.
     supports_coalescing = False
     supports_splitting = True
     supports_shrinking = False
@@ -72,7 +73,7 @@ class HopliteBackend(C10DBackend):
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
         let_torch_ask()
-        # The wrapper with which torch checks collectives holds the half of this object only that is written in C++.
+        # torch's wrapper refers only to the C++ half of this object.
         still_open.add(self)
         prepare_exit()
 
@@ -82,7 +83,7 @@ class HopliteBackend(C10DBackend):
             raise dist.DistBackendError("the group has no members yet: reconfigure it first")
         return self._members
 
-    # What torch asks
+    # Queries by torch
 
     def getBackendName(self) -> str:
         return NAME
@@ -92,16 +93,16 @@ class HopliteBackend(C10DBackend):
         return self._options
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """For operations that are issued from now on."""
+        """Sets the timeout of later operations."""
         self._options._timeout = timeout
 
     def _get_sequence_number_for_group(self) -> int:
         return self._issued
 
     def split(self, store: Store, ranks: list[int], options: C10DBackend.Options) -> C10DBackend:
-        """Makes the backend of a group of some of the ranks; torch calls it on all of them."""
+        """Makes the backend of a subgroup. torch calls this on all ranks."""
         if self._rank not in ranks:
-            # torch 2.15 takes no None from a backend that is written in Python: it ends the process.
+            # torch 2.15 crashes if a backend in Python returns None.
             raise NotImplementedError(
                 "split_group of the hoplite backend has to name every rank, "
                 f"and rank {self._rank} is in none of the groups: use new_group"
@@ -109,23 +110,23 @@ class HopliteBackend(C10DBackend):
         return _create(store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout)
 
     def shutdown(self) -> None:
-        """Ends the group, once its collectives are done. Every rank does so, in its own time."""
+        """Ends the group after its collectives. Each rank calls this at any time."""
         if self._members is not None:
             self._members.close()
         self._departed()
 
     def abort(self) -> None:
-        """Fails what is under way, on all ranks, and ends the group."""
+        """Fails pending operations on all ranks, and ends the group."""
         self.abort_with(f"rank {self._rank} has aborted it")
 
     def abort_with(self, reason: str) -> None:
-        """Tells the others why."""
+        """Aborts, and sends the reason to the other ranks."""
         if self._members is not None:
             self._members.abort(reason)
         self._departed()
 
     def abandon(self) -> None:
-        """Leaves the group at the end of the process, which has not destroyed it."""
+        """Leaves a group that the ending process has not destroyed."""
         if self._members is not None:
             self._members.abandon(f"rank {self._rank} has ended without destroying the group")
         self._departed()
@@ -136,7 +137,7 @@ class HopliteBackend(C10DBackend):
             if (group := self._members) is not None:
                 depart(group.link.socket, Departed(group.done_mark, group.neighbours))
 
-    # Collectives of one tensor of each rank
+    # Collectives of one tensor per rank
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> Work:
         return self._allreduce("allreduce", [self._only(tensors)], options)
@@ -169,9 +170,7 @@ class HopliteBackend(C10DBackend):
 
     def _allreduce_sparse(self, tensor: torch.Tensor, options: Any) -> Work:
         if options.reduceOp.op != dist.ReduceOp.SUM:
-            raise NotImplementedError(
-                f"of sparse tensors there is the SUM only, not {options.reduceOp.op.name}"
-            )
+            raise NotImplementedError(f"sparse tensors support SUM only, not {options.reduceOp.op.name}")
 
         async def run(round: Round) -> None:
             await _sparse.allreduce(round, tensor)
@@ -206,7 +205,7 @@ class HopliteBackend(C10DBackend):
         return self._issue("barrier", schedules.meet, [], options, meets=True)
 
     def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
-        """A barrier that says, if it fails, which ranks have not come: all of them, whether or not that is asked for."""
+        """Waits for all ranks. An error names every missing rank, whatever `wait_all_ranks` says."""
         milliseconds = self._timeout_of(options) / timedelta(milliseconds=1)
 
         async def run(round: Round) -> None:
@@ -265,7 +264,7 @@ class HopliteBackend(C10DBackend):
         results: list[torch.Tensor],
         options: Any,
     ) -> Work:
-        """Gathers several tensors, each into one for each rank, or into one for all."""
+        """Gathers several tensors, each into one tensor per rank, or into one tensor for all."""
         inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
         outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
         wholes = [parts[0].buffer if len(parts) == 1 else None for parts in outs]
@@ -380,7 +379,7 @@ class HopliteBackend(C10DBackend):
         return self._issue(name, run, results, options, meets=True, nbytes=nbytes)
 
     def _average(self, tensor: torch.Tensor, options: Any) -> None:
-        """Makes the average of the sum, where it was asked for."""
+        """Divides the sum by the number of ranks if the operation is an average."""
         if options.reduceOp.op == dist.ReduceOp.AVG:
             average(tensor, self._size)
 
@@ -422,7 +421,7 @@ class HopliteBackend(C10DBackend):
     # Messages
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
-        """Done when the message is in the store, whether or not it was received."""
+        """Completes when the message is in the store, received or not."""
         lent = Lent(self._only(tensors), is_read=True)
         id = self._group.id_of_sent(destination, tag)
 
@@ -442,7 +441,7 @@ class HopliteBackend(C10DBackend):
         return self._issue_message(f"recv from rank {source}", run, tensors, id, lent.nbytes, source)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
-        """Takes the first message that no receive from a rank that it names is waiting for."""
+        """Takes the first message for which no receive from a specific rank waits."""
         if self._size == 1:
             raise ValueError("there is no other rank to receive from")
         lent = Lent(self._only(tensors), is_written=True)
@@ -474,7 +473,7 @@ class HopliteBackend(C10DBackend):
         nbytes: int = 0,
     ) -> Work:
         if meets and not results and run is not schedules.meet and name != "barrier":
-            # It would not tell anybody that this rank is here.
+            # With no tensors, the other ranks would not notice this rank.
             raise ValueError(f"{name} of no tensors")
         work = Work(name, results, self._group.link)
         timeout = self._timeout_of(options)
@@ -527,5 +526,5 @@ def _give_back(memories: Iterable[Lent]) -> None:
 
 
 def _parts(count: int) -> list[str]:
-    """What the ids of the parts of one collective begin with."""
+    """Returns the id prefixes of the parts of a collective."""
     return [""] if count == 1 else [f"{index}." for index in range(count)]

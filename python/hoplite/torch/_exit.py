@@ -1,4 +1,4 @@
-"""The end of a process that has not destroyed its groups, or that keeps the store of others."""
+"""The end of a process that has open groups, or runs the store of other ranks."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: How long a process that keeps the store of others waits for them when it ends, before it says so, and in all.
+#: Seconds for which an ending process waits for users of its store: before it logs that, and in
+#: all.
 _WAIT_IN_SILENCE = 10.0
 _WAIT_AT_MOST = 60.0
 
 
 class Departed(NamedTuple):
-    """A group that this process has left, of ranks that use the store which ends with it."""
+    """A group that this process has left, whose other ranks use this process's private store."""
 
     mark: str
-    """An object that the last rank to leave deletes."""
+    """The object that the last rank to leave deletes."""
     processes: list[int]
-    """Those of the other ranks."""
+    """The process ids of the other ranks."""
 
 
-#: The groups of this process that were not destroyed.
+#: The open groups of this process.
 still_open: set[HopliteBackend] = set()
 _departed: list[Departed] = []
 
 
 def depart(socket: str, group: Departed) -> None:
-    """This process has left a group that uses the store at `socket`."""
+    """Records that this process has left a group on the store at `socket`."""
     store = _node._state.store
     if store is not None and store.socket == socket:
         _departed.append(group)
 
 
 def _at_exit() -> None:
-    """Leaves the groups that are left, and waits for those that still read what this process has put."""
+    """Leaves open groups, and waits for ranks that still read this process's objects."""
     for backend in list(still_open):
         with contextlib.suppress(Exception):
             backend.abandon()
@@ -66,7 +67,7 @@ def _wait_for_others(client: hoplite.Client) -> None:
                 return
             if waited > _WAIT_IN_SILENCE and not has_said:
                 _logger.warning(
-                    "this process keeps the store of a group that others have not left yet: waiting for them"
+                    "waiting for other ranks to leave a group, because they use the store of this process"
                 )
                 has_said = True
             time.sleep(0.005)
@@ -78,7 +79,7 @@ def _is_running(process: int) -> bool:
     except ProcessLookupError:
         return False
     except OSError:
-        # The kernel has no such thing.
+        # The kernel has no pidfd.
         return True
     try:
         poll = select.poll()
@@ -88,12 +89,12 @@ def _is_running(process: int) -> bool:
         os.close(exit)
 
 
-# After `hoplite` has registered the end of its store, so that this comes before.
+# Registered after `hoplite`'s own exit handler, so that this runs first.
 atexit.register(_at_exit)
 
 
 def prepare_exit() -> None:
-    """A process that multiprocessing has forked ends without `atexit`."""
+    """Registers the exit handler with multiprocessing, whose forked children skip `atexit`."""
     global _prepared
     if _prepared != os.getpid():
         _prepared = os.getpid()

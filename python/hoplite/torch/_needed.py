@@ -1,4 +1,4 @@
-"""What is said of a package that is not there, or not as it was."""
+"""The error for a package that is missing or has another version."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import hoplite
 
 
 def needed(package: str, called: str, what: str, error: ImportError) -> ImportError:
-    """The error for who imports a part of Hoplite that is made for another package.
+    """Makes the error for importing a part of Hoplite that needs another package.
 
     Args:
-        package: the name under which it is installed.
-        called: what it calls itself.
-        what: what of it is needed, and of which version.
+        package: the name for installation.
+        called: the package's own name.
+        what: the needed part and version.
     """
     try:
         found = f"this is {called} {importlib.metadata.version(package)}"

@@ -1,4 +1,4 @@
-"""How calls come to the stores and to the versions of a name."""
+"""The connection and the versions that a call uses."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The pages of a state dict as bytes: JSON, which runs nothing when it is read.
+"""Converts pages of a state dict to JSON, which is safe to read, and back.
 
-JSON has no tuples, bytes, dtypes and arrays: each of them is a dict of one item, whose key is the kind. A value that is
-none of these, such as a member of an enumeration, makes its page a pickle, which a reader has to allow.
+JSON has no tuples, bytes, dtypes and arrays. Each of these becomes a dict of one item, whose key is
+the kind. Any other value, such as an enum member, turns the page into a pickle, which a reader must
+allow.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ TAG_PICKLE = b"py1:page-pickle"
 
 
 class _NotPlain(Exception):
-    """A value is none of those that JSON has here."""
+    """JSON cannot represent a value."""
 
 
 def encode(page: Page) -> tuple[bytes, bytes]:
@@ -36,7 +37,7 @@ def encode(page: Page) -> tuple[bytes, bytes]:
         _check_keys(page.values)
         _check_keys(page.empty)
         told = {
-            # JSON writes tuples as lists: those of paths and shapes are known to be tuples.
+            # JSON turns tuples into lists, but the fields determine which lists were tuples.
             "entries": page.entries,
             "values": [[path, _told(value)] for path, value in page.values.items()],
             "empty": [[path, about] for path, about in page.empty.items()],
@@ -48,11 +49,11 @@ def encode(page: Page) -> tuple[bytes, bytes]:
 
 
 def decode(user: bytes, contents: bytes, allow_pickle: bool, id: str) -> Page:
-    """Returns the page that some bytes are.
+    """Decodes a page.
 
     Raises:
-        InvalidMetadata: if they are none.
-        PickleRefused: if they are a pickle, and `allow_pickle` is False.
+        InvalidMetadata: if the bytes are malformed.
+        PickleRefused: if the page is a pickle, and `allow_pickle` is False.
     """
     if user == TAG_PICKLE:
         check_pickle(allow_pickle, id)
@@ -60,7 +61,7 @@ def decode(user: bytes, contents: bytes, allow_pickle: bool, id: str) -> Page:
         return Page([Entry(*entry) for entry in entries], values, empty)
     try:
         if user != TAG_JSON:
-            raise BadHeader(f"it is a page of another version of this package: {user[:32]!r}")
+            raise BadHeader(f"the page is from another version of this package: {user[:32]!r}")
         told = json.loads(contents)
         return Page(
             [_entry(entry) for entry in told["entries"]],
@@ -68,7 +69,7 @@ def decode(user: bytes, contents: bytes, allow_pickle: bool, id: str) -> Page:
             {_path(path): _empty(about) for path, about in told["empty"]},
         )
     except Exception as error:
-        # Whatever bytes that are no page make of the steps above.
+        # Malformed bytes cause arbitrary exceptions above.
         reason = f"{type(error).__name__}: {error}"
         raise InvalidMetadata(
             f"object {id!r} is no page of a state dict: {reason}", id=id, reason=reason
@@ -146,7 +147,7 @@ _KINDS: dict[str, _Telling] = {
 }  # fmt: skip
 
 
-# What a reader relies on
+# Checks of decoded pages
 
 
 def _path(told: Any) -> Path:
@@ -171,7 +172,7 @@ def _empty(told: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def _named(dtype: Any) -> str:
-    """Returns the name of a dtype. This version of torch may have no such dtype: whoever needs it says so."""
+    """Checks and returns the name of a dtype, which this version of torch may lack."""
     if not isinstance(dtype, str):
         raise BadHeader(f"{dtype!r:.80} is no name of a dtype")
     return dtype

@@ -1,4 +1,4 @@
-"""How a state dict is got, whole. See `docs/howto/broadcast-weights.md`."""
+"""Gets a whole state dict. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from hoplite.torch._state import (
 )
 from hoplite.torch._versions import Fetched, Turn, Version, VersionLost, Versions, Wanted
 
-#: How many names an error lists.
+#: The number of names in an error.
 _LISTED = 5
 
 
@@ -140,7 +140,7 @@ async def _fetch_all(
 
 
 def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str) -> dict[Path, Any]:
-    """Makes whole tensors."""
+    """Assembles whole tensors."""
     tensors: dict[Path, torch.Tensor] = {}
     for entry in (entry for item in fetched for entry in item.page.entries):
         if entry.path not in tensors:
@@ -160,7 +160,9 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
 
 
 def _on_threads(fetched: list[Fetched], copy: Callable[[Entry, Any], int]) -> Iterator[tuple[Path, int]]:
-    """Copies what has come, on as many threads as torch uses: one does not use all of what memory can do."""
+    """Copies the fetched objects on as many threads as torch uses, because one thread cannot use
+    the full memory bandwidth.
+    """
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
         return [(entry.path, copy(entry, contents)) for entry, contents in item.contents()]
@@ -179,7 +181,7 @@ def check_filled(counts: dict[Path, tuple[int, int]], about: str) -> None:
 
 
 class _Target:
-    """The tensors that are filled."""
+    """The tensors to fill."""
 
     def __init__(self, leaves: Leaves) -> None:
         self._tensors = leaves.tensors
@@ -197,7 +199,7 @@ class _Target:
     def fill(
         self, fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str, strict: bool
     ) -> dict[Path, Any]:
-        """Copies what has come, if all fits."""
+        """Copies the fetched objects into the tensors, if all match."""
         there = {entry.path: (entry.dtype, entry.shape) for item in fetched for entry in item.page.entries}
         there.update(empty)
         values = {path for item in fetched for path in item.page.values}
@@ -217,7 +219,9 @@ class _Target:
         return {path: tensor for path, tensor in self._tensors.items() if path in there or not strict}
 
     def _apart(self) -> set[Path]:
-        """The tensors that any thread can fill at any time: to which bytes are copied, and which share none with others."""
+        """Returns the tensors that any thread may fill: plain copies of bytes, without shared
+        memory.
+        """
         plain = [(part.local.data_ptr(), part) for part in self._parts.values() if is_in_place(part.local)]
         apart: set[Path] = set()
         last, end = None, 0
@@ -234,7 +238,7 @@ class _Target:
         if not self.needs(entry):
             return 0
         part = self._parts[entry.path]
-        # How torch treats gradients is said for each thread.
+        # torch's gradient mode is a property of the thread.
         with torch.no_grad():
             return copy_overlap(entry, contents, part.entry, part.local)
 

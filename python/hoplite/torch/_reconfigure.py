@@ -1,13 +1,12 @@
-"""Groups whose members may change, for `init_process_group(..., enable_reconfigure=True)`.
+"""Groups with changing members, for `init_process_group(..., enable_reconfigure=True)`.
 
-A rank tells the others a *handle*, by whatever means; then those that are to be a group call `reconfigure` with the handles
-of all of them and a number that was not used before. That is all that has to be agreed on: the ids of the group follow from
-it, and the handles say which stores there are. So a group can be made smaller or larger, of two or into two, and after an
-abort.
+A rank tells the others its *handle* by any means. To form a group, its members call `reconfigure`
+with all handles and an unused number. The ids of the group follow from these, and the handles name
+the stores. So a group can grow, shrink, merge or split, also after an abort.
 
-torch asks the C++ half of a backend for its rank and size, which Python cannot change: there they are fields without a
-setter. It asks them through the process group though, whose methods a class in Python can override. So here the process
-group is such a class, too. It does nothing else: all that it is asked goes to its only backend.
+torch reads rank and size from C++ fields of the backend, which Python cannot set. But torch reads
+them through the process group, whose methods Python can override. `ReconfigurableGroup` overrides
+these, and forwards all else to its only backend.
 """
 
 from __future__ import annotations
@@ -37,10 +36,10 @@ from hoplite.torch._work import Work
 
 @dataclass(frozen=True)
 class Handle:
-    """What the others have to know of a rank."""
+    """The information that other ranks need about a rank."""
 
     token: str
-    """Of this rank only."""
+    """Unique to this rank."""
     host: str
     processes: int
     process: int
@@ -49,7 +48,7 @@ class Handle:
 
 
 class ReconfigurableGroup(dist.ProcessGroup):
-    """A process group that has the rank and the size of its backend."""
+    """A process group that takes rank and size from its backend."""
 
     def __init__(self, store: Any, backend: ReconfigurableBackend) -> None:
         super().__init__(store, backend._rank, backend._size)
@@ -63,7 +62,7 @@ class ReconfigurableGroup(dist.ProcessGroup):
 
 
 def create_reconfigurable(options: Any) -> ReconfigurableGroup:
-    """Makes a group that has no members yet."""
+    """Makes a group without members."""
     rank, size = options.group_rank, options.group_size
     socket = agree(options.store, rank, size, options.timeout).socket
     backend = ReconfigurableBackend(None, rank, size, options.timeout)
@@ -79,7 +78,7 @@ class ReconfigurableBackend(HopliteBackend):
     """A backend whose members may change."""
 
     supports_reconfigure = True
-    # Its groups would not follow.
+    # Subgroups would not change with the group.
     supports_splitting = False
 
     def begin(self, name: str, socket: str) -> None:
@@ -89,7 +88,7 @@ class ReconfigurableBackend(HopliteBackend):
         self._used: set[int] = set()
 
     def get_error(self) -> ErrorType:
-        """What ends a group is told by its operations."""
+        """Reports no error, because the operations of an ended group raise it."""
         return ErrorType.SUCCESS
 
     def get_reconfigure_handle(self) -> str:
@@ -97,19 +96,19 @@ class ReconfigurableBackend(HopliteBackend):
         try:
             hoplite.connect(self._socket).close()
         except ConnectFailed:
-            # It was that of a rank that is gone.
+            # The named store belonged to a rank that has ended.
             self._socket = record.socket or hoplite.init().socket
         is_private = record.is_private or record.socket is None
         handle = Handle(self._token, record.host, record.processes, record.process, self._socket, is_private)
         return json.dumps(asdict(handle), sort_keys=True)
 
     def reconfigure(self, options: Any) -> Work:
-        """Leaves the members so far, and begins with others.
+        """Leaves the current members, and joins others.
 
         Returns:
-            What is done when all of them are there.
+            Work that completes when all members have joined.
         Raises:
-            RuntimeError: for a number that was used before, and for handles that make no sense.
+            RuntimeError: for a number that was used before, and for invalid handles.
         """
         uuid, given = options.uuid, options.handles
         if uuid in self._used:
@@ -120,11 +119,9 @@ class ReconfigurableBackend(HopliteBackend):
         handles = [_parsed(text) for text in texts]
         tokens = [handle.token for handle in handles]
         if self._token not in tokens:
-            raise RuntimeError(
-                "the handle of this rank is not among those that it is to be reconfigured with"
-            )
+            raise RuntimeError("the handles do not contain the handle of this rank")
         if len(set(tokens)) < len(tokens):
-            raise RuntimeError("a handle is there twice among those to reconfigure with")
+            raise RuntimeError("the handles contain a handle twice")
         self._used.add(uuid)
         if self._members is not None:
             with contextlib.suppress(dist.DistBackendError):
@@ -178,7 +175,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """The store that a rank uses: its own, unless there is one on its machine that others can use, too."""
+    """Returns the store of a rank: its own, unless a shareable one exists on its machine."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

@@ -1,13 +1,13 @@
-"""How the ranks of a group agree on their stores, and on the name of the group.
+"""Lets the ranks of a group agree on their stores and on the name of the group.
 
-Each rank uses the store of its node, as `hoplite.init` finds it. If no rank has one, and all are on one node, they use a
-private one, which ends with the rank that has started it: one that a rank has already, for another group, or else the
-first rank starts one. What a rank has to tell the others it tells through the key-value store that torch gives to the group.
+Each rank uses the store of its node, which `hoplite.init` finds. If no rank has a store, and all
+are on one node, they share a private store. A rank may have started one for another group;
+otherwise the first rank starts one. The private store ends with the rank that started it.
 
-torchrun gives the same one again to the processes that it starts in the place of those that have failed, with all that
-these had put there. So rank 0 chooses a token for each meeting, and tells it to a rank as the answer to a number that only
-this process of that rank has put: what is left over is not taken for new. (A rank 0 that has not been ended yet
-may still answer a new rank, which then waits for its timeout.)
+The ranks exchange records through torch's key-value store. torchrun reuses that store, with its old
+contents, when it restarts failed processes. To ignore old records, each rank sends a random number,
+and rank 0 replies to it with a new token for this meeting. A rank 0 that should have ended may
+still reply to a new rank, which then times out.
 """
 
 from __future__ import annotations
@@ -32,49 +32,50 @@ _QUESTION = "hoplite/question/{}"
 _ANSWER = "hoplite/answer/{}"
 _RECORD = "hoplite/{}/{}"
 _PRIVATE = "hoplite/{}/private"
-#: How long rank 0 waits until all have asked before it answers those who have.
+#: The time for which rank 0 waits for the requests of all ranks before it answers the first ones.
 _FIRST_WAIT = timedelta(seconds=1)
-#: How often rank 0 looks who has come: at first, since they come soon after it has answered them; and at last.
+#: Seconds between polls of rank 0: short at first, because ranks come soon after its answer, then
+#: longer.
 _FIRST_INTERVAL = 0.0005
 _LAST_INTERVAL = 0.02
 
 
 class Record(NamedTuple):
-    """What a rank tells the others."""
+    """A rank's information for the others."""
 
     host: str
     """Equal for processes that can use the same socket."""
     processes: int
-    """Which namespace its process id is of."""
+    """The namespace of the process id."""
     process: int
     socket: str | None = None
-    """Of the store that it has found, or has started."""
+    """The socket of the store that the rank has found or started."""
     is_private: bool = False
-    """Whether it has started it."""
+    """`True` if the rank has started the store."""
     error: str | None = None
-    """Why it cannot take part."""
+    """The reason why the rank cannot take part."""
 
 
 class Agreement(NamedTuple):
-    """What all ranks know."""
+    """The result that all ranks agree on."""
 
     socket: str
-    """Of the store that this rank uses."""
+    """The socket of this rank's store."""
     prefix: str
-    """What the ids of the group begin with."""
+    """The prefix of the group's ids."""
     neighbours: dict[int, int]
-    """The processes of the other ranks of this machine, by rank."""
+    """The process ids of other ranks on this machine, by rank."""
     is_shared: bool
-    """Whether all ranks use one and the same store."""
+    """`True` if all ranks use the same store."""
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
-    """Agrees with the other ranks, which do the same.
+    """Agrees with the other ranks, which call this too.
 
     Raises:
-        DistBackendError: if there are ranks without a store, or one has another problem.
+        DistBackendError: if a rank has no store, or another problem.
     """
-    # Before this rank looks for its store: meanwhile it is answered.
+    # Sent first, so that rank 0 answers while this rank looks for its store.
     number = "" if rank == 0 else _ask(store, rank)
     own = own_record()
     token = secrets.token_hex(8) if rank == 0 else _answer_to(store, number, timeout)
@@ -128,13 +129,15 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """The socket that a rank uses: the one that it has found, else that of the first rank of its machine that has."""
+    """Returns the socket for a rank: its own, or that of the first rank on its machine with a
+    store.
+    """
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
 
 def _ask(store: Store, rank: int) -> str:
-    """Asks rank 0 for the token of this meeting. Returns the number of the question."""
+    """Requests the token of this meeting from rank 0. Returns the number of the request."""
     number = secrets.token_hex(8)
     store.set(_QUESTION.format(rank), number)
     return number
@@ -147,14 +150,14 @@ def _answer_to(store: Store, number: str, timeout: timedelta) -> str:
 
 
 def _answer(store: Store, token: str, records: list[str], timeout: timedelta) -> None:
-    """Tells the token to the others until all have put their records."""
+    """Sends the token to the other ranks until all have put their records."""
     deadline = time.monotonic() + timeout.total_seconds()
     answered: set[bytes] = set()
     if len(records) > 1:
         questions = [_QUESTION.format(rank) for rank in range(1, len(records))]
-        # What stores of torch raise when the time is over.
+        # torch's stores raise this on a timeout.
         with contextlib.suppress(RuntimeError):
-            # All of them have asked then, unless one has in an earlier meeting.
+            # All requests exist then, but some may be from an earlier meeting.
             store.wait(questions, min(timeout, _FIRST_WAIT))
     interval = _FIRST_INTERVAL
     while not store.check(records):
@@ -176,7 +179,9 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
 def _private_socket(
     store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
 ) -> str | None:
-    """The socket of a store that a rank has started, or rank 0 starts now; None if not all ranks could use it."""
+    """Returns the socket of a rank's private store, which rank 0 starts if needed; None if some
+    rank cannot use it.
+    """
     if len({record.host for record in records}) > 1:
         return None
     if (started := next((record.socket for record in records if record.socket), None)) is not None:

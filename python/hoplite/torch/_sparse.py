@@ -10,12 +10,13 @@ from hoplite.torch._tensors import Lent
 
 
 async def allreduce(round: Round, tensor: torch.Tensor) -> None:
-    """Replaces the tensor of each rank by the sum of all of them, whatever number of elements each has.
+    """Replaces each rank's tensor with the sum of all tensors, which may have different numbers of
+    elements.
 
-    Each rank gets the elements of all: two allgathers, after a small one of how many each has.
+    Each rank gets all elements through two allgathers. A small allgather of the sizes comes first.
     """
     own = tensor.detach().coalesce()
-    # The counts are gathered as any other tensors are.
+    # Gathers the sizes as an ordinary tensor.
     about = torch.tensor([own._nnz(), own.sparse_dim(), *own.shape])
     abouts = [torch.empty_like(about) for _ in range(round.size)]
     await _gather(round, about, abouts, "n")

@@ -1,6 +1,6 @@
-"""What a state dict is made of: its tensors and other values by their paths, and the parts of tensors that a process has.
+"""The structure of a state dict: tensors and values by path, and the parts of tensors in a process.
 
-Pure: nothing here knows of a store.
+Performs no I/O, and knows no stores.
 """
 
 from __future__ import annotations
@@ -14,25 +14,26 @@ import torch
 
 from hoplite._memory import memory_of
 
-#: How to come to a value: of each container on the way whether it is a dict, list or tuple, and the key or index in it.
+#: The path of a value: for each container on the way, its kind (dict, list or tuple), and the key
+#: or index.
 Path = tuple[tuple[Literal["d", "l", "t"], Any], ...]
 Shape = tuple[int, ...]
 
-#: What may be in a state dict beside tensors; and containers of these.
+#: The types of values in a state dict beside tensors, and containers of these.
 _VALUES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.generic)
 _CONTAINERS = (list, tuple, set, frozenset)
 
 
 class Entry(NamedTuple):
-    """A tensor, or the part of one that one process has. Stored as a tuple: it stays as it is."""
+    """A tensor, or a process's part of one. Stored as a tuple: keep its fields."""
 
     path: Path
     dtype: str
-    """As torch calls it."""
+    """The name in torch."""
     shape: Shape
-    """Of the whole tensor."""
+    """The shape of the whole tensor."""
     offsets: Shape
-    """Where the part begins in it."""
+    """The position of the part in the tensor."""
     sizes: Shape
     """The shape of the part."""
 
@@ -46,7 +47,9 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What is in an object of a rank; and on its last page, which is of no object, what are no parts of tensors."""
+    """The description of an object of a rank. The last page describes no object, and contains all
+    values that are not tensors.
+    """
 
     entries: list[Entry]
     values: dict[Path, Any]
@@ -62,10 +65,10 @@ class Leaves(NamedTuple):
 
 
 def flatten(state: Any) -> Leaves:
-    """Takes nested dicts, lists and tuples apart.
+    """Returns the leaves of nested dicts, lists and tuples.
 
     Raises:
-        TypeError: names what is neither a tensor nor a plain value.
+        TypeError: names a value that is neither a tensor nor a plain value.
     """
     leaves = Leaves({}, {})
     _flatten(state, (), leaves)
@@ -114,7 +117,7 @@ def _check_value(value: Any, path: Path) -> None:
 
 
 def unflatten(values: dict[Path, Any]) -> Any:
-    """Puts together what `flatten` took apart."""
+    """Reverses `flatten`."""
     if () in values:
         return values[()]
     branches: dict[Any, dict[Path, Any]] = {}
@@ -130,7 +133,7 @@ def unflatten(values: dict[Path, Any]) -> Any:
 
 
 def named(path: Path) -> str:
-    """How people call what is there: as torch does."""
+    """Returns the name of a path in torch's style."""
     return ".".join(str(key) for _, key in path) or "the state dict"
 
 
@@ -141,16 +144,16 @@ def dtype_of(name: str) -> torch.dtype:
     return dtype
 
 
-# What a process has of a tensor
+# A process's part of a tensor
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Whether it is a `DTensor`, of which this process may have a part only."""
+    """Returns `True` for a `DTensor`, of which this process may have only a part."""
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
 def has_distributed(value: Any) -> bool:
-    """Whether there is a `DTensor` in a state dict."""
+    """Returns `True` if a state dict contains a `DTensor`."""
     if isinstance(value, dict):
         return any(map(has_distributed, value.values()))
     if isinstance(value, (list, tuple)):
@@ -159,14 +162,14 @@ def has_distributed(value: Any) -> bool:
 
 
 class Part(NamedTuple):
-    """What this process has of a tensor."""
+    """A process's part of a tensor."""
 
     entry: Entry
     local: torch.Tensor
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """What this process has of a tensor; None if that is nothing.
+    """Returns this process's part of a tensor; None if the part is empty.
 
     Raises:
         TypeError: for a tensor that is more than its elements.
@@ -193,7 +196,7 @@ def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
 
 
 def is_first_copy(tensor: torch.Tensor) -> bool:
-    """Whether no process before this one has the same part."""
+    """Returns `True` if no lower rank has the same part."""
     if not is_distributed(tensor):
         return True
     distributed: Any = tensor
@@ -220,7 +223,7 @@ def _check_plain(path: Path, tensor: torch.Tensor) -> None:
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
-    """Its bytes as an array, in place if they are in the memory of the host, one after the other."""
+    """Returns the tensor's bytes as an array, in place if it is contiguous and in host memory."""
     return memory_of(tensor.cpu().resolve_conj().resolve_neg().contiguous(), torch)
 
 
@@ -235,13 +238,16 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """Whether a copy into it is one of bytes within the memory of the host. To others torch copies, for which some settings
-    of the thread count: inference mode, and the current stream of a GPU."""
+    """Returns `True` if a copy into the tensor only moves bytes in host memory. torch performs
+    other copies, which depend on thread settings: the inference mode, and the current stream of a
+    GPU.
+
+    """
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
 
 def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor) -> int:
-    """Copies what two parts of a tensor have in common. Returns the number of elements."""
+    """Copies the overlap of two parts of a tensor. Returns the number of elements."""
     is_same = (source.offsets, source.sizes) == (target.offsets, target.sizes)
     if is_same and is_in_place(out):
         memory_of(out, torch)[:] = contents
@@ -265,17 +271,17 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Parts of at least this size are objects of their own; smaller ones are put together, since each object costs about as
-#: much as 1 MiB of it.
+#: Larger parts become separate objects. Smaller parts share objects, because an object costs about
+#: as much as 1 MiB of data.
 ALONE_BYTES = 1 << 20
-#: How large an object of several parts becomes.
+#: The target size of an object with several parts.
 BUNDLE_BYTES = 4 << 20
-#: Where a part begins in one: at a multiple of a cache line.
+#: The alignment of a part in an object: a cache line.
 ALIGNMENT = 64
 
 
 class Bundle(NamedTuple):
-    """Parts that are one object."""
+    """Parts in one object."""
 
     parts: list[Part]
 
@@ -284,7 +290,7 @@ class Bundle(NamedTuple):
 
 
 def starts(entries: Iterable[Entry]) -> list[int]:
-    """Where each part begins in its object, and where the last one ends."""
+    """Returns the position of each part in its object, and the end of the last one."""
     found, end = [], 0
     for entry in entries:
         found.append(end)
@@ -294,7 +300,7 @@ def starts(entries: Iterable[Entry]) -> list[int]:
 
 
 def bundled(parts: Iterable[Part]) -> Iterator[Bundle]:
-    """Puts parts together, in their order but for those that are large, as they come."""
+    """Groups parts into objects. Keeps the order, except for large parts."""
     waiting: list[Part] = []
     nbytes = 0
     for part in parts:

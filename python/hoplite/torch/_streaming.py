@@ -106,7 +106,7 @@ class stream_state_dict:
             raise
 
     def close(self) -> None:
-        """Ends the transfer. Not needed when all has come."""
+        """Ends the transfer. Unnecessary after the last tensor."""
         if self._reading is not None:
             self._link.run(self._reading.aclose())
             self._reading = None

@@ -1,4 +1,4 @@
-"""What the backend does with tensors before and after it lends their memory to collectives."""
+"""Prepares tensors for collectives, and finishes them afterwards."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.BOR: "or",
     dist.ReduceOp.BXOR: "xor",
 }
-#: Of truth values, as the NCCL backend has it: their sum is whether any is true.
+#: The operations for booleans, as in NCCL: their sum is true if any is true.
 _OPS_OF_BOOL: dict[GroupOp, GroupOp] = {"sum": "max", "prod": "min"}
 NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
 
 
 class Reduction(NamedTuple):
-    """What is done with the elements of a tensor."""
+    """The dtype and operation of a reduction."""
 
     dtype: str
     op: GroupOp
 
 
 class Lent:
-    """The memory of a tensor while an operation uses it: its own if it is contiguous, else that of a copy."""
+    """The memory of a tensor during an operation: its own if it is contiguous, else a copy."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
         if tensor.layout is not torch.strided:
@@ -62,17 +62,17 @@ class Lent:
         self.buffer = Buffer(memory_of(self.tensor, torch))
 
     def array(self, reduction: Reduction) -> Buffer:
-        """Its elements, to be reduced."""
+        """Returns the elements for a reduction."""
         return Buffer(self.buffer.memory, reduction.dtype, (self.tensor.numel(),))
 
     def give_back(self) -> None:
-        """To be called when it was written to."""
+        """Copies results back to the tensor after a write."""
         if self._is_copy:
             self._given.copy_(self.tensor)
 
 
 def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
-    """What is done with the elements of a tensor."""
+    """Returns the reduction for a tensor."""
     if op.op not in _OPS:
         raise NotImplementedError(
             "the hoplite backend reduces with SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR, "
@@ -93,17 +93,17 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
 def average(sums: torch.Tensor, count: int) -> None:
     """Divides each element by `count`, in place.
 
-    Quotients of integers are truncated toward zero, as NCCL does it.
+    Integer quotients are truncated toward zero, as in NCCL.
     """
     dtype = sums.dtype
     if dtype.is_floating_point:
         sums.div_(count)
     elif dtype.is_signed:
-        # In the type of the elements, the count has to be one of its numbers.
+        # The dtype of the elements may be too narrow for the count.
         wide = sums if count <= torch.iinfo(dtype).max else sums.long()
         sums.copy_(wide.div_(count, rounding_mode="trunc"))
     else:
-        # torch divides no unsigned integers of more than 8 bits.
+        # torch cannot divide unsigned integers of more than 8 bits.
         array = sums.numpy()
         np.floor_divide(array, np.uint64(count), out=array, dtype=np.uint64, casting="unsafe")
 
@@ -118,7 +118,9 @@ def split(buffer: Buffer, count: int) -> list[Buffer]:
 
 
 def split_rows(buffer: Buffer, tensor: torch.Tensor, rows: list[int], count: int) -> list[Buffer]:
-    """Divides the memory of a tensor along its first dimension, evenly if it is not said how."""
+    """Divides the memory of a tensor along its first dimension: by `rows`, or evenly if that is
+    empty.
+    """
     total = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if total % count:

@@ -1,4 +1,4 @@
-"""Steps that several ranks take together: all of them succeed, or all of them raise."""
+"""Steps of several ranks: all ranks succeed, or all raise."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ class RankFailed(HopliteError, RuntimeError):
     """Another rank could not do its part, so no rank has a result. The message names the rank and the reason."""
 
     ranks: tuple[int, ...]
-    """In the group."""
+    """The failed ranks of the group."""
 
 
 def together(what: str, group: dist.ProcessGroup | None, size: int, step: Callable[[], T]) -> list[T]:
-    """Has each rank of a group do something. Returns what each of them has.
+    """Runs `step` on each rank of a group, and returns the results of all ranks.
 
     Raises:
-        RankFailed: if it fails on others; and whatever it raises here.
+        RankFailed: if the step failed on other ranks only.
+        Exception: the error of the step on this rank.
     """
     if size == 1:
         return [step()]

@@ -1,17 +1,17 @@
-"""The versions of a state dict in the stores: who writes one, who reads which, and which are deleted.
+"""The versions of a state dict in the stores: writing, reading and deleting them.
 
-| object | what it says |
+| object | content |
 | --- | --- |
-| `weights/NAME/turn/N` | that version number N was begun: what it is called, its token, how many ranks write it |
-| `weights/NAME/done/TOKEN/RANK` | that a rank has put all of its part |
-| `weights/NAME/failed/TOKEN` | that a rank could not, and why: nobody waits for that version any more |
-| `weights-data/TOKEN/RANK/page/I` | what is in the object I of a rank; without entries, that there is none |
+| `weights/NAME/turn/N` | the announcement of version number N: its name, token, and number of writing ranks |
+| `weights/NAME/done/TOKEN/RANK` | a mark that a rank has put its whole part |
+| `weights/NAME/failed/TOKEN` | the reason why the version failed; readers stop waiting for it |
+| `weights-data/TOKEN/RANK/page/I` | the description of object I of a rank; without entries, the rank has no object I |
 | `weights-data/TOKEN/RANK/I` | tensors, and parts of tensors |
 
-A token is never used again, and objects do not change. So who has read a turn gets the tensors of that version and of no
-other one, even if a writer died in it and another takes its place. A version can be read while it is written: a page is
-put before its object, and a get waits for what is not there yet. Whoever waits for it looks from time to time whether it is
-still worth it.
+Tokens are unique, and objects do not change. So the readers of a version never mix it with another
+one, even if its writer dies and another writer takes over. A version can be read while it is
+written: each page is put before its object, and a get waits for a missing object. Waiting readers
+poll for the failure of their version, and for a better one.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ from hoplite.torch._state import Entry, Page, starts
 
 Version = int | str
 
-#: How long an announcement may take: little data, but the directory has to confirm it.
+#: Seconds for an announcement, which the directory must confirm.
 ANNOUNCE_TIMEOUT = 30.0
-#: How often whoever waits for a version looks whether there is a better one: often enough for somebody who waits for a
-#: writer that has died, and a listing costs the directory less than a millisecond.
+#: Seconds between two polls of a waiting reader. A poll costs the directory less than a
+#: millisecond.
 LOOK_INTERVAL = 1.0
-#: How many objects of a rank are fetched at once: enough that the links are busy while small ones come.
+#: The number of objects of a rank in flight: enough to keep links busy with small objects.
 MAX_FETCHES = 8
-#: The longest name, so that ids stay below the 255 bytes that they may have.
+#: Maximum size of a name, so that ids stay below 255 bytes.
 MAX_NAME_BYTES = 160
-#: Of the reason why a version could not be put: what readers are told fits into a line or two.
+#: Maximum size of the reason of a failure, for readable errors.
 MAX_REASON_BYTES = 500
 
 
@@ -72,7 +72,7 @@ class VersionLost(HopliteError):
 
 
 class Turn(NamedTuple):
-    """A version, as it was announced."""
+    """An announced version."""
 
     number: int
     version: Version
@@ -82,26 +82,26 @@ class Turn(NamedTuple):
 
 @dataclass
 class Known:
-    """The versions of a name at some time, in their order."""
+    """The versions of a name at some time, in order."""
 
     begun: list[Turn]
     complete: list[Turn]
     failed: dict[str, str]
-    """Why versions could not be put, by token."""
+    """The reasons of failed versions, by token."""
 
     def under_way(self) -> list[Turn]:
         return [turn for turn in self.begun if turn.token not in self.failed]
 
 
 class Wanted(NamedTuple):
-    """Which version is to be read."""
+    """The version that a reader requests."""
 
     version: Version | None = None
-    """This one; None for the newest."""
+    """The name of the version; None for the newest."""
     newer_than: Version | None = None
-    """Only one that was begun after this one."""
+    """Excludes this version and those announced before it."""
     is_complete: bool = False
-    """Only one that is complete already."""
+    """`True` excludes unfinished versions."""
 
     def among(self, turns: list[Turn]) -> list[Turn]:
         if self.newer_than is not None:
@@ -110,7 +110,9 @@ class Wanted(NamedTuple):
         return [turn for turn in turns if self.version is None or turn.version == self.version]
 
     def choose(self, known: Known) -> Turn | None:
-        """The newest that is complete, or else the newest that is being written."""
+        """Returns the newest complete version, or else the newest unfinished one; None without
+        either.
+        """
         for turns in (known.complete,) if self.is_complete else (known.complete, known.under_way()):
             if found := self.among(turns):
                 return found[-1]
@@ -141,7 +143,7 @@ class Versions:
         return f"{self._base}failed/{turn.token}"
 
     async def known(self) -> Known:
-        """Asks the directory."""
+        """Lists the versions in the directory."""
         begun: list[Turn] = []
         done: dict[str, int] = {}
         failed: dict[str, str] = {}
@@ -168,25 +170,25 @@ class Versions:
     # Writing
 
     async def announce(self, version: Version | None, ranks: int) -> Turn:
-        """Begins a version."""
+        """Announces a version."""
         known = await self.known()
         number = known.begun[-1].number + 1 if known.begun else 1
         while True:
             turn = Turn(number, number if version is None else version, secrets.token_hex(8), ranks)
             about = json.dumps({"version": turn.version, "token": turn.token, "ranks": ranks})
             try:
-                # With the token as its contents, so that of two writers one hears that it is not the first.
+                # The unique token as contents makes the put of a second, concurrent writer fail.
                 await self._tell(self._turn_id(number), [turn.token.encode()], about.encode())
                 return turn
             except AlreadyExists:
                 number += 1
 
     async def _tell(self, id: str, pieces: list[Any], user: bytes = b"") -> None:
-        # Confirmed, so that whoever lists it then finds it.
+        # Confirmed, so that later listings contain the object.
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """Says what is in an object, or that there is none of this number."""
+        """Puts the description of an object. A page without entries ends the objects of a rank."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -197,16 +199,18 @@ class Versions:
         return await self._client.get(id, timeout)
 
     async def finish(self, turn: Turn, rank: int) -> None:
-        """Says that a rank has put all that it has."""
+        """Records that a rank has put its whole part."""
         await self._tell(self._done_id(turn, rank), [b""])
 
     async def fail(self, turn: Turn, reason: str) -> None:
-        """Says that a version will not be finished."""
+        """Records that a version has failed."""
         with contextlib.suppress(AlreadyExists):
             await self._tell(self._failed_id(turn), [turn.token.encode()], reason.encode()[:MAX_REASON_BYTES])
 
     async def forget_old(self, keep: int) -> None:
-        """Deletes all but the newest versions, and what was begun before the newest complete one and is not finished."""
+        """Deletes all but the `keep` newest complete versions, and unfinished versions that are
+        older than the newest complete one.
+        """
         known = await self.known()
         if known.complete:
             newest = known.complete[-1].number
@@ -216,16 +220,17 @@ class Versions:
                     await self.delete(turn)
 
     async def delete(self, turn: Turn) -> None:
-        """Deletes a version; first what says that there is one."""
+        """Deletes a version, its announcement first."""
         marks = [self._turn_id(turn.number), *(self._done_id(turn, rank) for rank in range(turn.ranks))]
         await self._client.delete([*marks, self._failed_id(turn)], ANNOUNCE_TIMEOUT)
         await self.delete_data(turn)
 
     async def delete_data(self, turn: Turn, rank: int = 0, pages: int = 0) -> None:
-        """Deletes what has been put of a version.
+        """Deletes the data of a version.
 
         Args:
-            pages: how many this rank has put a moment ago: the directory may not list them yet.
+            pages: the number of pages that this rank has just put, which the directory may not list
+                yet.
         """
         own = object_id(turn, rank)
         ids = [f"{own}{part}{index}" for part in ("page/", "") for index in range(pages)]
@@ -236,11 +241,11 @@ class Versions:
     # Reading
 
     async def find(self, wanted: Wanted, deadline: Deadline) -> Turn:
-        """Waits until there is a version to be read.
+        """Waits for a version that matches.
 
         Raises:
-            Timeout: says which versions there are.
-            VersionLost: if it is a certain version that is wanted, and that could not be put.
+            Timeout: names the existing versions.
+            VersionLost: if the requested version has failed.
         """
         while True:
             known = await self.known()
@@ -267,13 +272,14 @@ class Versions:
     async def read(
         self, turn: Turn, wanted: Wanted, use: Callable[[Fetched], bool], deadline: Deadline
     ) -> AsyncIterator[Fetched]:
-        """The objects of a version, as they come.
+        """Yields the objects of a version as they arrive.
 
         Args:
-            use: whether the object with these entries is needed at all.
+            use: returns `False` for objects that need not be fetched.
         Raises:
-            VersionLost: if the version is gone, or will not be finished.
-            Timeout, ObjectLost
+            VersionLost: if the version was deleted or has failed.
+            Timeout: if the deadline passed.
+            ObjectLost: if the only copy of an object is gone.
         """
         queue: asyncio.Queue[Fetched | BaseException | None] = asyncio.Queue(MAX_FETCHES)
         tasks = [asyncio.ensure_future(self._fetch(turn, rank, use, queue)) for rank in range(turn.ranks)]
@@ -301,7 +307,7 @@ class Versions:
     async def _fetch(
         self, turn: Turn, rank: int, use: Callable[[Fetched], bool], queue: asyncio.Queue[Any]
     ) -> None:
-        """Fetches the objects of one rank, several at once, and hands them on in their order."""
+        """Fetches the objects of one rank concurrently, and queues them in order."""
         coming: asyncio.Queue[tuple[Fetched, asyncio.Task[_native.View] | None] | None]
         coming = asyncio.Queue(MAX_FETCHES)
         tasks: set[asyncio.Task[Any]] = set()
@@ -318,7 +324,8 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # Of a version that somebody is still to finish, an object is lost with the store that it was in.
+                # In an unfinished version, the store with the object has ended. Otherwise the
+                # version was deleted.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:
@@ -336,7 +343,7 @@ class Versions:
         coming: asyncio.Queue[Any],
         tasks: set[asyncio.Task[Any]],
     ) -> None:
-        """Reads the pages of a rank, and begins to fetch what is needed of that."""
+        """Reads the pages of a rank, and starts fetching the needed objects."""
         try:
             for index in count():
                 fetched = await self._page(turn, rank, index)
@@ -356,7 +363,7 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Says so when the version is gone, or will not be finished."""
+        """Queues an error when the version is deleted, has failed, or a newer one is complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:
@@ -384,15 +391,15 @@ class Versions:
 
 
 class Fetched:
-    """An object of a version: what is in it, and where that is in the memory of the store."""
+    """An object of a version: its description, and its bytes in the store's memory."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
         self.view: _native.View | None = None
-        """None if it was not needed."""
+        """None if the object was not needed."""
 
     def contents(self) -> Iterator[tuple[Entry, Any]]:
-        """Each entry with its bytes."""
+        """Yields each entry with its bytes."""
         if self.view is None:
             return
         view: Any = self.view
@@ -406,7 +413,7 @@ class Fetched:
 
 
 def object_id(turn: Turn, part: int | str) -> str:
-    """What the ids of the objects of a part begin with."""
+    """Returns the prefix of the ids of a rank's objects."""
     return f"weights-data/{turn.token}/{part}/"
 
 

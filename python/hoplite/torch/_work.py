@@ -1,8 +1,9 @@
-"""What a rank holds of an operation that is under way.
+"""An operation in flight, for torch.
 
-torch 2.15 wraps what a backend that is written in Python returns (`PyWorkHolder` in
-`torch/csrc/distributed/c10d/py/PyProcessGroup.hpp`), and of the wrapper only `wait` and `get_future` lead to it: the rest is
-answered from fields that nobody sets. `let_torch_ask` mends that where Python asks.
+torch 2.15 wraps the `Work` of a backend in Python (`PyWorkHolder` in
+`torch/csrc/distributed/c10d/py/PyProcessGroup.hpp`). The wrapper forwards only `wait` and
+`get_future`, and answers other methods from unset fields. `let_torch_ask` makes the methods of
+Python's `Work` forward too.
 """
 
 from __future__ import annotations
@@ -21,33 +22,34 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from hoplite._group.link import Link
 
-#: What torch passes for a wait without a limit of its own.
+#: The timeout that torch passes for a wait without one.
 _NO_TIMEOUT = timedelta(0)
 
-#: Callbacks of futures run here: one may wait for another operation, and so may the callback of that. Threads are only
-#: started while all others are busy.
+#: Threads for callbacks of futures. A callback may wait for another operation, whose callback may
+#: wait too. A thread is started only if all others are busy.
 _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-torch-callback")
 
 
 class Work(dist.Work):
-    """An operation that was issued. Its tensors belong to it until it is done."""
+    """A submitted operation. It owns its tensors until it is done."""
 
     def __init__(self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None) -> None:
         super().__init__()
-        #: Of a receive: from whom, once that is known.
+        #: For receives: the source, once it is known.
         self.source = source
         self._name = name
         self._results = results
         self._link = link
         self._done = threading.Event()
         self._lock = threading.Lock()
-        # The one that others have is made of it: only what a callback raises is an error wherever torch passes it on to.
+        # `_future` is derived from `_settled`, because torch propagates only exceptions of
+        # callbacks.
         self._settled: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._error: Exception | None = None
 
     def finish(self, error: Exception | None) -> None:
-        """Called once, by the thread that performs the operations."""
+        """Completes the operation. Called once, by the thread that performs operations."""
         with self._lock:
             self._error = error
             self._done.set()
@@ -60,10 +62,11 @@ class Work(dist.Work):
             raise self._error
         return self._results
 
-    # What torch calls
+    # Methods that torch calls
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits until the operation is done; without a timeout, that is at the latest when its own has passed.
+        """Waits until the operation is done. Without a timeout, the operation's own timeout
+        applies.
 
         Raises:
             DistBackendError: if the operation failed, or the timeout passed.
@@ -114,11 +117,13 @@ class Work(dist.Work):
         self.wait()
 
 
-# What torch asks its wrapper
+# Forwarding from torch's wrapper
 
 
 class _Question(threading.local):
-    """Whether this thread asks a wrapper what is in it: who is asked for a future then says who he is."""
+    """The state of a query in this thread. During a query, `get_future` of a `Work` stores that
+    `Work` here.
+    """
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -131,9 +136,10 @@ _ASKED = ("is_completed", "is_success", "exception", "result", "source_rank", "_
 
 
 def let_torch_ask() -> None:
-    """Has these methods of `torch.distributed.Work` ask the operation that is in a wrapper, if it is one of this backend.
+    """Makes these methods of `torch.distributed.Work` forward to the `Work` of this backend inside
+    a wrapper.
 
-    Of all others they answer what they answered. Again: does nothing.
+    They do not change for other backends. Repeated calls have no effect.
     """
     global _may_ask
     if not _may_ask:
@@ -155,13 +161,13 @@ def _asking(name: str, original: Callable[[dist.Work], Any]) -> Callable[[dist.W
 
 
 def _inside(work: dist.Work) -> Work | None:
-    """The operation of this backend that a wrapper is of; None if it is of something else."""
-    # A wrapper has no class of its own in Python.
+    """Returns the `Work` of this backend inside a wrapper; None for other wrappers."""
+    # A wrapper has this exact class.
     if type(work) is not dist.Work:
         return None
     _question.is_asked, _question.answer = True, None
     try:
-        # Those that have no future say so by an error.
+        # Operations without a future raise this.
         with contextlib.suppress(RuntimeError):
             work.get_future()
         return _question.answer

@@ -1,4 +1,4 @@
-"""How a state dict is put. See `docs/howto/broadcast-weights.md`."""
+"""Puts a state dict. See `docs/howto/broadcast-weights.md`."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from hoplite.torch._versions import Turn, Version, object_id
 if TYPE_CHECKING:
     from typing import Self
 
-#: How long a put may take, unless it is said: as long as a gigabyte takes over a slow network.
+#: The default timeout of a put in seconds: the time for a gigabyte over a slow network.
 PUT_TIMEOUT = 300.0
-#: How many objects are put at once: while one is copied, the next is announced.
+#: Maximum number of concurrent puts: one is copied while the next is announced.
 MAX_PUTS = 4
-#: How long puts may still take when others have failed: longer, and they wait for room.
+#: Seconds for pending puts after another one has failed. Slower puts wait for room.
 END_TIMEOUT = 5.0
 
 
@@ -86,7 +86,7 @@ def put_state_dict(
         7
     """
     if keep < 1:
-        raise ValueError(f"at least one version has to be kept, not {keep}")
+        raise ValueError(f"keep is at least 1, not {keep}")
     is_shared = group is not None or has_distributed(state_dict)
     rank, size = (dist.get_rank(group), dist.get_world_size(group)) if is_shared else (0, 1)
     what = f"put_state_dict of {name!r}"
@@ -130,7 +130,7 @@ def put_tensors(
         'first'
     """
     if keep < 1:
-        raise ValueError(f"at least one version has to be kept, not {keep}")
+        raise ValueError(f"keep is at least 1, not {keep}")
 
     def parts() -> Iterator[Part]:
         for key, tensor in tensors:
@@ -150,7 +150,7 @@ def put_tensors(
 
 
 class _Writing:
-    """One rank's part in a version that is put. If that ends with an error, readers learn that they wait in vain."""
+    """One rank's part in putting a version. An error is reported to waiting readers."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
@@ -174,7 +174,7 @@ class _Writing:
             self._opened.__exit__()
 
     def begin(self, state_dict: Any, version: Version | None) -> Turn | None:
-        """Prepares what this rank puts. The first one announces the version, for all."""
+        """Prepares this rank's part. The first rank announces the version for all."""
         leaves = flatten(state_dict)
         parts = [part_of(path, tensor) for path, tensor in leaves.tensors.items()]
         own = [
@@ -183,7 +183,7 @@ class _Writing:
             if part is not None
             and part.local.numel()
             and is_first_copy(tensor)
-            # Of what all ranks have, one puts it.
+            # Only one rank puts a tensor that all ranks have.
             and (self._rank == 0 or is_distributed(tensor))
         ]
         self.bundles = bundled(own)
@@ -204,7 +204,7 @@ class _Writing:
         return self.turn
 
     def write(self, timeout: float | None) -> None:
-        """Puts what this rank has."""
+        """Puts this rank's part."""
         assert self.turn is not None
         turn, versions = self.turn, self._versions
 
@@ -229,14 +229,14 @@ class _Writing:
             raise
 
     def forget_old(self, keep: int) -> None:
-        """The version is complete: the first rank deletes others."""
+        """Deletes older versions after this one is complete. Only the first rank does this."""
         self._is_finished = True
         if self._rank == 0:
             self._link.run(self._versions.forget_old(keep))
 
     def _tell(self, error: BaseException) -> None:
-        """Tells the readers. They hear it before what they read disappears."""
-        # The store may be what has failed.
+        """Reports a failure to readers, before the data is deleted."""
+        # The store itself may have failed.
         if self.turn is not None:
             with contextlib.suppress(HopliteError, ValueError):
                 self._link.run(self._versions.fail(self.turn, f"{type(error).__name__}: {error}"))
@@ -253,10 +253,10 @@ def at_once(
     calls: Iterable[Coroutine[Any, Any, None]],
     failed: Callable[[BaseException], None] = lambda _: None,
 ) -> None:
-    """Makes several calls, a few at a time.
+    """Runs several calls with limited concurrency.
 
-    If one fails, or making the next one does, `failed` is told of it. Those that are under way then end by themselves, so
-    that what they have done is known; but for those that wait for something.
+    If a call fails, or producing the next call fails, `failed` is called. Calls in flight then
+    complete, except those that wait.
     """
     running: deque[Future[None]] = deque()
     try:
@@ -274,7 +274,7 @@ def at_once(
 
 
 def _pieces(bundle: Bundle) -> list[Any]:
-    """The bytes of several parts, each at its place."""
+    """Returns the bytes of several parts, with padding between them."""
     pieces: list[Any] = []
     end = 0
     for part, start in zip(bundle.parts, bundle.starts(), strict=False):

@@ -48,10 +48,9 @@ from hoplite.torch._writing import PUT_TIMEOUT, at_once
 __all__ = ["HopliteReader", "HopliteWriter", "delete"]
 
 _KIND = "checkpoints"
-#: How long a reader waits for a checkpoint that is not there, unless it is said: as long as for a file, but for the
-#: milliseconds that the directory takes.
+#: The default timeout of a reader in seconds for a checkpoint that does not exist.
 READ_TIMEOUT = 10.0
-#: How many objects of a checkpoint are under way at once.
+#: Maximum number of concurrent transfers of a checkpoint.
 MAX_AT_ONCE = 8
 
 Checkpoint = str | os.PathLike[str]
@@ -59,16 +58,16 @@ T = TypeVar("T")
 
 
 class _Stored(NamedTuple):
-    """Where something of a checkpoint is."""
+    """The place of an item of a checkpoint."""
 
     id: str
     dtype: str = ""
-    """Of a tensor."""
+    """Only for tensors."""
     sizes: tuple[int, ...] = ()
 
 
 class _Named:
-    """A name, under which there are checkpoints, and a connection."""
+    """A name of checkpoints, and a connection."""
 
     def __init__(self, name: Checkpoint, client: hoplite.Client | None, timeout: float | None) -> None:
         self.name = os.fspath(name)
@@ -115,7 +114,7 @@ class HopliteWriter(_Named, StorageWriter):
     ) -> None:
         super().__init__(name, client, timeout)
         if keep < 1:
-            raise ValueError(f"at least one checkpoint has to be kept, not {keep}")
+            raise ValueError(f"keep is at least 1, not {keep}")
         self._version, self._keep = version, keep
         self._turn: Turn | None = None
 
@@ -246,7 +245,7 @@ class HopliteReader(_Named, StorageReader):
             self.use(get_all)
         except Timeout as error:
             raise Timeout(
-                f"checkpoint {self.name!r} is not there any more, or not within {PUT_TIMEOUT:g} s: {error}"
+                f"checkpoint {self.name!r} was deleted, or did not arrive within {PUT_TIMEOUT:g} s: {error}"
             ) from error
         done: Future[None] = Future()
         done.set_result(None)
@@ -265,7 +264,7 @@ class HopliteReader(_Named, StorageReader):
         if target.dtype is dtype:
             copy_overlap(source, contents, wanted, target)
         else:
-            # As from files: to load with another dtype is no error.
+            # As with files, another dtype is converted.
             part = torch.empty(wanted.sizes, dtype=dtype)
             copy_overlap(source, contents, wanted, part)
             target.copy_(part)

@@ -29,15 +29,16 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
 
     Args:
         timeout: The limit of a transfer, if torchft names none.
-        state_dict: A function that returns a state dict whose tensors are filled; `None` for new tensors.
+        state_dict: A function that returns a state dict whose tensors are filled; `None` for new
+            tensors.
         client: The client of the store; `None` for that of `hoplite.init`.
 
     Examples:
         >>> from datetime import timedelta
         >>> from hoplite.torch.torchft import HopliteTransport
-        >>> transport, patience = HopliteTransport(), timedelta(seconds=10)
-        >>> transport.send_checkpoint([1], 7, {"weight": torch.ones(3)}, patience)
-        >>> transport.recv_checkpoint(0, transport.metadata(), 7, patience)
+        >>> transport, timeout = HopliteTransport(), timedelta(seconds=10)
+        >>> transport.send_checkpoint([1], 7, {"weight": torch.ones(3)}, timeout)
+        >>> transport.recv_checkpoint(0, transport.metadata(), 7, timeout)
         {'weight': tensor([1., 1., 1.])}
         >>> transport.shutdown()
     """
@@ -58,7 +59,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         return self._name
 
     def send_checkpoint(self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta) -> None:
-        """Returns when the checkpoint is in the store, whether it was received or not."""
+        """Returns when the checkpoint is in the store, received or not."""
         local, specs = _without_mesh(state_dict)
         sent = {"state": local, "specs": pickle.dumps(specs)}
         self._has_sent = True
@@ -66,7 +67,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         put_state_dict(self._name, sent, version=step, keep=1, client=self._client, timeout=seconds)
 
     def disallow_checkpoint(self) -> None:
-        # What was sent is a copy: the state may change. Whoever still receives it goes on to do so.
+        # The checkpoint in the store is a copy, so transfers in flight continue.
         pass
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
@@ -75,7 +76,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
             into = {"state": _without_mesh(self._state_dict())[0], "specs": b""}
         seconds = min(timeout, self._timeout).total_seconds()
         got = get_state_dict(metadata, into, version=step, client=self._client, timeout=seconds).state_dict
-        # What torchft sends along with the tensors has no other form.
+        # torchft sends metadata only as a pickle.
         check_pickle((hoplite.init() if self._client is None else self._client).allow_pickle, metadata)
         leaves = flatten(got["state"])
         tensors: dict[Path, Any] = dict(leaves.tensors)
@@ -84,14 +85,16 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         return unflatten({**tensors, **leaves.values})
 
     def shutdown(self, wait: bool = True) -> None:
-        """Deletes the checkpoint that was sent."""
+        """Deletes the sent checkpoint."""
         if self._has_sent:
             delete_state_dict(self._name, client=self._client)
             self._has_sent = False
 
 
 def _without_mesh(state_dict: Any) -> tuple[Any, dict[Path, Any]]:
-    """The state with the part of each `DTensor` that is here, which is all that the same rank of another replica needs."""
+    """Returns the state with local parts in place of `DTensor`s, because the same rank of another
+    replica needs only these.
+    """
     leaves = flatten(state_dict)
     tensors: dict[Path, Any] = dict(leaves.tensors)
     specs: dict[Path, Any] = {}

@@ -31,7 +31,7 @@ except ImportError as error:
 
 __all__ = ["HopliteCheckpointEngine"]
 
-#: How long a rollout waits for weights that the trainer puts.
+#: Seconds for which a rollout waits for weights.
 RECEIVE_TIMEOUT = 600.0
 
 

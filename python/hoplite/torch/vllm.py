@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 NAME = "hoplite"
-#: How long a worker waits for weights that the trainer says it puts.
+#: Seconds for which a worker waits for announced weights.
 RECEIVE_TIMEOUT = 600.0
 
 
@@ -95,7 +95,7 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
 
     def init_transfer_engine(self, init_info: HopliteInitInfo) -> None:
         self._name = init_info.name
-        # Whether there is a store is better known now than in the middle of an update.
+        # Fails now, not during an update, if there is no store.
         hoplite.init()
 
     def start_weight_update(self) -> None:
@@ -106,8 +106,8 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
     def receive_weights(self, update_info: HopliteUpdateInfo) -> None:
         """Loads the tensors of a version when they arrive."""
         if self._name is None:
-            raise RuntimeError("init_transfer_engine comes before receive_weights")
-        # What goes to another device need not be copied on the way.
+            raise RuntimeError("call init_transfer_engine before receive_weights")
+        # A copy to another device replaces the copy in host memory.
         is_here = self.device.type == "cpu"
         with stream_state_dict(
             self._name, version=update_info.version, copy=is_here, timeout=RECEIVE_TIMEOUT
@@ -131,7 +131,7 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
     def __init__(self, *, name: str, **about: Any) -> None:
         super().__init__(**about)
         self._name = name
-        # A trainer that is started again under a name does not begin with a version that is still there.
+        # Random, because versions of an earlier trainer with this name may still exist.
         self._version = secrets.randbits(48)
 
     @classmethod
@@ -150,7 +150,7 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
         """Puts a new version, while the workers load it. Blocks until they have."""
         tensors: Iterator[tuple[str, torch.Tensor]] = self.source.iter_full()
         if not self.is_sender:
-            # To gather a tensor takes all ranks.
+            # Gathering a tensor is a collective of all ranks.
             for _ in tensors:
                 pass
             return

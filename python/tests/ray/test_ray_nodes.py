@@ -26,9 +26,9 @@ import hoplite.ray
 import stores as daemons
 from hoplite._programs import program
 from hoplite.ray import _nodes
-from hoplite.ray._keeper import ACTORS, Keeper, Settings, name_of
 from hoplite.ray._labels import place_labels
 from hoplite.ray._place import here, place
+from hoplite.ray._supervisor import ACTORS, Settings, Supervisor, name_of
 
 hoplite.ray.register()
 
@@ -58,7 +58,7 @@ def running(two_nodes: Cluster) -> Nodes:
 
 def test_to_start_again_changes_nothing(running: Nodes) -> None:
     before = processes(here().directory.parent)
-    # Two guardians, two stores.
+    # Two launchers, two stores.
     assert len(before) == 4
     assert start_stores() == running == hoplite.ray.refresh()
     assert processes(here().directory.parent) == before
@@ -125,17 +125,17 @@ def test_a_directory_that_is_killed_comes_back_where_it_was(running: Nodes) -> N
     kept.delete()
 
 
-def test_a_guardian_that_is_killed_is_replaced(running: Nodes) -> None:
-    guardian = int((here().directory / "guardian.lock").read_text())
-    os.kill(guardian, signal.SIGKILL)
-    eventually(lambda: guardian not in processes(here().directory) and len(processes(here().directory)) == 2)
+def test_a_launcher_that_is_killed_is_replaced(running: Nodes) -> None:
+    launcher = int((here().directory / "launcher.lock").read_text())
+    os.kill(launcher, signal.SIGKILL)
+    eventually(lambda: launcher not in processes(here().directory) and len(processes(here().directory)) == 2)
     eventually(round_trip_again)
 
 
-def test_a_keeper_that_is_killed_goes_on(running: Nodes) -> None:
+def test_a_supervisor_that_is_killed_goes_on(running: Nodes) -> None:
     before = processes(here().directory)
-    keeper = ray.get_actor(name_of(running[0].node_id), ACTORS)
-    ray.kill(keeper, no_restart=False)
+    supervisor = ray.get_actor(name_of(running[0].node_id), ACTORS)
+    ray.kill(supervisor, no_restart=False)
     eventually(lambda: refreshed() == running)
     assert processes(here().directory) == before
 
@@ -144,7 +144,7 @@ def refreshed() -> Nodes | None:
     try:
         return hoplite.ray.refresh()
     except (ray.exceptions.RayError, RuntimeError):
-        # Ray has not noticed yet that the node is gone, or the keeper is not there again yet.
+        # Ray has not noticed yet that the node is gone, or the supervisor is not there again yet.
         return None
 
 
@@ -304,7 +304,7 @@ SECURITY = {
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, **said: Any) -> Settings:
-    """What the keepers are told by a call with these arguments."""
+    """What the supervisors are told by a call with these arguments."""
     told: list[Settings] = []
     monkeypatch.setattr(_nodes, "alive_nodes", list)
     monkeypatch.setattr(
@@ -330,8 +330,8 @@ def test_what_the_caller_says_about_security_reaches_both_daemons(monkeypatch: p
     )
 
     place = SimpleNamespace(cluster="c", node="n", socket="/s/store.sock")
-    keeper = cast("Keeper", SimpleNamespace(_place=place, _raylet=1))
-    spec = Keeper._spec(keeper, settings, "10.0.0.1", None, {})
+    supervisor = cast("Supervisor", SimpleNamespace(_place=place, _raylet=1))
+    spec = Supervisor._spec(supervisor, settings, "10.0.0.1", None, {})
     for command in (spec["store"], spec["directory"]):
         said = dict(itertools.pairwise(command))
         assert {name: said.get(f"--{name.replace('_', '-')}") for name in SECURITY} == SECURITY

@@ -624,7 +624,7 @@ def test_stores_that_do_not_know_each_other(tmp_path: Path) -> None:
     (tmp_path / "b").mkdir()
     with Cluster(tmp_path / "a", 1, "16MiB") as one, Cluster(tmp_path / "b", 1, "16MiB") as other:
         setting = Setting(sockets=[*one.sockets, *other.sockets], timeout=10.0)
-        with pytest.raises(AssertionError, match="does not see what rank 0 puts"):
+        with pytest.raises(AssertionError, match="does not see the objects of rank 0"):
             run(2, strangers, setting=setting)
 
 

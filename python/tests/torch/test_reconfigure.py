@@ -149,9 +149,9 @@ def _mistakes(me: Rank) -> None:
     with pytest.raises(RuntimeError, match=f"the uuid {me.rank} was already used"):
         me.reconfigure(me.rank, [own])
     handles = me.handles("first")
-    with pytest.raises(RuntimeError, match="the handle of this rank is not among"):
+    with pytest.raises(RuntimeError, match="the handles do not contain the handle of this rank"):
         me.reconfigure(10, [handle for handle in handles if handle != own])
-    with pytest.raises(RuntimeError, match="a handle is there twice"):
+    with pytest.raises(RuntimeError, match="the handles contain a handle twice"):
         me.reconfigure(10, [own, own])
     with pytest.raises(RuntimeError, match="this is no handle of the hoplite backend: 'nonsense'"):
         me.reconfigure(10, [own, "nonsense"])

@@ -311,7 +311,7 @@ def test_a_dtype_of_another_version_of_torch(client: hoplite.Client, name: str) 
 
 
 def test_arguments_that_make_no_sense(client: hoplite.Client, name: str) -> None:
-    with pytest.raises(ValueError, match="at least one version has to be kept, not 0"):
+    with pytest.raises(ValueError, match="keep is at least 1, not 0"):
         put_state_dict(name, {}, keep=0, client=client)
     for bad in ("", "n" * 200):
         with pytest.raises(ValueError, match="a name has 1 to 160 characters"):

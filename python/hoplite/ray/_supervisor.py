@@ -1,4 +1,4 @@
-"""The keeper: an actor on each node of Ray, which sees to the store of the node."""
+"""The supervisor: an actor on each node of Ray that manages the store of the node."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ import ray
 from hoplite import Client, ConnectFailed, ConnectionLost, HopliteError, connect
 from hoplite._node import LOG_VARIABLE
 from hoplite._programs import program
-from hoplite.ray import _guardian, _leases, _private
+from hoplite.ray import _launcher, _leases, _private
 from hoplite.ray._connection import Connection, is_absent, twice
 from hoplite.ray._place import NAMESPACE, OUTER_SOCKET, Place, here
 from hoplite.ray._reclaim import Due, Reclaimer, claims_on, unknown
@@ -33,52 +33,55 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: The namespace of Ray in which the keepers have their names.
+#: The namespace of the supervisor actors in Ray.
 ACTORS = "hoplite"
-#: How often a keeper looks whether somebody is gone.
+#: Seconds between two checks for ended processes.
 _INTERVAL = 1.0
-#: How often one of the keepers looks, for all, whether a node or a job is gone: that asks the one service that all ask.
-_LOOK_INTERVAL = 5.0
-#: How often each of the others looks whether it is the one now, for each node that there is: so that service is asked at
-#: most 20 times a second by them, however many nodes there are.
+#: Seconds between two checks for ended nodes and jobs. One supervisor does this for all, because
+#: all use one service of Ray.
+_CLEAN_UP_INTERVAL = 5.0
+#: Seconds, per node, after which another supervisor checks if it is now that one. So all of them
+#: send at most 20 requests a second, whatever the number of nodes.
 _OTHERS_INTERVAL_PER_NODE = 0.05
-#: How long a keeper waits for another one, or for a store, before it leaves the matter for the next time.
-_PATIENCE = 10.0
-#: How long a store may take to start and to stop, at most.
-_START_TIMEOUT = 2 * _guardian.START_TIMEOUT + 5
-_STOP_TIMEOUT = 2 * _guardian.STOP_TIMEOUT + 5
-#: How many objects are deleted at once: far less than a store takes in one request.
+#: Seconds to wait for another supervisor or a store before the next try.
+_WAIT_LIMIT = 10.0
+#: Seconds for the start and the stop of a store.
+_START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
+_STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
+#: The number of objects in one delete request, far below the limit of a store.
 _BATCH = 1024
-#: The files with the settings of a store that was started here, and with the process id of the raylet of a node that
-#: uses the store of somebody else.
+#: Files with the settings of a store started here, and with the process id of the raylet whose node
+#: uses another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
-#: The settings that daemons prove with that they belong to the cluster; their flags and variables are spelled alike.
+#: The credentials of daemons. Their flags and variables have the same names.
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How the stores are to be run; the same on all nodes."""
+    """The settings of the stores; the same on all nodes."""
 
     memory: str | None
     insecure: bool
     socket: str | None
-    """Where a store listens on each node that somebody else started; None for where one listens by default."""
+    """The socket of stores that other programs started; None for the default."""
     options: tuple[str, ...]
     """Further flags of `hoplite-store`."""
     token_file: str | None = None
-    """A secret that the daemons share."""
+    """A file with a secret that the daemons share."""
     labels: dict[str, str] | None = None
-    """Which label of Ray's nodes says their zone, pod, rack and host; None for those of these names."""
+    """The names of the Ray labels for zone, pod, rack and host; None for labels of these names."""
     tls_cert: str | None = None
-    """The certificate of the daemons of a node, with its key and the authority; and the name that all of them are for."""
+    """The certificate of the daemons of a node, its key and its authority, and the name that all
+    certificates contain.
+    """
     tls_key: str | None = None
     tls_ca: str | None = None
     tls_name: str | None = None
 
     @property
     def on_network(self) -> bool:
-        """Whether the daemons may be reached from other machines."""
+        """Returns `True` if other machines may connect to the daemons."""
         return self.insecure or self.token_file is not None or self.tls_cert is not None
 
 
@@ -100,14 +103,15 @@ class Node:
 
 
 def name_of(node_id: str) -> str:
-    """The name of the keeper of a node."""
-    return f"keeper-{node_id}"
+    """Returns the name of the supervisor of a node."""
+    return f"supervisor-{node_id}"
 
 
-class Keeper:
-    """Starts the store of its node, or attaches to one; and deletes objects there that nobody needs any more.
+class Supervisor:
+    """Starts the store of its node, or attaches to one, and deletes objects there that are no
+    longer needed.
 
-    What it has to know is on the disk of the node: if it is killed, Ray starts another one, which goes on.
+    All state is on the disk of the node, so if Ray restarts this actor, the new one continues.
     """
 
     def __init__(self) -> None:
@@ -116,50 +120,52 @@ class Keeper:
         self._lock = threading.RLock()
         self._connection = Connection()
         self._reclaimer = Reclaimer()
-        # Which nodes there were, and which jobs had ended; none yet, so that what happened before is looked at too.
+        # The nodes and ended jobs at the last check. Empty at first, so that the first check covers
+        # earlier events.
         self._nodes: set[str] | None = None
         self._ended_jobs: set[str] = set()
         self._forgotten_jobs: set[str] = set()
-        self._next_look = 0.0
+        self._next_clean_up = 0.0
         self._is_stopped = threading.Event()
-        threading.Thread(target=self._keep, name="hoplite-keeper", daemon=True).start()
+        threading.Thread(target=self._keep, name="hoplite-supervisor", daemon=True).start()
 
     def node(self) -> Node:
-        """What there is."""
+        """Returns the state of the node."""
         state: Literal["running", "attached", "stopped"] = "stopped"
         if self._place.socket.is_symlink():
             state = "attached"
-        elif self._is_guarded():
+        elif self._has_launcher():
             state = "running"
         node_id = ray.get_runtime_context().get_node_id()
         return Node(node_id, str(self._place.socket), state)
 
     def settings(self) -> Settings | None:
-        """The settings of the store; None if there is none."""
+        """Returns the settings of the store; None without a store."""
         with contextlib.suppress(FileNotFoundError):
             known = json.loads((self._place.directory / _SETTINGS).read_text())
             return Settings(**{**known, "options": tuple(known["options"])})
         return None
 
     def directory(self) -> str | None:
-        """The address of the directory that runs on this node; None if none does."""
+        """Returns the address of the directory on this node; None without one."""
         with contextlib.suppress(FileNotFoundError):
-            address: str | None = json.loads((self._place.directory / _guardian.READY).read_text())[
+            address: str | None = json.loads((self._place.directory / _launcher.READY).read_text())[
                 "directory"
             ]
             return address
         return None
 
     def attach(self, socket: str | None) -> bool:
-        """Uses the store that somebody else has started at `socket`. Returns whether there is one.
+        """Uses a store that another program started at `socket`. Returns `False` if there is none.
 
         Raises:
-            ConnectFailed: if a socket was named, and no store listens there; or if this process may not use it.
+            ConnectFailed: if no store listens at a given socket, or this process may not use the
+                store.
         """
         with self._lock:
             if self._place.socket.is_symlink():
                 return True
-            if self._is_guarded():
+            if self._has_launcher():
                 return False
             if self._is_orphan():
                 raise RuntimeError("the raylet of the node is gone")
@@ -178,63 +184,63 @@ class Keeper:
             self._place.socket.unlink(missing_ok=True)
             self._place.socket.symlink_to(target)
             if self._raylet is not None:
-                _guardian.write(self._place.directory / _RAYLET, str(self._raylet))
-            self._clean_up_after_others()
+                _launcher.write(self._place.directory / _RAYLET, str(self._raylet))
+            self._clean_up_other_clusters()
             return True
 
     def start(self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]) -> Node:
-        """Starts a store, unless there is one; and a directory, if there is none to join.
+        """Starts a store unless one runs, and a directory if `directory` is None.
 
         Args:
-            listen: the address of this node; ports are chosen here.
-            directory: where the directory listens.
-            labels: where this node is.
+            listen: the address of this node; the daemons choose their ports.
+            directory: the address of the directory.
+            labels: the place of this node.
         Raises:
-            RuntimeError: says why it did not start, or that the node is ending.
-            ConnectFailed: if there is one, which does not answer.
+            RuntimeError: with the reason, if the store did not start or the node is ending.
+            ConnectFailed: if a store runs but does not answer.
         """
         with self._lock:
             if self._is_orphan():
                 raise RuntimeError("the raylet of the node is gone")
-            if not self._place.socket.is_symlink() and not self._is_guarded():
+            if not self._place.socket.is_symlink() and not self._has_launcher():
                 spec = self._spec(settings, listen, directory, labels)
                 self._place.create()
                 self._remember(settings)
-                _guardian.write(self._place.directory / _guardian.SPEC, json.dumps(spec))
+                _launcher.write(self._place.directory / _launcher.SPEC, json.dumps(spec))
                 try:
-                    self._start_guardian()
+                    self._start_launcher()
                 except RuntimeError:
-                    # It is not to be tried again with what is wrong.
-                    self._stop_guardian()
+                    # Removes the settings, so that the supervisor does not try them again.
+                    self._stop_launcher()
                     _remove(self._place)
                     raise
             self._await_store()
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """The objects that a process has made, by its token, and that living processes of this node claim."""
+        """Returns the objects of a process, by its token, that living processes of this node claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:
-        """The leases of this node, of the living and the dead."""
+        """Returns the tokens of all leases of this node, including dead ones."""
         return {lease.token for lease in _leases.look(self._place)}
 
     def put_mark(self, id: str) -> None:
-        """Puts a few bytes that `sees_mark` can look for elsewhere."""
+        """Puts a small object for `sees_mark`."""
         self._perform(lambda client: client.put(id, b"here", confirm=True))
 
     def sees_mark(self, id: str) -> bool:
-        """Whether the store of this node hears of an object, within a while."""
-        return bool(self._perform(lambda client: client.wait([id], timeout=_PATIENCE))[0])
+        """Returns `True` if the store of this node sees the object within some seconds."""
+        return bool(self._perform(lambda client: client.wait([id], timeout=_WAIT_LIMIT))[0])
 
     def remove_mark(self, id: str) -> None:
-        """Deletes an object."""
-        self._perform(lambda client: client.delete(id, timeout=_PATIENCE))
+        self._perform(lambda client: client.delete(id, timeout=_WAIT_LIMIT))
 
     def stop(self) -> None:
-        """Stops the store and the directory, if they were started here; deletes the objects of this Ray cluster otherwise.
+        """Stops the store and the directory, and removes all files on the node.
 
-        Nothing of it is left on the node.
+        A store that another program started continues; only the objects of this Ray cluster are
+        deleted there.
         """
         with self._lock:
             self._is_stopped.set()
@@ -242,10 +248,10 @@ class Keeper:
                 with contextlib.suppress(HopliteError):
                     self._delete_all(self._place.prefix)
             self._connection.close()
-            self._stop_guardian()
+            self._stop_launcher()
             _remove(self._place)
 
-    # What it does by itself
+    # Background work
 
     def _keep(self) -> None:
         while not self._is_stopped.wait(_INTERVAL):
@@ -253,30 +259,32 @@ class Keeper:
                 with self._lock:
                     if self._is_stopped.is_set():
                         return
-                    self._mend()
+                    self._restart_launcher()
                 if self._place.leases.exists():
                     now = time.monotonic()
-                    if now >= self._next_look:
-                        self._next_look = now + self._look_around()
+                    if now >= self._next_clean_up:
+                        self._next_clean_up = now + self._clean_up_cluster()
                     self._reclaim(self._reclaimer.look(_leases.look(self._place), now))
             except Exception:
                 if self._is_stopped.is_set():
                     return
-                # It is tried again, for ever: there is nobody else to do it.
+                # No other process does this work, so it is retried for ever.
                 logger.warning(
-                    "The keeper of %s has a problem, and tries again.", self._place.node, exc_info=True
+                    "The supervisor of %s has a problem, and tries again.", self._place.node, exc_info=True
                 )
-                self._is_stopped.wait(_PATIENCE)
+                self._is_stopped.wait(_WAIT_LIMIT)
 
-    def _mend(self) -> None:
-        """Starts another guardian, if there should be one and is none."""
-        is_wanted = (self._place.directory / _guardian.SPEC).exists() and not self._is_orphan()
-        if is_wanted and not self._is_guarded():
-            logger.warning("The guardian of %s is gone; starting another one.", self._place.node)
-            self._start_guardian()
+    def _restart_launcher(self) -> None:
+        """Starts another launcher if it has ended unexpectedly."""
+        is_wanted = (self._place.directory / _launcher.SPEC).exists() and not self._is_orphan()
+        if is_wanted and not self._has_launcher():
+            logger.warning("The launcher of %s is gone; starting another one.", self._place.node)
+            self._start_launcher()
 
-    def _look_around(self) -> float:
-        """Sees to what is nobody's: one of the keepers does it for all. Returns when to look again, in seconds."""
+    def _clean_up_cluster(self) -> float:
+        """Cleans up after ended nodes and jobs; one supervisor does this for all. Returns the
+        seconds until the next check.
+        """
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
         if is_for_all:
@@ -284,19 +292,21 @@ class Keeper:
                 self._adopt_leases()
             self._forget_jobs(_private.ended_jobs())
         self._nodes = nodes
-        return _LOOK_INTERVAL if is_for_all else max(_LOOK_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
+        if is_for_all:
+            return _CLEAN_UP_INTERVAL
+        return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        """Adopts the leases of nodes that are gone."""
-        # In this order: who has put an object had a lease before.
+        """Adopts the leases of nodes that have ended."""
+        # Lists objects before leases, because each process takes a lease before it puts an object.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
-        self._reclaimer.adopt(unknown(ids, self._ask_all("tokens")))
+        self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
-        """Deletes what the tasks of jobs have put that are over."""
+        """Deletes the objects that tasks of ended jobs have put."""
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # Once more the next time: its workers may have put something until now.
+        # The next check deletes these once more, because workers may just have put something.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 
@@ -309,26 +319,27 @@ class Keeper:
             if not (made := self._list(prefix)):
                 self._forget(token)
                 continue
-            claimed = self._ask_all("claims", token)
+            claimed = self._query_all("claims", token)
             self._delete([id for id in made if id not in claimed])
 
     def _forget(self, token: str) -> None:
         _leases.forget(self._place, token)
         self._reclaimer.forget(token)
 
-    def _ask_all(self, method: str, *arguments: str) -> set[str]:
-        """What the keepers of all nodes answer, together.
+    def _query_all(self, method: str, *arguments: str) -> set[str]:
+        """Returns the union of the answers of all nodes' supervisors.
 
         Raises:
-            ray.exceptions.RayError: if a node does not answer that Ray takes for alive. Then nothing is known.
+            ray.exceptions.RayError: if a node does not answer that Ray considers alive. The union
+            would be incomplete.
         """
         answers: list[ray.ObjectRef[set[str]]] = []
         for node in _private.alive_nodes():
-            # A node without a keeper has no leases.
+            # A node without a supervisor has no leases.
             with contextlib.suppress(ValueError):
-                keeper = ray.get_actor(name_of(node["NodeID"]), ACTORS)
-                answers.append(getattr(keeper, method).remote(*arguments))
-        return set[str]().union(*ray.get(answers, timeout=_PATIENCE))
+                supervisor = ray.get_actor(name_of(node["NodeID"]), ACTORS)
+                answers.append(getattr(supervisor, method).remote(*arguments))
+        return set[str]().union(*ray.get(answers, timeout=_WAIT_LIMIT))
 
     def _list(self, prefix: str) -> list[str]:
         return self._perform(lambda client: [str(known.id) for known in client.list(prefix)])
@@ -337,7 +348,7 @@ class Keeper:
         left = sorted(ids)
         for start in range(0, len(left), _BATCH):
             some = left[start : start + _BATCH]
-            self._perform(functools.partial(Client.delete, ids=some, timeout=_PATIENCE))
+            self._perform(functools.partial(Client.delete, ids=some, timeout=_WAIT_LIMIT))
 
     def _delete_all(self, prefix: str) -> None:
         self._delete(self._list(prefix))
@@ -345,7 +356,7 @@ class Keeper:
     def _perform(self, act: Callable[[Client], T]) -> T:
         return twice(lambda: self._connection.client(self._place.socket), act)
 
-    # The guardian
+    # The launcher
 
     def _spec(
         self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]
@@ -381,8 +392,8 @@ class Keeper:
         }
 
     def _await_store(self) -> None:
-        """Waits until the store answers, which may have been killed just now."""
-        deadline = time.monotonic() + _PATIENCE
+        """Waits until the store answers. A killed store may just be restarting."""
+        deadline = time.monotonic() + _WAIT_LIMIT
         while True:
             try:
                 self._connection.client(self._place.socket).contains("ray")
@@ -392,39 +403,40 @@ class Keeper:
                     raise
                 time.sleep(0.05)
 
-    def _start_guardian(self) -> None:
+    def _start_launcher(self) -> None:
         place = self._place.directory
-        for name in (_guardian.READY, _guardian.FAILED):
+        for name in (_launcher.READY, _launcher.FAILED):
             (place / name).unlink(missing_ok=True)
-        # Isolated, and without packages: it needs none, and is small without.
-        command = [sys.executable, "-I", "-S", _guardian.__file__, str(place)]
+        # Isolated and without site packages, to keep the process small.
+        command = [sys.executable, "-I", "-S", _launcher.__file__, str(place)]
         subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
         deadline = time.monotonic() + _START_TIMEOUT
-        while not (place / _guardian.READY).exists():
-            if (place / _guardian.FAILED).exists():
-                raise RuntimeError((place / _guardian.FAILED).read_text())
+        while not (place / _launcher.READY).exists():
+            if (place / _launcher.FAILED).exists():
+                raise RuntimeError((place / _launcher.FAILED).read_text())
             if time.monotonic() > deadline:
-                raise RuntimeError(f"the store did not start in time; see {place / _guardian.LOG}")
+                raise RuntimeError(f"the store did not start in time; see {place / _launcher.LOG}")
             time.sleep(0.01)
 
-    def _stop_guardian(self) -> None:
-        # It is not to be started again.
-        (self._place.directory / _guardian.SPEC).unlink(missing_ok=True)
+    def _stop_launcher(self) -> None:
+        # Keeps the supervisor from starting it again.
+        (self._place.directory / _launcher.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
-        while self._is_guarded():
-            # It may not have written its process id yet, or be removing its files, or just have ended.
+        while self._has_launcher():
+            # The launcher may not have written its process id yet, may be removing its files, or
+            # may have ended.
             with contextlib.suppress(ValueError, FileNotFoundError, ProcessLookupError):
-                pid = int((self._place.directory / _guardian.LOCK).read_text())
+                pid = int((self._place.directory / _launcher.LOCK).read_text())
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             time.sleep(0.05)
 
     def _is_orphan(self) -> bool:
-        """Whether the node has ended, and so will this process, and nothing must be started any more."""
+        """Returns `True` if the node has ended, so that nothing may be started any more."""
         return self._raylet is not None and os.getppid() != self._raylet
 
-    def _is_guarded(self) -> bool:
+    def _has_launcher(self) -> bool:
         try:
-            lock = os.open(self._place.directory / _guardian.LOCK, os.O_RDWR | os.O_CLOEXEC)
+            lock = os.open(self._place.directory / _launcher.LOCK, os.O_RDWR | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
@@ -436,16 +448,16 @@ class Keeper:
         return False
 
     def _remember(self, settings: Settings) -> None:
-        _guardian.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
+        _launcher.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
-    def _clean_up_after_others(self) -> None:
-        """Deletes from the store what Ray clusters have left that were on this machine, and ended without `stop`."""
+    def _clean_up_other_clusters(self) -> None:
+        """Deletes the objects of other Ray clusters of this machine that ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
             try:
                 raylet = marker.read_text()
             except FileNotFoundError:
-                # Another keeper of this machine has just done it.
+                # Another supervisor of this machine has removed it.
                 continue
             if other != self._place and not Path(f"/proc/{raylet}").exists():
                 self._delete_all(f"{NAMESPACE}/{other.cluster}/")

@@ -1,11 +1,11 @@
-"""Keeps the store of a Ray node running, and ends it together with the node.
+"""Keeps the daemons of a Ray node running, and stops them when the node ends.
 
-A program of its own, started by path and without the package, so that it stays small: it uses only the standard library.
-Ray kills what its workers have started when they end, so this becomes a daemon. It ends when it gets SIGTERM, or when the
-raylet of the node is gone, and then leaves nothing behind: no process, no file. If it is killed itself, the kernel ends the
-daemons that it has started, and the keeper (`_keeper.py`) starts another guardian.
+This program is started by path and uses only the standard library, so that it stays small. Ray
+kills the children of its workers, so this program becomes a daemon. It ends at SIGTERM, or when the
+raylet of the node ends, and removes all its processes and files. If it is killed, the kernel kills
+its daemons, and the supervisor (`_supervisor.py`) starts it again.
 
-    python _guardian.py DIRECTORY
+    python _launcher.py DIRECTORY
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: The files in the directory of the node: what to run; where it listens, while it does; why it does not, if it never did;
-#: what is locked by the guardian as long as it lives, and has its process id; what the daemons say.
-SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "guardian.lock", "log"
+#: Files in the directory of the node: the commands; the addresses of running daemons; the reason of
+#: a failed start; a lock with the process id of the launcher; the log of the daemons.
+SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "launcher.lock", "log"
 
-#: How long a daemon may take to say where it listens: it does within milliseconds, unless the machine is swamped.
+#: Seconds in which a daemon must print its addresses. Usually it takes milliseconds.
 START_TIMEOUT = 30.0
-#: How long it may take to end before it is killed.
+#: Seconds in which a daemon must stop before it is killed.
 STOP_TIMEOUT = 10.0
-#: A daemon that ended by itself is started again after a pause, which doubles if that does not help.
+#: Seconds of back-off before a daemon that ended is restarted; doubles with each failure.
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
-#: If it ran this long, it has done nothing wrong, and the pauses begin anew.
+#: Seconds of running after which the back-off starts over.
 STABLE = 30.0
 
 
 class StartFailed(Exception):
-    """A daemon ended before it said where it listens."""
+    """A daemon ended before it printed its addresses."""
 
 
 class Daemon:
-    """A child that is kept running. It says where it listens in the first line that it prints."""
+    """A child that is restarted when it ends. The first line that it prints contains its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -69,12 +69,14 @@ class Daemon:
 
     @property
     def directory(self) -> str:
-        """Where the shard of the directory in it listens."""
+        """The address of its directory shard."""
         address: str = json.loads(self.says)["directory"]
         return address
 
     def tend(self, now: float) -> bool:
-        """Starts it again if it has ended and the pause is over. Returns whether it runs."""
+        """Restarts the daemon if it has ended and the back-off is over. Returns `True` if the
+        daemon runs.
+        """
         if self._process is not None:
             if self._process.poll() is None:
                 return True
@@ -104,7 +106,7 @@ class Daemon:
         self._process = None
 
 
-class Guardian:
+class Launcher:
     def __init__(self, place: Path, log: int) -> None:
         self._place = place
         spec: dict[str, Any] = json.loads((place / SPEC).read_text())
@@ -115,10 +117,10 @@ class Guardian:
             self._directory = Daemon(spec["directory"], spec["environment"], log)
 
     def start(self) -> None:
-        """Starts the daemons for the first time, and says where they listen."""
+        """Starts the daemons, and publishes their addresses."""
         if self._directory is not None:
             self._directory.start()
-            # After a crash it must be found where it was.
+            # A restarted directory must have the same address.
             listen = self._directory.command.index("--listen") + 1
             self._directory.command[listen] = self._directory.directory
             self._remember(self._directory.command)
@@ -127,7 +129,7 @@ class Guardian:
         self._announce()
 
     def tend(self, wakeup: int) -> None:
-        """Keeps the daemons running until it is told to stop."""
+        """Restarts daemons that end, until SIGTERM or the end of the raylet."""
         poll = select.poll()
         poll.register(wakeup, select.POLLIN)
         raylet = None
@@ -145,10 +147,10 @@ class Guardian:
             if wakeup in fired and signal.SIGTERM in os.read(wakeup, 4096):
                 return
             now = time.monotonic()
-            # The directory first: the store waits for it.
+            # The directory first, because the store waits for it.
             daemons = [daemon for daemon in (self._directory, self._store) if daemon is not None]
             is_running = all([daemon.tend(now) for daemon in daemons])
-            # The end of a child wakes this up.
+            # SIGCHLD interrupts the poll.
             timeout = None if is_running else 1000 * FIRST_PAUSE
             self._announce()
 
@@ -158,7 +160,7 @@ class Guardian:
             self._directory.stop()
 
     def _remember(self, directory: list[str]) -> None:
-        """Has the next guardian start the directory in the same way."""
+        """Saves the command of the directory for the next launcher."""
         spec = json.loads((self._place / SPEC).read_text())
         write(self._place / SPEC, json.dumps({**spec, "directory": directory}))
 
@@ -168,13 +170,13 @@ class Guardian:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file that is there as a whole or not at all."""
+    """Writes a file atomically."""
     unfinished = path.with_suffix(".new")
     unfinished.write_text(text)
     unfinished.rename(path)
 
 
-def guard(place: Path) -> None:
+def launch(place: Path) -> None:
     lock = os.open(place / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     if not lock_soon(lock):
         return
@@ -182,28 +184,30 @@ def guard(place: Path) -> None:
     log = os.open(place / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 2)
     with contextlib.suppress(PermissionError):
-        # Ray gives its workers a low priority, and only root gets back from there.
+        # Ray lowers the priority of its workers. Only root may raise it again.
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     wakeup = wake_up_on_signals()
-    guardian = Guardian(place, log)
+    launcher = Launcher(place, log)
     try:
-        guardian.start()
+        launcher.start()
     except (StartFailed, OSError) as error:
         said = (place / LOG).read_text(errors="replace").strip().splitlines()[-5:]
-        guardian.stop()
+        launcher.stop()
         write(place / FAILED, "\n".join([str(error), *said]))
         return
-    guardian.tend(wakeup)
-    guardian.stop()
+    launcher.tend(wakeup)
+    launcher.stop()
     shutil.rmtree(place, ignore_errors=True)
     for parent in place.parents[:3]:
-        # Those of the Ray cluster, of all of them, and of this user, if it was the last on this machine.
+        # Removes the empty directories of the Ray cluster, of all Ray clusters, and of this user.
         with contextlib.suppress(OSError):
             parent.rmdir()
 
 
 def lock_soon(lock: int) -> bool:
-    """Locks the file, unless somebody else keeps it locked; a keeper that looks whether we live has it for microseconds."""
+    """Locks the file, unless another launcher holds the lock. Retries, because supervisors test the
+    lock for microseconds.
+    """
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -213,19 +217,19 @@ def lock_soon(lock: int) -> bool:
 
 
 def wake_up_on_signals() -> int:
-    """A file descriptor that becomes readable with each signal that matters, and gives its number."""
+    """Returns a file descriptor that yields the number of each SIGTERM and SIGCHLD."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    # They are for the terminal that Ray was started in.
+    # The terminal sends these to Ray.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return reader
 
 
 def become_daemon() -> None:
-    """Leaves the process that started this one, its session and its working directory."""
+    """Detaches from the parent process, its session and its working directory."""
     os.setsid()
     if os.fork():
         os._exit(0)
@@ -237,4 +241,4 @@ def become_daemon() -> None:
 
 if __name__ == "__main__":
     become_daemon()
-    guard(Path(sys.argv[1]))
+    launch(Path(sys.argv[1]))
