@@ -1,4 +1,4 @@
-//! What Python passes in, checked before anything is sent.
+//! Converts and checks arguments from Python, before a call sends anything.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -16,15 +16,15 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::errors::{cluster_mismatch, exception};
 
-/// The timeout of a caller who leaves it to the environment: `HOPLITE_TIMEOUT`.
+/// Selects the timeout of the environment: `HOPLITE_TIMEOUT`.
 const DEFAULT: &str = "default";
 
-/// The attribute by which a handle says which object it stands for.
+/// The attribute with the object id of a handle.
 const HANDLE_ID: &str = "__hoplite_id__";
-/// The attribute by which a handle says in which cluster that object is; `None` if it does not know.
+/// The attribute with the cluster of a handle; `None` if the handle does not know it.
 const HANDLE_CLUSTER: &str = "__hoplite_cluster__";
 
-/// An id: a `str`, which stands for its UTF-8 bytes, `bytes`, or a handle.
+/// An id: a `str` (its UTF-8 bytes), `bytes`, or a handle.
 #[derive(Debug, Clone)]
 pub(crate) struct Id {
     id: ObjectId,
@@ -33,10 +33,10 @@ pub(crate) struct Id {
 }
 
 impl Id {
-    /// The id, for a call to a store of `cluster`.
+    /// Returns the id, for a call to a store of `cluster`.
     ///
-    /// # Errors
-    /// `ClusterMismatch` if this is a handle of another cluster, where the id names another object.
+    /// # Errors `ClusterMismatch` for a handle of another cluster, where the id names another
+    /// object.
     pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<ObjectId> {
         match self.cluster {
             Some(other) if other != cluster.as_str() => {
@@ -68,7 +68,7 @@ impl<'py> FromPyObject<'_, 'py> for Id {
     }
 }
 
-/// The cluster that a handle names.
+/// Returns the cluster that a handle names.
 fn cluster_of(handle: &Borrowed<'_, '_, PyAny>) -> PyResult<Option<String>> {
     match handle.getattr_opt(HANDLE_CLUSTER)? {
         Some(cluster) => cluster.extract(),
@@ -76,7 +76,7 @@ fn cluster_of(handle: &Borrowed<'_, '_, PyAny>) -> PyResult<Option<String>> {
     }
 }
 
-/// The id that `value` spells; `None` if it is neither `str` nor `bytes`.
+/// Returns the id of a `str` or `bytes`; `None` for other types.
 fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdError>>> {
     if let Ok(text) = value.cast::<PyString>() {
         Some(text.to_cow().map(|text| ObjectId::new(text.as_bytes())))
@@ -87,16 +87,16 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdErro
     }
 }
 
-/// Several ids. A lone one is an error, since its characters are not meant.
+/// Several ids. A single id is an error, because iterating it would yield characters.
 #[derive(Debug, Clone)]
 pub(crate) struct Ids {
     ids: Vec<ObjectId>,
-    /// The clusters that handles among them name, each with such a handle's id.
+    /// The clusters that handles among them name, each with the id of one handle.
     clusters: BTreeMap<String, ObjectId>,
 }
 
 impl Ids {
-    /// The ids, for a call to a store of `cluster`; see [`Id::within`].
+    /// Returns the ids, for a call to a store of `cluster`; see [`Id::within`].
     pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<Vec<ObjectId>> {
         match self.clusters.iter().find(|(other, _)| *other != cluster.as_str()) {
             Some((other, id)) => Err(cluster_mismatch(py, id, other, cluster.as_str())),
@@ -129,7 +129,7 @@ impl<'py> FromPyObject<'_, 'py> for Ids {
     }
 }
 
-/// A time limit: seconds, `None` for ever, or `"default"`.
+/// A timeout: seconds, `None` for ever, or `"default"`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeout(pub(crate) Duration);
 
@@ -152,7 +152,7 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
     }
 }
 
-/// What is done with two elements.
+/// The operation of a reduce.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Op(pub(crate) ReduceOp);
 
@@ -170,7 +170,7 @@ pub(crate) const fn order(deterministic: bool) -> ReduceOrder {
     if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any }
 }
 
-/// How to put an object of this kind.
+/// Returns the options for a put of an object of this kind.
 pub(crate) fn put_options(
     py: Python<'_>,
     dtype: &str,

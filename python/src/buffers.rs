@@ -1,8 +1,9 @@
-//! Memory of Python that bytes are copied from and to while the interpreter does something else.
+//! Copies from and to buffers of Python while the interpreter runs other threads.
 //!
-//! The exporter of a buffer promises that it stays where it is until it is released. Nobody promises that other threads leave
-//! its contents alone: a program that writes to an array while it puts it puts something in between, as with any
-//! function of numpy that lets other threads run. The copies are plain, so nothing else can come of it.
+//! The exporter of a buffer keeps its memory in place until the release. Other threads may write to
+//! it concurrently. A program that changes an array during a put then stores a mixture, as with
+//! numpy functions that release the interpreter. The copies are plain, so there is no other
+//! consequence.
 
 use std::sync::Arc;
 use std::{ptr, slice};
@@ -13,11 +14,11 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Keeps a buffer exported. The last one of those that do has to attach to the interpreter to release it: let that be one
-/// that is attached already, not the work, whose threads others need.
+/// Keeps a buffer exported. Dropping the last clone attaches to the interpreter, so it should be
+/// dropped by an attached thread, not by a thread of the runtime.
 pub(crate) type Keep = Arc<PyUntypedBuffer>;
 
-/// Contiguous memory to read, whatever its elements are.
+/// Contiguous memory to read, with elements of any type.
 #[derive(Debug)]
 pub(crate) struct Input(Keep);
 
@@ -47,7 +48,7 @@ impl Input {
     }
 }
 
-/// Contiguous bytes to write.
+/// Contiguous memory to write.
 #[derive(Debug)]
 pub(crate) struct Output(Keep);
 
@@ -72,7 +73,8 @@ impl Output {
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self.0.len_bytes() {
             0 => &mut [],
-            // SAFETY: as for `Input::bytes`; its exporter allows to write, and `self` lends it to one at a time.
+            // SAFETY: as for `Input::bytes`; the exporter allows writes, and `self` is borrowed
+            // mutably.
             length => unsafe { slice::from_raw_parts_mut(self.0.buf_ptr().cast(), length) },
         }
     }
@@ -86,10 +88,10 @@ fn contiguous(value: &Borrowed<'_, '_, PyAny>) -> PyResult<PyUntypedBuffer> {
     Ok(buffer)
 }
 
-/// A new `bytes` with a copy of `source`, which is copied while other threads run.
+/// Returns a new `bytes` with a copy of `source`. Other threads run during the copy.
 pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let length = isize::try_from(source.len())?;
-    // SAFETY: a null pointer asks for a new object with room for so many bytes that are not initialised.
+    // SAFETY: a null pointer requests an object with that much uninitialised memory.
     let made = unsafe { ffi::PyBytes_FromStringAndSize(ptr::null(), length) };
     // SAFETY: it returns a new reference, or null with an exception set.
     let made = unsafe { Bound::from_owned_ptr_or_err(py, made)? };
@@ -97,7 +99,8 @@ pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bou
     // SAFETY: it is a bytes object.
     let start = unsafe { ffi::PyBytes_AsString(bytes.as_ptr()) } as usize;
     py.detach(|| {
-        // SAFETY: the object has room for so many bytes, nobody else has seen it, and it lives until this function ends.
+        // SAFETY: the object has that much room, is not shared yet, and lives until this function
+        // ends.
         unsafe { ptr::copy_nonoverlapping(source.as_ptr(), start as *mut u8, source.len()) };
     });
     Ok(bytes)

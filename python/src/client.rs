@@ -1,5 +1,7 @@
-//! The two classes of clients that Python sees, how they connect, and how a call blocks or becomes a future of the running event
-//! loop. The methods are the same: `methods`.
+//! The two client classes for Python: connecting, and calls that block or return a future of the
+//! running event loop.
+//!
+//! Both have the methods in `methods`.
 
 mod methods;
 
@@ -28,7 +30,7 @@ use crate::progress::Progress;
 use crate::runtime;
 use crate::trace;
 
-/// How often a thread that waits looks for signals: a tenth of a second is what people take for at once.
+/// The interval at which a waiting thread checks for signals. Users perceive 0.1 s as immediate.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection to the store of this node, for threads.
@@ -36,13 +38,13 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Client {
     process: u32,
-    /// The name of the node when it was connected.
+    /// The name of the node at the time of connecting.
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
-    /// `None` once it is closed.
+    /// `None` after `close`.
     client: RwLock<Option<blocking::Client>>,
-    /// Who hears of the progress of calls.
+    /// The receiver of progress reports.
     progress: Option<Py<Progress>>,
 }
 
@@ -51,19 +53,20 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct AsyncClient {
     process: u32,
-    /// The name of the node when it was connected.
+    /// The name of the node at the time of connecting.
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
-    /// `None` once it is closed.
+    /// `None` after `close`.
     client: RwLock<Option<hoplite_client::Client>>,
-    /// Who hears of the progress of calls.
+    /// The receiver of progress reports.
     progress: Option<Py<Progress>>,
 }
 
 impl Client {
-    /// Performs `work` in this thread, while others run Python. A signal whose handler raises ends it. What it copies from or
-    /// to is released by `_keep`, once this thread is attached again.
+    /// Performs `work` in this thread, while others run Python. A signal handler that raises ends
+    /// it. `_keep` is dropped after this thread is attached again, which releases the buffers of
+    /// `work`.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -105,10 +108,11 @@ impl Client {
     }
 }
 
-/// Lets the handlers of signals run that have arrived.
+/// Runs the handlers of pending signals.
 #[derive(Debug, Default)]
 struct Watch {
-    /// Only the main thread runs handlers. The others need not ask for the interpreter again, which many would feel that wait.
+    /// `true` if this is not the main thread. Only the main thread runs handlers, so others avoid
+    /// attaching.
     is_in_vain: bool,
 }
 
@@ -121,7 +125,7 @@ impl Watch {
             self.is_in_vain = !is_main_thread(py)?;
             py.check_signals()
         });
-        // There is no interpreter any more if it is ending: then this thread is one that it does not wait for.
+        // The interpreter is ending, and does not wait for this thread.
         looked.unwrap_or(Ok(()))
     }
 }
@@ -132,8 +136,9 @@ fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
 }
 
 impl AsyncClient {
-    /// Performs `work` in a task, and returns a future of the running event loop. If that is cancelled, so is the task. What it
-    /// copies from or to is released by `keep`, in the thread of the event loop.
+    /// Performs `work` in a task, and returns a future of the running event loop. Cancelling the
+    /// future cancels the task. `keep` is dropped in the thread of the event loop, which releases
+    /// the buffers of `work`.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -185,7 +190,7 @@ fn spawn<T: Answer>(
     Ok(future.unbind())
 }
 
-/// What an operation makes for Python.
+/// A result that can be converted for Python.
 trait Answer: for<'py> IntoPyObject<'py> + Send + 'static {}
 
 impl<T: for<'py> IntoPyObject<'py> + Send + 'static> Answer for T {}
@@ -197,11 +202,11 @@ fn answer<T: Answer>(py: Python<'_>, outcome: Result<T>, about: Option<&ObjectId
     }
 }
 
-/// The client, unless it is closed or belongs to the process that this one was forked from.
+/// Returns the client, unless it is closed or inherited by a fork.
 fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) -> PyResult<T> {
     let current = std::process::id();
     if current != process {
-        // Not left to the client: what it locks may have been locked for ever by the fork.
+        // Checked here, because the client's locks may have been held during the fork.
         return Err(exception(py, &Error::ForkedChild { connected: process, current }));
     }
     let client = client.read().unwrap_or_else(PoisonError::into_inner);
@@ -225,7 +230,8 @@ fn connect_options(
     }
 }
 
-/// Connects to the store that listens at `socket`. With `reconnect`, a call after the connection was lost connects again.
+/// Connects to the store that listens at `socket`. With `reconnect`, calls reconnect after the
+/// connection was lost.
 #[pyfunction]
 pub(crate) fn connect(
     py: Python<'_>,
@@ -248,18 +254,18 @@ pub(crate) fn connect(
     })
 }
 
-/// Has Python collect garbage, since arrays of the store may be in cycles that nothing else frees.
+/// Collects garbage, because arrays of the store may be in reference cycles.
 fn collect_garbage() {
-    // There is no interpreter any more if it is ending. A finalizer that raises is reported by Python itself.
+    // Does nothing if the interpreter is ending. Python reports finalizers that raise.
     let _ = Python::try_attach(|py| py.import("gc").and_then(|gc| gc.call_method0("collect")).map(drop));
 }
 
-/// Performs `work`, which blocks, in a thread of its own, and looks for signals meanwhile. One whose handler raises leaves
-/// `work` to end by itself.
+/// Performs blocking `work` in a new thread, and checks for signals. If a signal handler raises,
+/// `work` continues alone.
 fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new().name("hoplite-connect".to_owned()).spawn(move || {
-        // Nobody hears of it who has been interrupted.
+        // The receiver is gone after an interruption.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
     })?;
     let mut watch = Watch::default();

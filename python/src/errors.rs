@@ -1,7 +1,7 @@
-//! Makes Python exceptions of the errors of the client: the only place that does.
+//! Converts errors of the client into Python exceptions. No other code does this.
 //!
-//! The classes are in `hoplite/errors.py`. Each is called like the variant of the error that it stands for, and has the
-//! fields of that variant as attributes.
+//! The classes are in `hoplite/errors.py`. Each has the name of its error variant, and the
+//! variant's fields as attributes.
 
 use std::any::Any;
 
@@ -13,12 +13,13 @@ use pyo3::types::PyDict;
 
 use crate::report;
 
-/// The exception for `error`.
+/// Returns the exception for `error`.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     exception_about(py, error, None)
 }
 
-/// The exception for `error` of a call about the object `id`, which it names in any case.
+/// Returns the exception for `error` of a call about the object `id`, which the exception always
+/// names.
 pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectId>) -> PyErr {
     let fields = PyDict::new(py);
     let name = match set_fields(py, error, &fields) {
@@ -40,7 +41,8 @@ pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectI
     make(py, name, message, &fields)
 }
 
-/// The exception for a handle of the object `id` of the cluster `theirs` that was given to a store of the cluster `ours`.
+/// Returns the exception for a handle of the object `id` in the cluster `theirs`, passed to a store
+/// of the cluster `ours`.
 pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours: &str) -> PyErr {
     let fields = PyDict::new(py);
     let set = [("ref_cluster", theirs), ("store_cluster", ours)]
@@ -56,7 +58,7 @@ pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours
     make(py, "ClusterMismatch", message, &fields)
 }
 
-/// The exception for a panic: a bug here, which is no reason to end the program.
+/// Returns the exception for a panic, because a bug here should not end the program.
 pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let said = panic.downcast_ref::<&str>().copied();
     let said =
@@ -64,7 +66,7 @@ pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     make(py, "InternalError", format!("a bug in the native half of hoplite: {said}"), &PyDict::new(py))
 }
 
-/// The exception of the class `name` of `hoplite.errors`, with `fields` as attributes.
+/// Makes an exception of the class `name` of `hoplite.errors`, with `fields` as attributes.
 fn make(py: Python<'_>, name: &str, message: String, fields: &Bound<'_, PyDict>) -> PyErr {
     let made = py
         .import("hoplite.errors")
@@ -228,7 +230,7 @@ fn set_object_fields(
     })
 }
 
-/// Sets which place or daemon is not trusted, and whose it is.
+/// Sets the untrusted place or daemon, and its owner.
 fn set_untrusted(kind: &ConnectFailure, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     match kind {
         ConnectFailure::UntrustedPlace(
@@ -242,7 +244,7 @@ fn set_untrusted(kind: &ConnectFailure, fields: &Bound<'_, PyDict>) -> PyResult<
     }
 }
 
-/// Sets what a timeout says of the thing that the call waited for.
+/// Sets the description of the thing that the timed-out call waited for.
 fn set_missing(py: Python<'_>, missing: &Missing, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     fields.set_item("missing", missing.kind())?;
     let id = |id| report::id(py, id);

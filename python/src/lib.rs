@@ -1,18 +1,19 @@
 //! The native half of the Python package `hoplite`.
 //!
-//! It binds `hoplite-client` and nothing else: bytes, ids and metadata go in and out, and waits and copies happen without
-//! the interpreter. What the bytes mean to a Python program is decided in `hoplite/_serialize.py`.
+//! It binds only `hoplite-client`: it exchanges bytes, ids and metadata, and waits and copies
+//! without the interpreter. `hoplite/_serialize.py` converts between bytes and Python values.
 //!
-//! * `client`: the two classes that Python sees, one that blocks and one for asyncio, with the same methods.
-//! * `operations`: what these methods do, once for both.
-//! * `view`: the memory of an object as a buffer of Python, and an object that is read while it arrives.
-//! * `buffers`: memory of Python that bytes are copied from and to. With `view`, all unsafe code of this crate.
-//! * `arguments` and `report`: from Python and to Python.
-//! * `notices`: the logger that hears of long waits and of new connections.
-//! * `trace`: in which trace calls are made.
-//! * `progress`: the bytes that calls have moved, for a function of Python.
-//! * `mailbox` and `runtime`: how the results of tasks reach an event loop.
-//! * `errors`: the one place that makes exceptions.
+//! * `client`: the two classes for Python, one for threads and one for asyncio, with the same
+//!   methods.
+//! * `operations`: the implementation of these methods, shared by both.
+//! * `view`: the memory of an object as a Python buffer, and the reader of an arriving object.
+//! * `buffers`: copies from and to memory of Python. With `view`, all unsafe code of this crate.
+//! * `arguments` and `report`: conversions from and to Python.
+//! * `notices`: messages for the logger about long waits and new connections.
+//! * `trace`: the trace of calls.
+//! * `progress`: progress reports for a Python function.
+//! * `mailbox` and `runtime`: the delivery of task results to an event loop.
+//! * `errors`: the only place that makes exceptions.
 
 mod arguments;
 mod buffers;
@@ -46,28 +47,28 @@ mod native {
     #[pymodule_export]
     use crate::view::{Reader, View};
 
-    /// With which profile this was built: measurements of a debug build say little.
+    /// The build profile. Measurements of a debug build say little.
     #[pymodule_export]
     const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
-    /// The version of the package, which is that of its native half.
+    /// The version of the package and of its native half.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-    /// Where clients look for the store of this node unless they are told.
+    /// Returns the default socket of the store of this node.
     #[pyfunction]
     fn default_socket_path() -> std::ffi::OsString {
         hoplite_client::default_socket_path().into_os_string()
     }
 
-    /// The timeout of calls whose caller names none, in seconds; `None` if it is for ever.
+    /// Returns the default timeout of calls in seconds; `None` for ever.
     #[pyfunction]
     fn default_timeout() -> Option<f64> {
         let timeout = hoplite_client::default_timeout();
         (timeout < hoplite_client::FOREVER).then_some(timeout.as_secs_f64())
     }
 
-    /// Checks what an allreduce is asked for, before anything is put for it.
+    /// Checks the arguments of an allreduce before the call puts anything.
     #[pyfunction]
     #[expect(unused_variables, reason = "to be extracted is all that they are for")]
     fn check_allreduce(target: Id, sources: Ids, op: Op, timeout: Timeout) {}

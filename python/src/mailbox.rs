@@ -1,10 +1,15 @@
-//! How the results of tasks reach an event loop of Python.
+//! Delivers the results of tasks to an event loop of Python.
 //!
-//! The tasks run on threads that know nothing of Python. What they make is put into the mailbox of the event loop, which
-//! watches a file descriptor and empties the mailbox when it becomes readable. So no task waits for the interpreter, but one
-//! that is cancelled while it copies and then releases the buffer; many results wake the loop once; and a thread that is still
-//! busy when the interpreter ends does no harm. The usual way, `call_soon_threadsafe`, has to attach to the interpreter for each
-//! result, on a thread that others need for their I/O.
+//! Tasks run on threads without the interpreter, and put their results into the mailbox of the
+//! event loop. The event loop watches a file descriptor, and empties the mailbox when it becomes
+//! readable. The advantages:
+//!
+//! * No task waits for the interpreter, except when a cancelled copy releases its buffer.
+//! * Many results wake the loop once.
+//! * A thread that is busy when the interpreter ends does no harm.
+//!
+//! `call_soon_threadsafe` would attach to the interpreter for each result, on threads that are
+//! needed for I/O.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -15,10 +20,10 @@ use pyo3::{PyTraverseError, PyVisit};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::task::AbortHandle;
 
-/// Makes the result for Python, once it is attached: a value, or an exception.
+/// Makes the value or exception for Python, once a thread is attached.
 pub(crate) type Letter = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// The futures of one event loop that wait for a task, and what the tasks have made.
+/// The pending futures of one event loop, and the results for them.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Mailbox {
@@ -32,10 +37,10 @@ struct Waiting {
     futures: HashMap<u64, Py<PyAny>>,
 }
 
-/// Where tasks put their letters.
+/// The queue of results.
 pub(crate) struct Slot {
     letters: Mutex<Vec<(u64, Letter)>>,
-    /// Readable when there are letters.
+    /// Readable if there are results.
     bell: OwnedFd,
 }
 
@@ -50,21 +55,21 @@ impl Slot {
         let mut letters = lock(&self.letters);
         letters.push((number, letter));
         if letters.len() == 1 {
-            // Fails only if it has rung already.
+            // Fails only if it is readable already.
             let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
         }
     }
 }
 
 impl Mailbox {
-    /// The mailbox of the running event loop, which it is made for if it has none.
+    /// Returns the mailbox of the running event loop, and makes it on first use.
     pub(crate) fn of_running_loop(py: Python<'_>) -> PyResult<(Bound<'_, Self>, Bound<'_, PyAny>)> {
         let module = py.import("hoplite._mailbox")?;
         let (mailbox, event_loop) = module.call_method0("of_running_loop")?.extract()?;
         Ok((mailbox, event_loop))
     }
 
-    /// A new future of `event_loop`, the number to answer it by, and where to.
+    /// Returns a new future of `event_loop`, its number, and the slot for its result.
     pub(crate) fn expect<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
@@ -88,28 +93,29 @@ impl Mailbox {
         Ok(Self { slot, waiting: Mutex::default() })
     }
 
-    /// The file descriptor that becomes readable when there is something to deliver.
+    /// Returns the file descriptor that becomes readable when there are results.
     fn fileno(&self) -> i32 {
         self.slot.bell.as_raw_fd()
     }
 
-    /// Gives all futures that can have one their result. To be called in the thread of the event loop.
+    /// Completes all futures with results. Runs in the thread of the event loop.
     fn deliver(&self, py: Python<'_>) {
-        // Only to silence it; before the letters are taken, so that it rings for the next one.
+        // Resets the descriptor before the results are taken, so that later results make it
+        // readable again.
         let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);
         let letters = std::mem::take(&mut *lock(&self.slot.letters));
         for (number, letter) in letters {
             let future = lock(&self.waiting).futures.remove(&number);
             let Some(future) = future.map(|future| future.into_bound(py)) else { continue };
             if let Err(error) = settle(&future, letter) {
-                // The other futures get their results nonetheless.
+                // Continues with the other futures.
                 error.write_unraisable(py, Some(&future));
             }
         }
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // If somebody is using it, it is not garbage.
+        // A locked mailbox is in use, so it is not garbage.
         let Ok(waiting) = self.waiting.try_lock() else { return Ok(()) };
         waiting.futures.values().try_for_each(|future| visit.call(future))
     }
@@ -121,7 +127,7 @@ impl Mailbox {
 
 fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
     if future.call_method0("done")?.extract()? {
-        // It was cancelled a moment before.
+        // The future was cancelled concurrently.
         return Ok(());
     }
     match letter(future.py()) {
@@ -131,7 +137,7 @@ fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
     Ok(())
 }
 
-/// Ends the task behind a future that is cancelled, or that nobody will ever look at since its event loop is gone.
+/// Aborts the task of a future that is cancelled, or whose event loop is gone.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Canceller {
@@ -142,7 +148,7 @@ pub(crate) struct Canceller {
 
 #[pymethods]
 impl Canceller {
-    /// To be called when the future is done.
+    /// Called when the future is done.
     fn __call__(&self, py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
         if future.call_method0("cancelled")?.extract()? {
             self.task.abort();
@@ -157,7 +163,7 @@ impl Canceller {
 }
 
 impl Drop for Canceller {
-    /// The future has its result, and this changes nothing; or it is gone.
+    /// Aborts the task, which has no effect after its end.
     fn drop(&mut self) {
         self.task.abort();
     }

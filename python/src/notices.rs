@@ -1,25 +1,25 @@
-//! Notices of the clients, for the logger `hoplite` of Python.
+//! Sends notices of the clients to Python's logger `hoplite`.
 
 use hoplite_client::Notice;
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 
-/// The logger that everything in the package uses.
+/// The logger of the package.
 const LOGGER: &str = "hoplite";
 
 /// Logs a notice as a warning.
 pub(crate) fn log(notice: &Notice) {
     let text = notice.to_string();
     let log = move || {
-        // There is no interpreter any more if it is ending: then nobody reads logs either.
+        // Does nothing if the interpreter is ending.
         Python::try_attach(|py| {
             let logged = warn(py, &text);
-            // Nobody could catch the error here.
+            // No caller could handle the error.
             logged.unwrap_or_else(|error| error.write_unraisable(py, None));
         });
     };
     match Handle::try_current() {
-        // A handler of Python may take its time; the runtime serves other calls meanwhile.
+        // In another thread, because a handler in Python may be slow.
         Ok(runtime) => drop(runtime.spawn_blocking(log)),
         Err(_) => log(),
     }

@@ -1,6 +1,6 @@
-//! What the methods of the clients do, written once for both of them.
+//! The operations of both clients, for threads and for event loops.
 //!
-//! Each function is driven by the calling thread or by the runtime, and uses nothing of either.
+//! The caller's thread or the runtime drives these functions. They depend on neither.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::buffers::{Input, Output};
 use crate::report::{Ids, Page, Status, Summary};
 use crate::view::{Reader, View};
 
-/// How much is copied before others get a turn: the client's own measure.
+/// The size of a piece that is copied without yielding, as in the client.
 const PIECE_BYTES: usize = 4 << 20;
 
 /// Puts the concatenation of `pieces`.
@@ -54,7 +54,7 @@ pub(crate) async fn open(client: Client, id: ObjectId, timeout: Duration) -> Res
     Ok(Reader::new(id, reader))
 }
 
-/// Copies all of an opened object into `out`, which is as long.
+/// Copies an opened object into `out`, which has the same length.
 pub(crate) async fn read(mut reader: ObjectReader, mut out: Output, timeout: Duration) -> Result<()> {
     let deadline = Instant::now() + timeout;
     let mut room = out.bytes_mut();
@@ -66,7 +66,7 @@ pub(crate) async fn read(mut reader: ObjectReader, mut out: Output, timeout: Dur
     }
     while !room.is_empty() {
         let read = reader.read(room, deadline.saturating_duration_since(Instant::now())).await;
-        // The callers of this open the object and read all of it in one call, which they can make again.
+        // The caller can repeat this, because it opens and reads the object in one call.
         let length = read.map_err(|error| error.leaving(LostCall::Repeatable))?;
         room = &mut room[length..];
         tokio::task::yield_now().await;
@@ -96,7 +96,7 @@ pub(crate) async fn gather_into(
     client.gather_into(ids, out.bytes_mut(), timeout).await
 }
 
-/// Puts this participant's object and gets those of all, at the same time.
+/// Puts this participant's object and gets the objects of all participants, concurrently.
 pub(crate) async fn allgather(
     client: Client,
     ids: Vec<ObjectId>,
@@ -118,7 +118,7 @@ pub(crate) async fn reduce(
     client.reduce_with(&target, sources, options).await.map(Ids)
 }
 
-/// The part of each source from `start` up to `stop`, in bytes.
+/// Returns the range of bytes from `start` up to `stop`.
 pub(crate) fn range(start: u64, stop: u64) -> ByteRange {
     ByteRange { offset_bytes: start, length_bytes: stop.saturating_sub(start) }
 }
@@ -156,7 +156,7 @@ pub(crate) async fn allgather_into(
     client.allgather_into(&target, sources, rank, out.bytes_mut(), timeout).await
 }
 
-/// Gives each participant the concatenation of the pieces that are for it.
+/// Sends each participant the concatenation of its pieces.
 pub(crate) async fn all_to_all(
     client: Client,
     name: ObjectId,

@@ -1,17 +1,17 @@
-//! The progress of a call, as its caller in Python hears of it.
+//! Reports the progress of a call to Python.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use hoplite_client::tracked;
 use pyo3::prelude::*;
 
-/// Counts the bytes of calls, and tells a function of Python.
+/// Counts the bytes of calls, and reports them to a function of Python.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Progress {
     counts: Arc<hoplite_client::Progress>,
     callback: Py<PyAny>,
-    /// What the function was told last: done and total bytes.
+    /// The last report: done and total bytes.
     told: Mutex<Option<(u64, u64)>>,
 }
 
@@ -22,7 +22,7 @@ impl Progress {
         Self { counts: Arc::default(), callback, told: Mutex::new(None) }
     }
 
-    /// Tells the function the counts, if they have changed since it was told last.
+    /// Reports the counts if they have changed since the last report.
     pub(crate) fn report(&self, py: Python<'_>) -> PyResult<()> {
         let counts = (self.counts.done_bytes(), self.counts.total_bytes());
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).replace(counts);
@@ -34,15 +34,15 @@ impl Progress {
 }
 
 impl Progress {
-    /// Counts the bytes of the calls of `work`. It is boxed, because a future that holds another one by value takes twice its size, which
-    /// the stacks of threads do not have.
+    /// Counts the bytes of the calls of `work`. Boxes `work`, because nested futures would exceed
+    /// the stacks of threads.
     pub(crate) fn of<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
         tracked(Arc::clone(&self.counts), Box::pin(work))
     }
 
     /// Reports from a thread that is not attached to the interpreter.
     pub(crate) fn look(&self) -> PyResult<()> {
-        // There is no interpreter any more if it is ending: then nobody reads reports either.
+        // Does nothing if the interpreter is ending.
         Python::try_attach(|py| self.report(py)).unwrap_or(Ok(()))
     }
 }

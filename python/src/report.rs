@@ -1,4 +1,4 @@
-//! What Python gets back: ids, and what the directory and the store say of objects and of themselves.
+//! Converts results for Python: ids, and descriptions of objects and stores.
 
 use hoplite_client::{
     Description, Grant, Location, LocationState, Locations, MemberPosition, NodeStatus, ObjectId,
@@ -8,7 +8,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
-/// An id as Python gets it: a `str` where it is UTF-8, else `bytes`.
+/// Converts an id: to a `str` if it is UTF-8, else to `bytes`.
 pub(crate) fn id(py: Python<'_>, id: &ObjectId) -> Py<PyAny> {
     match std::str::from_utf8(id.as_bytes()) {
         Ok(text) => PyString::new(py, text).into_any().unbind(),
@@ -30,13 +30,13 @@ impl<'py> IntoPyObject<'py> for Ids {
     }
 }
 
-/// What is known of one object.
+/// The description of one object.
 #[derive(Debug)]
 pub(crate) struct Summary {
     id: ObjectId,
     object: Option<ObjectSummary>,
     locations: Vec<Location>,
-    /// What else its shard and this store know, if they were asked.
+    /// The additional knowledge of its shard and this store, if requested.
     more: Option<More>,
 }
 
@@ -95,7 +95,7 @@ impl<'py> IntoPyObject<'py> for Summary {
     }
 }
 
-/// A page of a listing, and the id to go on after.
+/// A page of a listing, and the last id of the page if more follow.
 #[derive(Debug)]
 pub(crate) struct Page {
     objects: Vec<Locations>,

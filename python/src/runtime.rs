@@ -1,4 +1,4 @@
-//! The tokio runtime behind the clients for asyncio: one per process, started when the first of them connects.
+//! The tokio runtime of the clients for asyncio: one per process, started by the first connection.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -6,22 +6,21 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::Python;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// One receives and sends, the other one copies meanwhile.
+/// One thread receives and sends while the other one copies.
 const THREADS: usize = 2;
 
-/// The process that the runtime belongs to: this one, or the one that it was forked from.
+/// The runtime, with the id of its process: this one, or a parent.
 ///
-/// It is locked only by threads that are attached to the interpreter. So is the thread that forks, and a child never finds it
-/// locked.
+/// Only attached threads lock it. The forking thread is attached too, so a child never inherits a
+/// held lock.
 static CURRENT: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
 
-/// The runtime of this process. It is never dropped: its threads end with the process.
+/// Returns the runtime of this process. It is never dropped: its threads end with the process.
 ///
-/// A forked child has none of the threads of the runtime that it inherits, and to drop that would wait for them; so it
-/// gets another one, and the old one stays where it is.
+/// A forked child has no threads of the inherited runtime. Dropping that would wait for them, so
+/// the child leaks it and starts another one.
 ///
-/// # Errors
-/// If no threads can be started.
+/// # Errors If no threads can be started.
 pub(crate) fn handle(_py: Python<'_>) -> io::Result<Handle> {
     let process = std::process::id();
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);

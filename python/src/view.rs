@@ -1,4 +1,4 @@
-//! Objects as Python sees them: whole ones as a buffer, and ones that still arrive.
+//! The memory of a complete object as a Python buffer, and the reader of an arriving object.
 
 use std::os::raw::c_int;
 use std::sync::Mutex;
@@ -11,9 +11,9 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::buffers;
 
-/// The bytes of a complete object where the store keeps them, through the buffer protocol: read-only.
+/// The bytes of a complete object in the store's memory, through the buffer protocol: read-only.
 ///
-/// The store keeps them as long as this exists, and every buffer that was made of it keeps it alive.
+/// The store keeps the bytes while this object lives. Each buffer made from it keeps it alive.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct View(pub(crate) ObjectView);
@@ -38,13 +38,13 @@ impl View {
         shape(py, self.0.metadata())
     }
 
-    /// What the application put beside the bytes.
+    /// The metadata that the application put with the bytes.
     #[getter]
     fn user<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.metadata().user)
     }
 
-    /// A private copy.
+    /// Returns a private copy.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         buffers::copy_to_bytes(py, &self.0)
     }
@@ -53,14 +53,13 @@ impl View {
         self.0.len()
     }
 
-    /// # Safety
-    /// To be called by the interpreter, with a structure to fill.
+    /// # Safety Only the interpreter calls this, with a structure to fill.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let py = slf.py();
         let bytes: &[u8] = &slf.get().0;
         let (start, length) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);
-        // SAFETY: the memory stays as it is while this object lives, to which the structure gets a reference. The function
-        // refuses those who want to write.
+        // SAFETY: the memory does not change while this object lives, and the structure gets a
+        // reference to the object. The function refuses requests for writable memory.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, length, 1, flags) };
         if filled == 0 {
             Ok(())
@@ -70,14 +69,14 @@ impl View {
     }
 }
 
-/// An object that is read from its beginning to its end while it arrives.
+/// Reads an object from its beginning to its end while it arrives.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Reader {
     pub(crate) id: ObjectId,
     size_bytes: u64,
     metadata: Metadata,
-    /// `None` once it was read.
+    /// `None` after it was read.
     pub(crate) reader: Mutex<Option<ObjectReader>>,
 }
 
@@ -108,7 +107,7 @@ impl Reader {
         shape(py, &self.metadata)
     }
 
-    /// What the application put beside the bytes.
+    /// The metadata that the application put with the bytes.
     #[getter]
     fn user<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.metadata.user)

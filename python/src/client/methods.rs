@@ -1,4 +1,4 @@
-//! The methods that both classes have. Those that wait take a timeout in seconds, `None` for ever.
+//! The methods of both classes. Timeouts are in seconds; `None` waits for ever.
 
 use std::future::Future;
 use std::sync::{PoisonError, RwLock};
@@ -17,7 +17,7 @@ use crate::view::Reader;
 macro_rules! methods {
     ($class:ident $(, $lives:lifetime)?) => {
         impl $class {
-            /// Performs `work`, which uses no memory of Python.
+            /// Performs `work`, which uses no buffers of Python.
             fn perform<T, F>(
                 &self,
                 py: Python<'_>,
@@ -34,10 +34,11 @@ macro_rules! methods {
 
         #[pymethods]
         impl $class {
-            /// The name of the node. It may be another one after the store was started anew.
+            /// The name of the node, which may change when the store restarts.
             #[getter]
             fn node(&self) -> String {
-                // Not in a forked child: what the client locks may have been locked for ever by the fork.
+                // Not in a forked child, because the client's locks may have been held during the
+                // fork.
                 let current = match self.process == std::process::id() {
                     true => self.client.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|client| client.node()),
                     false => None,
@@ -51,13 +52,14 @@ macro_rules! methods {
                 self.cluster.as_str()
             }
 
-            /// The size of the largest object that the store can ever hold, in bytes.
+            /// The maximum size of an object in the store, in bytes.
             #[getter]
             fn max_object_bytes(&self) -> u64 {
                 self.max_object_bytes
             }
 
-            /// Objects below this many bytes are put without waiting for the directory, unless `confirm` says so.
+            /// The size in bytes from which a put always waits for the directory. Smaller ones wait
+            /// only with `confirm`.
             #[getter]
             fn confirmed_from_bytes(&self, py: Python<'_>) -> PyResult<u64> {
                 Ok(usable(py, self.process, &self.client)?.confirmed_from_bytes())
@@ -69,10 +71,11 @@ macro_rules! methods {
                 self.process
             }
 
-            /// Returns `true` if it is open, of this process, and its connection is not known to be lost.
+            /// Returns `true` if the client is open, belongs to this process, and is not known to
+            /// be disconnected.
             #[getter]
             fn usable(&self) -> bool {
-                // In this order: see `node`.
+                // Checks the process first; see `node`.
                 self.process == std::process::id()
                     && self
                         .client
@@ -82,7 +85,8 @@ macro_rules! methods {
                         .is_some_and(|client| client.is_connected())
             }
 
-            /// Another client over the same connection, which stays open as long as one of them is.
+            /// Returns another client over the same connection, which stays open until all of them
+            /// are closed.
             fn share(&self, py: Python<'_>) -> PyResult<Self> {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
                 let (node, cluster) = (self.node.clone(), self.cluster.clone());
@@ -90,12 +94,12 @@ macro_rules! methods {
                 Ok(Self { process, node, cluster, max_object_bytes, client, progress: None })
             }
 
-            /// Another client over the same connection, whose calls report their progress.
+            /// Returns another client over the same connection, whose calls report their progress.
             fn tracked(&self, py: Python<'_>, progress: Py<Progress>) -> PyResult<Self> {
                 Ok(Self { progress: Some(progress), ..self.share(py)? })
             }
 
-            /// Ends the connection, once nothing of it is in use any more.
+            /// Ends the connection after its last use.
             fn close(&self) {
                 drop(self.client.write().unwrap_or_else(PoisonError::into_inner).take());
             }
@@ -127,13 +131,13 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::get(client, id, timeout.0))
             }
 
-            /// Waits until the object begins to be on this node, and returns a reader for it.
+            /// Waits until the object starts to arrive on this node, and returns a reader.
             fn open(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| operations::open(client, id, timeout.0))
             }
 
-            /// Copies all of what `reader` reads into `out` while it arrives. Once per reader.
+            /// Copies an object from its reader into `out` while it arrives. Works once per reader.
             fn read(
                 &self,
                 py: Python<'_>,
@@ -148,7 +152,8 @@ macro_rules! methods {
                 self.perform_with(py, Some(id), keep, move |_| operations::read(reader, out, timeout.0))
             }
 
-            /// Copies the object into the front of `out` while it arrives, and returns its length.
+            /// Copies the object into the beginning of `out` while it arrives, and returns its
+            /// length.
             fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let keep = vec![out.keep()];
@@ -178,7 +183,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Puts the concatenation of `pieces` as the object of `rank`, and gets views of all.
+            /// Puts the concatenation of `pieces` as the object of `rank`, and gets views of all
+            /// objects.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn allgather(
                 &self,
@@ -227,7 +233,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Reduces the objects of all participants into the front of `out`, and returns the length of the result.
+            /// Reduces the objects of all participants into the beginning of `out`, and returns the
+            /// length of the result.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn allreduce_into(
                 &self,
@@ -254,7 +261,8 @@ macro_rules! methods {
                 })
             }
 
-            /// As `allreduce_into`, but only one of as many equal parts as there are participants: that of the rank.
+            /// Reduces as `allreduce_into`, but only the part of this rank: one of equal parts, as
+            /// many as participants.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn reduce_scatter_into(
                 &self,
@@ -281,7 +289,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Copies the equally long objects of all participants into the front of `out`, and returns their length together.
+            /// Copies the equally long objects of all participants into the beginning of `out`, and
+            /// returns the total length.
             fn allgather_into(
                 &self,
                 py: Python<'_>,
@@ -300,7 +309,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Gives each participant the concatenation of the pieces for it, and gets views of what all give to this one.
+            /// Sends each participant the concatenation of its pieces, and gets views of the
+            /// objects for this one.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn all_to_all(
                 &self,
@@ -321,7 +331,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Waits until all participants are here.
+            /// Waits until all participants have called this.
             fn barrier(
                 &self,
                 py: Python<'_>,
@@ -336,26 +346,27 @@ macro_rules! methods {
                 })
             }
 
-            /// Removes every copy of the objects, and returns how many there were.
+            /// Deletes every copy of the objects, and returns the number that existed.
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let about = if let [id] = &ids[..] { Some(id.clone()) } else { None };
                 self.perform(py, about, move |client| operations::delete(client, ids, timeout.0))
             }
 
-            /// Waits until `count` of the objects are available, and returns the indices of those that are.
+            /// Waits until `count` of the objects are available, and returns the indices of
+            /// available ones.
             fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::wait(client, ids, count, timeout.0))
             }
 
-            /// Whether all bytes of the object are somewhere.
+            /// Returns `true` if all bytes of the object are somewhere in the cluster.
             fn contains(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| operations::contains(client, id))
             }
 
-            /// Waits until the object has a location, and returns what is known of it.
+            /// Waits until the object has a location, and returns its description.
             fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| {
@@ -363,13 +374,14 @@ macro_rules! methods {
                 })
             }
 
-            /// All that is known of an object now.
+            /// Returns the complete description of an object.
             fn describe(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| operations::describe(client, id))
             }
 
-            /// A page of the objects whose id starts with `prefix`, and the id to go on after.
+            /// Returns a page of the objects whose id starts with `prefix`, and the id after which
+            /// the next page begins.
             fn list(
                 &self,
                 py: Python<'_>,
