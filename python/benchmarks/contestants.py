@@ -1,7 +1,6 @@
-"""What is measured: each puts arrays, gets them and deletes them, in its own way.
+"""The measured stores: each puts, gets and deletes arrays in its own way.
 
-Every loop that is timed is written out here, with nothing in it but the call and the clock. To let go of the array that
-was got before belongs to neither.
+Each timed loop contains only the call and the clock. Dropping the previous array is not timed.
 """
 
 from __future__ import annotations
@@ -29,41 +28,45 @@ from figures import Figures
 from hoplite import _native
 from hoplite._programs import program
 
-#: What a store needs besides the objects. Ray does not take less than 75 MiB.
+#: The memory of a store beside the objects. Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
-#: How long memory may take to be faulted in, or an object to be deleted: a machine faults in a GiB in one to five seconds.
+#: Seconds to wait for prefaulting or deletion. A machine prefaults a GiB in one to five seconds.
 PATIENCE = 120.0
 _POLL_INTERVAL = 0.01
 
 
 class NotThere(Exception):
-    """Something is not there that the benchmark takes."""
+    """The benchmark lacks a requirement."""
 
 
 class Contestant(ABC):
-    """A way to put arrays and get them back."""
+    """A way to put and get arrays."""
 
     name: str
 
     @abstractmethod
     def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
-        """Puts `array` under each name; adds the nanoseconds of each put to `times`. Returns handles."""
+        """Puts `array` under each name, and appends the nanoseconds of each put to `times`. Returns
+        handles.
+        """
 
     @abstractmethod
     def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
-        """Gets the objects one after the other; adds the nanoseconds of each get to `times`. Returns the last array."""
+        """Gets the objects one after the other, and appends the nanoseconds of each get to `times`.
+        Returns the last array.
+        """
 
     @abstractmethod
     def delete(self, handles: list[Any]) -> None:
-        """Deletes what was put, and waits until that has happened; empties the list."""
+        """Deletes the objects, waits for the deletion, and empties the list."""
 
     @abstractmethod
     def about(self) -> dict[str, str]:
-        """What it is: versions, builds."""
+        """Returns versions and build profiles."""
 
 
 class Memcpy(Contestant):
-    """The floor of a put: one copy of the array into shared memory that is there. There is nothing to get."""
+    """The lower bound of a put: one copy of the array into existing shared memory. It has no get."""
 
     name = "memcpy"
 
@@ -91,11 +94,13 @@ class Memcpy(Contestant):
 
 
 class RoundTrip(Contestant):
-    """The floor of a cold call: a message to another process over a Unix socket, and back."""
+    """The lower bound of a call after a pause: a message to another process over a Unix socket, and
+    the reply.
+    """
 
     name = "round trip"
 
-    #: About what a request of a client has, and its answer.
+    #: About the size of a client's request and of the answer.
     _MESSAGE = bytes(64)
 
     def __init__(self, socket: socket.socket) -> None:
@@ -104,7 +109,7 @@ class RoundTrip(Contestant):
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[RoundTrip]:
-        """Runs a process that sends back what it receives, until the socket is closed."""
+        """Runs a process that echoes messages until the socket is closed."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(["cat"], stdin=theirs.fileno(), stdout=theirs.fileno())
@@ -136,7 +141,7 @@ class RoundTrip(Contestant):
 
 
 class HopliteStore(Contestant):
-    """A store of its own, with its memory faulted in."""
+    """A store of this benchmark, with prefaulted memory."""
 
     name = "hoplite"
 
@@ -158,7 +163,8 @@ class HopliteStore(Contestant):
             ):
                 try:
                     assert process.stdout is not None
-                    # Where it listens, and then that it is ready: its memory is faulted in.
+                    # The first line has the addresses, the second one says that the prefaulted
+                    # store is ready.
                     process.stdout.readline()
                     if not process.stdout.readline():
                         raise NotThere(f"the store did not start: {log.read_text().strip()}")
@@ -196,7 +202,7 @@ class HopliteStore(Contestant):
 
 
 class RayStore(Contestant):
-    """Ray's object store on a node of its own, with its memory faulted in too. Objects are put and got by the driver."""
+    """Ray's object store, with prefaulted memory. The driver puts and gets objects."""
 
     name = "ray"
 
@@ -204,7 +210,7 @@ class RayStore(Contestant):
         from ray._private import internal_api
 
         self._ray = ray
-        # Ray tells this to nobody else.
+        # Only this internal function has the information.
         api: Any = internal_api
         self._memory_info = api.get_memory_info_reply
         self._state = api.get_state_from_address(ray.get_runtime_context().gcs_address)
@@ -254,7 +260,7 @@ class RayStore(Contestant):
         return array
 
     def delete(self, handles: list[Any]) -> None:
-        # The caller has no other reference. Ray deletes such objects in its own time, within about a second.
+        # Drops the last references. Ray then deletes the objects within about a second.
         handles.clear()
         _await("Ray has deleted what nobody refers to", lambda: self._stats().object_store_bytes_used == 0)
         stats = self._stats()
@@ -269,11 +275,11 @@ class RayStore(Contestant):
 
 
 class RustProgram:
-    """`hoplite bench local`: the same calls by the Rust client, on a store that it starts with memory faulted in."""
+    """`hoplite bench local`: the same calls by the Rust client, on a prefaulted store of its own."""
 
     name = "rust"
 
-    #: Up to here the program has a loop for many objects, and beyond one for a large one.
+    #: Up to this size, the program measures many objects; above, one at a time.
     _MANY_BYTES = 1 << 20
     _FEWEST = 10
 
@@ -284,8 +290,8 @@ class RustProgram:
         self._gets: list[dict[str, Any]] = []
 
     def measure(self, size: int, count: int) -> None:
-        """Runs the program once, for so many objects."""
-        # The report has the many small objects before the large one.
+        """Runs the program once for `count` objects."""
+        # The report lists many small objects before the large one.
         which = 0 if size <= self._MANY_BYTES else 1
         if size <= self._MANY_BYTES:
             sizes = ["--small-size", f"{size}", "--samples", f"{max(count, self._FEWEST)}"]
@@ -297,7 +303,7 @@ class RustProgram:
             into.append([one for one in found if one["name"].endswith(f" {call}")][which])
 
     def measure_cold(self, size: int, count: int) -> None:
-        """Runs the program once, for so many objects that are put and got after a while without a call."""
+        """Runs the program once for `count` objects, each put and got after a pause."""
         sizes = ["--small-size", f"{size}", "--samples", f"{self._FEWEST}", "--cold-samples", f"{count}"]
         found = self._run([*sizes, "--size", f"{self._MANY_BYTES}", "--repetitions", "1"])
         for call, into in (("put", self._puts), ("get", self._gets)):
@@ -314,7 +320,7 @@ class RustProgram:
         return measurements
 
     def results(self) -> tuple[Figures | None, Figures | None]:
-        """The figures of all runs since the last time."""
+        """Returns the figures of all runs since the last call."""
         puts, gets = Figures.together(self._puts), Figures.together(self._gets)
         self._puts, self._gets = [], []
         return puts, gets
@@ -331,12 +337,12 @@ def _program(name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Without settings that are meant for other stores."""
+    """Returns the environment without settings of other stores."""
     return {name: value for name, value in os.environ.items() if not name.startswith("HOPLITE_")}
 
 
 def _await(what: str, condition: Any) -> None:
-    """Waits until something becomes true that nobody announces."""
+    """Polls until a condition is true."""
     ends = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > ends:

@@ -1,4 +1,4 @@
-"""What was measured: quantiles, a table, JSON."""
+"""Measurements as quantiles, tables and JSON."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-#: From how many samples on a 99th percentile says more than the maximum.
+#: The fewest samples for a 99th percentile.
 SAMPLES_FOR_P99 = 100
 
 
 @dataclass(frozen=True)
 class Figures:
-    """How long a call took; times in seconds."""
+    """The durations of a call in seconds."""
 
     samples: int
     p50: float
@@ -26,18 +26,20 @@ class Figures:
 
     @classmethod
     def of(cls, nanoseconds: Sequence[int]) -> Figures | None:
-        """The figures of samples; None if there are none."""
+        """Returns the figures of samples; None without samples."""
         if not nanoseconds:
             return None
         ordered = sorted(sample / 1e9 for sample in nanoseconds)
         count = len(ordered)
-        # The smallest that at least 99 of 100 do not exceed.
+        # The smallest sample that at least 99% of the samples do not exceed.
         p99 = ordered[-(-99 * count // 100) - 1] if count >= SAMPLES_FOR_P99 else None
         return cls(count, median(ordered), p99, ordered[0], ordered[-1])
 
     @classmethod
     def together(cls, runs: Sequence[Mapping[str, Any]]) -> Figures | None:
-        """Sums up runs of the Rust program, of which there are no samples: by the medians of their quantiles."""
+        """Combines runs of the Rust program, which has no samples, through the medians of their
+        quantiles.
+        """
         if not runs:
             return None
         p99s = [run["p99_s"] for run in runs if run["p99_s"] is not None]
@@ -52,11 +54,11 @@ class Figures:
 
 @dataclass
 class Cell:
-    """All that was measured of one size."""
+    """All measurements of one size."""
 
     nbytes: int
     put: dict[str, Figures] = field(default_factory=dict)
-    """By whom it was measured."""
+    """By the name of the contestant."""
     get: dict[str, Figures] = field(default_factory=dict)
 
     def add(self, name: str, put: Figures | None, get: Figures | None) -> None:
@@ -68,16 +70,16 @@ class Cell:
 
 @dataclass(frozen=True)
 class Report:
-    """A run."""
+    """The measurements of a run."""
 
     rounds: int
     about: Mapping[str, str]
     cells: list[Cell]
     cold: Cell | None
-    """Calls before each of which nobody made one for a while."""
+    """Calls after a pause."""
 
     def text(self) -> str:
-        """For people: what was measured with, and a table in Markdown."""
+        """Returns the versions and a Markdown table."""
         about = ", ".join(f"{name} {what}" for name, what in self.about.items())
         lines = [f"{about}; {self.rounds} rounds", ""]
         if any(what == "debug build" for what in self.about.values()):
@@ -91,7 +93,6 @@ class Report:
         return "\n".join(lines)
 
     def json(self) -> str:
-        """For programs."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
 
@@ -123,7 +124,7 @@ def _p50(figures: Figures | None) -> str:
 
 
 def _slow(figures: Figures | None) -> str:
-    """The 99th percentile; of a few samples, the largest."""
+    """Returns the 99th percentile; of few samples, the largest one."""
     if figures is None:
         return "-"
     return f"max {_time(figures.maximum)}" if figures.p99 is None else _time(figures.p99)

@@ -1,9 +1,10 @@
-"""Measures what a program waits for when it first uses a group: `init_process_group`, and an all_reduce of 4 KB.
+"""Measures the first use of a group: `init_process_group`, and an all_reduce of 4 KB.
 
     python python/benchmarks/first_use.py
     python python/benchmarks/first_use.py --ranks 8 --rounds 20
 
-Hoplite and Gloo take turns, round by round, so that a disturbance of the machine hits both. README.md says what is compared.
+Hoplite and Gloo alternate in each round, so that a disturbance affects both. README.md describes
+the comparison.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from time import perf_counter
 from typing import Any
 
 BACKENDS = ("hoplite", "gloo")
-#: What is all-reduced first: little, so that the connections count.
+#: The elements of the first all-reduce: few, so that the connections dominate.
 ELEMENTS = 1000
 STORE_BYTES = 64 << 20
 PATIENCE = 120.0
@@ -30,12 +31,13 @@ Times = dict[str, list[float]]
 
 
 def main() -> int:
-    # Not above: the ranks import this file, and the package only when the clock runs.
+    # Imported late, because the ranks import this file, and must import the package while the clock
+    # runs.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
     compile_package()
-    # Forked from one that has imported torch, as each of them would, and nothing else.
+    # Forks from a process that has imported only torch, as every rank would.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed"])
     try:
@@ -62,9 +64,9 @@ def main() -> int:
 
 
 def compile_package() -> None:
-    """Writes the bytecode of the package, as pip does where it installs one; torch's is there.
+    """Writes the bytecode of the package, as pip does on installation. torch has its bytecode.
 
-    From a checkout, where PYTHONDONTWRITEBYTECODE is set, each rank would compile the package anew.
+    With PYTHONDONTWRITEBYTECODE, each rank would otherwise compile the package from a checkout.
     """
     import hoplite
 
@@ -76,9 +78,9 @@ def _ms(seconds: float) -> str:
 
 
 def measure(context: Any, store: str, ranks: int, rounds: int) -> dict[str, Times]:
-    """The seconds that the slowest rank took in each round."""
+    """Returns the seconds of the slowest rank in each round."""
     times: dict[str, Times] = {}
-    # The first round warms up, and does not count.
+    # The first round only warms up.
     for round in range(rounds + 1):
         for backend in BACKENDS:
             found = _round(context, backend, store, ranks)
@@ -130,7 +132,7 @@ def _be_rank(end: Connection, backend: str, store: str, address: str, rank: int,
 
     os.environ["HOPLITE_SOCKET"] = store
     torch.set_num_threads(1)
-    # So that its memory is there, which has nothing to do with the group.
+    # Faults the memory in, because that does not belong to the measurement.
     tensor = torch.full((ELEMENTS,), 1.0)
     end.send("ready")
     end.recv()

@@ -1,10 +1,11 @@
-"""Measures put and get of numpy arrays on one node: Hoplite beside Ray's object store, Rust and memcpy, in one run.
+"""Measures put and get of numpy arrays on one node: Hoplite beside Ray's object store, Rust and
+memcpy.
 
     python python/benchmarks/local.py
     python python/benchmarks/local.py --sizes 1KiB 64MiB --rounds 5 --without-ray --json local.json
 
-All take turns, round by round, so that a disturbance of the machine hits all. In the end they put and get small arrays
-after a while without a call, beside a bare round trip. README.md says what is compared.
+All alternate in each round, so that a disturbance affects all. Finally, each puts and gets small
+arrays after pauses, beside a round trip over a socket. README.md describes the comparison.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ import numpy as np
 from contestants import Contestant, HopliteStore, Memcpy, NotThere, RayStore, RoundTrip, RustProgram
 from figures import Cell, Figures, Report, size_text
 
-#: What is put in a round before it is got and deleted: no more than these, but one array at least.
+#: The most bytes and objects of a round, but at least one array.
 ROUND_BYTES = 32 << 20
 ROUND_OBJECTS = 100
-#: So often is got in a round at least, if need be each array several times. Nobody keeps anything of an array that is gone.
+#: The fewest gets in a round. Arrays are reused if needed, and dropped after each get.
 ROUND_GETS = 20
-#: The Rust program is run so many times between the rounds of a size, and measures as many objects in all.
+#: The number of runs of the Rust program per size, spread over the rounds. In all, they measure as
+#: many objects.
 RUST_TURNS = 4
-#: What is put and got cold, and how long nobody makes a call before: as in `hoplite bench local`.
+#: The size of the objects for calls after a pause, and the pause in seconds, as in `hoplite bench
+#: local`.
 COLD_BYTES = 1 << 10
 IDLE_SECONDS = 0.02
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -53,10 +56,10 @@ def main() -> int:
 
 
 def measure(sizes: list[int], rounds: int, cold_samples: int, *, with_ray: bool) -> Report:
-    """Measures all sizes, one after the other, and then cold calls.
+    """Measures all sizes one after the other, then calls after a pause.
 
     Raises:
-        NotThere: if something is missing that it takes.
+        NotThere: if a requirement is missing.
     """
     most = max(size * _batch(size) for size in sizes)
     rust = RustProgram()
@@ -78,18 +81,18 @@ def measure(sizes: list[int], rounds: int, cold_samples: int, *, with_ray: bool)
 
 def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustProgram) -> Cell:
     batch = _batch(size)
-    # Not zeros, which would be one page that is mapped many times.
+    # Zeros could be one page that is mapped many times.
     array = np.full(size, 7, np.uint8)
     puts: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
     gets: dict[str, list[int]] = {contestant.name: [] for contestant in contestants}
     rust_rounds = {1 + turn * rounds // RUST_TURNS for turn in range(RUST_TURNS)}
     for round in range(rounds + 1):
         _say(size_text(size), f"round {round} of {rounds}" if round else "warming up")
-        # Another one is the first in each round.
+        # Each round starts with another contestant.
         for place in range(len(contestants)):
             contestant = contestants[(round + place) % len(contestants)]
             names = [f"{size}/{round}/{number}" for number in range(batch)]
-            # The first round warms up, and does not count.
+            # The first round only warms up.
             times = (puts[contestant.name], gets[contestant.name]) if round > 0 else ([], [])
             _round(contestant, array, names, *times)
         if round in rust_rounds:
@@ -112,7 +115,7 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
             _say(what, f"sample {sample} of {samples}" if sample else "warming up")
             for contestant in contestants:
                 name = contestant.name
-                # The first sample warms up, and does not count.
+                # The first sample only warms up.
                 times = (puts[name], gets[name]) if sample > 0 else ([], [])
                 time.sleep(IDLE_SECONDS)
                 handles[name] += contestant.timed_puts(array, [f"cold/{sample}"], times[0])
@@ -130,7 +133,7 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
 
 
 def _round(contestant: Contestant, array: Any, names: list[str], puts: list[int], gets: list[int]) -> None:
-    """Puts the array under each name, gets them, and deletes them all."""
+    """Puts the array under each name, gets all objects, and deletes them."""
     with _without_garbage_collection():
         handles = contestant.timed_puts(array, names, puts)
         got = contestant.timed_gets(handles * -(-ROUND_GETS // len(names)), gets)
@@ -155,7 +158,7 @@ def _batch(size: int) -> int:
 
 
 def _say(what: str, how_far: str) -> None:
-    """Progress: a line that changes on a terminal; elsewhere one for each size."""
+    """Prints progress: one changing line on a terminal; otherwise one line per size."""
     if sys.stderr.isatty():
         print(f"\r{what}: {how_far}\x1b[K", end="", file=sys.stderr, flush=True)
     elif how_far == "warming up":

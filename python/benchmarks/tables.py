@@ -1,9 +1,10 @@
-"""Measures the get of a table of 160 MB that another process of the node has put: of pandas, Arrow and polars.
+"""Measures gets of a 160 MB table of pandas, Arrow and polars, which another process on the node
+has put.
 
     python python/benchmarks/tables.py
     python python/benchmarks/tables.py --rows 1000 --rounds 3 --json
 
-All take turns, round by round. README.md says what is compared.
+All alternate in each round. README.md describes the comparison.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import hoplite
 
-#: Bytes of a row: four numbers of 8 bytes, and a word of up to 8 bytes.
+#: The size of a row: four numbers of 8 bytes, and a word of up to 8 bytes.
 ROW_BYTES = 40
 TABLE_BYTES = 160_000_000
 PATIENCE = 120.0
@@ -27,7 +28,7 @@ LIBRARIES = ("numpy", "pandas, numbers", "pandas", "arrow", "arrow, sliced", "po
 
 
 def main() -> int:
-    # Not above: the reader imports this file.
+    # Imported late, because the reader imports this file.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
@@ -54,7 +55,9 @@ def main() -> int:
 
 
 def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """The seconds of each put in this process, and of each get in another one. The first round does not count."""
+    """Returns the seconds of each put here, and of each get in another process. The first round
+    only warms up.
+    """
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     reader = context.Process(target=read, args=(theirs, client.socket))
@@ -82,7 +85,7 @@ def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[st
 
 
 def read(connection: Connection, socket: str) -> None:
-    """Gets each object that is named, and says how long that took."""
+    """Gets each named object, and sends the time of the get."""
     with connection, hoplite.connect(socket) as client:
         while (ref := connection.recv()) is not None:
             started = perf_counter()
@@ -92,7 +95,7 @@ def read(connection: Connection, socket: str) -> None:
 
 
 def make(name: str, rows: int) -> Any:
-    """A table with so many rows."""
+    """Returns a table with `rows` rows."""
     import numpy as np
     import pandas as pd
     import polars as pl

@@ -1,9 +1,9 @@
-"""Measures put and get of a state dict on one node beside copies of its tensors by torch.
+"""Measures put and get of a state dict on one node, beside copies of its tensors by torch.
 
     python python/benchmarks/weights.py
     python python/benchmarks/weights.py --size 256MiB --tensors 64 --rounds 5
 
-All take turns, round by round, so that a disturbance of the machine hits all. README.md says what is compared.
+All alternate in each round, so that a disturbance affects all. README.md describes the comparison.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from figures import size_text
 from hoplite import _native
 
 NAME = "benchmark"
-#: The version that is read, the one that is put meanwhile, and one that is being deleted.
+#: The versions in the store at once: one being read, one being put, and one being deleted.
 VERSIONS = 3
 
 State = dict[str, torch.Tensor]
@@ -50,8 +50,8 @@ def main() -> int:
 
 
 def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dict[str, list[float]]:
-    """The seconds that each took in each round."""
-    # Not zeros, which would be one page that is mapped many times.
+    """Returns the seconds of each step in each round."""
+    # Zeros could be one page that is mapped many times.
     state = {f"layer.{n}": torch.full((size // tensors // 4,), float(n)) for n in range(tensors)}
     room = {key: torch.ones_like(tensor) for key, tensor in state.items()}
     steps: dict[str, Callable[[], object]] = {
@@ -63,7 +63,7 @@ def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dic
         "get": lambda: hoplite.torch.get_state_dict(NAME, client=client),
     }
     times: dict[str, list[float]] = {what: [] for what in steps}
-    # The first round warms up, and does not count.
+    # The first round only warms up.
     for round in range(rounds + 1):
         for what, step in steps.items():
             gc.collect()
@@ -79,13 +79,13 @@ def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dic
 
 
 def _memcpy(state: State, room: State) -> None:
-    """On one thread."""
+    """Copies on one thread."""
     for key, tensor in state.items():
         np.copyto(room[key].numpy(), tensor.numpy())
 
 
 def _copy(state: State, room: State) -> None:
-    """On as many threads as torch uses."""
+    """Copies on as many threads as torch uses."""
     for key, tensor in state.items():
         room[key].copy_(tensor)
 

@@ -1,11 +1,14 @@
-"""Builds the package: maturin, and the three programs that the wheel carries beside the extension.
+"""Builds the package: maturin builds the extension, and this module adds the three programs to the
+wheel.
 
-maturin puts either a library or programs into a wheel (PyO3/maturin#368), so the programs are built here, with the same
-profile and into the same target directory, and handed to it as files of the package.
+maturin puts either a library or programs into a wheel (PyO3/maturin#368). So this module builds the
+programs, with the same profile and target directory, and passes them to maturin as files of the
+package.
 
-HOPLITE_PROFILE chooses the profile of Cargo; "release" unless it is set.
-HOPLITE_EXTENSION is the extension to install in place, which Cargo has built with the rest of the workspace. maturin has it
-built alone, so that its dependencies have other features than in the workspace: most would be compiled twice.
+* `HOPLITE_PROFILE`: the profile of Cargo; "release" by default.
+* `HOPLITE_EXTENSION`: an extension to install in place, which Cargo has built with the workspace.
+  maturin builds the crate alone, with other features of its dependencies, so most of them would be
+  compiled twice.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from typing import Any
 
 import maturin
 
-# Where the package is: python/ in a checkout and in an sdist.
+# The directory of the package: python/ in a checkout and in an sdist.
 HERE = Path(__file__).resolve().parent.parent
 BINARIES = HERE / "hoplite" / "_bin"
 PROGRAMS = {
@@ -32,7 +35,7 @@ PROGRAMS = {
     "hoplite-directory": "hoplite-directory",
 }
 
-# What Cargo needs of the workspace: all members, but not the tests of the repository.
+# The files that Cargo needs from the workspace: all members except the tests of the repository.
 SOURCES = [
     "Cargo.toml",
     "Cargo.lock",
@@ -44,7 +47,7 @@ SOURCES = [
     "tests/Cargo.toml",
     "tests/src",
 ]
-# Lines of pyproject.toml, and what they are at the top of an sdist.
+# Lines of pyproject.toml, and their replacements at the top of an sdist.
 MOVED = {
     'backend-path = ["build_backend"]': 'backend-path = ["python/build_backend"]',
     'readme = "README.md"': 'readme = "python/README.md"',
@@ -62,7 +65,7 @@ def build_wheel(
     try:
         return maturin.build_wheel(wheel_directory, settings, metadata_directory)
     finally:
-        # An installation in place uses what Cargo has built most recently.
+        # An installation in place uses the latest programs of Cargo.
         shutil.rmtree(BINARIES)
 
 
@@ -72,7 +75,7 @@ def build_editable(
     extension = os.environ.get("HOPLITE_EXTENSION")
     if extension is None:
         return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
-    # A new file, since a process may have mapped the old one.
+    # A new file, because a process may have mapped the old one.
     native = HERE / "hoplite" / "_native.abi3.so"
     native.unlink(missing_ok=True)
     shutil.copy(extension, native)
@@ -88,11 +91,11 @@ def build_editable(
 
 
 class UnsupportedOperation(Exception):
-    """What a front end expects from a build backend that cannot do something (PEP 517)."""
+    """The exception of a build backend for an unsupported operation (PEP 517)."""
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
-    """The sources of the package and of the programs: the workspace, with what of it cannot be built left out."""
+    """Makes a source distribution: the workspace without the members that are not needed."""
     command = ["git", "ls-files", "-z", "--", *SOURCES]
     try:
         listed = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
@@ -146,7 +149,7 @@ def _build_programs(profile: str) -> None:
 
 
 def _install(source: Path, target: Path) -> None:
-    """Copies a program, without what only a debugger reads."""
+    """Copies a program without its debug information."""
     shutil.copy(source, target)
     if shutil.which("strip") is not None:
         subprocess.run(["strip", str(target)], check=True)

@@ -1,17 +1,20 @@
 """An asynchronous parameter server.
 
-Workers compute gradients, each at its own pace. In every step the server takes the first half of them to be ready, updates
-the model, and gives the new weights to the workers that they came from; the others go on with what they have. So a slow
-worker holds up nobody, and its gradient counts when it comes.
+Workers compute gradients, each at its own pace. In every step, the server takes the first half of
+the gradients, updates the model, and sends the new weights to their workers. The other workers
+continue with their old weights. So a slow worker delays no other one, and its gradient counts when
+it arrives.
 
-With Hoplite that is one `reduce` over the gradients that are under way, with `num_objects`: they are added up in the stores,
-on their way, and the server receives one array. The new weights are put once, and the workers that get them serve
-each other. `--backend ray` does the same with `ray.wait`, `ray.get` and `ray.put`, through Ray's own object store.
+With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients. The stores add
+the gradients while they arrive, and the server receives one array. The server puts the new weights
+once, and the workers' stores forward them. `--backend ray` uses `ray.wait`, `ray.get` and
+`ray.put`, through Ray's object store.
 
     python async_parameter_server.py --seconds 10 --plot async.png
     python async_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
 
-After section 6.3 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based Distributed Systems".
+After section 6.3 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based
+Distributed Systems".
 """
 
 from __future__ import annotations
@@ -25,29 +28,27 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, WorkerLost, hoplite_crew, main, options, ray_crew
 
-#: How long to wait, in seconds, before asking whether the workers still live.
+#: Seconds to wait before checking for dead workers.
 PATIENCE = 5.0
 
 
 class Worker(digits.Trainer):
-    """One of the workers, in its own process. `gradient(weights)` computes."""
+    """A worker in its own process. `gradient(weights)` computes a gradient."""
 
     def step(self, weights: str, gradient: str) -> None:
-        """With Hoplite: gets the weights, in place, and puts the gradient. Both are known by their ids."""
+        """Gets the weights, in place, and puts the gradient, both by id. Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
 
 def train_hoplite(args: argparse.Namespace) -> Report:
-    """The server, with Hoplite."""
+    """Runs the server with Hoplite."""
     model = digits.Model(args.seed, args.parameters)
     worker_options = (args.workers, args.seed, args.parameters, args.delay)
     with hoplite_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:
         client = hoplite.init()
-        running: dict[
-            str, tuple[int, str]
-        ] = {}  # the gradient to come -> the worker, and the weights that it has
-        versions: set[str] = set()  # of the weights, those that were not deleted yet
+        running: dict[str, tuple[int, str]] = {}  # pending gradient -> its worker, and the worker's weights
+        versions: set[str] = set()  # ids of weights that exist
         gradients = 0
 
         def give_weights(step: int, workers: list[int]) -> None:
@@ -70,7 +71,8 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 model.descend(client.get(total), len(done))
                 gradients += len(done)
                 give_weights(step + 1, [running.pop(gradient)[0] for gradient in done])
-                # The workers are busy again: time to tidy up. Weights go when the last worker has finished with them.
+                # Weights are deleted after their last worker has finished, while the workers
+                # compute.
                 unused = versions - {weights for _, weights in running.values()}
                 versions -= unused
                 client.delete([total, *done, *unused])
@@ -82,7 +84,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 def reduce_first_half(
     client: hoplite.Client, total: str, running: dict[str, tuple[int, str]], crew: Crew
 ) -> list[str]:
-    """Adds up the first half of the gradients to be ready, and returns their ids. Forgets the workers that have died."""
+    """Adds the first half of the pending gradients, and returns their ids. Drops dead workers."""
     patience = PATIENCE
     while True:
         lost = crew.lost()
@@ -93,18 +95,18 @@ def reduce_first_half(
         try:
             return client.reduce(total, running, num_objects=half(len(running)), timeout=patience)
         except hoplite.Timeout:
-            # Either too many have died, or they need longer than we thought.
+            # Too many workers have died, or they need more time.
             patience *= 2
 
 
 def train_ray(args: argparse.Namespace) -> Report:
-    """The server, with Ray's own object store. Objects end when nobody refers to them."""
+    """Runs the server with Ray's object store. Objects end with their last reference."""
     model = digits.Model(args.seed, args.parameters)
     worker_options = (args.workers, args.seed, args.parameters, args.delay)
     with ray_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:
         import ray
 
-        running: dict[Any, int] = {}  # the gradient to come -> the worker
+        running: dict[Any, int] = {}  # pending gradient -> its worker
         lost: dict[int, str] = {}
         gradients = 0
 
@@ -142,7 +144,7 @@ def train_ray(args: argparse.Namespace) -> Report:
 
 
 def half(workers: int) -> int:
-    """How many gradients make a step."""
+    """Returns the number of gradients in a step."""
     return (workers + 1) // 2
 
 

@@ -1,10 +1,13 @@
-"""What the example of reinforcement learning learns: to balance a pole on a cart, with an actor and a critic in numpy.
+"""The model of the reinforcement learning example: an actor and a critic in numpy, which balance a
+pole on a cart.
 
-The world is gymnasium's CartPole-v1: four numbers say where cart and pole are, two actions push left or right, and each step
-is worth 1 until the pole falls, at most 500. Who pushes at random gets about 22. The actor says how likely each action is to
-be taken, the critic how much is still to come. Both are networks of one hidden layer. Their weights are one flat array, as
-is a gradient, so that each is one object. `parameters` makes them larger, by zeros at the end that nobody computes with:
-then moving them is what takes time, as with a large model.
+The world is gymnasium's CartPole-v1. Four numbers describe cart and pole, and two actions push left
+or right. Each step earns 1 until the pole falls, at most 500. Random actions earn about 22.
+
+The actor gives the probability of each action, and the critic estimates the future return. Both are
+networks with one hidden layer. All weights are one flat array, and so is a gradient, so each is one
+object. `parameters` appends unused zeros to the weights, so that moving them takes as long as for a
+large model.
 """
 
 from __future__ import annotations
@@ -24,29 +27,29 @@ Array = npt.NDArray[np.float32]
 OBSERVED, HIDDEN, ACTIONS = 4, 64, 2
 ACTOR = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, ACTIONS), (ACTIONS,)]
 CRITIC = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,)]
-#: Where the parts of the flat array end.
+#: The ends of the parts of the flat array.
 ENDS = np.cumsum([math.prod(shape) for shape in ACTOR + CRITIC])
-#: How many numbers the networks have that are computed with.
+#: The number of weights that are used.
 WEIGHTS = int(ENDS[-1])
-#: What follows a gradient in its array: the sum of the returns of the episodes, and how many there were. A reduce so adds
-#: up both.
+#: The extra elements at the end of a gradient: the sum of the episodes' returns, and the number of
+#: episodes. Reduces add both.
 STATISTICS = 2
-#: A gradient is of at least so many steps of the world: as many whole episodes as that takes. So workers are ready at
+#: The fewest steps of the world for a gradient. Episodes are complete, so workers finish at
 #: different times.
 STEPS = 200
-#: How much less a step is worth for each that is between, and an estimate: generalized advantage estimation,
-#: arXiv:1506.02438, within the ranges that it finds best for this task.
+#: The discount of future rewards, and of estimates, for generalized advantage estimation
+#: (arXiv:1506.02438), in its recommended ranges.
 DISCOUNT, TRUST = 0.99, 0.95
-#: What uncertainty about the action is worth, lest the actor is certain too early: A3C, arXiv:1602.01783.
+#: The weight of the entropy of actions, which prevents early certainty: A3C, arXiv:1602.01783.
 ENTROPY = 0.01
-#: Of Adam, arXiv:1412.6980, but for the rate with the values that it recommends.
+#: The parameters of Adam, arXiv:1412.6980. All except the rate are its recommended values.
 LEARNING_RATE, MOMENTUM, SMOOTHING, TINY = 0.003, 0.9, 0.999, 1e-8
-#: How many steps of the training the mean return is taken over.
+#: The number of training steps for the mean return.
 RECENT = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the training."""
+    """Adds the options of the training."""
     training = parser.add_argument_group("what is trained")
     training.add_argument(
         "--parameters",
@@ -58,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """A number of parameters, as in 16M; at least those of the networks."""
+    """Parses a number of parameters, such as 16M; at least the size of the networks."""
     factor = {"K": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:].upper(), 1)
     number = int(float(text[:-1]) * factor) if factor > 1 else int(text)
     if number < WEIGHTS:
@@ -67,7 +70,7 @@ def count(text: str) -> int:
 
 
 class Model:
-    """The weights, and how well they do. This is what the trainer has."""
+    """The trainer's weights and their score."""
 
     def __init__(self, seed: int, parameters: int) -> None:
         rng = np.random.default_rng(seed)
@@ -75,15 +78,17 @@ class Model:
         actor, critic = layers(self.weights)
         for matrix in (actor[0], critic[0], critic[2]):
             matrix[...] = rng.normal(0, 1 / np.sqrt(len(matrix)), matrix.shape)
-        # The matrix of the actor's outputs stays zero: at first, it prefers no action.
+        # The actor's output matrix stays zero, so that it prefers no action at first.
         self._mean, self._square = np.zeros(WEIGHTS, np.float32), np.zeros(WEIGHTS, np.float32)
         self._updates = 0
         self._returns: deque[Array] = deque(maxlen=RECENT)
         self.episodes = 0
-        """How many were played."""
+        """The number of episodes so far."""
 
     def descend(self, total: Array, gradients: int) -> None:
-        """Makes a step against the mean of so many gradients, of which `total` is the sum; keeps their statistics."""
+        """Descends along the mean of `gradients` gradients with the sum `total`, and keeps their
+        statistics.
+        """
         gradient = total[:WEIGHTS] / gradients
         self._updates += 1
         self._mean += (1 - MOMENTUM) * (gradient - self._mean)
@@ -95,22 +100,22 @@ class Model:
         self.episodes += int(total[-1])
 
     def mean_return(self) -> float:
-        """How much an episode was worth lately: 500 at most."""
+        """Returns the mean return of recent episodes, at most 500."""
         returned, episodes = np.sum(self._returns, axis=0)
         return float(returned / episodes)
 
 
 @dataclass
 class Episode:
-    """What a worker has seen and done, from one start to the end."""
+    """The observations and actions of an episode."""
 
     observations: Array
-    """One for each action; and one more if the time was over, from where it would have gone on."""
+    """One for each action, and a final one if the time ran out."""
     actions: npt.NDArray[np.int64]
 
 
 class Player:
-    """Plays episodes, and computes from them how the weights should change. This is what a worker has."""
+    """Plays episodes, and computes gradients from them. Runs in a worker."""
 
     def __init__(self, worker: int, seed: int, parameters: int) -> None:
         self._world: gymnasium.Env[Array, int] = gymnasium.make("CartPole-v1")
@@ -119,7 +124,9 @@ class Player:
         self._gradient = np.zeros(parameters + STATISTICS, np.float32)
 
     def gradient(self, weights: Array) -> Array:
-        """The gradient of some episodes, and their statistics; in an array that the next call uses again."""
+        """Returns the gradient and the statistics of some episodes. The next call overwrites the
+        array.
+        """
         episodes: list[Episode] = []
         while sum(len(episode.actions) for episode in episodes) < STEPS:
             episodes.append(self.play(weights))
@@ -129,9 +136,9 @@ class Player:
         return self._gradient
 
     def play(self, weights: Array) -> Episode:
-        """Plays an episode, with actions as likely as the actor says."""
+        """Plays an episode with actions drawn from the actor's probabilities."""
         (into, bias, out, out_bias), _ = layers(weights)
-        # How likely one of two actions is depends only on the difference.
+        # The probability of one of two actions depends only on their difference.
         prefer, prefer_bias = out[:, 1] - out[:, 0], float(out_bias[1] - out_bias[0])
         observation, _ = self._world.reset()
         observations, actions = [observation], []
@@ -147,7 +154,9 @@ class Player:
 
 
 def gradient(weights: Array, episodes: list[Episode]) -> Array:
-    """The gradient of the loss of the actor and of the critic: the means over all steps of the episodes."""
+    """Returns the gradient of the losses of actor and critic, as means over all steps of the
+    episodes.
+    """
     actor, critic = layers(weights)
     estimates = [estimate(weights, episode) for episode in episodes]
     advantages = np.concatenate([advantages for advantages, _ in estimates])
@@ -155,7 +164,7 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
     actions = np.concatenate([episode.actions for episode in episodes])
     observations = np.concatenate([episode.observations[: len(episode.actions)] for episode in episodes])
 
-    # The actor: what turned out better than was expected is to become more likely.
+    # The actor: makes actions likelier that earned more than expected.
     advantages = (advantages - advantages.mean()) / (advantages.std() + TINY)
     hidden, preferences = forward(actor, observations)
     logs = preferences - np.logaddexp(preferences[:, :1], preferences[:, 1:])
@@ -171,15 +180,15 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
 
 
 def estimate(weights: Array, episode: Episode) -> tuple[Array, Array]:
-    """For each step: how much better it turned out than the critic expected, and what it should have expected.
+    """Returns the advantage of each step, and the target for the critic's estimate.
 
-    A step counts as `1 - DISCOUNT`, so that what is expected is between 0 and 1.
+    A step counts as `1 - DISCOUNT`, so estimates are between 0 and 1.
     """
     _, critic = layers(weights)
     expected = forward(critic, episode.observations)[1][:, 0]
     steps = len(episode.actions)
     advantages = np.zeros(steps, np.float32)
-    # Nothing comes after a fall; but much would come after the end of the time.
+    # After a fall, the future return is 0. After a timeout, the critic estimates it.
     after, advantage = (expected[steps] if len(expected) > steps else 0.0), 0.0
     for step in reversed(range(steps)):
         surprise = (1 - DISCOUNT) + DISCOUNT * after - expected[step]
@@ -189,20 +198,20 @@ def estimate(weights: Array, episode: Episode) -> tuple[Array, Array]:
 
 
 def forward(network: list[Array], inputs: Array) -> tuple[Array, Array]:
-    """What the hidden layer says, and the outputs."""
+    """Returns the outputs of the hidden layer, and of the network."""
     into, bias, out, out_bias = network
     hidden: Array = np.tanh(inputs @ into + bias)
     return hidden, hidden @ out + out_bias
 
 
 def backward(network: list[Array], inputs: Array, hidden: Array, error: npt.NDArray[Any]) -> list[Array]:
-    """The gradients of the parts of a network, from that of its outputs."""
+    """Returns the gradients of a network's parts from the gradient of its outputs."""
     hidden_error = (error @ network[2].T) * (1 - hidden**2)
     return [inputs.T @ hidden_error, hidden_error.sum(axis=0), hidden.T @ error, error.sum(axis=0)]
 
 
 def layers(flat: Array) -> tuple[list[Array], list[Array]]:
-    """The matrices and biases of actor and critic that a flat array consists of: views, not copies."""
+    """Returns views of a flat array: the matrices and biases of actor and critic."""
     parts = np.split(flat[:WEIGHTS], ENDS[:-1])
     shaped = [part.reshape(shape) for part, shape in zip(parts, ACTOR + CRITIC, strict=True)]
     return shaped[: len(ACTOR)], shaped[len(ACTOR) :]

@@ -1,10 +1,11 @@
-"""An array for all workers of Dask: with Hoplite, and with Dask alone.
+"""Broadcasts an array to all workers of Dask, with Hoplite and with Dask alone.
 
     python examples/dask_broadcast.py --workers 4 --megabytes 100
 
-With both, the program scatters the array to all workers, and each of them adds it up. It is timed until all have, the
-first time and again for other arrays. Every worker is a process with one thread; with Hoplite, each has a store of its own,
-so that all data move between stores as between the nodes of a cluster. The stores are there before the clock runs.
+The program scatters the array to all workers, and each one sums it. The time includes all workers;
+later rounds repeat this with other arrays. Each worker is a process with one thread. With Hoplite,
+each has its own store, so that data moves as between the nodes of a cluster. The stores start
+before the clock.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ import hoplite
 import hoplite.dask
 from harness.cluster import NoCluster, stores
 
-#: Besides the arrays of a round: those of the round before are deleted half a minute later.
+#: Memory beside the arrays of a round, because the previous arrays are deleted half a minute later.
 SPARE_BYTES = 64 << 20
 
 
@@ -34,7 +35,7 @@ def add_up(array: Any) -> float:
 
 
 def rounds(client: Client, args: argparse.Namespace, scatter: Any) -> list[float]:
-    """How long each round took."""
+    """Returns the seconds of each round."""
     seconds = []
     workers = list(client.scheduler_info(n_workers=-1)["workers"])
     for number in range(args.rounds):
@@ -49,7 +50,7 @@ def rounds(client: Client, args: argparse.Namespace, scatter: Any) -> list[float
 
 
 def measure(args: argparse.Namespace, sockets: list[str] | None) -> dict[str, Any]:
-    """One of the two."""
+    """Measures Hoplite, or Dask alone."""
     environments = [{"HOPLITE_SOCKET": socket} for socket in (sockets or [])[1:]] or [{}] * args.workers
     workers = {
         number: {"cls": Nanny, "options": {"nthreads": 1, "env": environment}}

@@ -1,8 +1,8 @@
-"""What the parameter servers train: a small network that reads handwritten digits, in numpy.
+"""The model of the parameter servers: a small network in numpy that reads handwritten digits.
 
-The data are scikit-learn's digits: 1797 pictures of 8 by 8 pixels, which come with that package. The weights of the network
-are one flat array, as is a gradient, so that each is one object. `parameters` makes them larger, by zeros at the end that
-nobody computes with: then moving them is what takes time, as with a large model.
+The data are scikit-learn's digits, 1797 pictures of 8 by 8 pixels. The weights are one flat array,
+and so is a gradient, so each is one object. `parameters` appends unused zeros to the weights, so
+that moving them takes as long as for a large model.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from sklearn.datasets import load_digits
 Array = npt.NDArray[np.float32]
 
 INPUTS, HIDDEN, CLASSES = 64, 64, 10
-#: How many numbers the network has that are computed with.
+#: The number of weights that are used.
 WEIGHTS = INPUTS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
 LEARNING_RATE = 0.2
 BATCH = 32
-#: One picture in so many is for testing.
+#: One in this many pictures is for testing.
 TEST_SHARE = 5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """The options of the training."""
+    """Adds the options of the training."""
     training = parser.add_argument_group("what is trained")
     training.add_argument(
         "--parameters",
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """A number of parameters, as in 16M; at least those of the network."""
+    """Parses a number of parameters, such as 16M; at least the size of the network."""
     factor = {"K": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:].upper(), 1)
     number = int(float(text[:-1]) * factor) if factor > 1 else int(text)
     if number < WEIGHTS:
@@ -54,7 +54,7 @@ def count(text: str) -> int:
 
 
 class Model:
-    """The model, and how good it is on pictures that it was not trained with. This is what the server has."""
+    """The server's model, and its accuracy on test pictures."""
 
     def __init__(self, seed: int, parameters: int) -> None:
         rng = np.random.default_rng(seed)
@@ -66,34 +66,34 @@ class Model:
         _, (self._pictures, self._digits) = data(seed)
 
     def descend(self, total: Array, gradients: int) -> None:
-        """Makes a step against the mean of so many gradients, of which `total` is the sum."""
+        """Descends along the mean of `gradients` gradients with the sum `total`."""
         np.multiply(total, LEARNING_RATE / gradients, out=self._step)
         self.weights -= self._step
 
     def accuracy(self) -> float:
-        """The share of the test pictures that it reads correctly; one in ten is chance."""
+        """Returns the share of test pictures that the model reads correctly. Chance is one in ten."""
         _, scores = forward(self.weights, self._pictures)
         return float(np.mean(scores.argmax(axis=1) == self._digits))
 
 
 class Trainer:
-    """Computes gradients on a share of the data. This is what a worker has."""
+    """Computes gradients on a share of the data. Runs in a worker."""
 
     def __init__(self, worker: int, workers: int, seed: int, parameters: int, delay: float) -> None:
         (pictures, digits), _ = data(seed)
         self._pictures, self._digits = pictures[worker::workers], digits[worker::workers]
         self._rng = np.random.default_rng([seed, worker])
-        # From half of the delay to one and a half of it.
+        # From 0.5 to 1.5 times the delay.
         self._delay = delay * (0.5 + worker / max(1, workers - 1))
         self._gradient = np.zeros(parameters, np.float32)
 
     def gradient(self, weights: Array) -> Array:
-        """The gradient of a random batch; in an array that the next call uses again."""
+        """Returns the gradient of a random batch. The next call overwrites the array."""
         batch = self._rng.integers(len(self._digits), size=BATCH)
         pictures, digits = self._pictures[batch], self._digits[batch]
         _, _, w2, _ = layers(weights)
         hidden, scores = forward(weights, pictures)
-        # Of softmax and cross entropy; then backwards through the two layers.
+        # Softmax and cross entropy, then backwards through both layers.
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         error = scores / scores.sum(axis=1, keepdims=True)
         error[np.arange(BATCH), digits] -= 1
@@ -102,27 +102,27 @@ class Trainer:
         g1, c1, g2, c2 = layers(self._gradient)
         g1[...], c1[...] = pictures.T @ hidden_error, hidden_error.sum(axis=0)
         g2[...], c2[...] = hidden.T @ error, error.sum(axis=0)
-        # Stands for the computing of a larger model on a machine of its own: it takes no core from the others here.
+        # Simulates the computation of a larger model, without using a core of this machine.
         time.sleep(self._delay * self._rng.uniform(0.5, 1.5))
         return self._gradient
 
 
 def forward(weights: Array, pictures: Array) -> tuple[Array, Array]:
-    """What the hidden layer says, and the scores of the classes."""
+    """Returns the outputs of the hidden layer, and the scores of the classes."""
     w1, b1, w2, b2 = layers(weights)
     hidden: Array = np.maximum(pictures @ w1 + b1, 0)
     return hidden, hidden @ w2 + b2
 
 
 def layers(flat: Array) -> tuple[Array, Array, Array, Array]:
-    """The matrices and biases that a flat array consists of: views, not copies."""
+    """Returns views of a flat array: its matrices and biases."""
     ends = np.cumsum([INPUTS * HIDDEN, HIDDEN, HIDDEN * CLASSES, CLASSES])
     w1, b1, w2, b2, _ = np.split(flat, ends)
     return w1.reshape(INPUTS, HIDDEN), b1, w2.reshape(HIDDEN, CLASSES), b2
 
 
 def data(seed: int) -> tuple[tuple[Array, npt.NDArray[np.int64]], tuple[Array, npt.NDArray[np.int64]]]:
-    """The pictures and what they show: those to train with, and those to test with."""
+    """Returns pictures and digits: for training, and for testing."""
     pictures, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(digits))
     pictures, digits = pictures[order].astype(np.float32) / 16, digits[order]

@@ -1,20 +1,21 @@
-"""Serving an ensemble of models, one of whose workers is killed in the middle.
+"""Serves an ensemble of models, while one of its workers is killed.
 
-Each worker has a model of its own: a decision tree, of scikit-learn, that has learned from a sample of its own to read
-handwritten digits. A query is a batch of pictures. It goes to all workers, and their votes are added up: each tree alone is
-mediocre, together they are good.
+Each worker has a decision tree of scikit-learn, trained to read handwritten digits on its own
+sample. A query is a batch of pictures. It goes to all workers, and the front end adds their votes.
+Each tree is mediocre, but together they are good.
 
-With Hoplite, a query is put once, and the workers that get it serve each other: a broadcast, of which nobody had to know the
-members. The votes are gathered. `--backend ray` does the same with `ray.put` and `ray.get`, through Ray's own object store.
+With Hoplite, the front end puts a query once, and the workers' stores forward it: a broadcast
+without a fixed set of members. The front end gathers the votes. `--backend ray` uses `ray.put` and
+`ray.get`, through Ray's object store.
 
-In the middle, after 500 queries (`--kill-after`), the last worker is killed. Nobody tells the front end: it finds out while
-it waits for the vote, answers the query with the votes of the others, and starts another worker in the place of the dead.
-That learns and joins in, while the others go on. No query is lost, not even if the only worker is killed.
+After 500 queries (`--kill-after`), the last worker is killed. The front end notices this while it
+waits for the vote. It answers the query with the other votes, and starts another worker. The new
+worker trains while the others continue. No query is lost, even if the only worker is killed.
 
     python ensemble_serving.py --seconds 10 --plot served.png
     python ensemble_serving.py --pictures 64K --seconds 20 --compare
 
-A step, here, is a query.
+A step of the report is a query.
 """
 
 from __future__ import annotations
@@ -33,23 +34,22 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, hoplite_crew, main, options, ray_crew
 
-#: How long to wait for votes, in seconds, before asking whether the workers still live: what a death costs one query.
+#: Seconds to wait for votes before checking for dead workers: the cost of a death for one query.
 PATIENCE = 0.05
 KILL_AFTER = 500
 
-#: What a worker says of each picture of a query: how likely it is that it shows each digit.
+#: A worker's probabilities of the digits for each picture of a query.
 Vote = npt.NDArray[np.float32]
-#: Has some workers vote on pictures. Gives the votes, and the workers that died instead, and how.
+#: Sends pictures to some workers. Returns the votes, and the dead workers with the reasons.
 Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]]
 
 
 class Worker:
-    """One of the workers, in its own process. `vote(pictures)` computes."""
+    """A worker in its own process. `vote(pictures)` computes a vote."""
 
     def __init__(self, worker: int, seed: int) -> None:
         (pictures, shown), _ = digits.data(seed)
-        # All trees learn from the same pictures, but each from another sample of them. One that takes the place of another
-        # learns the same.
+        # The trees use different samples of the same pictures. A replacement gets the same sample.
         rng = np.random.default_rng([seed, worker])
         sample = rng.integers(len(shown), size=len(shown))
         self._tree = DecisionTreeClassifier(
@@ -62,13 +62,13 @@ class Worker:
         return vote
 
     def answer(self, query: str, vote: str) -> None:
-        """With Hoplite: gets the query, in place, and puts the vote. Both are known by their ids."""
+        """Gets the query, in place, and puts the vote, both by id. Only for Hoplite."""
         client = hoplite.init()
         client.put(vote, self.vote(client.get(query)))
 
 
 def serve_hoplite(args: argparse.Namespace) -> Report:
-    """The front end, with Hoplite."""
+    """Runs the front end with Hoplite."""
     queries = Queries(args.seed, args.pictures)
     with hoplite_crew(args, Worker, args.seed, object_bytes=queries.nbytes) as crew:
         client = hoplite.init()
@@ -87,7 +87,7 @@ def serve_hoplite(args: argparse.Namespace) -> Report:
                 if all(votes[vote] in lost for vote in missing):
                     break
             gathered = dict(zip([votes[vote] for vote in here], client.gather(here), strict=True))
-            # The arrays that were gathered stay readable.
+            # Gathered arrays stay readable.
             client.delete([query, *votes])
             return gathered, lost
 
@@ -95,7 +95,7 @@ def serve_hoplite(args: argparse.Namespace) -> Report:
 
 
 def serve_ray(args: argparse.Namespace) -> Report:
-    """The front end, with Ray's own object store. Objects end when nobody refers to them."""
+    """Runs the front end with Ray's object store. Objects end with their last reference."""
     queries = Queries(args.seed, args.pictures)
     with ray_crew(args, Worker, args.seed, object_bytes=queries.nbytes) as crew:
         import ray
@@ -115,7 +115,7 @@ def serve_ray(args: argparse.Namespace) -> Report:
 
 
 def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> Report:
-    """Answers queries; what is the same whoever moves them."""
+    """Answers queries, with either backend."""
     tally = Tally()
     lost: dict[int, str] = {}
 
@@ -124,7 +124,7 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
         began = time.monotonic()
         votes: dict[int, Vote] = {}
         while not votes:
-            # If nobody is ready, whoever is so first.
+            # Waits for a first worker if none is ready.
             starting = crew.starting()
             while len(starting) == crew.size:
                 starting = crew.starting(None)
@@ -140,7 +140,7 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
                 crew.kill(crew.size - 1)
             answer()
             progress.score(tally.last)
-        # One more, which all answer, however long the new worker needs.
+        # A last query for all workers, after the new worker is ready.
         while crew.starting(None):
             pass
         answer()
@@ -149,31 +149,31 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
 
 
 class Queries:
-    """Batches of pictures that no tree has learned from, each batch in an order of its own."""
+    """Batches of pictures outside the training set, in random order."""
 
     def __init__(self, seed: int, pictures: int | None) -> None:
         _, (self._pictures, self._shown) = digits.data(seed)
-        # Without a number: each query has all of them once, so that all queries are equally hard.
+        # By default, each query has every picture once, so all queries are equally hard.
         self._repeated = np.resize(np.arange(len(self._shown)), pictures or len(self._shown))
         self._rng = np.random.default_rng(seed)
 
     @property
     def nbytes(self) -> int:
-        """The size of a query."""
+        """The size of a query in bytes."""
         return len(self._repeated) * int(self._pictures[0].nbytes)
 
     def draw(self) -> tuple[digits.Array, npt.NDArray[np.int64]]:
-        """A query, and what its pictures show."""
+        """Returns a query, and the digits in its pictures."""
         chosen = self._rng.permutation(self._repeated)
         return self._pictures[chosen], self._shown[chosen]
 
 
 class Tally:
-    """How good the answers were, and how fast they came."""
+    """The accuracy and speed of answers."""
 
     def __init__(self) -> None:
         self._seconds: list[float] = []
-        self._accuracies: dict[int, list[float]] = {}  # by the number of the votes
+        self._accuracies: dict[int, list[float]] = {}  # by the number of votes
         self._alone: list[float] = []
         self._last = 0.0
 
@@ -184,11 +184,11 @@ class Tally:
         self._alone.append(float(np.mean([accuracy(vote, shown) for vote in votes.values()])))
 
     def last(self) -> float:
-        """The share of the pictures of the last query that were read correctly."""
+        """The accuracy of the last answer."""
         return self._last
 
     def found(self) -> dict[str, Any]:
-        """For the report."""
+        """Returns the additional results for the report."""
         by_votes = sorted(self._accuracies.items(), reverse=True)
         return {
             "answers_by_votes": {votes: len(accuracies) for votes, accuracies in by_votes},
@@ -202,12 +202,12 @@ class Tally:
 
 
 def accuracy(vote: Any, shown: npt.NDArray[np.int64]) -> float:
-    """The share of the pictures that are read correctly; one in ten is chance."""
+    """Returns the share of pictures that were read correctly. Chance is one in ten."""
     return float(np.mean(vote.argmax(axis=1) == shown))
 
 
 def many(text: str) -> int:
-    """A number of pictures, as in 64K."""
+    """Parses a number of pictures, such as 64K."""
     number = int(float(text[:-1]) * 1000) if text[-1:] in "kK" else int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")

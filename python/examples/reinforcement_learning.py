@@ -1,19 +1,20 @@
-"""Reinforcement learning with many actors (A3C), which play as long as it takes.
+"""Reinforcement learning with many actors (A3C), whose episodes differ in length.
 
-Each worker plays some episodes with the weights that it has, and computes from them a gradient. In every step the trainer
-takes the first half of the gradients to be ready, updates the weights, and gives them to the workers that those came from.
-An episode may last for 10 steps of the world or for 500: who makes up a step is not known before, and nobody waits for
-the others.
+Each worker plays some episodes with its weights, and computes a gradient. In every step, the
+trainer takes the first half of the gradients, updates the weights, and sends them to the workers of
+these gradients. An episode lasts for 10 to 500 steps of the world, so the workers of a step are not
+known in advance. No worker waits for the others.
 
-With Hoplite that is one `reduce` over the gradients that are under way, with `num_objects`: they are added up in the stores,
-on their way, and the trainer receives one array. The new weights are put once, and the workers that get them serve
-each other. `--backend ray` does the same with `ray.wait`, `ray.get` and `ray.put`, through Ray's own object store.
+With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients. The stores add
+the gradients while they arrive, and the trainer receives one array. The trainer puts the new
+weights once, and the workers' stores forward them. `--backend ray` uses `ray.wait`, `ray.get` and
+`ray.put`, through Ray's object store.
 
     python reinforcement_learning.py --seconds 20 --plot learned.png
     python reinforcement_learning.py --workers 7 --parameters 16M --compare
 
-After section 6.4 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based Distributed Systems", and
-"Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
+After section 6.4 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based
+Distributed Systems", and "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
 """
 
 from __future__ import annotations
@@ -27,28 +28,26 @@ import cartpole
 import hoplite
 from harness import Crew, Progress, Report, WorkerLost, hoplite_crew, main, options, ray_crew
 
-#: How long to wait, in seconds, before asking whether the workers still live.
+#: Seconds to wait before checking for dead workers.
 PATIENCE = 5.0
 
 
 class Worker(cartpole.Player):
-    """One of the workers, in its own process. `gradient(weights)` plays and computes."""
+    """A worker in its own process. `gradient(weights)` plays, and computes a gradient."""
 
     def step(self, weights: str, gradient: str) -> None:
-        """With Hoplite: gets the weights, in place, and puts the gradient. Both are known by their ids."""
+        """Gets the weights, in place, and puts the gradient, both by id. Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
 
 def train_hoplite(args: argparse.Namespace) -> Report:
-    """The trainer, with Hoplite."""
+    """Runs the trainer with Hoplite."""
     model = cartpole.Model(args.seed, args.parameters)
     with hoplite_crew(args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes) as crew:
         client = hoplite.init()
-        running: dict[
-            str, tuple[int, str]
-        ] = {}  # the gradient to come -> the worker, and the weights that it has
-        versions: set[str] = set()  # of the weights, those that were not deleted yet
+        running: dict[str, tuple[int, str]] = {}  # pending gradient -> its worker, and the worker's weights
+        versions: set[str] = set()  # ids of weights that exist
         gradients = 0
 
         def give_weights(step: int, workers: list[int]) -> None:
@@ -70,7 +69,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 model.descend(client.get(total), len(done))
                 gradients += len(done)
                 give_weights(step + 1, [running.pop(gradient)[0] for gradient in done])
-                # The workers play again: time to tidy up. Weights go when the last worker has finished with them.
+                # Weights are deleted after their last worker has finished, while the workers play.
                 unused = versions - {weights for _, weights in running.values()}
                 versions -= unused
                 client.delete([total, *done, *unused])
@@ -82,7 +81,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 def reduce_first_half(
     client: hoplite.Client, total: str, running: dict[str, tuple[int, str]], crew: Crew
 ) -> list[str]:
-    """Adds up the first half of the gradients to be ready, and returns their ids. Forgets the workers that have died."""
+    """Adds the first half of the pending gradients, and returns their ids. Drops dead workers."""
     patience = PATIENCE
     while True:
         lost = crew.lost()
@@ -93,17 +92,17 @@ def reduce_first_half(
         try:
             return client.reduce(total, running, num_objects=half(len(running)), timeout=patience)
         except hoplite.Timeout:
-            # Either too many have died, or they play longer than we thought.
+            # Too many workers have died, or they need more time.
             patience *= 2
 
 
 def train_ray(args: argparse.Namespace) -> Report:
-    """The trainer, with Ray's own object store. Objects end when nobody refers to them."""
+    """Runs the trainer with Ray's object store. Objects end with their last reference."""
     model = cartpole.Model(args.seed, args.parameters)
     with ray_crew(args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes) as crew:
         import ray
 
-        running: dict[Any, int] = {}  # the gradient to come -> the worker
+        running: dict[Any, int] = {}  # pending gradient -> its worker
         lost: dict[int, str] = {}
         gradients = 0
 
@@ -140,12 +139,12 @@ def train_ray(args: argparse.Namespace) -> Report:
 
 
 def half(workers: int) -> int:
-    """How many gradients make a step."""
+    """Returns the number of gradients in a step."""
     return (workers + 1) // 2
 
 
 def report(progress: Progress, model: cartpole.Model, lost: dict[int, str], gradients: int) -> Report:
-    """What came of it."""
+    """Returns the report of a run."""
     return progress.report(
         lost=lost, gradients=gradients, episodes=model.episodes, parameters=len(model.weights)
     )

@@ -1,16 +1,17 @@
 """A synchronous parameter server.
 
-In every step the server gives the weights to all workers, and waits for the gradients of all of them. The slowest sets the
-pace; `async_parameter_server.py` does without that.
+In every step, the server sends the weights to all workers, and waits for all gradients. The slowest
+worker determines the speed; `async_parameter_server.py` avoids that.
 
-With Hoplite, the weights are put once, and the workers that get them serve each other; the gradients are added up in the
-stores, on their way, with one `reduce`. `--backend ray` does the same with `ray.put` and `ray.get`, through Ray's own
-object store.
+With Hoplite, the server puts the weights once, and the workers' stores forward them. The stores add
+the gradients while they arrive, in one `reduce`. `--backend ray` uses `ray.put` and `ray.get`,
+through Ray's object store.
 
     python sync_parameter_server.py --seconds 10 --plot sync.png
     python sync_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
 
-After section 6.2 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based Distributed Systems".
+After section 6.2 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based
+Distributed Systems".
 """
 
 from __future__ import annotations
@@ -23,26 +24,26 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, WorkerLost, hoplite_crew, main, options, ray_crew
 
-#: How long to wait, in seconds, before asking whether the workers still live.
+#: Seconds to wait before checking for dead workers.
 PATIENCE = 5.0
 
 
 class Worker(digits.Trainer):
-    """One of the workers, in its own process. `gradient(weights)` computes."""
+    """A worker in its own process. `gradient(weights)` computes a gradient."""
 
     def step(self, weights: str, gradient: str) -> None:
-        """With Hoplite: gets the weights, in place, and puts the gradient. Both are known by their ids."""
+        """Gets the weights, in place, and puts the gradient, both by id. Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
 
 def train_hoplite(args: argparse.Namespace) -> Report:
-    """The server, with Hoplite."""
+    """Runs the server with Hoplite."""
     model = digits.Model(args.seed, args.parameters)
     worker_options = (args.workers, args.seed, args.parameters, args.delay)
     with hoplite_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:
         client = hoplite.init()
-        finished: list[str] = []  # the objects of the step before
+        finished: list[str] = []  # the objects of the previous step
         with Progress(args, "accuracy") as progress:
             progress.score(model.accuracy)
             for step in progress:
@@ -53,7 +54,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 client.put(weights, model.weights)
                 for worker, gradient in enumerate(gradients):
                     crew.tell(worker, "step", weights, gradient)
-                # The workers are busy: time to tidy up.
+                # Deletes objects while the workers compute.
                 client.delete(finished)
                 reduce_all(client, total, gradients, crew)
                 model.descend(client.get(total), crew.size)
@@ -64,7 +65,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 
 
 def reduce_all(client: hoplite.Client, total: str, gradients: list[str], crew: Crew) -> None:
-    """Adds up all gradients; notices when one will never come."""
+    """Adds all gradients. Raises if a worker has died."""
     patience = PATIENCE
     while True:
         if lost := crew.lost():
@@ -73,12 +74,12 @@ def reduce_all(client: hoplite.Client, total: str, gradients: list[str], crew: C
             client.reduce(total, gradients, timeout=patience)
             return
         except hoplite.Timeout:
-            # Either somebody has died, or they need longer than we thought.
+            # A worker has died, or the workers need more time.
             patience *= 2
 
 
 def train_ray(args: argparse.Namespace) -> Report:
-    """The server, with Ray's own object store. Objects end when nobody refers to them."""
+    """Runs the server with Ray's object store. Objects end with their last reference."""
     model = digits.Model(args.seed, args.parameters)
     worker_options = (args.workers, args.seed, args.parameters, args.delay)
     with ray_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:

@@ -1,11 +1,11 @@
-"""Replicas of torchft that are behind get the state of one that is not, all at the same time.
+"""Recovers replicas of torchft: all get the state of a healthy replica at the same time.
 
     python examples/torchft_recovery.py --replicas 4 --megabytes 64 --compare
 
-The transport is what `torchft.Manager(checkpoint_transport=...)` takes, and torchft is the real one. In place of its manager
-and lighthouse, this program says who is behind, and at which step. Each replica is a process with a store of its own, gets
-the state, checks it, and goes on; in the next round all are behind again. `--compare` does the same with torchft's own
-transport over HTTP.
+The program uses the real torchft with the transport of `torchft.Manager(checkpoint_transport=...)`.
+Instead of the manager and lighthouse, it decides which replicas need to recover, and to which step.
+Each replica is a process with its own store. It gets the state, checks it, and recovers again in
+the next round. `--compare` repeats this with torchft's HTTP transport.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from typing import Any
 
 from harness.cluster import NoCluster, stores
 
-#: How many tensors a state has.
+#: The number of tensors in a state.
 TENSORS = 16
-#: How long a transfer may take: far longer than any does.
+#: The timeout of a transfer, far longer than any transfer.
 TIMEOUT = timedelta(seconds=120)
-#: Beside the states: what a store needs for itself.
+#: The memory of a store beside the states.
 SPARE_BYTES = 64 << 20
 
 
 def state_of(step: int, megabytes: int) -> dict[str, Any]:
-    """A model and its optimizer, all of whose elements are the number of the step."""
+    """Returns a model and optimizer state whose elements are all the number of the step."""
     import torch
 
     count = megabytes * 1_000_000 // 4 // TENSORS
@@ -42,7 +42,7 @@ def state_of(step: int, megabytes: int) -> dict[str, Any]:
 
 
 def transport(socket: str | None) -> tuple[Any, Any]:
-    """That of Hoplite, with its client; or torchft's own."""
+    """Returns Hoplite's transport and its client, or torchft's transport."""
     import torch
 
     torch.set_num_threads(1)
@@ -58,7 +58,7 @@ def transport(socket: str | None) -> tuple[Any, Any]:
 
 
 def be_behind(told: Connection, socket: str | None) -> None:
-    """A replica that gets the state of another one whenever it is told of one."""
+    """Runs a replica that gets the state whenever it receives metadata."""
     own, client = transport(socket)
     told.send("ready")
     while (found := told.recv()) is not None:
@@ -73,7 +73,7 @@ def be_behind(told: Connection, socket: str | None) -> None:
 
 
 def measure(args: argparse.Namespace, sockets: list[str] | None) -> dict[str, Any]:
-    """One of the two."""
+    """Measures Hoplite, or torchft alone."""
     own, client = transport(None if sockets is None else sockets[0])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "hoplite.torch.torchft"])

@@ -1,15 +1,16 @@
-"""A trainer that gives its weights to any number of vLLM servers, which load them while they come and serve each other.
+"""A trainer that sends its weights to any number of vLLM servers, which load tensors as they
+arrive.
 
-The real thing needs vLLM 0.33, transformers and accelerators. vLLM 0.33.0 pins torch 2.14, and this version of Hoplite
-refuses all but torch 2.15: until both agree, that takes a build of vLLM with torch 2.15. This program was run with classes
-that stand for vLLM's, which the tests have; never with a running vLLM.
+It needs vLLM 0.33, transformers and accelerators. vLLM 0.33.0 pins torch 2.14, but this version of
+Hoplite needs torch 2.15, so build vLLM with torch 2.15. The tests run this program with stand-ins
+for vLLM's classes; it has never run with a real vLLM.
 
-Each node has a store: see docs/start/cluster.md. Where a server runs, with this file in PYTHONPATH:
+Each node needs a store: see docs/start/cluster.md. On each server, with this file in PYTHONPATH:
 
     VLLM_SERVER_DEV_MODE=1 vllm serve MODEL --weight-transfer-config '{"backend": "hoplite"}' \\
         --worker-extension-cls vllm_weights.KnowsHoplite
 
-Where the trainer runs: `python vllm_weights.py MODEL http://one:8000 http://two:8000 --steps 100`
+On the trainer: `python vllm_weights.py MODEL http://one:8000 http://two:8000 --steps 100`
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ hoplite.torch.vllm.register()
 
 
 class KnowsHoplite:
-    """To name it in `--worker-extension-cls` has each worker of vLLM import this module, and so know the engine."""
+    """A class for `--worker-extension-cls`: each worker of vLLM imports this module, which
+    registers the engine.
+    """
 
 
 class Servers:
-    """Several servers, told the same at the same time: one client, as the trainer's engine sees it."""
+    """Sends each request to several servers concurrently. The trainer's engine sees one client."""
 
     def __init__(self, urls: list[str]) -> None:
         self._clients = [transfer.HTTPVLLMWeightSyncClient(url) for url in urls]
@@ -54,12 +57,12 @@ class Servers:
 
 
 def train(model: torch.nn.Module, urls: list[str], steps: int) -> None:
-    # With FSDP, each rank does this, as its own rank.
+    # With FSDP, each rank does this with its own number.
     about = hoplite.torch.vllm.HopliteTrainerInitInfo(rank=0)
     source = transfer.ModuleSource(model)
     engine = transfer.WeightTransferTrainerFactory.trainer_init(about, client=Servers(urls), source=source)
     for step in range(steps):
-        with torch.no_grad():  # In place of a step of yours: rollouts from the servers, a loss, an optimizer.
+        with torch.no_grad():  # Replace this with your step: rollouts from the servers, a loss, an optimizer.
             for parameter in model.parameters():
                 parameter.mul_(0.5)
         engine.send_weights()

@@ -1,13 +1,13 @@
-"""One trainer, and rollout workers that join, leave and die while it sends them its weights.
+"""One trainer sends its weights to rollout workers that join, leave and die.
 
     python examples/weights.py --workers 8 --megabytes 64 --versions 6 --compare
 
-The trainer puts a new version as soon as it has made it, and waits for nobody. Each worker gets the newest version, again
-and again, into parameters that it has already. One worker leaves after its first version, one is killed in the middle of a
-get, and one joins when half of the versions are out. None of the others notices. Each checks that what it has is of one
-version.
+The trainer puts each new version at once, and waits for no worker. Each worker repeatedly gets the
+newest version into its parameters. One worker leaves after its first version, one is killed during
+a get, and one joins after half of the versions. The others are not affected. Each worker checks
+that its tensors belong to one version.
 
-`--compare` does the same with Gloo's broadcast, where nobody may join, leave or die.
+`--compare` repeats this with Gloo's broadcast, whose members cannot join, leave or die.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from typing import Any
 
 from harness.cluster import NoCluster, stores
 
-#: How many tensors a model has, most of them large.
+#: The number of tensors in a model, most of them large.
 TENSORS = 24
 NAME = "policy"
-#: How long a worker waits for a version: far longer than any takes.
+#: Seconds for which a worker waits for a version, far longer than any transfer.
 TIMEOUT = 120.0
 
 
 @dataclass
 class Told:
-    """What a worker has told."""
+    """The messages of a worker."""
 
     versions: dict[int, float] = field(default_factory=dict)
-    """When it had which version."""
+    """The time of arrival of each version."""
     end: str = ""
 
 
 def weights(nbytes: int, version: int) -> dict[str, Any]:
-    """A model whose tensors all have the number of their version."""
+    """Returns a model whose tensors all contain the number of the version."""
     import torch
 
     return {
@@ -53,21 +53,21 @@ def weights(nbytes: int, version: int) -> dict[str, Any]:
 
 
 def _context() -> Any:
-    """Processes that need not each import torch anew."""
+    """Returns a context whose processes need not import torch again."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "hoplite.torch"])
     return context
 
 
 def version_of(state: dict[str, Any]) -> int:
-    """Which version a model is of: of one."""
+    """Returns the version of a model. Raises if it is a mixture."""
     found = {value for tensor in state.values() for value in (tensor.min().item(), tensor.max().item())}
     assert len(found) == 1, f"a mix of versions: {found}"
     return int(found.pop())
 
 
 def work(tell: Connection, socket: str, nbytes: int, last: int, role: str) -> None:
-    """A worker: gets each version that is newer than what it has, until the last."""
+    """Runs a worker: gets each newer version until the last."""
     import torch
 
     import hoplite
@@ -91,7 +91,7 @@ def work(tell: Connection, socket: str, nbytes: int, last: int, role: str) -> No
 
 
 def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
-    """The trainer."""
+    """Runs the trainer."""
     import torch
 
     import hoplite
@@ -159,7 +159,7 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def gloo_rank(rank: int, size: int, rendezvous: str, nbytes: int, versions: int, tell: Connection) -> None:
-    """A rank of a broadcast: the trainer is the first."""
+    """Runs a rank of a broadcast. The trainer is rank 0."""
     from datetime import timedelta
 
     import torch
@@ -189,7 +189,7 @@ def gloo_rank(rank: int, size: int, rendezvous: str, nbytes: int, versions: int,
 
 
 def with_gloo(args: argparse.Namespace) -> dict[str, Any]:
-    """The same without anybody who joins, leaves or dies."""
+    """Runs the broadcast with Gloo, without changes of members."""
     context = _context()
     size = args.workers + 1
     with tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory:

@@ -1,4 +1,6 @@
-"""A plugin of pytest: skips what the module or the plugin of a suite names in `EXCLUDED`, a pattern with a reason each."""
+"""A pytest plugin that skips tests. `EXCLUDED` of a suite's module or plugin maps patterns to
+reasons.
+"""
 
 from __future__ import annotations
 

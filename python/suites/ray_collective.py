@@ -1,9 +1,9 @@
-"""A plugin of pytest: runs the tests that Ray has for its collective groups of CPUs with the backend hoplite.
+"""A pytest plugin that runs Ray's tests of CPU collective groups with the backend hoplite.
 
     RAY_CHECKOUT=~/ray pytest --noconftest -p exclusions -p ray_collective \\
         ~/ray/python/ray/util/collective/tests/single_node_cpu_tests
 
-With `WRITABLE=1` the arrays that Ray's actors are given are copied, so that they may be written to.
+With `WRITABLE=1`, the actors get writable copies of their array arguments.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ EXCLUDED = {
     "test_destroy_group": "it makes the second group with the default backend, which is NCCL",
     "test_two_groups_in_one_cluster|test_failure_when_initializing": "it is about the inside of the Gloo backend",
 }
-#: How long an actor may take to leave its groups: one that waits for others is given up.
+#: Seconds in which an actor must leave its groups; a slower one is killed.
 SECONDS_TO_LEAVE = 10
 
 _COLLECTIVE = Path(os.environ["RAY_CHECKOUT"]) / "python" / "ray" / "util" / "collective"
 ray.util.collective.__path__.append(str(_COLLECTIVE))
 hoplite.ray.register()
-# The parameter of all of them.
+# The parameter of all tests.
 Backend.GLOO = "hoplite"
 _cases = importlib.import_module("ray.util.collective.tests.cpu_util")
-# The processes of Ray do not find it.
+# Ray's processes cannot import this module.
 ray.cloudpickle.register_pickle_by_value(_cases)
 
 if "WRITABLE" in os.environ:
@@ -45,7 +45,7 @@ if "WRITABLE" in os.environ:
 
 
 class _Workers:
-    """The actors of the tests, in place of their class: each imports torch, which takes longer than all the rest."""
+    """Actors that replace the tests' class and are reused, because importing torch takes longest."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -105,6 +105,6 @@ def _ray() -> Iterator[None]:
 
 @pytest.fixture
 def ray_start_single_node(_ray: None) -> Iterator[None]:
-    """Ray, which each of these tests starts for itself otherwise."""
+    """Returns the shared Ray cluster, instead of one per test."""
     yield
     _workers.take_back()

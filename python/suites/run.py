@@ -1,4 +1,4 @@
-"""Runs the public suites with Hoplite, and writes what became of them into docs/dev/suites.md.
+"""Runs the public suites with Hoplite, and writes their results into docs/dev/suites.md.
 
 python suites/run.py --torch ~/pytorch --ray ~/ray
 """
@@ -27,9 +27,9 @@ ROOT = HERE.parent.parent
 TESTS = ROOT / "python" / "tests"
 PAGE = ROOT / "docs" / "dev" / "suites.md"
 BEGIN, END = "<!-- written by suites/run.py -->\n", "<!-- end -->\n"
-#: What the reasons of the plugin `exclusions` begin with.
+#: The prefix of skip reasons of the plugin `exclusions`.
 EXCLUDED = "excluded: "
-#: Of one test, of which some wait for timeouts.
+#: The timeout of a test. Some tests wait for timeouts.
 SECONDS_PER_TEST = 300
 
 
@@ -37,17 +37,17 @@ SECONDS_PER_TEST = 300
 class Suite:
     name: str
     arguments: tuple[str, ...]
-    """Of pytest, in python/."""
+    """The arguments for pytest in python/."""
     environment: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
 class Outcome:
-    """What became of the tests of a suite."""
+    """The results of a suite."""
 
     counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    """Why we have excluded tests."""
+    """The reasons of excluded tests."""
     failed: list[str] = field(default_factory=list)
 
 
@@ -75,7 +75,7 @@ COLLECTIVE = "python/ray/util/collective/tests/single_node_cpu_tests"
 
 
 def run(suite: Suite) -> Outcome:
-    # Ray's sockets are in there, and the path of one has at most 107 bytes.
+    # A short path, because Ray's sockets below it may have at most 107 bytes.
     with (
         tempfile.TemporaryDirectory(prefix="suite-", dir="/tmp") as directory,
         Cluster(Path(directory), nodes=1, memory="256MiB") as cluster,

@@ -1,4 +1,4 @@
-"""torch's `DistributedTest`, which every backend of `torch.distributed` shares, for backend hoplite. It is in torch's wheel.
+"""Runs torch's `DistributedTest`, from torch's wheel, with the backend hoplite.
 
 WORLD_SIZE=3 pytest -p exclusions suites/torch_distributed.py
 """
@@ -10,12 +10,12 @@ import tempfile
 import time
 from types import SimpleNamespace
 
-# The suite reads these when it is imported. It asks for the name of the backend to find out which tests it can do: all that
-# Gloo can, and what it believes of MPI only.
+# The suite reads these variables on import. It selects tests by the backend's name: all tests of
+# Gloo, and some of MPI.
 os.environ.update(BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-"))
 os.environ.setdefault("WORLD_SIZE", "3")
 
-# The last three are what each process of a test would take seconds to import, late.
+# Imported once here, because each process would take seconds for the last three.
 import torch
 import torch._dynamo
 import torch.distributed.tensor
@@ -28,19 +28,19 @@ _skip_if = common_utils.skip_but_pass_in_sandcastle_if
 common_utils.skip_but_pass_in_sandcastle_if = lambda condition, reason: _skip_if(
     condition and not reason.startswith("Only MPI supports"), reason
 )
-# Those of groups of some ranks are skipped with less than eight, though three are enough.
+# The suite skips tests of subgroups with fewer than eight ranks, but three are enough.
 if int(os.environ["WORLD_SIZE"]) >= 3:
     common_distributed.skip_if_small_worldsize = lambda case: case
 from torch.testing._internal.distributed import distributed_test as cases  # noqa: E402
 
-# Ten times a second they look whether others are there: here they do so more often.
+# The tests poll for other ranks ten times a second; this makes them poll more often.
 _quick = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(0.01 if s == 0.1 else s)})
 cases.time = common_distributed.time = _quick
 register()
 
 
 class _Name(str):
-    """Some tests ask again while they run."""
+    """The name of the backend, which some tests compare while they run."""
 
     __hash__ = str.__hash__
 
@@ -59,5 +59,6 @@ EXCLUDED = {
 class TestHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
     def setUp(self) -> None:
         super().setUp()
-        # Forked, so that not every process imports torch anew. Nothing runs here yet that a child would miss.
+        # Forks, so that processes need not import torch again. No state is lost, because no threads
+        # run yet.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)

@@ -1,4 +1,5 @@
-"""torch's `test_c10d_fault_tolerance.py` for backend hoplite. `TORCH_CHECKOUT` says where torch's repository is.
+"""Runs torch's `test_c10d_fault_tolerance.py` with the backend hoplite. `TORCH_CHECKOUT` is torch's
+repository.
 
 TORCH_CHECKOUT=~/pytorch pytest -p exclusions suites/torch_fault_tolerance.py
 """
@@ -25,7 +26,8 @@ EXCLUDED = {
 
 class TestHoplite(suite._make_fault_tolerance_test_class("hoplite", "cpu")):  # type: ignore[misc]
     def _spawn_processes(self) -> None:
-        # Forked, so that not every process imports torch anew. Nothing runs here yet that a child would miss.
+        # Forks, so that processes need not import torch again. No state is lost, because no threads
+        # run yet.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)
 
 

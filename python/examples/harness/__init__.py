@@ -1,11 +1,11 @@
-"""What the examples share, so that each of them shows only what it is about.
+"""The common code of the examples.
 
 * `options`: the command line.
 * `cluster`: stores on this machine, or Ray.
 * `crew`: the workers, each a process.
-* `progress`: when a run is over, and how it went.
-* `report`: what a run has found: text, JSON, PNG.
-* `compare`: one run after the other with both backends, and a table.
+* `progress`: the steps and the end of a run.
+* `report`: the results of a run as text, JSON and PNG.
+* `compare`: runs with both backends, and a table.
 """
 
 from harness.crew import Crew, RayCrew, WorkerLost, hoplite_crew, ray_crew

@@ -17,9 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-#: Each worker computes with one thread, so that many of them on one machine do not fight for its cores.
+#: Workers compute with one thread each, so that many of them can share a machine's cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-#: What a store needs besides the objects. Ray does not take less than 75 MiB.
+#: The memory of a store beside the objects. Ray needs at least 75 MiB.
 SPARE_BYTES = 80 << 20
 #: `prctl(PR_SET_PDEATHSIG, ...)`: a signal when the parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -27,20 +27,20 @@ _EXAMPLES = Path(__file__).parent.parent
 
 
 class NoCluster(Exception):
-    """There is nothing to run the example on."""
+    """The example has no cluster to run on."""
 
 
 def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
-    """The memory that the store of a node needs: each worker may work with another version of an object."""
+    """Returns the memory for the store of a node. Each worker may use another version of an object."""
     versions: int = 2 * args.workers + 8
     return versions * object_bytes + SPARE_BYTES
 
 
 @contextmanager
 def stores(count: int, memory_bytes: int) -> Iterator[list[str]]:
-    """Runs so many stores of one cluster on this machine, and gives their sockets.
+    """Runs stores of one cluster on this machine, and yields their sockets.
 
-    They move data as the nodes of a real cluster do, over TCP.
+    Data moves over TCP, as between nodes.
     """
     with tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory, ExitStack() as cleanup:
         log = cleanup.enter_context(open(Path(directory) / "log", "w+"))
@@ -58,7 +58,8 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        # Ctrl-C is for this program, which then ends the stores; if it is killed, so are they.
+        # Ctrl-C reaches only this program, which then stops the stores. If it is killed, the stores
+        # are terminated.
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
     )
@@ -74,7 +75,7 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
 
 
 def _program() -> str:
-    """The command line of Hoplite, which the package has installed beside Python."""
+    """Returns the command line program of Hoplite beside the Python interpreter."""
     found = shutil.which("hoplite", path=sysconfig.get_path("scripts")) or shutil.which("hoplite")
     if found is None:
         raise NoCluster("the program `hoplite` is not there: install the package with pip")
@@ -83,7 +84,7 @@ def _program() -> str:
 
 @contextmanager
 def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
-    """Connects to the Ray cluster that was asked for, or plays one on this machine. Gives the module `ray`."""
+    """Connects to the requested Ray cluster, or runs one on this machine. Yields the module `ray`."""
     import ray
 
     with ExitStack() as cleanup:
@@ -102,11 +103,11 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
 
 @contextmanager
 def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
-    """Ray's own way to have several nodes on one machine, each with an object store; they move data over TCP."""
+    """Runs several Ray nodes on one machine, each with an object store. Data moves over TCP."""
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as directory:
-        # Else it would pass for the Ray cluster of this machine, in place of one that runs here already.
+        # Otherwise this cluster would replace another Ray cluster of this machine as the default.
         os.environ["RAY_TMPDIR"] = directory
         others = args.nodes - 1
         cpus = 0 if others else args.workers
@@ -123,7 +124,7 @@ def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
 
 @contextmanager
 def stores_on_ray(args: argparse.Namespace, memory_bytes: int) -> Iterator[None]:
-    """Has a store run on each node of the Ray cluster."""
+    """Starts a store on each node of the Ray cluster."""
     import hoplite.ray
 
     hoplite.ray.register()
@@ -134,6 +135,6 @@ def stores_on_ray(args: argparse.Namespace, memory_bytes: int) -> Iterator[None]
         finally:
             hoplite.ray.stop_on_all_nodes()
     else:
-        # They stay, as other jobs may use them; `hoplite.ray.stop_on_all_nodes()` ends them.
+        # The stores stay for other jobs; `hoplite.ray.stop_on_all_nodes()` ends them.
         hoplite.ray.start_on_all_nodes(insecure=args.insecure)
         yield

@@ -1,4 +1,4 @@
-"""The same run with both backends, one after the other, and a table of how fast they were."""
+"""Runs an example with both backends, and prints a table of their speed."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import sys
 
 from harness.report import Report
 
-#: What is measured against what.
+#: The backends to compare.
 BACKENDS = ("hoplite", "ray")
 
 
 def compare(args: argparse.Namespace, arguments: list[str]) -> list[Report]:
-    """Runs this program, with the same arguments, for each backend and number of workers, and says how they compare.
+    """Runs this program for each backend and number of workers, and prints the comparison.
 
-    Each run is a program of its own: nothing of one is left when the next begins.
+    Each run is a separate process, so no state remains from earlier runs.
 
     Args:
-        arguments: the command line that asked for it.
+        arguments: the command line of this program.
     """
     reports = []
     for workers in args.compare_workers:
@@ -29,7 +29,7 @@ def compare(args: argparse.Namespace, arguments: list[str]) -> list[Report]:
 
 
 def _run(arguments: list[str], backend: str, workers: int) -> Report:
-    # What is said last counts.
+    # The last occurrence of an option counts.
     ours = ["--no-compare", "--json", "--plot=", "--backend", backend, "--workers", str(workers)]
     command = [sys.executable, sys.argv[0], *arguments, *ours]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
@@ -39,7 +39,7 @@ def _run(arguments: list[str], backend: str, workers: int) -> Report:
 
 
 def table(reports: list[Report]) -> str:
-    """A table in Markdown."""
+    """Returns a Markdown table."""
     score = reports[0].score_name
     lines = [
         f"| workers | hoplite, steps/s | ray, steps/s | ratio | {score}, hoplite | {score}, ray |",

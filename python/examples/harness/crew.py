@@ -1,7 +1,7 @@
-"""The workers of an example: each an object in a process of its own, on one of the nodes.
+"""The workers of an example: objects in separate processes, on the nodes of a cluster.
 
-A worker is of an ordinary class. It is made in its process from its number and what else the example gives it, and there
-its methods are called, one after the other.
+A worker is an instance of an ordinary class, made from its number and the example's arguments. Its
+process calls its methods one after the other.
 """
 
 from __future__ import annotations
@@ -24,32 +24,35 @@ from harness import cluster
 
 
 class WorkerLost(Exception):
-    """Workers have died that the example cannot do without."""
+    """Workers have died, and the example cannot continue without them."""
 
 
 class Crew(ABC):
-    """All workers, by their numbers."""
+    """All workers, by number."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.run = f"run-{secrets.token_hex(4)}"
-        """How the ids of this run's objects are to begin, as others may use the cluster. They are deleted at its end."""
+        """The prefix of this run's object ids, because others may use the cluster. The objects are
+        deleted at the end.
+        """
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        """Has a worker call a method, and returns at once. What comes of it goes through the store."""
+        """Makes a worker call a method, and returns at once. Results go through the store."""
 
     @abstractmethod
     def lost(self) -> dict[int, str]:
-        """The workers that have died, and how."""
+        """Returns the workers that have died, and the reasons."""
 
     @abstractmethod
     def start(self, worker: int) -> None:
-        """Starts a worker, in the place of the one that had this number and died; returns at once."""
+        """Starts a worker in place of the dead one with this number. Returns at once."""
 
     @abstractmethod
     def starting(self, timeout: float | None = 0) -> set[int]:
-        """The workers that were started and are not ready yet; waits so long, in seconds, until one of them is.
+        """Returns the started workers that are not ready. Waits up to `timeout` seconds for one to
+        become ready.
 
         Raises:
             WorkerLost: if one of them died before it was ready.
@@ -57,20 +60,20 @@ class Crew(ABC):
 
     @abstractmethod
     def kill(self, worker: int) -> None:
-        """Ends a worker without giving it a chance to say anything."""
+        """Kills a worker immediately."""
 
 
 @contextmanager
 def hoplite_crew(
     args: argparse.Namespace, worker_class: type[Any], *arguments: object, object_bytes: int
 ) -> Iterator[Crew]:
-    """Workers that each find the store of their node with `hoplite.init()`, as does this program.
+    """Runs workers that find the store of their node with `hoplite.init()`, like this program.
 
-    They are processes of this machine, on a cluster that is started for them; or actors, if a Ray cluster was named.
+    They are processes on this machine with a new cluster, or actors of a given Ray cluster.
 
     Args:
-        worker_class: what the workers are: `worker_class(number, *arguments)`.
-        object_bytes: the size of the largest objects, for which the stores are to have room.
+        worker_class: makes a worker: `worker_class(number, *arguments)`.
+        object_bytes: the size of the largest objects, for the memory of the stores.
     """
     memory_bytes = cluster.store_bytes(args, object_bytes)
     with ExitStack() as cleanup:
@@ -78,7 +81,7 @@ def hoplite_crew(
             sockets = cleanup.enter_context(cluster.stores(args.nodes, memory_bytes))
             hoplite.init(sockets[0])
             cleanup.callback(hoplite.shutdown)
-            # The first node is that of this program, unless there is no other.
+            # This program uses the first node; workers use the others, if any.
             theirs = sockets[1:] or sockets
             crew: Crew = cleanup.enter_context(_processes(args.workers, theirs, worker_class, arguments))
         else:
@@ -93,7 +96,7 @@ def hoplite_crew(
 
 @contextmanager
 def _deleted_at_the_end() -> Iterator[list[str]]:
-    """Gives a list: of the prefixes of ids that are deleted when the block ends."""
+    """Yields a list of id prefixes. Their objects are deleted when the block ends."""
     prefixes: list[str] = []
     try:
         yield prefixes
@@ -107,7 +110,7 @@ def _deleted_at_the_end() -> Iterator[list[str]]:
 def ray_crew(
     args: argparse.Namespace, worker_class: type[Any], *arguments: object, object_bytes: int
 ) -> Iterator[RayCrew]:
-    """The same workers as actors, for data that moves through Ray's own object store."""
+    """Runs the workers as actors, for data in Ray's object store."""
     with cluster.ray_running(args, cluster.store_bytes(args, object_bytes)):
         with _actors(args.workers, worker_class, arguments) as crew:
             yield crew
@@ -167,7 +170,7 @@ class RayCrew(Crew):
 def _actors(count: int, worker_class: type[Any], arguments: tuple[object, ...]) -> Iterator[RayCrew]:
     import ray
 
-    # SPREAD: on as many nodes as there are.
+    # SPREAD uses as many nodes as possible.
     remote = ray.remote(worker_class).options(num_cpus=1, scheduling_strategy="SPREAD")
     crew = RayCrew(count, lambda worker: remote.remote(worker, *arguments))
     try:
@@ -180,7 +183,7 @@ def _actors(count: int, worker_class: type[Any], arguments: tuple[object, ...]) 
 
 
 class _ProcessCrew(Crew):
-    """Workers that are processes of this machine."""
+    """Workers that are processes on this machine."""
 
     def __init__(
         self, count: int, sockets: list[str], worker_class: type[Any], arguments: tuple[object, ...]
@@ -216,7 +219,7 @@ class _ProcessCrew(Crew):
         return set(self._starting)
 
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        # One that has died is found by `lost`.
+        # `lost` finds a dead worker.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._orders[worker].send((method, arguments))
 
@@ -252,7 +255,7 @@ def _processes(
 
 
 def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: tuple[object, ...]) -> None:
-    """What a worker process does, until the program that started it ends."""
+    """Runs a worker process until its parent ends."""
     hoplite.init(socket)
     worker = worker_class(*arguments)
     orders.send("ready")
@@ -264,9 +267,11 @@ def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: t
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Has Ctrl-C wait for the end of the block; processes that are started in it never see one. In the main thread only."""
+    """Delays Ctrl-C until the end of the block. Processes started in the block ignore it. Only for
+    the main thread.
+    """
     came: list[int] = []
-    # The mask is what they inherit. It is that of this thread: for another one of this process the handler is needed.
+    # Children inherit the mask. It only covers this thread, so other threads need the handler.
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-#: How long an example runs unless it is told otherwise.
+#: The default duration of an example in seconds.
 DEFAULT_SECONDS = 10.0
 
 
 def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
-    """The common options; an example adds its own.
+    """Returns a parser with the common options.
 
     Args:
-        doc: what the example is, for `--help`: the docstring of its module.
-        workers: how many workers it has by default.
+        doc: the text for `--help`: the docstring of the example's module.
+        workers: the default number of workers.
     """
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     run = parser.add_argument_group("how much")
@@ -68,7 +68,7 @@ def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
 
 
 def checked(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """Parses a command line; ends the program if it makes no sense."""
+    """Parses a command line. Exits the program if options contradict each other."""
     args = parser.parse_args(arguments)
     if args.steps is None and args.seconds is None:
         args.seconds = DEFAULT_SECONDS

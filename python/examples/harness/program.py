@@ -1,4 +1,4 @@
-"""From the command line to the report."""
+"""The main program of an example."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from harness.report import Report, plot
 def main(
     parser: argparse.ArgumentParser, backends: Mapping[str, Callable[[argparse.Namespace], Report]]
 ) -> None:
-    """Runs an example as its command line says.
+    """Runs an example with the options of its command line.
 
     Args:
         parser: its options.
-        backends: what runs it with each backend, "hoplite" and "ray".
+        backends: the function for each backend, "hoplite" and "ray".
     """
     arguments = sys.argv[1:]
     args = checked(parser, arguments)

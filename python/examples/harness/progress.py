@@ -1,4 +1,4 @@
-"""When a run is over, and how it went."""
+"""The steps and the end of a run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.report import Report, Sample
 if TYPE_CHECKING:
     from typing import Self
 
-#: How often the score is taken: seldom enough that it does not slow down what is measured.
+#: Seconds between two scores: long enough not to slow the run down.
 SCORE_INTERVAL = 0.25
-#: How often a line is printed where there is no terminal.
+#: Seconds between two lines of output without a terminal.
 LINE_INTERVAL = 5.0
 
 
@@ -39,9 +39,9 @@ class Progress:
         self._began: float | None = None
         self._next_line = LINE_INTERVAL
         self.steps = 0
-        """How many there were, with the one that is being done."""
+        """The number of steps, including the current one."""
         self.elapsed = 0.0
-        """The seconds that they took."""
+        """The duration of the steps in seconds."""
 
     def __enter__(self) -> Self:
         return self
@@ -53,7 +53,7 @@ class Progress:
             self._bar.close()
 
     def __iter__(self) -> Iterator[int]:
-        """Gives the numbers of the steps, from 0, until they are enough or the time is over."""
+        """Yields the numbers of the steps, from 0, until the limit of steps or seconds."""
         self._began = time.monotonic()
         for step in itertools.count():
             self.steps = step + 1
@@ -64,7 +64,7 @@ class Progress:
                 return
 
     def score(self, take: Callable[[], float], *, now: bool = False) -> None:
-        """Has the score taken, if the last one is not fresh any more, or in any case `now`."""
+        """Computes the score if the last one is old, or if `now` is set."""
         elapsed = self._now()
         if not now and self._samples and elapsed < self._samples[-1].seconds + SCORE_INTERVAL:
             return
@@ -74,11 +74,11 @@ class Progress:
             self._bar.set_postfix_str(f"{self._score_name} {score:.3f}", refresh=False)
 
     def report(self, *, lost: dict[int, str] | None = None, **extra: Any) -> Report:
-        """What the run has found.
+        """Returns the results of the run.
 
         Args:
-            lost: the workers that died, and how.
-            extra: what else there is to say, for the JSON.
+            lost: the workers that died, and the reasons.
+            extra: further results for the JSON.
         """
         return Report(
             example=_program_name(),
@@ -95,7 +95,7 @@ class Progress:
         )
 
     def _now(self) -> float:
-        """The seconds since the first step began; 0 before it."""
+        """Returns the seconds since the first step began; 0 before."""
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def _is_over(self) -> bool:
@@ -113,7 +113,7 @@ class Progress:
 
 
 def _bar(args: argparse.Namespace) -> Any:
-    """A progress bar, where there is a terminal and tqdm is installed."""
+    """Returns a progress bar if there is a terminal and tqdm is installed."""
     if not sys.stderr.isatty():
         return None
     try:

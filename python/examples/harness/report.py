@@ -1,4 +1,4 @@
-"""What a run has found: as text, as JSON, as a plot."""
+"""The results of a run as text, JSON and a plot."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: Over how long a speed is taken in plots, at least, in seconds.
+#: The shortest interval for a speed in plots, in seconds.
 SPEED_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
 class Sample:
-    """How good the result was at a time."""
+    """A score at some time."""
 
     seconds: float
     steps: int
@@ -23,7 +23,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Report:
-    """A run."""
+    """The results of a run."""
 
     example: str
     backend: str
@@ -33,12 +33,12 @@ class Report:
     steps: int
     seconds: float
     score_name: str
-    """What the score is: "accuracy", say."""
+    """The name of the score, such as "accuracy"."""
     samples: list[Sample]
     lost: dict[int, str]
-    """The workers that died, and how."""
+    """The workers that died, and the reasons."""
     extra: dict[str, Any]
-    """What else the example has to say; numbers and texts."""
+    """Further results of the example: numbers and texts."""
 
     @property
     def steps_per_second(self) -> float:
@@ -46,11 +46,11 @@ class Report:
 
     @property
     def score(self) -> float:
-        """The last one."""
+        """The last score."""
         return self.samples[-1].score if self.samples else float("nan")
 
     def text(self) -> str:
-        """For people."""
+        """Returns a text for people."""
         lines = [
             f"{self.example}, {self.backend}, {self.workers} workers: {self.steps} steps in {self.seconds:.1f} s, "
             f"{self.steps_per_second:.1f} steps/s, {self.score_name} {self.score:.3f}"
@@ -60,14 +60,14 @@ class Report:
         return "\n".join(lines)
 
     def json(self) -> str:
-        """One line, for programs."""
+        """Returns one line of JSON."""
         fields = dataclasses.asdict(self)
         found = {"steps_per_second": self.steps_per_second, self.score_name: self.score}
         return json.dumps({**fields.pop("extra"), **fields, **found})
 
     @classmethod
     def parse(cls, line: str) -> Report:
-        """Undoes `json`."""
+        """Reverses `json`."""
         found = json.loads(line)
         fields = {field.name: found.get(field.name) for field in dataclasses.fields(cls)}
         derived = {"steps_per_second", fields["score_name"]}
@@ -84,7 +84,7 @@ def shown(value: object) -> str:
 
 
 def plot(reports: Sequence[Report], path: str) -> None:
-    """Plots runs of one example beside each other: the score, and the steps, over time."""
+    """Plots the scores and steps of several runs over time."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -107,7 +107,7 @@ def plot(reports: Sequence[Report], path: str) -> None:
 
 
 def _speeds(report: Report) -> tuple[list[float], list[float]]:
-    """The steps per second between samples, where they are far enough apart to say."""
+    """Returns the steps per second between samples that are far enough apart."""
     at, speeds = [], []
     before = report.samples[0]
     for after in report.samples[1:]:
