@@ -8,12 +8,14 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-#: Examples show the beginning of what an error says, and leave out the rest.
+#: Examples show the beginning of an error text.
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The public classes and functions of a module, with the methods and properties of the classes."""
+    """Yields the public classes and functions of a module, and the methods and properties of the
+    classes.
+    """
     for name in module.__all__:
         item = getattr(module, name)
         if inspect.isclass(item) or inspect.isfunction(item):
@@ -26,14 +28,14 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def examples(module: ModuleType, name: str, item: Any) -> doctest.DocTest | None:
-    """The examples of one name; None if it has none."""
+    """Returns the examples of one name; None if it has none."""
     text = inspect.getdoc(item) or ""
     found = doctest.DocTestParser().get_doctest(text, {}, f"{module.__name__}.{name}", None, None)
     return found if found.examples else None
 
 
 def run(found: doctest.DocTest, names: dict[str, Any]) -> None:
-    """Runs the examples of one docstring with these names; what they print must be what is shown."""
+    """Runs the examples of one docstring with these names, and compares their output."""
     found.globs.update(names)
     said: list[str] = []
     failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(found, out=said.append)

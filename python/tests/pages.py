@@ -1,9 +1,10 @@
-"""The programs and commands of the pages for users, run as a reader would paste them.
+"""Runs the programs and commands of the pages for users, as a reader would paste them.
 
-A `python` block that begins with a comment like `# train.py` is a file of that name. The other `python` blocks of a page are
-one program, in their order. A `console` block has commands after `$ `, each followed by its output; `...` stands for any
-lines. A command that ends with `&` goes on in the background once it has written its output. Files and commands of a page
-share a folder and a machine without a store. Blocks of `sh`, `text` and other kinds are not run.
+A `python` block that begins with a comment like `# train.py` is a file of that name. The other
+`python` blocks of a page are one program, in order. A `console` block has commands after `$ `, each
+followed by its output; `...` stands for any lines. A command that ends with `&` continues in the
+background after its output. The files and commands of a page share a folder and a machine without a
+store. Other blocks are not run.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ PAGES = [
 ]
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ([\w.-]+\.py)\n")
-#: The seconds that all commands of a page may take: far more than a busy machine needs.
+#: The timeout in seconds of all commands of a page.
 _PATIENCE = 1100.0
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a page shows."""
+    """The programs and commands of a page."""
 
     name: str
     files: dict[str, str]
@@ -48,18 +49,18 @@ class Page:
 
     @property
     def modules(self) -> set[str]:
-        """The packages that its programs import."""
+        """Returns the packages that the programs import."""
         code = "\n".join([self.program, *self.files.values()])
         return set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
 
 
 def read(path: Path) -> Page:
-    """The page of a file."""
+    """Reads a page."""
     return Page(str(path.relative_to(ROOT)), *parts(path.read_text()))
 
 
 def parts(text: str) -> tuple[dict[str, str], str, list[tuple[str, str]]]:
-    """The files, the program and the commands of a text."""
+    """Returns the files, the program and the commands of a text."""
     files: dict[str, str] = {}
     program: list[str] = []
     commands: list[tuple[str, str]] = []
@@ -74,7 +75,7 @@ def parts(text: str) -> tuple[dict[str, str], str, list[tuple[str, str]]]:
 
 
 def _commands(text: str) -> list[tuple[str, str]]:
-    """The commands of a block, each with its output."""
+    """Returns the commands of a block, each with its output."""
     commands: list[tuple[str, str]] = []
     for line in text.splitlines(keepends=True):
         if line.startswith("$ "):
@@ -90,13 +91,13 @@ def _commands(text: str) -> list[tuple[str, str]]:
 
 
 def all_pages() -> list[Page]:
-    """The pages that show something to run."""
+    """Returns the pages with programs or commands."""
     pages = [read(path) for path in PAGES]
     return [page for page in pages if page.program or page.files or page.commands]
 
 
 def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> None:
-    """Runs all that a page shows in the folder `place`, and compares the outputs."""
+    """Runs the programs and commands of a page in the folder `place`, and compares the outputs."""
     for name, text in page.files.items():
         (place / name).write_text(text)
     if page.program:
@@ -134,7 +135,7 @@ def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> N
 
 
 def _processes(place: Path) -> list[str]:
-    """The processes that run in a folder, or whose command line names it."""
+    """Returns the processes that run in a folder, or name it in their command line."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -147,13 +148,13 @@ def _processes(place: Path) -> list[str]:
 
 
 def _script(page: Page) -> str:
-    """The commands, and then the program, as a script that ends what it leaves in the background."""
+    """Returns a script with the commands and the program, which ends its background processes."""
     lines = ["set -e", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for index, (command, expected) in enumerate(page.commands):
         out = f"{index}.out"
         if command.endswith("&"):
             last = shlex.quote(expected.splitlines()[-1])
-            # Not in a group, which would have a shell in between that ends alone.
+            # Not in a group, because its shell would end without its child.
             lines.append(f"{command[:-1]} >{out} 2>&1 &")
             lines.append(
                 f"until grep -qxF -- {last} {out}; do kill -0 $! || {{ cat {out}; exit 1; }}; sleep 0.05; done"
@@ -166,6 +167,6 @@ def _script(page: Page) -> str:
 
 
 def _is_like(found: str, expected: str) -> bool:
-    """True if an output is the one that the page shows, where a line `...` stands for any lines."""
+    """Returns `True` if an output matches the page, where a line `...` stands for any lines."""
     parts = [re.escape(part) for part in re.split(r"^\.\.\.\n", expected, flags=re.MULTILINE)]
     return re.fullmatch("(?:.*\n)*".join(parts), found) is not None

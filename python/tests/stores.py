@@ -14,12 +14,12 @@ from typing import Self
 import hoplite
 from hoplite._programs import program
 
-#: The seconds that the suite gives to anything that a test waits for: far more than a busy machine needs.
+#: The timeout in seconds of any wait in a test.
 PATIENCE = 300.0
-#: How long what should not happen is waited for.
+#: Seconds to wait for an event that should not happen.
 SHORT = 0.2
-#: How long a directory takes a store that is away for one that may come back. For three times as long after its start it
-#: holds deletes of what it does not know, for which many a test would wait.
+#: The time for which a directory waits for a disconnected store. For three times as long after its
+#: start, it delays deletes of unknown ids, and many tests would wait for that.
 NODE_GRACE = "200ms"
 
 DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]
@@ -88,7 +88,7 @@ class Cluster:
     def start_again(self, node: int) -> None:
         """Starts a store whose process has ended."""
         store = self.store(node)
-        # Without the name of the program, and without what is added to every one.
+        # Without the program's name and the arguments that every start adds.
         arguments = list(store.process.args)[1:-2]  # type: ignore[arg-type]
         self.daemons[1 + node] = Daemon(store.log, "hoplite-store", *map(str, arguments))
 
@@ -106,7 +106,7 @@ class Cluster:
 
 
 def await_that(what: str, condition: Callable[[], bool]) -> None:
-    """Waits until something becomes true that nobody announces."""
+    """Polls until a condition is true."""
     ends = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < ends, f"in vain: {what}"
@@ -114,7 +114,7 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
 
 
 def complaints(errors: str) -> str:
-    """What a program has said on standard error, but for the report that it started a private store."""
+    """Returns a program's standard error without the warning about a private store."""
     lines = errors.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("no store listens at "))
 

@@ -1,4 +1,4 @@
-"""The benchmark of the package runs, and says what it measured."""
+"""The benchmark of the package runs, and prints its results."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_a_command_line_that_makes_no_sense(tmp_path: Path, arguments: list[str]
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    # A module of that name which cannot be imported stands for one that is not installed.
+    # This module stands for a missing package.
     (tmp_path / "ray.py").write_text("raise ImportError")
     done = run(tmp_path, "--sizes", "1KiB", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1

@@ -1,4 +1,4 @@
-"""Each public name has an example in its docstring, which works."""
+"""Each public name has a working example in its docstring."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import hoplite.errors
 from stores import Cluster
 
 MODULES = [hoplite, hoplite.aio]
-#: A program cannot bring these about alone: another daemon, user or version, or a bug, has to take part.
+#: A program alone cannot cause these: they need another daemon, user or version, or a bug.
 WITHOUT = {
     "InternalError",
     "InvalidMetadata",
@@ -43,7 +43,7 @@ def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def names(socket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """What the examples take for granted."""
+    """The names that examples use."""
     monkeypatch.setenv("HOPLITE_SOCKET", socket)
     hoplite.shutdown()
     yield {"hoplite": hoplite, "np": np, "client": hoplite.init()}

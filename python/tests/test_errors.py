@@ -1,4 +1,6 @@
-"""Every error has a class, says what it is about, and comes before anything is sent if it can."""
+"""Every error has a class and names its subject. Errors are raised before anything is sent, if
+possible.
+"""
 
 from __future__ import annotations
 

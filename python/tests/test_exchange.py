@@ -1,4 +1,4 @@
-"""Collectives of several participants other than allreduce, which is with reduce."""
+"""Collectives of several participants, except allreduce (see `test_reduce.py`)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stores import PATIENCE, SHORT, Cluster
 
 
 def together(cluster: Cluster, participants: int, work: Callable[[hoplite.Client, int], Any]) -> list[Any]:
-    """Has each participant do its work, at a node of its own, and returns what they return."""
+    """Runs `work` for each participant on its own node, and returns the results."""
     outcomes: list[Any] = [None] * participants
 
     def participate(rank: int) -> None:
@@ -149,7 +149,7 @@ def test_nobody_passes_a_barrier_alone(cluster: Cluster, fresh: str) -> None:
     def work(client: hoplite.Client, rank: int) -> bool:
         if rank == 2:
             with pytest.raises(hoplite.RanksMissing) as caught:
-                # The others may have come or not.
+                # Other ranks may be missing too.
                 client.barrier(fresh + "all", 4, rank, timeout=SHORT)
             assert 3 in caught.value.ranks
             last.set()

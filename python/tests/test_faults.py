@@ -1,4 +1,4 @@
-"""Daemons that die, and stores that are full."""
+"""Daemons that die, and full stores."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ def test_whoever_waits_hears_of_the_death_of_the_store(node: Cluster) -> None:
             raised.append(error)
 
     def is_waited_for(id: str) -> bool:
-        # `stat` tells of objects only, and there is none.
+        # `stat` describes only existing objects.
         return bool(watcher._native.describe(id)["waiting_receivers"])
 
     async def main() -> None:
         other = await hoplite.aio.connect(node.sockets[0])
         waits = [asyncio.ensure_future(other.get(f"nor here {number}")) for number in range(4)]
         ids = [f"{name} {number}" for name in ("never there", "nor here") for number in range(4)]
-        # A call that was not sent before the store dies fails to connect instead.
+        # A call that starts after the store's death would fail to connect instead.
         await asyncio.to_thread(
             await_that, "gets that wait at the store", lambda: all(map(is_waited_for, ids))
         )
@@ -120,7 +120,7 @@ def test_a_full_store(node: Cluster) -> None:
             client.put("too much", np.zeros(65 << 20, np.uint8))
         assert (large.value.id, large.value.size_bytes) == ("too much", 65 << 20)
         assert large.value.limit_bytes <= 64 << 20
-        # Room that becomes free is taken by whoever waits for it.
+        # Takes room as soon as it becomes free.
         thread = threading.Thread(target=client.put, args=("more", np.ones(40 << 20, np.uint8), PATIENCE))
         thread.start()
         client.delete("filler")

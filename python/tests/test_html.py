@@ -1,4 +1,4 @@
-"""Notebooks show status, objects and links as tables, in which nothing that somebody has named is more than text."""
+"""Notebooks show status, objects and links as tables, and escape all names."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_status_with_odd_names() -> None:
 
 def test_topology(cluster: Cluster, client: hoplite.Client) -> None:
     def fetched() -> bool:
-        """Transfers show what the links are like."""
+        """Transfers measure links."""
         with cluster.connect(1) as other, other.put(None, np.zeros(4 << 20)) as ref:
             client.get(ref, copy=True)
         return bool(client.topology())

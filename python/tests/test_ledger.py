@@ -1,4 +1,4 @@
-"""When the objects of collectives are deleted, and that all ranks agree on when to meet."""
+"""All ranks agree on meetings, and delete objects after them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The package logs with the logger `hoplite`, prints nothing, and is quiet unless somebody should know something."""
+"""The package logs with the logger `hoplite`, prints nothing, and logs only what users need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def calls(source: Path) -> list[ast.Call]:
 
 
 def test_nothing_is_printed_or_warned() -> None:
-    """Also not where no test comes by."""
+    """Checks the source, because tests may not reach every line."""
     for source in SOURCES:
         for call in calls(source):
             name = ast.unparse(call.func)

@@ -1,4 +1,4 @@
-"""`hoplite.init`: the store that is there, or a private one."""
+"""`hoplite.init`: an existing store, or a private one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from stores import PATIENCE, Cluster, await_that, complaints
 
 @pytest.fixture(autouse=True)
 def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No store at the default place, and places for private ones that no one else has."""
+    """No store at the default socket, and an empty directory for private ones."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -35,7 +35,7 @@ def private_directories(tmp_path: Path) -> list[Path]:
 
 def run(code: str, **options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        # From 3.12 on, Python warns of forks of processes with threads.
+        # From 3.12 on, Python warns about forks of processes with threads.
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
         capture_output=True,
         text=True,
@@ -89,7 +89,7 @@ def test_processes_that_are_started_find_the_private_store() -> None:
 
 
 def test_a_temporary_directory_with_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # As those of batch systems.
+    # A long path, as in batch systems.
     place = tmp_path / ("job-1234567.node-a012.cluster.example.org" * 4)
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -175,7 +175,7 @@ def test_threads_that_init_at_once_get_one_client(tmp_path: Path) -> None:
     assert len(clients) == 8
     assert all(client is clients[0] for client in clients)
     assert len(private_directories(tmp_path)) == 1
-    # The thread that started the store has ended, which is nothing to the store.
+    # The store survives the thread that started it.
     clients[0].put("x", b"x")
 
 
@@ -274,7 +274,7 @@ def test_one_place_may_be_named_in_several_ways(node: Cluster) -> None:
 
 
 def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
-    """What was started and is not there yet ends too."""
+    """The starting store ends too."""
     program = tmp_path / "bin" / "hoplite-store"
     program.parent.mkdir()
     program.write_text(
@@ -298,7 +298,7 @@ def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
 
 
 def test_nobody_elses_directories_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody could have put a pipe there, to which nobody ever writes."""
+    """Another user could have made a pipe there, whose read would block for ever."""
     theirs = tmp_path / "hoplite-private-theirs"
     theirs.mkdir()
     os.mkfifo(theirs / "lock")

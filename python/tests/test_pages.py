@@ -1,4 +1,4 @@
-"""All that the pages for users show works as it is written, except on Ray: that is in `ray/`."""
+"""The programs in the pages for users work, except those on Ray: see `ray/`."""
 
 from __future__ import annotations
 

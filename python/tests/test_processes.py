@@ -1,4 +1,4 @@
-"""Forked and spawned processes, and clients that end up in them."""
+"""Forked and spawned processes, and inherited clients."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from stores import PATIENCE, Cluster, await_that, used_bytes
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Runs `work` in a forked child, and fails if that does."""
+    """Runs `work` in a forked child, and fails if it fails."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -51,7 +51,7 @@ def test_the_parents_client_is_refused(node: Cluster) -> None:
             client.close()
 
         in_child(work)
-        # Nothing that the child dropped was given back for the parent.
+        # The child's drops do not release the parent's references.
         assert (client.get("x") == array).all()
 
 
@@ -84,7 +84,7 @@ def test_a_child_connects_for_itself(node: Cluster) -> None:
 
 
 def test_a_child_that_is_forked_while_threads_call(node: Cluster) -> None:
-    """What the threads of the parent had locked is nothing that the child waits for."""
+    """The child does not wait for locks that the parent's threads held."""
     import threading
 
     with node.connect() as client:
@@ -150,7 +150,7 @@ def test_the_default_client_is_made_anew_in_a_child(node: Cluster) -> None:
 
 
 def double(socket: str, ref: hoplite.Ref) -> hoplite.Ref:
-    """What a task does with a handle."""
+    """Uses a handle as a task does."""
     client = hoplite.init(socket)
     assert ref.get(PATIENCE).flags.writeable is False
     return client.put(None, ref.get() * 2)

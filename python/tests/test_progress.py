@@ -1,4 +1,4 @@
-"""The progress of calls reaches the caller, in its thread, and what the caller raises cancels the call."""
+"""Progress callbacks run in the caller's thread, and their exceptions cancel the call."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_collectives(cluster: Cluster, fresh: str, kind: str) -> None:
 
 
 def waits(client: Any, id: str, progress: Callable[[int, int], object]) -> dict[str, Callable[[], Any]]:
-    """Calls that wait for an object which never comes."""
+    """Returns calls that wait for an object that never exists."""
     out = np.zeros(3, np.float32)
     return {
         "get": lambda: client.get(id, progress=progress),
@@ -177,7 +177,7 @@ def test_what_a_callback_raises_cancels_the_call(client: hoplite.Client, fresh: 
     assert time.monotonic() - began < PATIENCE
     await_that("nothing of it goes on", lambda: client.status()["reduces"] == 0)
     client.delete([fresh + "own", fresh + "pairs/0"])
-    # The connection is as it was.
+    # The connection still works.
     client.put(fresh + "after", 1)
     assert client.get(fresh + "after") == 1
 

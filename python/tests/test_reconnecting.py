@@ -1,4 +1,4 @@
-"""Clients of a store that is killed and started again."""
+"""Clients of a store that is killed and restarted."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from stores import PATIENCE, Cluster, await_that
 
 
 def waiting(node: Cluster) -> int:
-    """How many queries wait at the directory."""
+    """Returns the number of queries that wait at the directory."""
     command = [program("hoplite"), "--socket", node.sockets[0], "status", "--json"]
     status = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return int(status["shards"][0]["waiting_queries"])
@@ -91,7 +91,7 @@ def test_a_call_in_flight_says_if_it_may_be_made_again(node: Cluster) -> None:
             thread.start()
 
         def all_wait() -> bool:
-            # The reduce waits at its store.
+            # The reduce waits at the store.
             with node.connect() as other:
                 return waiting(node) >= 6 and bool(other.status()["reduces"] >= 1)
 
@@ -135,7 +135,7 @@ def test_a_store_that_stays_away_is_waited_for_once(node: Cluster) -> None:
             try:
                 client.put("x", b"x")
             except hoplite.ConnectFailed as error:
-                # A store on a busy machine may need longer than the 0.2 s of this client to answer.
+                # On a busy machine, a store may need longer than this client's 0.2 s.
                 if error.reason != "TimedOut":
                     raise
                 return False

@@ -1,4 +1,4 @@
-"""Reduces, through Python: equal to what numpy makes of the same arrays."""
+"""Reduces through Python, compared with numpy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OPS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "pro
 
 
 def arrays_of(seed: int, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> list[Any]:
-    """Small numbers, whose sums and products are exact in most types."""
+    """Returns small numbers, whose sums and products are exact in most types."""
     choose = np.random.default_rng(seed)
     return [choose.integers(0, 2 if dtype.kind == "b" else 3, shape).astype(dtype) for _ in range(count)]
 
@@ -62,7 +62,7 @@ def test_every_dtype_and_operation(cluster: Cluster, client: hoplite.Client, fre
 @given(data=st.data())
 def test_any_reduce(cluster: Cluster, data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 2**32))
-    # Not from `random`, which hypothesis seeds.
+    # Not from `random`, because hypothesis seeds that.
     name = f"any/{uuid.uuid4().hex}/"
     dtype = data.draw(st.sampled_from([d for d in DTYPES if d.kind != "b"]))
     count = data.draw(st.integers(1, 6))
@@ -200,7 +200,8 @@ def test_allreduce(cluster: Cluster, fresh: str, participants: int, size: int) -
 
 
 def test_a_member_tells_how_far_it_is(cluster: Cluster, fresh: str) -> None:
-    # There is a session only if all sources come in time, which a busy machine may prevent.
+    # The stores exchange directly only if all sources come in time, which a busy machine may
+    # prevent.
     for attempt in range(20):
         target, sources = f"{fresh}all{attempt}", [f"{fresh}{attempt}/{rank}" for rank in range(2)]
         with cluster.connect(0) as first, cluster.connect(1) as second:

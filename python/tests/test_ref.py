@@ -1,4 +1,4 @@
-"""Handles, and what they own."""
+"""Handles, and the objects that they own."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import hoplite
 import hoplite.aio
 from stores import PATIENCE, Cluster, Daemon, await_that, complaints, used_bytes
 
-#: From 3.12 on, Python warns of forks of processes with threads.
+#: From 3.12 on, Python warns about forks of processes with threads.
 NO_WARNING = ["-W", "ignore::DeprecationWarning"]
 
 
@@ -79,7 +79,7 @@ def test_what_is_available_now(cluster: Cluster, client: hoplite.Client, fresh: 
         client.put(ids[0], b"x", confirm=True)
         other.put(ids[1], b"x", confirm=True)
         other.put(ids[3], np.zeros(100_000))
-        # The directory has accepted it, but may hear a moment later that all of it is there.
+        # The directory may learn later that the object is complete.
         assert client.wait(ids[3:]) == (ids[3:], [])
         assert client.wait(ids, timeout=0) == ([ids[0], ids[1], ids[3]], [ids[2]])
         assert client.wait(ids[2:3], timeout=0) == ([], ids[2:3])
@@ -195,7 +195,7 @@ def test_owners_outlive_the_client(node: Cluster) -> None:
 
 @pytest.mark.parametrize("before", ["", "import weakref; weakref.finalize(object, print)"])
 def test_the_end_of_a_program_with_the_client_of_init(node: Cluster, before: str) -> None:
-    """Whichever of the two is first then: the client is closed, or the owners go."""
+    """The client may be closed before or after its owners are dropped."""
     code = f"""
 {before or "pass"}
 import hoplite
@@ -299,7 +299,7 @@ def test_the_asynchronous_client_refuses_it_too(
 
 
 def test_handles_that_were_pickled_before_name_no_cluster(client: hoplite.Client, fresh: str) -> None:
-    """They had four fields."""
+    """Earlier versions pickled four fields."""
     client.put(fresh, b"x")
     old = hoplite.Ref(fresh, None, None, 1)
     assert old.cluster is None

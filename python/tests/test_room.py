@@ -1,4 +1,4 @@
-"""Programs that hold many objects, or hold them by mistake."""
+"""Programs that hold many objects, some by mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LARGE = 20 << 20
 
 
 class Knot:
-    """Holds something in a cycle, so that only a collection of garbage frees it."""
+    """A reference cycle, which only a garbage collection frees."""
 
     def __init__(self, held: Any) -> None:
         self.me, self.held = self, held
@@ -75,7 +75,7 @@ def test_a_full_store_names_who_holds_what(node: Cluster) -> None:
 
 
 def test_a_put_of_an_id_that_another_writer_has_still_waits(node: Cluster) -> None:
-    """It asks once without time to wait, which is no reason to fail."""
+    """The put first tries without waiting, and must not fail there."""
     with node.connect() as client:
         value = np.zeros(30 << 20, np.uint8)
         puts = [threading.Thread(target=client.put, args=("same", value)) for _ in range(4)]
@@ -117,7 +117,7 @@ def test_a_full_table_of_references_blocks_no_puts(narrow: str) -> None:
             client.get("20")
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
-        # To put the same again compares with what is there, by a reference.
+        # Repeating a put compares the values, which needs a reference.
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
         held.pop()

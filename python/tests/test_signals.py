@@ -1,4 +1,4 @@
-"""Signals reach the program while it waits."""
+"""Signals reach a waiting program."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ except KeyboardInterrupt:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        # It is to wait by then.
+        # Gives the process time to start waiting.
         time.sleep(SHORT)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE)
@@ -113,7 +113,7 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        # Whoever holds the interpreter would keep it for the whole of a call.
+        # A thread with the interpreter would otherwise keep it for a whole call.
         sys.setswitchinterval(1e-6)
         for wait in (
             lambda: client.wait([fresh], timeout=0.1),
@@ -131,7 +131,7 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
 
 
 def test_many_threads_wait_for_each_other(client: hoplite.Client, fresh: str) -> None:
-    """A ring: each thread waits for what the one before it puts."""
+    """A ring: each thread waits for the object of the previous one."""
     count, rounds = 16, 20
     failures: list[BaseException] = []
 
@@ -164,7 +164,7 @@ def test_the_processor_is_idle_while_calls_wait(client: hoplite.Client, fresh: s
     client.wait([fresh], timeout=2.0)
     for thread in threads:
         thread.join()
-    # Eleven threads that look for signals ten times a second; one that is busy would take two seconds.
+    # Eleven threads poll for signals ten times a second. A busy loop would take two seconds.
     assert time.process_time() - before < 1.0
 
 

@@ -1,4 +1,4 @@
-"""A version of torch or Ray that is not supported is named, with the one that is."""
+"""The error for an unsupported torch or Ray names its version and the supported one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PYTHON = Path(__file__).parent.parent
 
 
 def run(directory: Path, code: str) -> str:
-    """What Python says at the end of a program that fails, with the modules of a directory before all others."""
+    """Returns the last output of a failing program, which imports modules from a directory first."""
     environment = {**os.environ, "PYTHONPATH": str(directory)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 1

@@ -1,4 +1,6 @@
-"""One default of timeouts, and what is logged of long waits; `tests/tests/timeouts.rs` has the same for the others."""
+"""The default timeout, and the log of long waits. `tests/tests/timeouts.rs` has the same for other
+clients.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,7 @@ def test_timeouts_that_are_none(client: hoplite.Client) -> None:
 
 
 class Records(logging.Handler):
-    """The records of the logger `hoplite`, each as soon as it comes."""
+    """Collects the records of the logger `hoplite`."""
 
     def __init__(self) -> None:
         super().__init__()

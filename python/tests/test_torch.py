@@ -163,7 +163,7 @@ def test_get_into_a_tensor(client: hoplite.Client) -> None:
 
 
 def test_dlpack_may_be_read_only(client: hoplite.Client, fresh: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it is before numpy 2.1."""
+    """numpy before 2.1 makes such arrays read-only."""
     from_dlpack = np.from_dlpack
 
     def read_only(value: Any) -> Any:
@@ -200,7 +200,7 @@ def test_reduce_of_tensors(client: hoplite.Client, fresh: str) -> None:
 
 
 def test_what_only_looks_contiguous_is_not_filled(client: hoplite.Client) -> None:
-    """A lazily conjugated tensor has no memory that holds its values: they would be lost."""
+    """A lazily conjugated tensor does not store its values, so they would be lost."""
     with client.put(None, tensor_of("complex64", (4,))) as ref:
         lazy = torch.zeros(4, dtype=torch.complex64).conj()
         assert lazy.is_contiguous()
@@ -210,7 +210,7 @@ def test_what_only_looks_contiguous_is_not_filled(client: hoplite.Client) -> Non
 
 
 class Nested:
-    """Gets something while it is unpickled itself."""
+    """Gets an object while it is unpickled."""
 
     def __init__(self, socket: str, inner: hoplite.Ref) -> None:
         self.socket, self.inner = socket, inner

@@ -1,4 +1,4 @@
-"""Calls in a trace of OpenTelemetry: the store's spans are children of the caller's."""
+"""Calls in a trace of OpenTelemetry: the store's spans are children of the caller's span."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Collector(service.TraceServiceServicer):
-    """A collector that keeps what it is told."""
+    """A collector that stores all requests."""
 
     def __init__(self) -> None:
         self.spans: list[Any] = []

@@ -1,4 +1,4 @@
-"""The types of the interface are what a strict checker expects of them."""
+"""A strict type checker finds the expected types in the interface."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ SAMPLE, MISTAKES = HERE / "typing" / "sample.py", HERE / "typing" / "mistakes.py
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
-    """The lines in which mypy finds errors, for somebody who is strict, and has none of our settings."""
+    """Returns the lines with errors of mypy, with strict settings and without the package's
+    configuration.
+    """
     cache = str(tmp_path_factory.mktemp("mypy"))
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", cache]
     environment = {"MYPYPATH": str(Path(hoplite.__file__).parent.parent), "PATH": ""}

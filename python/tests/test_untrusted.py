@@ -1,4 +1,4 @@
-"""Nothing that a writer can store runs code in a reader, or ends it, unless the reader allows pickles."""
+"""No stored object can run code in a reader or end it, unless the reader allows pickles."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from hoplite import _headers, _pickles, _serialize
 from hoplite._group.round import Buffer
 from stores import PATIENCE, Cluster
 
-#: What a reader may raise for an object that no writer of this package makes. All of them name the cause.
+#: The allowed exceptions for malformed objects. All name the cause.
 TYPED = (hoplite.HopliteError, TypeError, ImportError)
 
 
 class Trap:
-    """A value whose pickle leaves a trace when it is read."""
+    """A value whose unpickling leaves a trace."""
 
     def __reduce__(self) -> Any:
         return _trap, ()
@@ -61,7 +61,7 @@ def careful(cluster: Cluster) -> Iterator[hoplite.Client]:
         yield client
 
 
-# What is refused, and what is not
+# Refused and accepted values
 
 
 @pytest.mark.parametrize("framework", [None, "numpy", "torch", "jax"])
@@ -196,7 +196,7 @@ def test_init_does_not_take_back_what_it_was_told(cluster: Cluster) -> None:
 
 
 def test_no_header_but_that_of_a_pickle_reaches_the_unpickler(client: hoplite.Client, fresh: str) -> None:
-    """Also where pickles are allowed."""
+    """Even if pickles are allowed."""
     contents = b"".join(map(bytes, _serialize.encode(Trap()).pieces))
     for number, user in enumerate(
         (b"", b"py1:bytes", b"py1:pickle2", b"py1:pickle ", b"py1:torch", b"py1:ndarray x")
@@ -208,7 +208,7 @@ def test_no_header_but_that_of_a_pickle_reaches_the_unpickler(client: hoplite.Cl
                 client.get(id, copy=copy, framework=framework)  # type: ignore[arg-type]
 
 
-# Dtypes whose elements are more than bytes
+# Dtypes whose elements are not plain bytes
 
 
 def objects_in_a_field() -> np.ndarray[Any, Any]:
@@ -290,11 +290,11 @@ def test_a_hostile_header_is_a_typed_error(client: hoplite.Client, fresh: str, u
     client.delete(fresh)
 
 
-# Any bytes at all
+# Arbitrary bytes
 
 
 class Stored(NamedTuple):
-    """An object that some program may put."""
+    """An object that any program may put."""
 
     contents: bytes
     dtype: str
@@ -303,11 +303,11 @@ class Stored(NamedTuple):
 
 
 def read(native: hoplite.Client, id: str, stored: Stored) -> None:
-    """Puts an object as it is, and reads it in all ways. Nothing but a typed error may come of it."""
+    """Puts an object unchanged, and reads it in all ways. Only typed errors are allowed."""
     try:
         native._native.put(id, [stored.contents], stored.dtype, stored.shape, stored.user, PATIENCE, False)
     except hoplite.HopliteError:
-        # What the store refuses, no reader sees.
+        # The store refuses some objects.
         return
     try:
         for copy in (None, True, False):
@@ -323,7 +323,7 @@ def read(native: hoplite.Client, id: str, stored: Stored) -> None:
 
 
 def use(got: Any) -> None:
-    """Looks at every element: what is wrong with one may show only then."""
+    """Reads every element, because an invalid one may fail only then."""
     if isinstance(got, np.ndarray):
         with contextlib.suppress(ValueError, OverflowError, SystemError):
             got.copy().tobytes()
@@ -340,7 +340,7 @@ shapes = st.lists(st.integers(-2, 9) | st.just(2**62), max_size=4).map(tuple)
 
 @st.composite
 def described(draw: st.DrawFn) -> bytes:
-    """A header that is almost one."""
+    """Returns a nearly valid header."""
     tags = (b"py1:ndarray", b"py1:torch", b"py1:jax", b"py1:bytes", b"py1:pickle", b"py1:later")
     tag = draw(st.sampled_from((*tags, b"py1:arrow", b"py1:polars")))
     if tag in (b"py1:ndarray", b"py1:jax") and draw(st.booleans()):
@@ -405,7 +405,7 @@ def test_no_type_harms_a_reader(
     rest=st.binary(max_size=300),
 )
 def test_no_frame_of_a_pickle_harms_a_reader(head: list[int], rest: bytes) -> None:
-    """The unpickler itself is what `allow_pickle` is about; what leads to it is not."""
+    """Tests the frame, not the unpickler, which `allow_pickle` controls."""
     framed = b"".join(word.to_bytes(8, "little") for word in head) + rest
     with contextlib.suppress(Exception):
         _pickles.unpickle(memoryview(framed), tensors_in_place=False)
@@ -448,7 +448,7 @@ def test_every_dtype_goes_one_of_both_ways(
 
 
 def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -> None:
-    """The collectives of torch and Ray compare a header with what they expect, and make nothing of it."""
+    """The collectives of torch and Ray only compare a header with the expected one."""
     from hoplite._group.round import Round
 
     own = _serialize.encode(np.zeros(2, "c8"))
@@ -461,11 +461,11 @@ def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -
         careful.delete(fresh)
 
 
-# Values of other libraries, on their way in
+# Putting values of other libraries
 
 
 class Foreign:
-    """A value that says it is an array, and is difficult."""
+    """A misbehaving value with the interface of an array."""
 
     def __init__(self, device: Any, capsule: Any, array: Any = None) -> None:
         self._device, self._capsule, self._array = device, capsule, array
@@ -592,7 +592,7 @@ def test_a_state_dict_is_got_without_pickles(cluster: Cluster, fresh: str) -> No
         got = get_state_dict(name, client=careful, timeout=PATIENCE).state_dict
         assert got["about"] == state["about"]
         assert (got["w"] == 1).all()
-        # A page that is a pickle is refused, and never read.
+        # A page with a pickle is refused without being read.
         put_state_dict(name, {"w": torch.ones(3), "odd": Odd(3)}, client=careful, timeout=PATIENCE)
         with pytest.raises(hoplite.PickleRefused):
             get_state_dict(name, client=careful, timeout=PATIENCE)
@@ -606,7 +606,7 @@ def test_a_state_dict_is_got_without_pickles(cluster: Cluster, fresh: str) -> No
 
 
 class Odd(int):
-    """A number that is more than one."""
+    """An `int` with additional state."""
 
 
 def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) -> None:
@@ -622,11 +622,11 @@ def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) 
         delete(name, client=careful)
 
 
-# A process that lives
+# Readers that must survive
 
 
 def test_a_reader_of_objects_in_a_buffer_lives(cluster: Cluster, fresh: str) -> None:
-    """In a process of its own, since what this is about ends it."""
+    """In a separate process, which a failure would end."""
     with cluster.connect() as client:
         pointers = (np.arange(8, dtype=np.uint64) * 8 + 8).tobytes()
         for number, user in enumerate(HOSTILE[:8]):

@@ -1,4 +1,4 @@
-"""Values come back as they were put, whatever they are."""
+"""Values of all kinds come back unchanged."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OTHERS = [
 
 
 def same(left: Any, right: Any) -> bool:
-    """Whether two arrays have the same type, shape and bits."""
+    """Returns `True` if two arrays have the same type, shape and bits."""
     return (
         type(left) is type(right)
         and left.dtype == right.dtype
@@ -46,7 +46,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def round_trips(client: hoplite.Client, value: Any) -> list[Any]:
-    """The value as every way of getting it returns it."""
+    """Returns the value through every kind of get."""
     with client.put(None, value) as ref:
         values = [client.get(ref), client.get(ref, copy=True), client.get(ref, copy=False)]
         values += client.gather([ref])
@@ -208,11 +208,11 @@ class Point:
 
 
 class Sub(np.ndarray):
-    """A subclass of arrays, of which only a pickle knows."""
+    """A subclass of arrays, which only pickles preserve."""
 
 
 class Named(np.ndarray):
-    """A subclass of arrays that keeps more than its elements."""
+    """A subclass of arrays with additional state."""
 
     name = ""
 
@@ -317,7 +317,7 @@ def test_without_cloudpickle_lambdas_cannot_be_put(
 def test_classes_of_a_program_reach_other_programs(
     client: hoplite.Client, cluster: Cluster, fresh: str
 ) -> None:
-    """By name, they would be looked for in the other program's `__main__`."""
+    """Pickles by name would look in the other program's `__main__`."""
     script = f"""
 import hoplite, numpy as np
 class Model:
@@ -442,7 +442,7 @@ def test_pieces_are_aligned_and_alone() -> None:
 
 
 def test_the_other_byte_order_of_bfloat16(client: hoplite.Client) -> None:
-    """It is no dtype of its own to numpy, so what lasts are the values."""
+    """numpy has no separate dtype for it, so only the values survive."""
     value = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
     swapped = value.astype(value.dtype.newbyteorder(">"))
     assert swapped.tobytes() != value.tobytes()
@@ -469,7 +469,7 @@ def test_subclasses_of_arrays_are_filled(client: hoplite.Client, tmp_path: Any) 
 
 
 def test_values_of_arrow_come_back(client: hoplite.Client) -> None:
-    """Arrow refuses most of them to DLPack, with an exception of its own."""
+    """Arrow refuses most of them for DLPack, with its own exception."""
     arrow = pytest.importorskip("pyarrow", reason="Dask brings it")
     values = [
         arrow.array([1, None, 3]),
@@ -493,7 +493,7 @@ def test_values_of_arrow_come_back(client: hoplite.Client) -> None:
 
 
 def test_what_is_too_large_is_refused_before_it_is_copied(client: hoplite.Client) -> None:
-    """Each of these has a few bytes of memory, and could not be copied at all."""
+    """Each value has few bytes of memory, but would be huge as a copy."""
     wide = np.broadcast_to(1.0, (10**7, 10**7))
     when = np.broadcast_to(np.datetime64(0, "s"), (10**7, 10**7))
     tensor = torch.ones(1).expand(10**7, 10**7)

@@ -1,4 +1,4 @@
-"""What a get returns is where the store has it, and stays there as long as it is in use, and no longer."""
+"""A get returns the store's memory, which stays valid while it is in use, and no longer."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_weak_reference_does_not_keep_it(node: Cluster) -> None:
 
 
 def test_threads_make_and_drop_arrays_under_stress(node: Cluster) -> None:
-    """Under a collector that runs all the time, nothing is lost, and nothing is freed too early."""
+    """Under constant garbage collection, no array is lost or freed early."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     thresholds = gc.get_threshold()

@@ -28,7 +28,7 @@ GRACE = 1.0
 
 @pytest.fixture
 def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Three workers, each with a store of its own; the first one is that of the client, too."""
+    """Three workers, each with its own store. The client shares the store of the first one."""
     monkeypatch.setattr(hoplite.dask, "GRACE", GRACE)
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
     hoplite.shutdown()
@@ -74,7 +74,7 @@ def make(value: float, count: int = LARGE) -> Any:
 
 
 def look(array: Any) -> tuple[str, bool, float]:
-    """Who it is, whether the array may be written to, and what is in it."""
+    """Returns the worker, the writability and the sum of an array."""
     return get_worker().address, array.flags.writeable, float(array.sum())
 
 
@@ -92,7 +92,7 @@ def test_a_result_is_put_once_and_got_in_place(client: Any) -> None:
     assert info.nbytes == 8 * LARGE
     assert len(info.locations) == 3
 
-    # To the program, too; and not again.
+    # The program gets a handle too, and the array is not put again.
     array = made.result()
     assert not array.flags.writeable
     assert array.sum() == 2.0 * LARGE
@@ -124,7 +124,7 @@ def test_arrays_in_what_tasks_return(client: Any) -> None:
 def test_scatter_to_all_workers(client: Any) -> None:
     array = make(1.0)
     future = hoplite.dask.scatter(array, client)
-    array[:] = 5.0  # What is changed afterwards is not what was scattered.
+    array[:] = 5.0  # A later change does not affect the scattered array.
     looked = [client.submit(look, future, workers=[worker], pure=False) for worker in addresses(client)]
     assert sorted(client.gather(looked)) == [(worker, False, 1.0 * LARGE) for worker in addresses(client)]
     assert len(objects()) == 1
@@ -138,7 +138,7 @@ def test_what_is_deleted_later_does_not_undo_shutdown(client: Any, cluster: Clus
     del future
     with cluster.connect() as store:
         await_that("it is deleted", lambda: not list(store.list("dask/")))
-    # It would be refused if this process were connected to another store.
+    # `init` raises if this process is connected to another store.
     hoplite.init(cluster.sockets[2])
     hoplite.shutdown()
 
@@ -151,7 +151,9 @@ def test_scatter_several(client: Any) -> None:
 
 
 def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
-    """Others that have the array go on, and what it has put is deleted; what nobody else has is computed again."""
+    """Other workers keep the array, the objects of the dead worker are deleted, and lost arrays are
+    computed again.
+    """
     first, second, third = addresses(client)
     made = client.submit(make, 2.0, workers=[first], allow_other_workers=True, pure=False)
     looked = client.submit(look, made, workers=[second], pure=False)
@@ -160,7 +162,7 @@ def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
     process = client.run(os.getpid, workers=[first])[first]
     os.kill(process, signal.SIGKILL)
     await_that("what it had put is deleted", lambda: before.id not in {info.id for info in objects()})
-    # From the second one, who has only the memory, not the object any more.
+    # From the second worker, which has the memory, but no longer the object.
     assert client.submit(look, made, workers=[third], pure=False).result()[2] == 2.0 * LARGE
     await_that("there are three again", lambda: len(addresses(client)) == 3)
     new = next(worker for worker in addresses(client) if worker not in (second, third))
@@ -172,13 +174,13 @@ def test_an_array_whose_object_is_gone_is_sent_again(client: Any) -> None:
     hoplite_client.put("dask/gone", make(1.0))
     array = hoplite.dask._handles.get("dask/gone")
     hoplite_client.delete("dask/gone")
-    # The handle is not used any more; the memory is still good.
+    # The handle is no longer used, but the memory is still valid.
     future = client.scatter(array, hash=False)
     assert client.submit(np.sum, future).result() == LARGE
 
 
 def _delete_what_is_sent_first() -> None:
-    """Has this worker pass on the handle of an array that is deleted before anybody gets it; the next one is good."""
+    """Makes this worker send a handle whose array is deleted before the first get."""
     import hoplite.dask
 
     handles: Any = hoplite.dask._handles
@@ -210,7 +212,7 @@ def test_dask_asks_again_when_a_handle_comes_too_late(client: Any) -> None:
 
 
 def _lose_what_comes_first() -> None:
-    """Stands in for an array that is deleted in the middle of a transfer."""
+    """Simulates an array that is deleted during a transfer."""
     import hoplite.dask
 
     handles = vars(hoplite.dask._handles)
@@ -240,14 +242,13 @@ def test_install_comes_first() -> None:
 
 @pytest.mark.parametrize("name", hoplite.dask.__all__)
 def test_example(name: str, client: Any) -> None:
-    """The example in the docstring of a public name works."""
     found = docstrings.examples(hoplite.dask, name, getattr(hoplite.dask, name))
     assert found is not None
     docstrings.run(found, {"hoplite": hoplite, "np": np, "dask_client": client})
 
 
 def test_a_local_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As most people begin: workers of one machine, which share a store."""
+    """The default cluster of Dask: workers of one machine, which share a store."""
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[1])
     hoplite.shutdown()
     with (
@@ -274,7 +275,7 @@ def shape_of(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def test_an_array_of_one_element_in_many_places_stays_small(client: Any) -> None:
-    """Dask sends 8 bytes of it. As an object it would have 80 GB."""
+    """Dask sends 8 bytes; an object would have 80 GB."""
     first, second, _ = addresses(client)
     for size in (4000, 100_000):
         made = client.submit(repeat, size, workers=[first], pure=False)
@@ -287,7 +288,7 @@ def test_an_array_of_one_element_in_many_places_stays_small(client: Any) -> None
 
 
 def fail_to_put() -> None:
-    """What no part of Hoplite raises by itself."""
+    """Raises an exception that Hoplite never raises."""
     import hoplite.dask
 
     def put(array: Any) -> str:
@@ -329,7 +330,7 @@ def get_again() -> None:
 
 
 def test_a_worker_that_cannot_get_an_array_has_it_sent_by_dask(client: Any) -> None:
-    """Otherwise Dask would ask for it, and get its handle, again and again."""
+    """Otherwise Dask would request the array, and get its handle, again and again."""
     first, second, third = addresses(client)
     client.run(fail_to_get, workers=[second])
     try:
@@ -356,7 +357,7 @@ def last(array: Any) -> str:
 
 
 def test_no_handle_harms_a_worker(client: Any) -> None:
-    """A handle leads to whatever is stored under its id."""
+    """A handle may name any object."""
     store = hoplite.init()
     hostile = [b"py1:ndarray ('|O', (1,))", b"py1:ndarray [", b"py1:pickle", b"py1:torch x", b"py1:later"]
     for number, user in enumerate(hostile):

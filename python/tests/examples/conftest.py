@@ -1,4 +1,4 @@
-"""The examples, each run as a user does."""
+"""Runs the examples as a user does."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ from example_runs import Place
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    # Not pytest's: Ray's sockets lie deep in it, and the path of a socket has at most 107 bytes.
+    # A short path, because it contains Ray's sockets, whose paths may have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="e") as directory:
         yield Place(Path(directory))

@@ -14,19 +14,19 @@ from typing import Any
 from stores import await_that
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-#: How long a run may take: Ray needs a while to start, on a machine that is busy.
+#: The timeout of a run in seconds. Ray starts slowly on a busy machine.
 PATIENCE = 600.0
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def complaints(err: str) -> list[str]:
-    """What an example has said, but for the lines of a run that takes more than a few seconds, as on a busy machine."""
+    """Returns the error output, without the progress lines of slow runs."""
     return [line for line in err.splitlines() if not re.match(r"\d+ s: \d+ steps", line)]
 
 
 @dataclass(frozen=True)
 class Done:
-    """An example that has ended."""
+    """The result of an example."""
 
     code: int
     out: str
@@ -34,7 +34,7 @@ class Done:
 
     @property
     def report(self) -> dict[str, Any]:
-        """What `--json` says."""
+        """Returns the output of `--json`."""
         assert self.code == 0, self.err
         found = json.loads(self.out)
         assert isinstance(found, dict)
@@ -42,7 +42,9 @@ class Done:
 
 
 class Place:
-    """Where the examples of a test have their files, by which what they leave is found."""
+    """The directory for the files of a test's examples, which identifies their processes and
+    leftovers.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -60,20 +62,20 @@ class Place:
         )
 
     def run(self, name: str, *arguments: str) -> Done:
-        """Runs an example to its end, and checks that it leaves nothing."""
+        """Runs an example to its end, and checks that it leaves no processes and files."""
         with self.start(name, *arguments) as process:
             try:
                 out, err = process.communicate(timeout=PATIENCE)
             except BaseException:
                 process.kill()
                 raise
-        # Those of Ray end a little later than the program.
+        # Ray's processes end after the program.
         await_that("all processes have ended", lambda: self.processes() == [])
         assert self.directories() == [], "sockets, or what Ray keeps"
         return Done(process.returncode, out, err)
 
     def processes(self) -> list[str]:
-        """The command lines of the processes that an example has started here, and its own."""
+        """Returns the command lines of running processes of examples."""
         mark = f"TMPDIR={self.directory}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*"):
@@ -85,7 +87,7 @@ class Place:
         return found
 
     def directories(self) -> list[Path]:
-        """Where stores have their sockets, and Ray its sessions."""
+        """Returns the directories with sockets of stores, and the sessions of Ray."""
         return [*self.directory.glob("hoplite-example-*"), *self.directory.glob("ray-*")]
 
 

@@ -1,4 +1,6 @@
-"""Runs an example on a Ray cluster of two nodes with small stores: a process of its own, since a process has one Ray."""
+"""Runs an example on a Ray cluster of two nodes with small stores. A separate program, because a
+process can use only one Ray.
+"""
 
 from __future__ import annotations
 

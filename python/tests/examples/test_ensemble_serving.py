@@ -1,4 +1,6 @@
-"""The ensemble answers every query, on each backend, although a worker is killed; and it is whole again in the end."""
+"""The ensemble answers every query although a worker is killed, and gets a replacement, on each
+backend.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ EXAMPLE = "ensemble_serving"
 STEPS, KILL_AFTER = 120, 40
 WORKERS = 4
 SERVE = ("--workers", str(WORKERS), "--steps", str(STEPS), "--kill-after", str(KILL_AFTER), "--json")
-#: One picture in ten is read correctly by chance.
+#: The accuracy of random answers.
 CHANCE = 0.1
 SEED = os.environ.get("HOPLITE_SEED", "0")
 
@@ -21,16 +23,17 @@ def check(report: dict[str, Any]) -> None:
     """Checks a run in which the last of four workers was killed."""
     seed = f"with seed {SEED}"
     answers, accuracies = report["answers_by_votes"], report["accuracy_by_votes"]
-    # All were answered, and one more in the end; by all workers before the death, by the others right after it.
+    # All queries have answers: first of four workers, after the death of three. The last query is
+    # the extra one.
     assert sum(answers.values()) == STEPS + 1
     assert set(answers) == {"4", "3"}
     assert answers["4"] >= KILL_AFTER + 1
     assert answers["3"] >= 1
     assert accuracies["4"] > accuracies["3"] > 5 * CHANCE, seed
-    # Trees know more together than alone.
+    # All trees together are better than one.
     assert accuracies["3"] > report["accuracy_of_one_tree"] > 5 * CHANCE, seed
-    # Each query has the same pictures in another order, and who takes the place of another has learned the same. So
-    # answers are equally good as long as there are as many votes.
+    # Each query has the same pictures, and a replacement learns the same sample. So equally many
+    # votes have the same accuracy.
     scores = [sample["score"] for sample in report["samples"]]
     assert scores[0] == scores[-1] == report["accuracy"] == pytest.approx(accuracies["4"], abs=1e-4)
     assert report["median_ms"] <= report["slowest_ms"]

@@ -1,4 +1,4 @@
-"""The parameter servers learn, on each backend; and a worker that dies does not stop them, or they say so."""
+"""The parameter servers learn on each backend. If a worker dies, they continue, or report it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from example_runs import Place, complaints, is_png
 from stores import PATIENCE, await_that
 
 SERVERS = ("sync_parameter_server", "async_parameter_server")
-#: One picture in ten is read correctly by chance.
+#: The required accuracy. Random answers reach one in ten.
 LEARNED = 0.6
-#: Workers that hardly wait.
+#: Options for workers without pauses.
 QUICK = ("--delay", "0.002", "--json")
-#: Has Python not find what is installed here, but need not be.
+#: Hides optional packages from Python.
 WITHOUT = """
 import sys
 
@@ -111,7 +111,7 @@ def test_what_makes_no_sense_is_refused(place: Place, mistake: str) -> None:
 
 
 def ended_by(signal: Signals, place: Place) -> tuple[int, list[str]]:
-    """Ends an example that runs: its code, and what it said to that."""
+    """Ends a running example by a signal. Returns its exit code and output."""
     with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
         try:
             await_that("workers, stores, a directory", lambda: len(place.processes()) >= 1 + 2 + 3 + 1)
@@ -158,11 +158,11 @@ def test_both_backends_are_compared_on_the_same(place: Place) -> None:
     values = dict(zip(head.split("|")[1:-1], row.split("|")[1:-1], strict=True))
     found = {name.strip(): float(value) for name, value in values.items()}
     assert found["workers"] == 2
-    # All three are rounded: of slow runs, that is more than a hundredth.
+    # All three numbers are rounded. For slow runs, the error exceeds a hundredth.
     rounding = 0.005
     ours, rays = found["hoplite, steps/s"], found["ray, steps/s"]
     assert found["ratio"] >= (ours - rounding) / (rays + rounding) - rounding
     assert found["ratio"] <= (ours + rounding) / (rays - rounding) + rounding
-    # The same batches in each step: what differs is the order of additions.
+    # Both use the same batches, but another order of additions.
     assert found["accuracy, hoplite"] == pytest.approx(found["accuracy, ray"], abs=0.02)
     assert is_png(plot)

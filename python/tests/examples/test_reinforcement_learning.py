@@ -1,4 +1,4 @@
-"""The actors learn to balance the pole, on each backend; and the gradient that they compute is the right one."""
+"""The actors learn to balance the pole on each backend, and the gradient is correct."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ import pytest
 from example_runs import EXAMPLES, Place, is_png
 
 EXAMPLE = "reinforcement_learning"
-#: What who pushes at random gets; twice as much is beyond what chance does over hundreds of episodes.
+#: The mean return of random actions. Over hundreds of episodes, chance does not reach twice as
+#: much.
 AT_RANDOM = 25
 ENOUGH = ("--workers", "3", "--steps", "150", "--json")
 SEED = os.environ.get("HOPLITE_SEED", "0")
 
 
 def learned(report: dict[str, Any]) -> bool:
-    """Whether the policy became better: the mean over the second half of the run, for it has its ups and downs."""
+    """Returns `True` if the second half of the run has a better mean return."""
     returns = [sample["score"] for sample in report["samples"]]
     return bool(returns[0] < 2 * AT_RANDOM and np.mean(returns[len(returns) // 2 :]) > 2 * returns[0])
 
@@ -30,7 +31,7 @@ def test_it_learns_and_says_how(place: Place) -> None:
     told = {"example": EXAMPLE, "backend": "hoplite", "workers": 3, "nodes": 4, "steps": 150, "lost": {}}
     assert {name: report[name] for name in told} == told
     assert report["return"] == report["samples"][-1]["score"]
-    # Two of three make a step; and each plays an episode at least.
+    # Each step takes two of three gradients, each of at least one episode.
     assert report["gradients"] == 2 * 150 <= report["episodes"]
     assert is_png(plot)
 
@@ -66,7 +67,7 @@ def test_workers_on_ray_use_hoplite(place: Place) -> None:
 
 @pytest.fixture
 def cartpole(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """The module of the example with the policy."""
+    """Imports the example's module with the policy."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import cartpole
 
@@ -75,7 +76,7 @@ def cartpole(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_gradient_is_that_of_the_loss(cartpole: Any) -> None:
-    """torch differentiates the loss as the papers write it, and comes to the same."""
+    """torch's gradient of the papers' loss is the reference."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(int(SEED))
     weights = rng.normal(0, 0.3, cartpole.WEIGHTS).astype(np.float32)
@@ -111,11 +112,11 @@ def test_the_gradient_is_that_of_the_loss(cartpole: Any) -> None:
 
 def test_what_is_expected_counts_after_the_time_is_over_but_not_after_a_fall(cartpole: Any) -> None:
     weights = np.zeros(cartpole.WEIGHTS, np.float32)
-    weights[-1] = 0.5  # The critic expects as much everywhere.
+    weights[-1] = 0.5  # The critic estimates 0.5 everywhere.
     observations = np.zeros((3, cartpole.OBSERVED), np.float32)
     step, later = 1 - cartpole.DISCOUNT, cartpole.DISCOUNT
     cases = {
-        # The last action, then the one before it.
+        # The last action, then the one before.
         2: [step - 0.5, step + later * 0.5 - 0.5],
         3: [step + later * 0.5 - 0.5] * 2,
     }

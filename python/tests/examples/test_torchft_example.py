@@ -1,4 +1,4 @@
-"""Replicas that are behind get the state, with Hoplite's transport and with torchft's own."""
+"""Replicas recover with Hoplite's transport and with torchft's."""
 
 from __future__ import annotations
 

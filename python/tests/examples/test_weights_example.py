@@ -1,4 +1,4 @@
-"""The trainer that sends its weights goes on whatever becomes of its workers."""
+"""The trainer continues when workers join, leave and die."""
 
 from __future__ import annotations
 

@@ -17,20 +17,22 @@ import hoplite
 import hoplite.ray
 from hoplite.ray._place import here
 
-# The nodes are not to use a token of this user.
+# The nodes must not use a token of this user.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
 @pytest.fixture(scope="session")
 def outer_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where Ray's nodes look for a store of somebody else. There is none, but for the tests that put one there."""
+    """The default socket for Ray's nodes. Some tests start a store there."""
     return tmp_path_factory.mktemp("outer") / "store.sock"
 
 
 @pytest.fixture(scope="session")
 def sessions_of_ray() -> Iterator[Path]:
-    """Where Ray keeps its sessions, apart from those of others: the tests find them by it, and then leave none."""
-    # Ray's sockets are in there, and the path of one has at most 107 bytes.
+    """The directory of the tests' Ray sessions, separate from others, so that the tests can find
+    leftovers.
+    """
+    # A short path, because it contains Ray's sockets, whose paths may have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
         os.environ["RAY_TMPDIR"] = directory
         yield Path(directory)
@@ -42,7 +44,7 @@ def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
     """Two nodes of Ray: one with the resource "first", one with "second"."""
     before = dict(os.environ)
     os.environ["HOPLITE_SOCKET"] = str(outer_socket)
-    # A node that was killed is noticed within seconds, not within a quarter of a minute.
+    # Detects a killed node in seconds instead of 15.
     noticing = {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 1000,
@@ -56,7 +58,7 @@ def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
             address=cluster.address,
             runtime_env={
                 "worker_process_setup_hook": "hoplite.ray.register",
-                # For what the tests send to the workers.
+                # For the functions that the tests send to workers.
                 "env_vars": {"PYTHONPATH": os.path.dirname(__file__)},
             },
             log_to_driver=False,
@@ -87,7 +89,7 @@ def client(stores: list[hoplite.ray.Node]) -> hoplite.Client:
 
 @pytest.fixture
 def nothing_left(client: hoplite.Client) -> Iterator[None]:
-    """Checks that a test leaves no object behind, once it has let go of its own."""
+    """Checks that a test deletes its objects."""
     before = objects(client)
     yield
     gc.collect()

@@ -1,4 +1,4 @@
-"""What the tests in this folder share."""
+"""Helpers of the tests in this folder."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from pathlib import Path
 import hoplite
 import hoplite.ray
 
-#: What the nodes of Ray have, which is little.
+#: The small resources of each Ray node.
 NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
-#: The label by which they say in which rack they are.
+#: The label with the rack of a node.
 RACK = "example.com/rack"
-#: What the stores of the tests have: none of them needs much.
+#: The settings of the stores.
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
-#: The seconds that the suite gives to anything that a test waits for: the machine may be swamped. As in `stores`, which
-#: Ray's workers do not find.
+#: The timeout of any wait in a test, as in `stores`, which Ray's workers cannot import.
 PATIENCE = 300.0
 
 
 def eventually(happens: Callable[[], object]) -> None:
-    """Waits until `happens` returns something true."""
+    """Waits until `happens` returns a true value."""
     deadline = time.monotonic() + PATIENCE
     while not happens():
         assert time.monotonic() < deadline, "it did not happen"
@@ -30,7 +29,7 @@ def eventually(happens: Callable[[], object]) -> None:
 
 
 def processes(path: str | Path) -> dict[int, str]:
-    """The names of the processes whose command line names a path."""
+    """Returns the names of the processes whose command line contains a path."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -47,10 +46,10 @@ def start_stores() -> list[hoplite.ray.Node]:
 
 
 def objects(client: hoplite.Client) -> set[str]:
-    """The ids of all objects there are."""
+    """Returns the ids of all objects."""
     return {str(known.id) for known in client.list()}
 
 
 def on(node: str) -> dict[str, object]:
-    """The options of a task or an actor that is to be on the node "first" or "second"."""
+    """Returns the options for a task or actor on the node "first" or "second"."""
     return {"num_cpus": 0, "resources": {node: 1}}

@@ -1,4 +1,4 @@
-"""The backend of `ray.util.collective`: the cases of Ray's own tests for its backends, and what can go wrong."""
+"""The backend of `ray.util.collective`: the cases of Ray's own tests, and failures."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ OPS = {
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
 }
-#: Inline in the directory; small for a session of the stores; large.
+#: Sizes that are inline in the directory, too small for the stores' collectives, and large.
 COUNTS = [1, 100_000, 400_000]
-#: What the groups of the tests are called.
+#: The names of the tests' groups.
 GROUPS = ["group", "pair", "lonely", "alone"]
 
 
@@ -46,7 +46,7 @@ def array(kind: str, count: int, value: float, dtype: str = "float32") -> Any:
 
 @ray.remote(num_cpus=0)
 class Member:
-    """A member of groups. Its collectives return the tensors that they were given."""
+    """A member of groups. Its collectives return their tensors."""
 
     def init(self, size: int, rank: int, group: str, timeout: str = "200") -> None:
         os.environ["HOPLITE_COLLECTIVE_TIMEOUT"] = timeout
@@ -68,7 +68,7 @@ class Member:
         )
 
     def call(self, name: str, group: str, tensor: Any, *arguments: Any, **options: Any) -> Any:
-        # What Ray gives to methods is read-only.
+        # Ray passes read-only arrays to methods.
         tensor = tensor.copy() if isinstance(tensor, np.ndarray) else tensor
         getattr(collective, name)(tensor, *arguments, group_name=group, **options)
         return tensor
@@ -129,14 +129,14 @@ class Member:
 @pytest.fixture(scope="module")
 def actors(stores: list[hoplite.ray.Node]) -> list[Any]:
     made = [Member.options(**on(node)).remote() for node in ("first", "second", "first")]
-    # Their processes take their time to start, which is not that of the groups.
+    # Waits here, because the start of processes must not count for the groups' timeouts.
     ray.get([member.__ray_ready__.remote() for member in made])
     return made
 
 
 @pytest.fixture
 def members(actors: list[Any]) -> Iterator[list[Any]]:
-    """Those that groups are made of. A test that fails leaves none of its groups to the next one."""
+    """The members of groups. Removes the groups of a failed test."""
     yield actors
     ray.get([member.leave.remote() for member in actors])
 
@@ -151,7 +151,7 @@ def group(request: pytest.FixtureRequest, members: list[Any]) -> Iterator[list[A
 
 
 def begin_all(group: list[Any], name: str, tensors: list[Any], *arguments: Any, **options: Any) -> list[Any]:
-    """Begins to call a collective in all members."""
+    """Starts a collective in all members."""
     return [
         member.call.remote(name, "group", tensor, *arguments, **options)
         for member, tensor in zip(group, tensors, strict=True)
@@ -200,7 +200,7 @@ def test_reduce_changes_only_the_root(group: list[Any], root: int) -> None:
 @pytest.mark.parametrize("root", [0, 1])
 @pytest.mark.parametrize("count", COUNTS)
 def test_broadcast(group: list[Any], root: int, count: int) -> None:
-    # Each member has what it likes: the bytes are the same.
+    # Members may use different kinds of arrays, because the bytes are the same.
     kinds = ["numpy", "torch", "numpy"][: len(group)]
     for got in call_all(group, "broadcast", [array(kind, count, i) for i, kind in enumerate(kinds)], root):
         check(got, count, root)
@@ -263,7 +263,7 @@ def test_many_calls_leave_few_objects(group: list[Any], client: hoplite.Client) 
 def test_what_cannot_be_reduced(group: list[Any]) -> None:
     with pytest.raises(TypeError, match="numbers"):
         call_all(group, "allreduce", [np.ones(3, np.complex64)] * len(group))
-    # Nothing was sent, and the members are still in step.
+    # No data was sent, so the members are still in step.
     for got in call_all(group, "allreduce", [np.ones(3)] * len(group)):
         check(got, 3, len(group))
 
@@ -275,10 +275,10 @@ def test_shapes_that_differ(members: list[Any]) -> None:
     with pytest.raises(hoplite.TypeMismatch) as raised:
         ray.get(other)
     assert isinstance(raised.value, RuntimeError)
-    # The root has put its array, or hears of it before that is confirmed.
+    # The root may have put its array, or may hear of the failure first.
     with contextlib.suppress(RuntimeError):
         ray.get(root)
-    # All members learn of it, at once, whoever is the first to say so.
+    # All members get the error at once.
     with pytest.raises(RuntimeError, match="does not fit: it is float64"):
         ray.get([member.barrier.remote("group", 0.0) for member in pair])
     ray.get([member.destroy.remote("group") for member in pair])
@@ -296,7 +296,7 @@ def test_shapes_of_the_same_size_that_differ(members: list[Any], name: str, coun
         except RuntimeError as error:
             errors.append(error)
     ray.get([member.destroy.remote("group") for member in pair])
-    # Both may find out; or one does, and the group has ended for the other.
+    # Both members may find the mismatch, or one does and ends the group.
     assert any(isinstance(error, hoplite.TypeMismatch) for error in errors), errors
     assert all(f"{count}" in str(error) for error in errors), errors
 
@@ -306,7 +306,8 @@ def test_arrays_that_are_read_only(group: list[Any]) -> None:
         TypeError, match=r"broadcast writes to its array, and this one is read-only: pass a copy"
     ):
         ray.get(group[1].as_given.remote("broadcast", "group", np.ones(10), 0))
-    # Whoever only reads it may pass it; and nothing was sent, so the members are still in step.
+    # A read-only array is accepted where it is only read. No data was sent, so the members are
+    # still in step.
     calls = [
         group[0].as_given.remote("broadcast", "group", np.ones(10), 0),
         *(member.call.remote("broadcast", "group", np.zeros(10), 0) for member in group[1:]),
@@ -319,12 +320,12 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     with pytest.raises(TimeoutError, match=r"did not come within 1\.0 s: 1, 2"):
         ray.get(members[0].init.remote(3, 0, "lonely", "1"))
     pair = members[:2]
-    # As long as each may take to come, too.
+    # The timeout also applies to joining.
     ray.get([member.init.remote(2, rank, "group", "5") for rank, member in enumerate(pair)])
     with pytest.raises(hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1") as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
     assert isinstance(raised.value, RuntimeError)
-    # The other one need not wait for that long.
+    # The other member fails without waiting.
     with pytest.raises(hoplite.ray.collective.GroupEnded, match="nothing has come from rank 1"):
         ray.get(pair[1].barrier.remote("group", 0.0))
     ray.get([member.destroy.remote("group") for member in pair])
@@ -390,13 +391,13 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     before = objects(client)
     victim = Member.options(**on("second")).remote()
     pair = [members[0], victim]
-    # Its process takes its time to start, which is not that of the group.
+    # Waits here, because the start of the process must not count for the group's timeout.
     ray.get(victim.__ray_ready__.remote())
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
     call_all(pair, "allreduce", [np.ones(100_000)] * 2)
     ray.kill(victim)
     ray.get(members[0].destroy.remote("group"))
-    # One that has joined and failed before the others came.
+    # A member that joins, and fails before the others join.
     stray = Member.options(**on("second")).remote()
     process = ray.get(stray.__ray_call__.remote(lambda member: os.getpid()))
     joining = stray.init.remote(2, 1, "group")
@@ -404,7 +405,7 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     ray.kill(stray)
     with pytest.raises(ray.exceptions.ActorDiedError):
         ray.get(joining)
-    # Ray says so a little before it is.
+    # Ray reports the death before the process ends.
     eventually(lambda: not Path(f"/proc/{process}").exists())
     pair = [members[0], members[1]]
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
@@ -412,7 +413,7 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
         check(got, 100_000, 2)
     ray.get([member.destroy.remote("group") for member in pair])
     ours = ray.get(members[0].__ray_call__.remote(_own_prefix))
-    # What the living one put for the group that failed is left until it ends.
+    # The living member's objects of the failed group stay until the member ends.
     eventually(lambda: all(id.startswith(ours) for id in objects(client) - before))
     client.delete([id for id in objects(client) - before])
 

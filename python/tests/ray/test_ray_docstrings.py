@@ -1,4 +1,4 @@
-"""Each public name of `hoplite.ray` has an example in its docstring, which works on a cluster of two nodes."""
+"""Each public name of `hoplite.ray` has a working example in its docstring."""
 
 from __future__ import annotations
 

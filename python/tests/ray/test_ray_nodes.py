@@ -1,4 +1,4 @@
-"""Stores on the nodes of Ray: started, kept running, attached to, and stopped."""
+"""Stores on the nodes of Ray: starting, restarting, attaching and stopping."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pid_of(path: str | Path, name: str) -> int:
 
 
 def round_trip() -> bool:
-    """Whether an object that was put here arrives on the other nodes."""
+    """Returns `True` if an object that was put here arrives on the other nodes."""
 
     @ray.remote
     def get(ref: hoplite.ray.Ref) -> float:
@@ -58,7 +58,7 @@ def running(two_nodes: Cluster) -> Nodes:
 
 def test_to_start_again_changes_nothing(running: Nodes) -> None:
     before = processes(here().directory.parent)
-    # Two launchers, two stores.
+    # Two launchers and two stores.
     assert len(before) == 4
     assert start_stores() == running == hoplite.ray.refresh()
     assert processes(here().directory.parent) == before
@@ -78,12 +78,12 @@ def round_trip_again() -> bool:
     try:
         return round_trip()
     except (hoplite.HopliteError, ray.exceptions.RayTaskError):
-        # The connections of the other processes may notice later.
+        # Other processes may notice the lost connection later.
         return False
 
 
 def kill_and_await(path: str | Path, name: str) -> None:
-    """Kills a daemon, and waits until there is another one, which is of use."""
+    """Kills a daemon, and waits until its replacement works."""
     victim = pid_of(path, name)
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: victim not in processes(path) and name in processes(path).values())
@@ -113,7 +113,7 @@ def test_a_group_is_made_anew_after_a_store_was_killed(running: Nodes) -> None:
         ray.get([member.leave.remote() for member in members])
     for member in members:
         ray.kill(member)
-    # What they had put for each other.
+    # The mark objects of `_check`.
     eventually(lambda: not objects(hoplite.ray.client()))
 
 
@@ -144,7 +144,7 @@ def refreshed() -> Nodes | None:
     try:
         return hoplite.ray.refresh()
     except (ray.exceptions.RayError, RuntimeError):
-        # Ray has not noticed yet that the node is gone, or the supervisor is not there again yet.
+        # Ray has not noticed the end of the node, or the supervisor has not restarted.
         return None
 
 
@@ -172,7 +172,7 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
     client = hoplite.ray.client()
     node = two_nodes.add_node(**NODE, resources={"third": 100})
     consumer = Consumer.options(**on("second")).remote()
-    # Nobody has said that there is another node: it gets its store when it needs one.
+    # A new node gets its store on first use.
     producer = Producer.options(**on("third")).remote()
     with hoplite.ray.put(np.ones(100_000)) as ref:
         tensor = producer.make.remote(ref)
@@ -184,7 +184,7 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
     }
     third = place(ray.get_runtime_context().get_session_name(), node_id)
     assert len(processes(third.directory)) == 2
-    # It takes its store with it, but not what is elsewhere too.
+    # The node's store ends, but copies on other nodes stay.
     two_nodes.remove_node(node, allow_graceful=False)
     eventually(lambda: not processes(third.directory) and not third.exists)
     eventually(lambda: refreshed() == running)
@@ -304,7 +304,7 @@ SECURITY = {
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, **said: Any) -> Settings:
-    """What the supervisors are told by a call with these arguments."""
+    """Returns the settings that a call with these arguments sends to the supervisors."""
     told: list[Settings] = []
     monkeypatch.setattr(_nodes, "alive_nodes", list)
     monkeypatch.setattr(
@@ -320,7 +320,7 @@ def test_what_the_caller_says_about_security_reaches_both_daemons(monkeypatch: p
     assert not settings_of(monkeypatch).on_network
     settings = settings_of(monkeypatch, **SECURITY)
     assert settings.on_network
-    # So do variables, as for the other commands; what is said counts more.
+    # Variables have the same effect, but arguments override them.
     for name, value in SECURITY.items():
         monkeypatch.setenv(f"HOPLITE_{name.upper()}", value)
     assert settings_of(monkeypatch) == settings
@@ -383,7 +383,7 @@ def test_labels_have_keys_that_stores_know() -> None:
 
 @pytest.fixture
 def foreign(two_nodes: Cluster, tmp_path: Path) -> Iterator[daemons.Cluster]:
-    """A store that somebody else has started, and none of ours."""
+    """A store that the tests have started, and none of `hoplite.ray`."""
     hoplite.ray.stop_on_all_nodes()
     with daemons.Cluster(tmp_path, nodes=2, memory="64MiB") as cluster:
         yield cluster
@@ -421,7 +421,7 @@ def test_the_store_of_somebody_else_is_started_anew(foreign: daemons.Cluster, tm
     foreign.store(0).kill()
     with pytest.raises(hoplite.ConnectFailed):
         hoplite.ray.put(1)
-    # Nobody has started one in its place.
+    # No store was started in its place.
     assert not processes(here().directory)
     directory = foreign.directory
     options = [
@@ -448,7 +448,7 @@ def test_there_is_no_store_where_one_was_said_to_be(foreign: daemons.Cluster) ->
 def test_what_another_ray_has_left_in_the_store_of_somebody_else_is_deleted(foreign: daemons.Cluster) -> None:
     gone = place("a session that is over", "its-node")
     gone.create()
-    # No process has this number: it is larger than the kernel gives.
+    # No process can have this id, which exceeds the kernel's limit.
     (gone.directory / "raylet.pid").write_text(str(2**22 + 1))
     with foreign.connect() as other:
         other.put(f"{gone.prefix}p-1/left", b"left")

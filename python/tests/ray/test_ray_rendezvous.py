@@ -1,4 +1,4 @@
-"""How the members of a group find each other, among what others have left; in real stores, without Ray."""
+"""Members of a group find each other despite objects of earlier groups, in real stores without Ray."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Meeting:
         return _rendezvous._Host(self.clients[0], self.ids, size, "host")
 
     def someone_came(self, rank: int, number: str) -> None:
-        """Somebody joins and answers, and is heard of no more."""
+        """Joins and describes a member that then disappears."""
         self.clients[1].put(f"{self.ids}join/{rank}/{number}", b"", confirm=True)
         self.clients[1].put(f"{self.ids}member/{number}", "dead", confirm=True)
 
@@ -78,7 +78,7 @@ def test_the_last_to_answer_counts(meeting: Meeting) -> None:
 @pytest.mark.parametrize("number", ["0" * 16, "f" * 16])
 def test_one_who_does_not_accept_gives_way(meeting: Meeting, number: str) -> None:
     members = [meeting.begin(3, rank, f"alive {rank}") for rank in (1, 2)]
-    # All are welcomed at once, and all answers are there.
+    # Waits until both have joined, so that rank 0 welcomes both at once.
     client = meeting.clients[0]
     while len(joined := list(client.list(f"{meeting.ids}join/"))) < 2:
         pass
@@ -110,6 +110,6 @@ def test_who_is_missing_is_said(meeting: Meeting) -> None:
         meeting.begin(3, 0, "host", 0.5).result(PATIENCE)
     with pytest.raises(TimeoutError, match=r"not all of the 3 members of group 'group' came within 1\.0 s"):
         member.result(PATIENCE)
-    # It had a rank that there is none of here.
+    # Another group's member has a rank that this group lacks.
     with pytest.raises(TimeoutError, match=r"with 2 members, .* within 0\.2 s: 1$"):
         meeting.begin(2, 0, "host", 0.2).result(PATIENCE)

@@ -90,7 +90,7 @@ def test_handles_find_the_store_inside_of_tasks() -> None:
     @ray.remote
     def look(refs: dict[str, list[hoplite.ray.Ref]]) -> tuple[type, float, bool]:
         (ref,) = refs["nested"]
-        # What `register` has done for all that connects to Hoplite without saying where.
+        # `register` sets the default socket.
         is_same = hoplite.init().node == hoplite.ray.client().node
         return type(ref), float(ref.get()[0]), is_same
 
@@ -104,7 +104,7 @@ def test_a_forked_child_connects_for_itself() -> None:
         assert ref.get()[0] == 1.0
         child = os.fork()
         if child == 0:
-            # Not the code of Ray, which does not survive a fork.
+            # Avoids Ray's code, which does not support forks.
             try:
                 hoplite.connect(os.environ["HOPLITE_SOCKET"]).get(ref, timeout=PATIENCE)
                 os._exit(0)
@@ -179,7 +179,7 @@ def test_what_is_left_of_a_job_is_deleted(two_nodes: Cluster, client: hoplite.Cl
             assert driver.stdout is not None
             ids = set(driver.stdout.readline().decode().split())
             assert len(ids) == 2
-            # A small object is not known everywhere at once.
+            # The directory may learn of a small object later.
             eventually(lambda: ids <= objects(client))
         finally:
             driver.send_signal(signal.SIGKILL)

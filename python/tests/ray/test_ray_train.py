@@ -31,7 +31,7 @@ def model() -> Any:
 
 
 def trained(group: Any, backend: str) -> tuple[float, Any]:
-    """Trains in a group of all workers, and returns the mean loss of the last epoch, and the model."""
+    """Trains in a group of all workers. Returns the mean loss of the last epoch, and the model."""
     import torch.distributed as dist
     from ray.train.torch import prepare_data_loader, prepare_model
 
@@ -59,7 +59,7 @@ def trained(group: Any, backend: str) -> tuple[float, Any]:
 
 
 def train(_: dict[str, Any]) -> None:
-    """Runs in each worker, whose group is Hoplite's. It trains a second time in a group of Gloo's."""
+    """Trains in each worker: with Hoplite, then in a group of Gloo."""
     import torch.distributed as dist
 
     context = ray.train.get_context()
@@ -91,7 +91,7 @@ def test_ray_train_trains_as_with_gloo(tmp_path: Path, client: hoplite.Client) -
     with result.checkpoint.as_directory() as saved:
         ours, theirs = torch.load(f"{saved}/weights.pt", weights_only=True)
     assert result.metrics["loss"] == pytest.approx(result.metrics["gloo_loss"], rel=1e-5)
-    # With two ranks, there is only one order in which to add.
+    # Two ranks can add only in one order.
     torch.testing.assert_close(ours, theirs)
     assert not any(torch.equal(ours[name], tensor) for name, tensor in model().state_dict().items())
     eventually(lambda: objects(client) <= before)

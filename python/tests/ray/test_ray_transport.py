@@ -55,7 +55,7 @@ class Producer:
         return hoplite.ray.client().node
 
 
-# Ray receives for it in a thread of its own, which it has only if this is said.
+# Enables Ray's receiver thread for this actor.
 @ray.remote(num_cpus=0, enable_tensor_transport=True)
 class Consumer:
     def total(self, tensor: torch.Tensor) -> float:
@@ -161,13 +161,13 @@ def test_the_driver_puts(consumers: list[Any]) -> None:
 
 def test_actors_put_and_pass_on_references(producer: Any, consumers: list[Any]) -> None:
     refs = [*ray.get(producer.put.remote()), producer.make.remote(2.0)]
-    # Only then can they be passed inside of something else.
+    # Before a get, Ray does not allow passing them inside another value.
     ray.get(refs)
     assert ray.get(consumers[1].get.remote(refs)) == [100_000.0, 200_000.0]
     assert ray.get(consumers[2].get.remote(refs)) == [100_000.0, 200_000.0]
     ray.get(producer.put.remote())
     del refs
-    # The last one lives as long as the producer refers to it.
+    # The last object lives as long as the producer refers to it.
     ray.get(producer.__ray_call__.remote(lambda actor: setattr(actor, "ref", None)))
 
 
@@ -197,7 +197,7 @@ def test_a_method_whose_tensors_do_not_fit_fails(producer: Any) -> None:
 
 
 def test_tensors_for_which_there_is_no_room_are_carried_by_ray(producer: Any, consumers: list[Any]) -> None:
-    """The store has 128 MiB, and these have 150."""
+    """The store has 128 MiB, the tensors 150 MiB."""
     count = 40_000_000
     ref = producer.make.remote(1.0, count)
     assert ray.get(consumers[1].total.remote(ref)) == count
@@ -242,12 +242,12 @@ def test_a_tensor_outlives_its_producer(mortal: Any, consumers: list[Any], clien
     made = objects(client) - before
     assert len(made) == 2
     ray.kill(mortal)
-    # Longer than what nobody claims is left alone.
+    # Longer than the grace period of unclaimed objects.
     time.sleep(8)
     assert ray.get(consumers[0].total.remote(refs[0])) == 300_000.0
     assert float(ray.get(refs[1])[0]) == 4.0
     assert made <= objects(client)
-    # Ray tells nobody of this.
+    # Ray informs no process of this.
     del refs
     eventually(lambda: not made & objects(client))
 
@@ -258,7 +258,7 @@ def test_what_a_producer_put_ends_with_it(mortal: Any, client: hoplite.Client) -
     (made,) = objects(client) - before
     ray.kill(mortal)
     eventually(lambda: made not in objects(client))
-    # Not asked for: it takes Ray up to a minute to say that the owner is gone.
+    # Not checked, because Ray takes up to a minute to report the owner's end.
     del refs
 
 
@@ -275,7 +275,7 @@ def test_a_producer_that_is_restarted(mortal: Any, consumers: list[Any], client:
 
 @ray.remote(num_cpus=0)
 class Mixed:
-    """Sends values by the transports, and others through Ray's own store."""
+    """Sends values by the transports, and others through Ray's store."""
 
     @ray.method(tensor_transport="hoplite")
     def send_tensor(self) -> torch.Tensor:
@@ -286,7 +286,7 @@ class Mixed:
         return np.ones(1000)
 
     def copies(self) -> int:
-        """How many of two values come as copies from the shared memory of Ray's store."""
+        """Returns how many of two values are copies from Ray's shared memory."""
         ref = ray.put({"array": np.ones(1 << 18), "tensor": torch.ones(1 << 18)})
         first, second = ray.get(ref), ray.get(ref)
         assert first["array"].sum() == first["tensor"].sum() == 1 << 18
@@ -308,7 +308,7 @@ def test_what_goes_through_the_store_of_ray_stays_in_place(stores: list[hoplite.
 
 @ray.remote(num_cpus=0)
 class Particular:
-    """Pickles arrays in its own way."""
+    """Customizes its pickling of arrays."""
 
     def register(self, kind: str) -> None:
         ray.util.register_serializer(
@@ -347,7 +347,7 @@ def test_serializers_that_others_have_registered_stay(stores: list[hoplite.ray.N
 
 @ray.remote(num_cpus=0)
 class Owner:
-    """Calls a producer, and so owns what that makes."""
+    """Calls a producer, and thus owns the results."""
 
     def call(self, producer: Any) -> None:
         self.refs = [producer.make.remote(1.0) for _ in range(3)]

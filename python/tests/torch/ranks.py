@@ -18,13 +18,14 @@ from typing import Any
 
 from stores import NODE_GRACE, PATIENCE
 
-#: How long a collective may take that is to succeed. If it does not, the ranks say so before the test is ended.
+#: The timeout of collectives that should succeed. It leaves time for an error text before the
+#: test's timeout.
 TIMEOUT = PATIENCE / 2
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 
-# They are forked from a process that has imported what they need but uses nothing of it yet. Some of it torch imports
-# late: each rank would take seconds for it.
+# Forks from a process that has imported the modules. torch imports some late, which takes each rank
+# seconds.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
@@ -43,28 +44,29 @@ _context.set_forkserver_preload(
 
 @dataclass
 class Setting:
-    """How the ranks are started."""
+    """The settings of the ranks."""
 
     sockets: Sequence[str | None] = ()
-    """Of the store of each rank; none: they find their own."""
+    """The socket of each rank's store; by default, ranks find their stores."""
     backend: str = "hoplite"
     timeout: float = TIMEOUT
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """Further ones of `init_process_group`."""
+    """Further options of `init_process_group`."""
     is_launched: bool = False
-    """`True` if the ranks find the environment that torchrun gives them, and make their group themselves."""
+    """`True` if the ranks get torchrun's environment, and make their group themselves."""
 
 
 def run(
     size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None
 ) -> list[Any]:
-    """Runs a function as each rank of a group, with its rank as the first argument, and returns what they return.
+    """Runs a function in each rank of a group, with the rank as first argument. Returns the
+    results.
 
-    A rank that was killed returns None.
+    A killed rank returns None.
     """
     setting = setting or Setting()
-    # Ranks that have torchrun's environment talk through its key-value store for as long as they run.
+    # Ranks with torchrun's environment use its key-value store during the whole run.
     store = _store_of_torchrun() if setting.is_launched else None
     with tempfile.TemporaryDirectory() as directory:
         ends = []
@@ -77,7 +79,7 @@ def run(
             environment["HOPLITE_BINARIES"] = os.environ.get("HOPLITE_BINARIES", "")
             if store is not None:
                 environment |= _as_torchrun_says(store, rank, size)
-            # By name: what a test module defines is not known to the process from which they are forked.
+            # By name, because the parent process has not imported the test module.
             task = pickle.dumps((function, arguments, setting.options))
             process = _context.Process(
                 target=_be_rank,
@@ -113,7 +115,7 @@ def _store_of_torchrun() -> Any:
 
 
 def _as_torchrun_says(store: Any, rank: int, size: int) -> dict[str, str]:
-    """Returns the environment variables from which a rank that torchrun starts knows its group."""
+    """Returns the environment that torchrun gives to a rank."""
     return {
         "MASTER_ADDR": store.host,
         "MASTER_PORT": str(store.port),
@@ -176,7 +178,7 @@ def _be_rank(
 
 
 def is_installed() -> bool:
-    """Whether torch finds the backend by itself."""
+    """Returns `True` if torch finds the backend without an import."""
     return any(
         entry.name == "hoplite"
         for entry in importlib.metadata.entry_points(group="torch.distributed.backends")

@@ -1,4 +1,4 @@
-"""What the collectives and messages do with tensors of all kinds."""
+"""Collectives and messages with all kinds of tensors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPS = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torc
 
 
 def spread(pattern: Any, shape: tuple[int, ...]) -> Any:
-    """A tensor in which a few elements recur, which is quick to make, however large it is."""
+    """Returns a large tensor quickly, by repeating a few elements."""
     count = int(torch.Size(shape).numel())
     return pattern.repeat(count // len(pattern) + 1)[:count].reshape(shape)
 
@@ -51,12 +51,12 @@ def reduced(op: str, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
 
 def check(found: Any, expected: Any) -> None:
     if found.dtype != expected.dtype or not torch.equal(found, expected):
-        # It says what differs, but takes long to find nothing.
+        # Describes the difference, but is slow for equal tensors.
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
         raise AssertionError(f"{found} is not {expected}")
 
 
-#: Reduced by each rank, by the stores, and by the stores in parts.
+#: Sizes for each variant: reduction by ranks, by the stores, and by the stores in parts.
 LENGTHS = {"small": 2, "large": 24_000, "very large": 400_000}
 
 
@@ -89,7 +89,7 @@ def test_reduce_of_all_types(cluster: Any, where: str, length: str) -> None:
 
 
 def wrapped(number: int, dtype: Any) -> int:
-    """The number of the type that the sum of such numbers becomes."""
+    """Wraps an integer to the range of a dtype."""
     limits = torch.iinfo(dtype)
     return (number - limits.min) % (limits.max - limits.min + 1) + limits.min
 
@@ -99,7 +99,7 @@ def truncated(number: int, divisor: int) -> int:
 
 
 def integers(rank: int, dtype: Any) -> list[int]:
-    """Numbers of which some sums do not fit, and some are no multiples of three."""
+    """Returns numbers some of whose sums overflow, and some of which are not multiples of three."""
     limits = torch.iinfo(dtype)
     few = [7 + rank, 20 * rank, limits.max - rank, limits.min + rank, limits.max // 2]
     return [*few, *(wrapped(-number, dtype) for number in few)]
@@ -194,7 +194,7 @@ def test_bitwise_reductions(length: str) -> None:
 
 def reduce_sparse(rank: int) -> None:
     def of(peer: int, shape: tuple[int, ...]) -> Any:
-        # As many elements as the rank has, the last of which two ranks have; rank 0 has none.
+        # Each rank has as many elements as its number. Two ranks share the last one.
         indices = torch.tensor([[index, 2] for index in range(peer)]).reshape(peer, 2).t()
         values = torch.full((peer, *shape[2:]), peer + 1.0)
         return torch.sparse_coo_tensor(indices, values, shape)
@@ -216,7 +216,7 @@ def test_sparse_tensors() -> None:
 def through_autograd(rank: int, length: int) -> None:
     from torch.distributed.nn import functional
 
-    # The gradient of a sum is one number for all elements: its strides are 0.
+    # The gradient of a sum has strides of 0.
     def gradient(make: Any, *tensors: Any) -> list[Any]:
         given = [tensor.clone().requires_grad_() for tensor in tensors]
         made = make(given)
@@ -254,7 +254,7 @@ def split_up(rank: int) -> None:
     dist.all_reduce(tensor, group=part)
     check(tensor, torch.full((2,), 1.0 if rank == 1 else 2.0))
     assert dist.get_backend(part) == "hoplite"
-    # In the order in which they were named.
+    # Ranks have the order of the arguments.
     assert dist.get_rank(part) == {2: 0, 0: 1, 1: 0}[rank]
     if rank == 2:
         with pytest.raises(RuntimeError, match="has to name every rank"):
@@ -389,7 +389,7 @@ def test_all_to_all_and_uneven_parts() -> None:
 
 def messages(rank: int) -> None:
     right, left = (rank + 1) % SIZE, (rank - 1) % SIZE
-    # All receive first: nobody waits for anybody but the sender.
+    # All receive first, because a send does not wait for its receive.
     inbox = [torch.empty(3) for _ in range(4)]
     receives = [dist.irecv(inbox[index], left, tag=index % 2) for index in range(4)]
     for index in range(4):
@@ -516,7 +516,7 @@ def checked(rank: int) -> None:
 
 
 def test_with_the_checks_of_torch(tmp_path: Path) -> None:
-    # torch wraps the backend in another one then.
+    # In this case, torch wraps the backend.
     run(SIZE, checked, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")}))
 
 
@@ -524,7 +524,7 @@ def mismatched(rank: int) -> str:
     _with_checks(rank)
     with pytest.raises(RuntimeError) as error:
         dist.all_reduce(torch.ones(3 + rank))
-    # The one that did not differ from what went before is still there.
+    # This matching collective still succeeds.
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     check(tensor, torch.full((3,), float(SIZE)))
@@ -547,7 +547,7 @@ def mixed(rank: int) -> None:
     assert group is not None
     assert dist.get_backend_config() == "cpu:hoplite,meta:gloo"
     assert type(group._get_backend(torch.device("cpu"))).__name__ == "HopliteBackend"
-    # What goes to another one than ours cannot be shown without accelerators: torch itself answers for tensors of "meta".
+    # Without accelerators, another backend cannot be shown: torch itself handles "meta" tensors.
     assert type(group._get_backend(torch.device("meta"))).__name__ == "ProcessGroupGloo"
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor)

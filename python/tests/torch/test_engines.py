@@ -1,4 +1,4 @@
-"""The engines for vLLM and verl, on packages that stand for these: see stand_ins/README.md."""
+"""The engines for vLLM and verl, with stand-ins for these packages: see stand_ins/README.md."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STAND_INS = Path(__file__).parent.parent / "stand_ins"
 
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Iterator[None]:
-    """What stands for the packages can be imported, and `hoplite.init` finds a store."""
+    """Makes the stand-ins importable, and provides a store for `hoplite.init`."""
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
     monkeypatch.syspath_prepend(str(STAND_INS))
     hoplite.shutdown()
@@ -101,7 +101,7 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("it cannot be gathered")
 
     source.iter_full = failing
-    # The workers wait for this as long as the engine does, but for what they learn.
+    # Without the error, the workers would wait until the engine's timeout.
     with pytest.raises(ValueError, match="it cannot be gathered"):
         sender.send_weights()
     (error,) = lost
@@ -158,6 +158,6 @@ def test_verl() -> None:
                     assert torch.equal(tensor, weights[name].to(tensor.dtype))
         for worker in (*trainers, *rollouts):
             worker.finalize()
-        # Another one takes part in the next update.
+        # Another rollout takes part in the next update.
         rollouts = [*rollouts[1:], make(device="cpu"), make(device="cpu")]
     assert not [info for info in hoplite.init().list("weights") if "verl" in str(info.id)]

@@ -1,4 +1,4 @@
-"""Groups: order, failures, the stores that they use, what they leave behind."""
+"""Groups: order, failures, stores, and cleaning up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch", reason="torch is an optional extra of sever
 import torch.distributed as dist  # noqa: E402
 from ranks import Setting, is_installed, run  # noqa: E402
 
-#: Of operations that must fail without anybody waiting for so long.
+#: The timeout of operations that must fail earlier.
 NEVER = 1000.0
 
 
@@ -33,7 +33,7 @@ def error_of(call: Callable[[], Any]) -> str:
     return str(raised.value)
 
 
-# How the ranks find each other
+# Rendezvous
 
 
 RESTARTED = """
@@ -68,12 +68,12 @@ def test_torchrun_starts_them_again(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # Each adds up what all had: 1 + 2 + 3, thrice.
+    # Each rank adds all numbers three times: 1 + 2 + 3.
     assert sorted(done.stdout.splitlines()) == ["2 0 18.0", "2 1 18.0", "2 2 18.0"]
     assert list(tmp_path.glob("hoplite-private-*")) == []
 
 
-# How torch finds it
+# Discovery by torch
 
 
 def test_torch_finds_it_by_itself(node: Cluster) -> None:
@@ -163,7 +163,7 @@ def two_groups(rank: int) -> None:
         assert tensor.tolist() == [expected] * 500
     if rank != 1:
         tensor = torch.full((2,), float(rank))
-        # The first of the pair is rank 0 of all, the second is rank 2.
+        # The pair's first member is rank 0 of all ranks, its second one rank 2.
         dist.broadcast(tensor, 2, group=pair)
         assert tensor.tolist() == [2.0, 2.0]
         dist.destroy_process_group(pair)
@@ -188,7 +188,7 @@ def test_a_group_after_another(tmp_path: Path) -> None:
     run(2, again, str(tmp_path))
 
 
-# What is left behind
+# Cleaning up
 
 
 def train_for_long(rank: int, socket: str) -> None:
@@ -203,7 +203,7 @@ def train_for_long(rank: int, socket: str) -> None:
                 dist.gather(tensor, [torch.empty(40_000)] * 2 if rank == 0 else None)
             if index % 20 == 0:
                 most = max(most, sum(1 for _ in client.list("torch/")))
-        # Only broadcasts: nobody hears from those who receive them.
+        # In broadcasts, the root gets no messages from receivers.
         for index in range(200):
             dist.broadcast(tensor, 0)
             if index % 20 == 0:
@@ -215,7 +215,7 @@ def train_for_long(rank: int, socket: str) -> None:
             else:
                 dist.recv(tensor, 0)
         dist.barrier()
-    # What the collectives of one window make, of both ranks, and what is being deleted.
+    # The objects of both ranks in one window of collectives, and pending deletions.
     assert most < 200
 
 
@@ -227,7 +227,7 @@ def test_a_long_training_leaves_nothing(node: Cluster) -> None:
 
 
 def more_than_fits(rank: int) -> None:
-    # 4 MiB each: ten times what the store has room for.
+    # 4 MiB each: ten times the size of the store.
     tensor = torch.empty(1 << 20)
     for index in range(160):
         tensor.fill_(float(index if rank == 0 else -1))
@@ -247,11 +247,11 @@ def killed(rank: int) -> str | None:
     if rank == 1:
         dist.all_reduce(tensor)
         os.kill(os.getpid(), signal.SIGKILL)
-    # At the latest the second one, which the other did not do.
+    # The second call fails at the latest, because the other rank does not make it.
     said = error_of(lambda: [dist.all_reduce(tensor) for _ in range(2)])
     with pytest.raises(RuntimeError, match="rank 1 is gone"):
         dist.all_reduce(tensor, async_op=True).get_future().wait()
-    # So is everything from now on.
+    # All later calls fail too.
     assert error_of(dist.barrier)
     assert error_of(lambda: dist.recv(tensor, 1))
     return said
@@ -269,7 +269,7 @@ def test_a_rank_is_killed(where: str, cluster: Cluster) -> None:
 def killed_while_all_wait(rank: int, size: int) -> str | None:
     if rank == 2:
         with hoplite.connect() as client:
-            # The others wait for this one.
+            # The other ranks wait for this one.
             await_that(
                 "the others are there",
                 lambda: sum("/1/" in str(info.id) for info in client.list("torch/")) >= 2,
@@ -286,7 +286,7 @@ def test_a_rank_is_killed_while_others_wait_for_it(node: Cluster, size: int) -> 
     assert "rank 2 is gone" in first
     assert "rank 2 is gone" in second
     with node.connect() as client:
-        # Those who are left know that they are, and clean up after it.
+        # The remaining ranks notice the death, and clean up.
         await_that("everything is deleted", lambda: not list(client.list()))
 
 
@@ -305,7 +305,7 @@ def test_the_rank_that_keeps_a_private_store_is_killed() -> None:
 def raising(rank: int) -> str | None:
     dist.barrier()
     if rank == 0:
-        # Ends as a program does that failed: without a word to torch.
+        # Ends like a failed program, without destroying the group.
         dist.distributed_c10d._update_default_pg(None)
         return None
     return error_of(lambda: dist.all_reduce(torch.ones(10)))
@@ -324,7 +324,7 @@ def await_an_end() -> None:
 def broadcast_by_one_who_leaves(rank: int, size: int) -> str | None:
     if rank == 0:
         dist.broadcast(torch.ones(size), 0)
-        # Ends as a program does that does not destroy its groups.
+        # Ends like a program that does not destroy its groups.
         dist.distributed_c10d._update_default_pg(None)
         return None
     await_an_end()
@@ -349,7 +349,7 @@ def reduced_with_one_who_leaves(rank: int) -> list[float]:
     views_of_all = schedules._views_of_all
 
     async def late(round: Any, contents: Any, part: str, *expected: Any) -> Any:
-        # The other one has its result, and has left, before this one looks for what that one has given.
+        # The other rank leaves with its result before this one looks for the other's contribution.
         await round.put(round.id(f"{part}v", rank), contents)
         ids: list[str] = []
         while not any("/end/" in id for id in ids):
@@ -392,7 +392,7 @@ def failing_after_one_has_left(rank: int) -> str | None:
     await_an_end()
     if rank == 1:
         return error_of(lambda: dist.broadcast(torch.ones(11), 0))
-    # The second one waits for what the other one will not give any more.
+    # The second call waits for a contribution that never comes.
     return error_of(lambda: [dist.broadcast(torch.ones(10), 0), dist.reduce(torch.ones(10), 2)])
 
 
@@ -423,8 +423,8 @@ def test_a_wait_can_be_interrupted(node: Cluster) -> None:
 
 
 def forgetful(rank: int) -> str | None:
-    """One rank does not take part, and does not end either."""
-    # All are there: from now on, little time is enough to see who stays away.
+    """Calls a barrier, and then skips a collective while its process stays alive."""
+    # All ranks are here, so a short timeout suffices.
     dist.barrier()
     dist.distributed_c10d.set_timeout(timedelta(seconds=3), dist.group.WORLD)
     if rank != 2:
@@ -433,14 +433,14 @@ def forgetful(rank: int) -> str | None:
         await_that(
             "somebody gives up", lambda: any("/end/" in str(info.id) for info in client.list("torch/"))
         )
-    # Too late: it learns why.
+    # Too late: this rank gets the reason.
     return error_of(lambda: dist.all_reduce(torch.ones(10)))
 
 
 def test_a_timeout_says_who_is_missing(node: Cluster) -> None:
     said = run(3, forgetful, setting=Setting(sockets=node.sockets * 3))
     assert all("timeout after 3 s" in text for text in said), said
-    # Whoever gives up last may find it there.
+    # The last rank to time out may find the contribution.
     assert any("nothing has come from rank 2" in text for text in said[:2]), said
 
 
@@ -454,7 +454,7 @@ def own_timeouts(rank: int) -> None:
         assert "recv from rank 1" in said
         assert "timeout after 0.05 s" in said
         dist.distributed_c10d.set_timeout(timedelta(seconds=60))
-    # The group goes on.
+    # The group continues.
     dist.barrier()
 
 
@@ -529,7 +529,7 @@ def aborted_by_one(rank: int) -> None:
     if rank == 0:
         dist.distributed_c10d._abort_process_group()
         return
-    # This one does not leave: what rank 0 has put is deleted by rank 0.
+    # This rank does not leave, so rank 0 deletes its own objects.
     with hoplite.connect() as client:
         await_that(
             "rank 0 has left", lambda: any(str(info.id).endswith("/done/0") for info in client.list("torch/"))
@@ -557,7 +557,7 @@ def unsupported(rank: int) -> None:
     }.items():
         with pytest.raises((NotImplementedError, TypeError, ValueError, RuntimeError), match=what):
             call()
-    # Nothing of it was sent, so that all agree on what comes next.
+    # No data was sent, so the ranks are still in step.
     dist.all_reduce(dense)
     assert dense.tolist() == [2.0] * 3
 
@@ -609,7 +609,7 @@ def test_a_private_store_is_shared_and_ends_with_the_group() -> None:
 def lingering(rank: int) -> float:
     tensor = torch.full((1000,), float(rank))
     if rank == 1:
-        # Rank 0, which keeps the store, is long done when this one gets it.
+        # Rank 0, which runs the store, finishes before this rank gets the tensor.
         time.sleep(0.5)
     dist.broadcast(tensor, 0)
     return float(tensor[0])

@@ -1,4 +1,4 @@
-"""Groups whose members change: what torch's own suite of fault tolerance asks of a backend, and more."""
+"""Groups with changing members: the requirements of torch's fault tolerance suite, and more."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TIMEOUT = timedelta(seconds=60)
 
 
 class Rank:
-    """What a rank does in these tests."""
+    """A rank in these tests."""
 
     def __init__(self, rank: int, directory: Path, size: int) -> None:
         self.rank, self.size = rank, size
@@ -34,7 +34,7 @@ class Rank:
         assert self.backend.supports_reconfigure
 
     def handles(self, when: str) -> list[str]:
-        """Those of all ranks."""
+        """Returns the handles of all ranks."""
         self.store.set(f"{when}/{self.rank}", dist._get_reconfigure_handle())
         return [self.store.get(f"{when}/{rank}").decode() for rank in range(self.size)]
 
@@ -49,7 +49,7 @@ class Rank:
 
     @staticmethod
     def check(rank: int, size: int) -> None:
-        """Whether the group is of so many ranks, and does what groups do."""
+        """Checks rank and size, and that the group works."""
         assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
         tensor = torch.full((4,), rank + 1.0)
         dist.all_reduce(tensor)

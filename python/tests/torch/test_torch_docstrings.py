@@ -1,4 +1,4 @@
-"""Each public name of `hoplite.torch` has an example in its docstring, which works."""
+"""Each public name of `hoplite.torch` has a working example in its docstring."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import hoplite.torch
 from hoplite.torch import checkpoint, torchft
 from stores import Cluster
 
-#: Only a second rank could bring it about; torchft calls the methods.
+#: `RankFailed` needs a second rank. torchft calls the methods.
 WITHOUT = {"RankFailed"}
 NAMES = [
     (module, name, item)

@@ -16,7 +16,7 @@ from ranks import Setting, run  # noqa: E402
 SIZE = 2
 EPOCHS = 3
 BATCH = 16
-#: No multiple of the ranks and the batch: the last batch is a short one, and one sample is used twice.
+#: Not a multiple of ranks and batch size: the last batch is short, and one sample occurs twice.
 SAMPLES = 237
 
 
@@ -35,19 +35,19 @@ def samples() -> Any:
 
 
 def weights(trained: Any) -> dict[str, Any]:
-    """The parameters and the buffers."""
+    """Returns the parameters and buffers."""
     return {name: tensor.detach().numpy() for name, tensor in trained.state_dict().items()}
 
 
 def compare(train: Callable[..., Any], *arguments: Any) -> None:
-    """Checks that a training has the same outcome on all ranks, and the one that it has with Gloo."""
+    """Checks that a training has the same result on all ranks, and with Gloo."""
     outcomes = {
         backend: run(SIZE, train, backend, *arguments, setting=Setting(is_launched=True))
         for backend in ("hoplite", "gloo")
     }
     for (metrics, trained), (expected_metrics, expected) in zip(*outcomes.values(), strict=True):
         assert metrics == pytest.approx(expected_metrics, rel=1e-5)
-        # With two ranks, there is only one order in which to add.
+        # Two ranks can add only in one order.
         torch.testing.assert_close(trained, expected)
     (_, first), (_, second) = outcomes["hoplite"]
     for name, untrained in model().named_parameters():
@@ -99,7 +99,7 @@ def train_with_lightning(rank: int, backend: str, directory: Path) -> tuple[dict
     trainer.fit(regression, shuffled, in_order)
     assert dist.get_backend() == backend
     assert (trainer.world_size, trainer.global_rank) == (SIZE, rank)
-    # A number of which the ranks have different ones, and not a multiple of them together.
+    # A number that differs between ranks.
     count = trainer.strategy.reduce(torch.tensor(2 - 5 * rank), reduce_op="mean")
     assert count.item() == 0, "the average of 2 and -3 is truncated toward zero"
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -118,7 +118,7 @@ def train_with_accelerate(rank: int, backend: str) -> tuple[dict[str, float], di
     from accelerate import Accelerator
     from accelerate.utils import set_seed
 
-    # Accelerate takes no other backend than Gloo for CPUs, but uses the group that there is.
+    # Accelerate supports only Gloo on CPUs, but uses an existing group.
     dist.init_process_group(backend)
     set_seed(2)
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2)

@@ -1,4 +1,4 @@
-"""Models that train as they do with torch's own backend."""
+"""Models train as with torch's own backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def model() -> Any:
 
 
 def train(rank: int, wrapped: Any, epochs: int = 6, batch: int = 64) -> float:
-    """Returns which part of the digits it gets right in the end."""
+    """Trains on the digits, and returns the accuracy."""
     images, labels = digits()
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.2, momentum=0.9)
     loss = torch.nn.CrossEntropyLoss()
@@ -43,7 +43,7 @@ def train(rank: int, wrapped: Any, epochs: int = 6, batch: int = 64) -> float:
 
 
 def train_with_ddp(rank: int) -> tuple[float, list[Any]]:
-    # Buckets of some kilobytes, so that there are several of them.
+    # Small, so that there are several buckets.
     wrapped = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.005)
     accuracy = train(rank, wrapped)
     return accuracy, [parameter.detach().numpy() for parameter in wrapped.parameters()]
@@ -56,7 +56,7 @@ def test_ddp_learns_digits_as_with_gloo() -> None:
         assert accuracy > 0.9
         for own, other, reference in zip(parameters, ours[0][1], theirs[0][1], strict=True):
             assert (own == other).all()
-            # With two ranks, there is only one order in which to add.
+            # Two ranks can add only in one order.
             torch.testing.assert_close(own, reference)
 
 

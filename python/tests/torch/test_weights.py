@@ -1,4 +1,4 @@
-"""State dicts that one process or several put, and others get: whole, and never a mix of two."""
+"""State dicts that processes put, and others get completely, never as a mixture of versions."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from hoplite.torch import (  # noqa: E402
 
 @pytest.fixture
 def name(client: hoplite.Client, fresh: str) -> Iterator[str]:
-    """A name that no other test uses, and of which nothing is left."""
+    """A unique name, without leftovers after the test."""
     before = {info.id for info in client.list("weights")}
     yield fresh
     delete_state_dict(fresh, client=client)
@@ -50,13 +50,13 @@ def name(client: hoplite.Client, fresh: str) -> Iterator[str]:
 
 @pytest.fixture
 def reader(cluster: Cluster) -> Iterator[hoplite.Client]:
-    """Another node than that of `client`."""
+    """A client on another node than `client`."""
     with hoplite.connect(cluster.sockets[1]) as reader:
         yield reader
 
 
 def model(value: float = 1.0) -> dict[str, Any]:
-    """Small tensors and large ones, of several types."""
+    """Returns small and large tensors of several types."""
     return {
         "embedding": torch.full((700, 1000), value),
         "layers": [{"weight": torch.full((3, 5), value + index), "index": index} for index in range(3)],
@@ -89,7 +89,7 @@ def check_equal(one: Any, other: Any) -> None:
 def test_what_is_got_is_what_was_put(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
     put = model(2.0)
     assert put_state_dict(name, put, client=client) == 1
-    # What is changed afterwards is not what was put.
+    # A later change does not affect the stored tensors.
     changed = put["embedding"].clone()
     put["embedding"].zero_()
     version, got = get_state_dict(name, client=reader, timeout=PATIENCE)
@@ -131,7 +131,7 @@ def test_tensors_are_filled_in_inference_mode(
 ) -> None:
     put = {"plain": torch.ones(300, 2000), "strided": torch.arange(20.0), "left": torch.ones(2, 3)}
     put_state_dict(name, put, client=client)
-    # The host's memory, whatever the default is.
+    # The result is in host memory, whatever the default device.
     with torch.inference_mode(), torch.device("meta"):
         into = {
             "plain": torch.zeros(300, 2000, device="cpu"),
@@ -145,7 +145,7 @@ def test_tensors_are_filled_in_inference_mode(
 def test_of_tensors_that_share_memory_the_last_one_wins(
     client: hoplite.Client, reader: hoplite.Client, name: str
 ) -> None:
-    # Each is an object of its own, large enough for two threads to be in the midst of both at once.
+    # Separate objects, large enough that two threads copy at the same time.
     put = {f"{index}": torch.full((4 << 20,), float(index)) for index in range(4)}
     put_state_dict(name, put, client=client)
     tied = torch.zeros(6 << 20)
@@ -165,7 +165,7 @@ def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hopli
         second = pool.submit(get_state_dict, name, newer_than=100, client=reader, timeout=PATIENCE)
         time.sleep(0.1)
         assert not second.done()
-        # A trainer that begins again calls a later version by a smaller number.
+        # A restarted trainer may give a later version a smaller number.
         put_state_dict(name, model(2), version=50, client=client)
         assert second.result().version == 50
     assert state_dict_versions(name, client=reader) == [100, 50]
@@ -179,7 +179,7 @@ def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hopli
 
 
 def test_readers_never_see_a_mix(client: hoplite.Client, cluster: Cluster, name: str) -> None:
-    """Versions are put as fast as can be, while two nodes read: all tensors of one are of one."""
+    """Versions follow each other quickly while two nodes read."""
     stop = threading.Event()
 
     def read(socket: str) -> set[Any]:
@@ -341,13 +341,13 @@ def test_readers_learn_that_a_version_could_not_be_put(client: hoplite.Client, n
         go_on.set()
         with pytest.raises(ValueError, match="no more memory"):
             putting.result()
-        # None of them has a limit.
+        # These readers have no timeout.
         said = r"version 2 of .* could not be put: ValueError: no more memory for this"
         with pytest.raises(VersionLost, match=said):
             list(stream)
         with pytest.raises(VersionLost, match=said):
             getting.result()
-        # Nor who comes later.
+        # Later readers get the error too.
         with pytest.raises(VersionLost, match=said):
             get_state_dict(name, version=2, client=client)
         assert get_state_dict(name, client=client).version == 1
@@ -378,7 +378,7 @@ hoplite.torch.put_tensors(sys.argv[2], tensors(), version=2, client=hoplite.conn
 
 
 def begin_and_die(cluster: Cluster, name: str) -> None:
-    """A trainer that is killed in the middle of version 2."""
+    """Runs a trainer that is killed during version 2."""
     with subprocess.Popen(
         [sys.executable, "-c", HALF, cluster.sockets[0], name], stdout=subprocess.PIPE
     ) as process:
@@ -392,16 +392,16 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
     with pytest.raises(hoplite.Timeout, match="there is none that is complete, and 2 is not finished"):
         get_state_dict(name, client=client, timeout=1.0)
     with ThreadPoolExecutor() as pool:
-        # Who reads the half takes what comes in its place.
+        # Readers of the unfinished version continue with the next one.
         whole = pool.submit(get_state_dict, name, client=client, timeout=PATIENCE)
         stream = stream_state_dict(name, client=client, timeout=PATIENCE)
         assert next(stream)[1][0] == 666
         put_state_dict(name, {str(index): torch.ones(400_000) for index in range(4)}, client=client)
         version, got = whole.result()
-        assert version == 2  # The second that was begun.
+        assert version == 2  # The second version 2.
         assert all((tensor == 1).all() for tensor in got.values())
         assert len(got) == 4
-        # It may look when the other one is complete, and its own is not deleted yet.
+        # The reader may see the next complete version before its own is deleted.
         with pytest.raises(
             VersionLost, match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)"
         ):
@@ -465,7 +465,7 @@ def _put_with_one_who_fails(rank: int, name: str, when: str) -> str:
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_all_learn_that_one_rank_fails(cluster: Cluster, name: str, when: str) -> None:
-    # Nobody waits for so long.
+    # No rank waits that long.
     setting = Setting(sockets=cluster.sockets, timeout=1000.0)
     said = ranks.run(3, _put_with_one_who_fails, name, when, setting=setting)
     reason = "bad is a object" if when == "before" else "the memory is broken"
@@ -479,7 +479,7 @@ def _put_by_some_without_dtensors(rank: int, name: str) -> None:
     import torch.distributed as dist
 
     whole = distribute_tensor(torch.ones(2), init_device_mesh("cpu", (3,)), [Shard(0)])
-    # Of the two elements, the last rank has none.
+    # The last rank has none of the two elements.
     state = {"whole": whole} if rank < 2 else {}
     assert put_state_dict(name, state, group=dist.group.WORLD) == 1
 

@@ -1,4 +1,4 @@
-"""What an operation that was issued tells of itself, and receives from any rank."""
+"""The state of submitted operations, and receives from any rank."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def telling(rank: int) -> None:
         dist.recv(torch.zeros(1), 0)
     work = dist.all_reduce(tensor, async_op=True)
     if rank == 0:
-        # The other one cannot have come yet.
+        # The other rank cannot have called yet.
         assert not work.is_completed()
         assert not work.is_success()
         dist.send(torch.ones(1), 1)
@@ -39,7 +39,7 @@ def telling(rank: int) -> None:
     assert [result.tolist() for result in work.result()] == [[3.0] * 3]
     with pytest.raises(RuntimeError, match="allreduce has no source rank"):
         work._source_rank()
-    # It has not been asked for its future yet.
+    # Its future was not requested before.
     assert work.get_future().wait() == [tensor]
 
     work = dist.broadcast(torch.zeros(1 + rank), 0, async_op=True)
@@ -79,7 +79,7 @@ def test_operations_of_other_backends_answer_as_before(node: Cluster) -> None:
 
 
 class _Held(dist.Work):
-    """An operation of another backend that is written in Python."""
+    """An operation of another backend in Python."""
 
     def get_future(self) -> torch.futures.Future[int]:
         return torch.futures.Future()
@@ -122,7 +122,7 @@ def receiving_from_any(rank: int) -> None:
             source = work._source_rank()
         assert source == tensor[0]
         seen[source].append(int(tensor[1]))
-    # Beside some that say from which rank: each message is received once, and those of a rank in their order.
+    # With some receives from specific ranks: each message is received once, in order per rank.
     tensors = [torch.zeros(2, dtype=torch.int64) for _ in range(MESSAGES)]
     for source in (1, 2):
         for _ in range(MESSAGES // 4):
@@ -161,12 +161,12 @@ def receiving_from_any_in_vain(rank: int) -> str | None:
     if rank == 1:
         dist.send(torch.ones(1), 0, group=group)
     if rank == 0:
-        # As torch numbers them everywhere, not as the group does.
+        # The global rank, not the rank in the group.
         assert dist.recv(torch.zeros(1), group=group) == 1
         dist.barrier()
         return error_of(lambda: dist.recv(torch.zeros(1)))
     dist.barrier()
-    # Ends as a program does that does not destroy its groups.
+    # Ends like a program that does not destroy its groups.
     dist.distributed_c10d._update_default_pg(None)
     return None
 

@@ -1,4 +1,4 @@
-"""A program with mistakes, each of which a checker of types finds: `tests/test_typing.py`."""
+"""A program whose mistakes a type checker must find: see `tests/test_typing.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A program whose types are checked, and which runs: `tests/test_typing.py`."""
+"""A program that must pass the type checker and run: see `tests/test_typing.py`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server: answers the routes of vLLM's weight transfer, as a worker of vLLM does, with a store of its own node."""
+"""A server with the routes of vLLM's weight transfer, like a worker of vLLM."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Worker:
 
     def finish_weight_update(self, about: Any) -> None:
         self.engine.finish_weight_update()
-        # What the test looks at.
+        # The test checks this output.
         print(json.dumps([float(p.detach().double().sum()) for p in self.model.parameters()]), flush=True)
 
 

@@ -1,4 +1,4 @@
-"""One update of weights, in the order in which verl's `CheckpointEngineManager` has its Ray actors make one."""
+"""Performs one update of weights with Ray actors, in the order of verl's `CheckpointEngineManager`."""
 
 from __future__ import annotations
 
