@@ -28,10 +28,10 @@ from figures import Figures
 from hoplite import _native
 from hoplite._programs import program
 
-#: The memory of a store beside the objects. Ray needs at least 75 MiB.
+#: Memory beside the objects. Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
-#: Seconds to wait for prefaulting or deletion. A machine prefaults a GiB in one to five seconds.
-PATIENCE = 120.0
+#: Seconds for prefaulting or deletion. A machine prefaults a GiB in one to five seconds.
+WAIT_LIMIT = 120.0
 _POLL_INTERVAL = 0.01
 
 
@@ -46,15 +46,11 @@ class Contestant(ABC):
 
     @abstractmethod
     def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
-        """Puts `array` under each name, and appends the nanoseconds of each put to `times`. Returns
-        handles.
-        """
+        """Puts `array` under each name, and appends the times in nanoseconds. Returns handles."""
 
     @abstractmethod
     def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
-        """Gets the objects one after the other, and appends the nanoseconds of each get to `times`.
-        Returns the last array.
-        """
+        """Gets the objects, and appends the times in nanoseconds. Returns the last array."""
 
     @abstractmethod
     def delete(self, handles: list[Any]) -> None:
@@ -66,7 +62,7 @@ class Contestant(ABC):
 
 
 class Memcpy(Contestant):
-    """The lower bound of a put: one copy of the array into existing shared memory. It has no get."""
+    """The lower bound of a put: one copy into existing shared memory. It has no get."""
 
     name = "memcpy"
 
@@ -94,8 +90,8 @@ class Memcpy(Contestant):
 
 
 class RoundTrip(Contestant):
-    """The lower bound of a call after a pause: a message to another process over a Unix socket, and
-    the reply.
+    """The lower bound of a call after a pause: a message to a process over a Unix socket, and the
+    reply.
     """
 
     name = "round trip"
@@ -109,7 +105,7 @@ class RoundTrip(Contestant):
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[RoundTrip]:
-        """Runs a process that echoes messages until the socket is closed."""
+        """Runs a process that echoes messages."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(["cat"], stdin=theirs.fileno(), stdout=theirs.fileno())
@@ -151,7 +147,6 @@ class HopliteStore(Contestant):
     @classmethod
     @contextmanager
     def running(cls, most_bytes: int) -> Iterator[HopliteStore]:
-        """Runs a store with room for `most_bytes`."""
         with tempfile.TemporaryDirectory(prefix="hoplite-benchmark-") as directory:
             socket, log = Path(directory) / "store.sock", Path(directory) / "log"
             command = [_program("hoplite-store"), "--socket", str(socket)]
@@ -163,8 +158,7 @@ class HopliteStore(Contestant):
             ):
                 try:
                     assert process.stdout is not None
-                    # The first line has the addresses, the second one says that the prefaulted
-                    # store is ready.
+                    # First the addresses, then the end of prefaulting.
                     process.stdout.readline()
                     if not process.stdout.readline():
                         raise NotThere(f"the store did not start: {log.read_text().strip()}")
@@ -218,7 +212,6 @@ class RayStore(Contestant):
     @classmethod
     @contextmanager
     def running(cls, most_bytes: int) -> Iterator[RayStore]:
-        """Runs Ray with room for `most_bytes`."""
         try:
             import ray
         except ImportError as error:
@@ -279,7 +272,7 @@ class RustProgram:
 
     name = "rust"
 
-    #: Up to this size, the program measures many objects; above, one at a time.
+    #: Up to this size, the program measures many objects.
     _MANY_BYTES = 1 << 20
     _FEWEST = 10
 
@@ -290,8 +283,7 @@ class RustProgram:
         self._gets: list[dict[str, Any]] = []
 
     def measure(self, size: int, count: int) -> None:
-        """Runs the program once for `count` objects."""
-        # The report lists many small objects before the large one.
+        # The report lists many small objects first.
         which = 0 if size <= self._MANY_BYTES else 1
         if size <= self._MANY_BYTES:
             sizes = ["--small-size", f"{size}", "--samples", f"{max(count, self._FEWEST)}"]
@@ -303,7 +295,7 @@ class RustProgram:
             into.append([one for one in found if one["name"].endswith(f" {call}")][which])
 
     def measure_cold(self, size: int, count: int) -> None:
-        """Runs the program once for `count` objects, each put and got after a pause."""
+        """Runs the program for objects that are put and got after a pause."""
         sizes = ["--small-size", f"{size}", "--samples", f"{self._FEWEST}", "--cold-samples", f"{count}"]
         found = self._run([*sizes, "--size", f"{self._MANY_BYTES}", "--repetitions", "1"])
         for call, into in (("put", self._puts), ("get", self._gets)):
@@ -337,14 +329,13 @@ def _program(name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """Returns the environment without settings of other stores."""
     return {name: value for name, value in os.environ.items() if not name.startswith("HOPLITE_")}
 
 
 def _await(what: str, condition: Any) -> None:
     """Polls until a condition is true."""
-    ends = time.monotonic() + PATIENCE
+    ends = time.monotonic() + WAIT_LIMIT
     while not condition():
         if time.monotonic() > ends:
-            raise NotThere(f"waited {PATIENCE:.0f} s in vain until {what}")
+            raise NotThere(f"waited {WAIT_LIMIT:.0f} s in vain until {what}")
         time.sleep(_POLL_INTERVAL)

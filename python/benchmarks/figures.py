@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
 
-#: The fewest samples for a 99th percentile.
 SAMPLES_FOR_P99 = 100
 
 
@@ -20,13 +19,11 @@ class Figures:
     samples: int
     p50: float
     p99: float | None
-    """None if there are too few samples."""
     minimum: float
     maximum: float
 
     @classmethod
     def of(cls, nanoseconds: Sequence[int]) -> Figures | None:
-        """Returns the figures of samples; None without samples."""
         if not nanoseconds:
             return None
         ordered = sorted(sample / 1e9 for sample in nanoseconds)
@@ -37,8 +34,8 @@ class Figures:
 
     @classmethod
     def together(cls, runs: Sequence[Mapping[str, Any]]) -> Figures | None:
-        """Combines runs of the Rust program, which has no samples, through the medians of their
-        quantiles.
+        """Combines runs of the Rust program through the medians of their quantiles, because it
+        prints no samples.
         """
         if not runs:
             return None
@@ -54,11 +51,9 @@ class Figures:
 
 @dataclass
 class Cell:
-    """All measurements of one size."""
-
     nbytes: int
     put: dict[str, Figures] = field(default_factory=dict)
-    """By the name of the contestant."""
+    """By contestant."""
     get: dict[str, Figures] = field(default_factory=dict)
 
     def add(self, name: str, put: Figures | None, get: Figures | None) -> None:
@@ -70,8 +65,6 @@ class Cell:
 
 @dataclass(frozen=True)
 class Report:
-    """The measurements of a run."""
-
     rounds: int
     about: Mapping[str, str]
     cells: list[Cell]
@@ -79,7 +72,6 @@ class Report:
     """Calls after a pause."""
 
     def text(self) -> str:
-        """Returns the versions and a Markdown table."""
         about = ", ".join(f"{name} {what}" for name, what in self.about.items())
         lines = [f"{about}; {self.rounds} rounds", ""]
         if any(what == "debug build" for what in self.about.values()):
@@ -124,7 +116,6 @@ def _p50(figures: Figures | None) -> str:
 
 
 def _slow(figures: Figures | None) -> str:
-    """Returns the 99th percentile; of few samples, the largest one."""
     if figures is None:
         return "-"
     return f"max {_time(figures.maximum)}" if figures.p99 is None else _time(figures.p99)

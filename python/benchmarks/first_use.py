@@ -22,22 +22,21 @@ from time import perf_counter
 from typing import Any
 
 BACKENDS = ("hoplite", "gloo")
-#: The elements of the first all-reduce: few, so that the connections dominate.
+#: Few, so that the connections dominate.
 ELEMENTS = 1000
 STORE_BYTES = 64 << 20
-PATIENCE = 120.0
+WAIT_LIMIT = 120.0
 
 Times = dict[str, list[float]]
 
 
 def main() -> int:
-    # Imported late, because the ranks import this file, and must import the package while the clock
-    # runs.
+    # Late, because the ranks import this file, and must import the package while the clock runs.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
     compile_package()
-    # Forks from a process that has imported only torch, as every rank would.
+    # Forks from a process that has only imported torch.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed"])
     try:
@@ -64,9 +63,8 @@ def main() -> int:
 
 
 def compile_package() -> None:
-    """Writes the bytecode of the package, as pip does on installation. torch has its bytecode.
-
-    With PYTHONDONTWRITEBYTECODE, each rank would otherwise compile the package from a checkout.
+    """Writes the bytecode of the package, as pip does. With PYTHONDONTWRITEBYTECODE, each rank
+    would compile a checkout.
     """
     import hoplite
 
@@ -78,7 +76,6 @@ def _ms(seconds: float) -> str:
 
 
 def measure(context: Any, store: str, ranks: int, rounds: int) -> dict[str, Times]:
-    """Returns the seconds of the slowest rank in each round."""
     times: dict[str, Times] = {}
     # The first round only warms up.
     for round in range(rounds + 1):
@@ -111,13 +108,13 @@ def _round(context: Any, backend: str, store: str, ranks: int) -> list[dict[str,
         return [_told(end) for end in ends]
     finally:
         for process in processes:
-            process.join(PATIENCE)
+            process.join(WAIT_LIMIT)
             process.kill()
 
 
 def _told(end: Connection) -> Any:
     try:
-        if end.poll(PATIENCE):
+        if end.poll(WAIT_LIMIT):
             return end.recv()
     except EOFError:
         pass
@@ -132,7 +129,7 @@ def _be_rank(end: Connection, backend: str, store: str, address: str, rank: int,
 
     os.environ["HOPLITE_SOCKET"] = store
     torch.set_num_threads(1)
-    # Faults the memory in, because that does not belong to the measurement.
+    # Faults the memory in.
     tensor = torch.full((ELEMENTS,), 1.0)
     end.send("ready")
     end.recv()

@@ -27,13 +27,11 @@ from figures import Cell, Figures, Report, size_text
 #: The most bytes and objects of a round, but at least one array.
 ROUND_BYTES = 32 << 20
 ROUND_OBJECTS = 100
-#: The fewest gets in a round. Arrays are reused if needed, and dropped after each get.
+#: The fewest gets in a round. Arrays are reused if needed.
 ROUND_GETS = 20
-#: The number of runs of the Rust program per size, spread over the rounds. In all, they measure as
-#: many objects.
+#: Runs of the Rust program per size, spread over the rounds.
 RUST_TURNS = 4
-#: The size of the objects for calls after a pause, and the pause in seconds, as in `hoplite bench
-#: local`.
+#: As in `hoplite bench local`.
 COLD_BYTES = 1 << 10
 IDLE_SECONDS = 0.02
 _UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
@@ -56,11 +54,6 @@ def main() -> int:
 
 
 def measure(sizes: list[int], rounds: int, cold_samples: int, *, with_ray: bool) -> Report:
-    """Measures all sizes one after the other, then calls after a pause.
-
-    Raises:
-        NotThere: if a requirement is missing.
-    """
     most = max(size * _batch(size) for size in sizes)
     rust = RustProgram()
     with ExitStack() as cleanup:
@@ -133,7 +126,6 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
 
 
 def _round(contestant: Contestant, array: Any, names: list[str], puts: list[int], gets: list[int]) -> None:
-    """Puts the array under each name, gets all objects, and deletes them."""
     with _without_garbage_collection():
         handles = contestant.timed_puts(array, names, puts)
         got = contestant.timed_gets(handles * -(-ROUND_GETS // len(names)), gets)

@@ -20,15 +20,15 @@ from typing import Any
 
 import hoplite
 
-#: The size of a row: four numbers of 8 bytes, and a word of up to 8 bytes.
+#: Four numbers of 8 bytes, and a word of up to 8 bytes.
 ROW_BYTES = 40
 TABLE_BYTES = 160_000_000
-PATIENCE = 120.0
+WAIT_LIMIT = 120.0
 LIBRARIES = ("numpy", "pandas, numbers", "pandas", "arrow", "arrow, sliced", "polars", "polars, words")
 
 
 def main() -> int:
-    # Imported late, because the reader imports this file.
+    # Late, because the reader imports this file.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
@@ -55,9 +55,7 @@ def main() -> int:
 
 
 def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Returns the seconds of each put here, and of each get in another process. The first round
-    only warms up.
-    """
+    """Returns the seconds of each put here, and of each get in another process."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     reader = context.Process(target=read, args=(theirs, client.socket))
@@ -69,7 +67,7 @@ def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[st
         for round in range(-1, rounds):
             for name, table in tables.items():
                 started = perf_counter()
-                ref = client.put(None, table, PATIENCE)
+                ref = client.put(None, table, WAIT_LIMIT)
                 put = perf_counter() - started
                 ours.send(ref)
                 got = ours.recv()
@@ -85,17 +83,16 @@ def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[st
 
 
 def read(connection: Connection, socket: str) -> None:
-    """Gets each named object, and sends the time of the get."""
+    """Gets each named object, and sends the time."""
     with connection, hoplite.connect(socket) as client:
         while (ref := connection.recv()) is not None:
             started = perf_counter()
-            table = client.get(ref, PATIENCE)
+            table = client.get(ref, WAIT_LIMIT)
             connection.send(perf_counter() - started)
             del table
 
 
 def make(name: str, rows: int) -> Any:
-    """Returns a table with `rows` rows."""
     import numpy as np
     import pandas as pd
     import polars as pl

@@ -26,7 +26,7 @@ from figures import size_text
 from hoplite import _native
 
 NAME = "benchmark"
-#: The versions in the store at once: one being read, one being put, and one being deleted.
+#: One version being read, one being put, and one being deleted.
 VERSIONS = 3
 
 State = dict[str, torch.Tensor]
@@ -50,7 +50,6 @@ def main() -> int:
 
 
 def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dict[str, list[float]]:
-    """Returns the seconds of each step in each round."""
     # Zeros could be one page that is mapped many times.
     state = {f"layer.{n}": torch.full((size // tensors // 4,), float(n)) for n in range(tensors)}
     room = {key: torch.ones_like(tensor) for key, tensor in state.items()}

@@ -35,7 +35,7 @@ PROGRAMS = {
     "hoplite-directory": "hoplite-directory",
 }
 
-# The files that Cargo needs from the workspace: all members except the tests of the repository.
+# The workspace without the repository's tests.
 SOURCES = [
     "Cargo.toml",
     "Cargo.lock",
@@ -47,7 +47,7 @@ SOURCES = [
     "tests/Cargo.toml",
     "tests/src",
 ]
-# Lines of pyproject.toml, and their replacements at the top of an sdist.
+# Lines of pyproject.toml, and their replacements in an sdist.
 MOVED = {
     'backend-path = ["build_backend"]': 'backend-path = ["python/build_backend"]',
     'readme = "README.md"': 'readme = "python/README.md"',
@@ -91,11 +91,10 @@ def build_editable(
 
 
 class UnsupportedOperation(Exception):
-    """The exception of a build backend for an unsupported operation (PEP 517)."""
+    """The exception for an unsupported operation (PEP 517)."""
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:
-    """Makes a source distribution: the workspace without the members that are not needed."""
     command = ["git", "ls-files", "-z", "--", *SOURCES]
     try:
         listed = subprocess.run(command, cwd=HERE.parent, stdout=subprocess.PIPE, check=True)
@@ -149,7 +148,6 @@ def _build_programs(profile: str) -> None:
 
 
 def _install(source: Path, target: Path) -> None:
-    """Copies a program without its debug information."""
     shutil.copy(source, target)
     if shutil.which("strip") is not None:
         subprocess.run(["strip", str(target)], check=True)

@@ -27,29 +27,24 @@ Array = npt.NDArray[np.float32]
 OBSERVED, HIDDEN, ACTIONS = 4, 64, 2
 ACTOR = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, ACTIONS), (ACTIONS,)]
 CRITIC = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,)]
-#: The ends of the parts of the flat array.
 ENDS = np.cumsum([math.prod(shape) for shape in ACTOR + CRITIC])
 #: The number of weights that are used.
 WEIGHTS = int(ENDS[-1])
-#: The extra elements at the end of a gradient: the sum of the episodes' returns, and the number of
-#: episodes. Reduces add both.
+#: The extra elements of a gradient: the sum of the episodes' returns, and their number. Reduces add
+#: both.
 STATISTICS = 2
-#: The fewest steps of the world for a gradient. Episodes are complete, so workers finish at
-#: different times.
+#: The fewest steps for a gradient. Episodes are complete, so workers finish at different times.
 STEPS = 200
-#: The discount of future rewards, and of estimates, for generalized advantage estimation
-#: (arXiv:1506.02438), in its recommended ranges.
+#: The parameters of generalized advantage estimation, in the ranges of arXiv:1506.02438.
 DISCOUNT, TRUST = 0.99, 0.95
 #: The weight of the entropy of actions, which prevents early certainty: A3C, arXiv:1602.01783.
 ENTROPY = 0.01
-#: The parameters of Adam, arXiv:1412.6980. All except the rate are its recommended values.
+#: The parameters of Adam, arXiv:1412.6980; all except the rate are recommended there.
 LEARNING_RATE, MOMENTUM, SMOOTHING, TINY = 0.003, 0.9, 0.999, 1e-8
-#: The number of training steps for the mean return.
 RECENT = 20
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the training."""
     training = parser.add_argument_group("what is trained")
     training.add_argument(
         "--parameters",
@@ -61,7 +56,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """Parses a number of parameters, such as 16M; at least the size of the networks."""
     factor = {"K": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:].upper(), 1)
     number = int(float(text[:-1]) * factor) if factor > 1 else int(text)
     if number < WEIGHTS:
@@ -83,7 +77,6 @@ class Model:
         self._updates = 0
         self._returns: deque[Array] = deque(maxlen=RECENT)
         self.episodes = 0
-        """The number of episodes so far."""
 
     def descend(self, total: Array, gradients: int) -> None:
         """Descends along the mean of `gradients` gradients with the sum `total`, and keeps their
@@ -100,15 +93,12 @@ class Model:
         self.episodes += int(total[-1])
 
     def mean_return(self) -> float:
-        """Returns the mean return of recent episodes, at most 500."""
         returned, episodes = np.sum(self._returns, axis=0)
         return float(returned / episodes)
 
 
 @dataclass
 class Episode:
-    """The observations and actions of an episode."""
-
     observations: Array
     """One for each action, and a final one if the time ran out."""
     actions: npt.NDArray[np.int64]
@@ -136,7 +126,6 @@ class Player:
         return self._gradient
 
     def play(self, weights: Array) -> Episode:
-        """Plays an episode with actions drawn from the actor's probabilities."""
         (into, bias, out, out_bias), _ = layers(weights)
         # The probability of one of two actions depends only on their difference.
         prefer, prefer_bias = out[:, 1] - out[:, 0], float(out_bias[1] - out_bias[0])
@@ -154,9 +143,7 @@ class Player:
 
 
 def gradient(weights: Array, episodes: list[Episode]) -> Array:
-    """Returns the gradient of the losses of actor and critic, as means over all steps of the
-    episodes.
-    """
+    """Returns the gradient of the losses of actor and critic, as means over all steps."""
     actor, critic = layers(weights)
     estimates = [estimate(weights, episode) for episode in episodes]
     advantages = np.concatenate([advantages for advantages, _ in estimates])
@@ -198,20 +185,18 @@ def estimate(weights: Array, episode: Episode) -> tuple[Array, Array]:
 
 
 def forward(network: list[Array], inputs: Array) -> tuple[Array, Array]:
-    """Returns the outputs of the hidden layer, and of the network."""
     into, bias, out, out_bias = network
     hidden: Array = np.tanh(inputs @ into + bias)
     return hidden, hidden @ out + out_bias
 
 
 def backward(network: list[Array], inputs: Array, hidden: Array, error: npt.NDArray[Any]) -> list[Array]:
-    """Returns the gradients of a network's parts from the gradient of its outputs."""
     hidden_error = (error @ network[2].T) * (1 - hidden**2)
     return [inputs.T @ hidden_error, hidden_error.sum(axis=0), hidden.T @ error, error.sum(axis=0)]
 
 
 def layers(flat: Array) -> tuple[list[Array], list[Array]]:
-    """Returns views of a flat array: the matrices and biases of actor and critic."""
+    """Returns views of a flat array."""
     parts = np.split(flat[:WEIGHTS], ENDS[:-1])
     shaped = [part.reshape(shape) for part, shape in zip(parts, ACTOR + CRITIC, strict=True)]
     return shaped[: len(ACTOR)], shaped[len(ACTOR) :]

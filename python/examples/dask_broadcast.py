@@ -26,7 +26,7 @@ import hoplite
 import hoplite.dask
 from harness.cluster import NoCluster, stores
 
-#: Memory beside the arrays of a round, because the previous arrays are deleted half a minute later.
+#: The previous arrays are deleted half a minute later.
 SPARE_BYTES = 64 << 20
 
 
@@ -35,7 +35,6 @@ def add_up(array: Any) -> float:
 
 
 def rounds(client: Client, args: argparse.Namespace, scatter: Any) -> list[float]:
-    """Returns the seconds of each round."""
     seconds = []
     workers = list(client.scheduler_info(n_workers=-1)["workers"])
     for number in range(args.rounds):
@@ -50,7 +49,6 @@ def rounds(client: Client, args: argparse.Namespace, scatter: Any) -> list[float
 
 
 def measure(args: argparse.Namespace, sockets: list[str] | None) -> dict[str, Any]:
-    """Measures Hoplite, or Dask alone."""
     environments = [{"HOPLITE_SOCKET": socket} for socket in (sockets or [])[1:]] or [{}] * args.workers
     workers = {
         number: {"cls": Nanny, "options": {"nthreads": 1, "env": environment}}

@@ -26,7 +26,6 @@ TEST_SHARE = 5
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the options of the training."""
     training = parser.add_argument_group("what is trained")
     training.add_argument(
         "--parameters",
@@ -45,7 +44,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def count(text: str) -> int:
-    """Parses a number of parameters, such as 16M; at least the size of the network."""
     factor = {"K": 1_000, "M": 1_000_000, "G": 1_000_000_000}.get(text[-1:].upper(), 1)
     number = int(float(text[:-1]) * factor) if factor > 1 else int(text)
     if number < WEIGHTS:
@@ -54,8 +52,6 @@ def count(text: str) -> int:
 
 
 class Model:
-    """The server's model, and its accuracy on test pictures."""
-
     def __init__(self, seed: int, parameters: int) -> None:
         rng = np.random.default_rng(seed)
         self.weights = np.zeros(parameters, np.float32)
@@ -71,7 +67,7 @@ class Model:
         self.weights -= self._step
 
     def accuracy(self) -> float:
-        """Returns the share of test pictures that the model reads correctly. Chance is one in ten."""
+        """Returns the share of test pictures that the model reads correctly; chance is 0.1."""
         _, scores = forward(self.weights, self._pictures)
         return float(np.mean(scores.argmax(axis=1) == self._digits))
 
@@ -83,7 +79,6 @@ class Trainer:
         (pictures, digits), _ = data(seed)
         self._pictures, self._digits = pictures[worker::workers], digits[worker::workers]
         self._rng = np.random.default_rng([seed, worker])
-        # From 0.5 to 1.5 times the delay.
         self._delay = delay * (0.5 + worker / max(1, workers - 1))
         self._gradient = np.zeros(parameters, np.float32)
 
@@ -93,7 +88,7 @@ class Trainer:
         pictures, digits = self._pictures[batch], self._digits[batch]
         _, _, w2, _ = layers(weights)
         hidden, scores = forward(weights, pictures)
-        # Softmax and cross entropy, then backwards through both layers.
+        # Softmax and cross entropy, then backwards.
         scores = np.exp(scores - scores.max(axis=1, keepdims=True))
         error = scores / scores.sum(axis=1, keepdims=True)
         error[np.arange(BATCH), digits] -= 1
@@ -102,27 +97,26 @@ class Trainer:
         g1, c1, g2, c2 = layers(self._gradient)
         g1[...], c1[...] = pictures.T @ hidden_error, hidden_error.sum(axis=0)
         g2[...], c2[...] = hidden.T @ error, error.sum(axis=0)
-        # Simulates the computation of a larger model, without using a core of this machine.
+        # Simulates a larger model, without using a core.
         time.sleep(self._delay * self._rng.uniform(0.5, 1.5))
         return self._gradient
 
 
 def forward(weights: Array, pictures: Array) -> tuple[Array, Array]:
-    """Returns the outputs of the hidden layer, and the scores of the classes."""
     w1, b1, w2, b2 = layers(weights)
     hidden: Array = np.maximum(pictures @ w1 + b1, 0)
     return hidden, hidden @ w2 + b2
 
 
 def layers(flat: Array) -> tuple[Array, Array, Array, Array]:
-    """Returns views of a flat array: its matrices and biases."""
+    """Returns views of a flat array."""
     ends = np.cumsum([INPUTS * HIDDEN, HIDDEN, HIDDEN * CLASSES, CLASSES])
     w1, b1, w2, b2, _ = np.split(flat, ends)
     return w1.reshape(INPUTS, HIDDEN), b1, w2.reshape(HIDDEN, CLASSES), b2
 
 
 def data(seed: int) -> tuple[tuple[Array, npt.NDArray[np.int64]], tuple[Array, npt.NDArray[np.int64]]]:
-    """Returns pictures and digits: for training, and for testing."""
+    """Returns pictures and digits for training, and for testing."""
     pictures, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(digits))
     pictures, digits = pictures[order].astype(np.float32) / 16, digits[order]

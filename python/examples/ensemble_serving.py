@@ -34,22 +34,20 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, hoplite_crew, main, options, ray_crew
 
-#: Seconds to wait for votes before checking for dead workers: the cost of a death for one query.
-PATIENCE = 0.05
+#: Seconds before a check for dead workers: the cost of a death for one query.
+WAIT_LIMIT = 0.05
 KILL_AFTER = 500
 
-#: A worker's probabilities of the digits for each picture of a query.
+#: The probabilities of the digits for each picture.
 Vote = npt.NDArray[np.float32]
-#: Sends pictures to some workers. Returns the votes, and the dead workers with the reasons.
+#: Sends pictures to workers. Returns the votes, and the dead workers with the reasons.
 Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]]
 
 
 class Worker:
-    """A worker in its own process. `vote(pictures)` computes a vote."""
-
     def __init__(self, worker: int, seed: int) -> None:
         (pictures, shown), _ = digits.data(seed)
-        # The trees use different samples of the same pictures. A replacement gets the same sample.
+        # Trees use different samples of the same pictures. A replacement gets the same sample.
         rng = np.random.default_rng([seed, worker])
         sample = rng.integers(len(shown), size=len(shown))
         self._tree = DecisionTreeClassifier(
@@ -62,13 +60,12 @@ class Worker:
         return vote
 
     def answer(self, query: str, vote: str) -> None:
-        """Gets the query, in place, and puts the vote, both by id. Only for Hoplite."""
+        """Gets the query, in place, and puts the vote. Only for Hoplite."""
         client = hoplite.init()
         client.put(vote, self.vote(client.get(query)))
 
 
 def serve_hoplite(args: argparse.Namespace) -> Report:
-    """Runs the front end with Hoplite."""
     queries = Queries(args.seed, args.pictures)
     with hoplite_crew(args, Worker, args.seed, object_bytes=queries.nbytes) as crew:
         client = hoplite.init()
@@ -82,7 +79,7 @@ def serve_hoplite(args: argparse.Namespace) -> Report:
             for vote, worker in votes.items():
                 crew.tell(worker, "answer", query, vote)
             while True:
-                here, missing = client.wait(votes, timeout=PATIENCE)
+                here, missing = client.wait(votes, timeout=WAIT_LIMIT)
                 lost = crew.lost()
                 if all(votes[vote] in lost for vote in missing):
                     break
@@ -95,7 +92,6 @@ def serve_hoplite(args: argparse.Namespace) -> Report:
 
 
 def serve_ray(args: argparse.Namespace) -> Report:
-    """Runs the front end with Ray's object store. Objects end with their last reference."""
     queries = Queries(args.seed, args.pictures)
     with ray_crew(args, Worker, args.seed, object_bytes=queries.nbytes) as crew:
         import ray
@@ -115,7 +111,6 @@ def serve_ray(args: argparse.Namespace) -> Report:
 
 
 def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> Report:
-    """Answers queries, with either backend."""
     tally = Tally()
     lost: dict[int, str] = {}
 
@@ -159,18 +154,14 @@ class Queries:
 
     @property
     def nbytes(self) -> int:
-        """The size of a query in bytes."""
         return len(self._repeated) * int(self._pictures[0].nbytes)
 
     def draw(self) -> tuple[digits.Array, npt.NDArray[np.int64]]:
-        """Returns a query, and the digits in its pictures."""
         chosen = self._rng.permutation(self._repeated)
         return self._pictures[chosen], self._shown[chosen]
 
 
 class Tally:
-    """The accuracy and speed of answers."""
-
     def __init__(self) -> None:
         self._seconds: list[float] = []
         self._accuracies: dict[int, list[float]] = {}  # by the number of votes
@@ -184,11 +175,9 @@ class Tally:
         self._alone.append(float(np.mean([accuracy(vote, shown) for vote in votes.values()])))
 
     def last(self) -> float:
-        """The accuracy of the last answer."""
         return self._last
 
     def found(self) -> dict[str, Any]:
-        """Returns the additional results for the report."""
         by_votes = sorted(self._accuracies.items(), reverse=True)
         return {
             "answers_by_votes": {votes: len(accuracies) for votes, accuracies in by_votes},
@@ -202,12 +191,10 @@ class Tally:
 
 
 def accuracy(vote: Any, shown: npt.NDArray[np.int64]) -> float:
-    """Returns the share of pictures that were read correctly. Chance is one in ten."""
     return float(np.mean(vote.argmax(axis=1) == shown))
 
 
 def many(text: str) -> int:
-    """Parses a number of pictures, such as 64K."""
     number = int(float(text[:-1]) * 1000) if text[-1:] in "kK" else int(text)
     if number < 1:
         raise argparse.ArgumentTypeError(f"{text} is not at least 1")

@@ -28,21 +28,18 @@ import cartpole
 import hoplite
 from harness import Crew, Progress, Report, WorkerLost, hoplite_crew, main, options, ray_crew
 
-#: Seconds to wait before checking for dead workers.
-PATIENCE = 5.0
+#: Seconds before a check for dead workers.
+WAIT_LIMIT = 5.0
 
 
 class Worker(cartpole.Player):
-    """A worker in its own process. `gradient(weights)` plays, and computes a gradient."""
-
     def step(self, weights: str, gradient: str) -> None:
-        """Gets the weights, in place, and puts the gradient, both by id. Only for Hoplite."""
+        """Gets the weights, in place, and puts the gradient. Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
 
 def train_hoplite(args: argparse.Namespace) -> Report:
-    """Runs the trainer with Hoplite."""
     model = cartpole.Model(args.seed, args.parameters)
     with hoplite_crew(args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes) as crew:
         client = hoplite.init()
@@ -69,7 +66,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 model.descend(client.get(total), len(done))
                 gradients += len(done)
                 give_weights(step + 1, [running.pop(gradient)[0] for gradient in done])
-                # Weights are deleted after their last worker has finished, while the workers play.
+                # Deletes weights after their last worker has finished, while the workers play.
                 unused = versions - {weights for _, weights in running.values()}
                 versions -= unused
                 client.delete([total, *done, *unused])
@@ -82,7 +79,7 @@ def reduce_first_half(
     client: hoplite.Client, total: str, running: dict[str, tuple[int, str]], crew: Crew
 ) -> list[str]:
     """Adds the first half of the pending gradients, and returns their ids. Drops dead workers."""
-    patience = PATIENCE
+    wait_limit = WAIT_LIMIT
     while True:
         lost = crew.lost()
         for gradient in [gradient for gradient, (worker, _) in running.items() if worker in lost]:
@@ -90,14 +87,13 @@ def reduce_first_half(
         if not running:
             raise WorkerLost(f"all workers are lost: {lost}")
         try:
-            return client.reduce(total, running, num_objects=half(len(running)), timeout=patience)
+            return client.reduce(total, running, num_objects=half(len(running)), timeout=wait_limit)
         except hoplite.Timeout:
             # Too many workers have died, or they need more time.
-            patience *= 2
+            wait_limit *= 2
 
 
 def train_ray(args: argparse.Namespace) -> Report:
-    """Runs the trainer with Ray's object store. Objects end with their last reference."""
     model = cartpole.Model(args.seed, args.parameters)
     with ray_crew(args, Worker, args.seed, args.parameters, object_bytes=model.weights.nbytes) as crew:
         import ray
@@ -139,12 +135,10 @@ def train_ray(args: argparse.Namespace) -> Report:
 
 
 def half(workers: int) -> int:
-    """Returns the number of gradients in a step."""
     return (workers + 1) // 2
 
 
 def report(progress: Progress, model: cartpole.Model, lost: dict[int, str], gradients: int) -> Report:
-    """Returns the report of a run."""
     return progress.report(
         lost=lost, gradients=gradients, episodes=model.episodes, parameters=len(model.weights)
     )

@@ -24,21 +24,18 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, WorkerLost, hoplite_crew, main, options, ray_crew
 
-#: Seconds to wait before checking for dead workers.
-PATIENCE = 5.0
+#: Seconds before a check for dead workers.
+WAIT_LIMIT = 5.0
 
 
 class Worker(digits.Trainer):
-    """A worker in its own process. `gradient(weights)` computes a gradient."""
-
     def step(self, weights: str, gradient: str) -> None:
-        """Gets the weights, in place, and puts the gradient, both by id. Only for Hoplite."""
+        """Gets the weights, in place, and puts the gradient. Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
 
 def train_hoplite(args: argparse.Namespace) -> Report:
-    """Runs the server with Hoplite."""
     model = digits.Model(args.seed, args.parameters)
     worker_options = (args.workers, args.seed, args.parameters, args.delay)
     with hoplite_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:
@@ -54,7 +51,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 client.put(weights, model.weights)
                 for worker, gradient in enumerate(gradients):
                     crew.tell(worker, "step", weights, gradient)
-                # Deletes objects while the workers compute.
+                # While the workers compute.
                 client.delete(finished)
                 reduce_all(client, total, gradients, crew)
                 model.descend(client.get(total), crew.size)
@@ -66,20 +63,19 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 
 def reduce_all(client: hoplite.Client, total: str, gradients: list[str], crew: Crew) -> None:
     """Adds all gradients. Raises if a worker has died."""
-    patience = PATIENCE
+    wait_limit = WAIT_LIMIT
     while True:
         if lost := crew.lost():
             raise WorkerLost(f"cannot go on without these workers: {lost}")
         try:
-            client.reduce(total, gradients, timeout=patience)
+            client.reduce(total, gradients, timeout=wait_limit)
             return
         except hoplite.Timeout:
             # A worker has died, or the workers need more time.
-            patience *= 2
+            wait_limit *= 2
 
 
 def train_ray(args: argparse.Namespace) -> Report:
-    """Runs the server with Ray's object store. Objects end with their last reference."""
     model = digits.Model(args.seed, args.parameters)
     worker_options = (args.workers, args.seed, args.parameters, args.delay)
     with ray_crew(args, Worker, *worker_options, object_bytes=model.weights.nbytes) as crew:

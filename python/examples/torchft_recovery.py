@@ -22,16 +22,14 @@ from typing import Any
 
 from harness.cluster import NoCluster, stores
 
-#: The number of tensors in a state.
 TENSORS = 16
-#: The timeout of a transfer, far longer than any transfer.
+#: Far longer than any transfer.
 TIMEOUT = timedelta(seconds=120)
-#: The memory of a store beside the states.
 SPARE_BYTES = 64 << 20
 
 
 def state_of(step: int, megabytes: int) -> dict[str, Any]:
-    """Returns a model and optimizer state whose elements are all the number of the step."""
+    """Returns a state whose elements are all the number of the step."""
     import torch
 
     count = megabytes * 1_000_000 // 4 // TENSORS
@@ -42,7 +40,6 @@ def state_of(step: int, megabytes: int) -> dict[str, Any]:
 
 
 def transport(socket: str | None) -> tuple[Any, Any]:
-    """Returns Hoplite's transport and its client, or torchft's transport."""
     import torch
 
     torch.set_num_threads(1)
@@ -58,7 +55,7 @@ def transport(socket: str | None) -> tuple[Any, Any]:
 
 
 def be_behind(told: Connection, socket: str | None) -> None:
-    """Runs a replica that gets the state whenever it receives metadata."""
+    """Gets the state whenever metadata arrives."""
     own, client = transport(socket)
     told.send("ready")
     while (found := told.recv()) is not None:
@@ -73,7 +70,6 @@ def be_behind(told: Connection, socket: str | None) -> None:
 
 
 def measure(args: argparse.Namespace, sockets: list[str] | None) -> dict[str, Any]:
-    """Measures Hoplite, or torchft alone."""
     own, client = transport(None if sockets is None else sockets[0])
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "hoplite.torch.torchft"])

@@ -21,7 +21,6 @@ import ray
 
 import hoplite.ray
 
-#: The settings that differ from a training without Hoplite.
 ENGINE = "actor_rollout_ref.rollout.checkpoint_engine"
 OVERRIDES = [
     # If trainer and rollouts share accelerators, verl uses no engine.
@@ -34,9 +33,7 @@ OVERRIDES = [
 
 
 def start_stores() -> None:
-    """Starts the stores. They stay for other trainings; `hoplite.ray.stop_on_all_nodes()` ends
-    them.
-    """
+    """The stores stay for other trainings; `hoplite.ray.stop_on_all_nodes()` ends them."""
     ray.init(address="auto", log_to_driver=False)
     # On several machines, the environment must name a token or certificates, such as
     # HOPLITE_TOKEN_FILE.

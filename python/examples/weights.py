@@ -26,10 +26,9 @@ from typing import Any
 
 from harness.cluster import NoCluster, stores
 
-#: The number of tensors in a model, most of them large.
 TENSORS = 24
 NAME = "policy"
-#: Seconds for which a worker waits for a version, far longer than any transfer.
+#: Far longer than any transfer.
 TIMEOUT = 120.0
 
 
@@ -38,12 +37,12 @@ class Told:
     """The messages of a worker."""
 
     versions: dict[int, float] = field(default_factory=dict)
-    """The time of arrival of each version."""
+    """The arrival of each version."""
     end: str = ""
 
 
 def weights(nbytes: int, version: int) -> dict[str, Any]:
-    """Returns a model whose tensors all contain the number of the version."""
+    """Returns a model whose elements are all the number of the version."""
     import torch
 
     return {
@@ -53,7 +52,7 @@ def weights(nbytes: int, version: int) -> dict[str, Any]:
 
 
 def _context() -> Any:
-    """Returns a context whose processes need not import torch again."""
+    """The processes need not import torch again."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "hoplite.torch"])
     return context
@@ -67,7 +66,7 @@ def version_of(state: dict[str, Any]) -> int:
 
 
 def work(tell: Connection, socket: str, nbytes: int, last: int, role: str) -> None:
-    """Runs a worker: gets each newer version until the last."""
+    """Gets each newer version until the last."""
     import torch
 
     import hoplite
@@ -91,7 +90,6 @@ def work(tell: Connection, socket: str, nbytes: int, last: int, role: str) -> No
 
 
 def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the trainer."""
     import torch
 
     import hoplite
@@ -159,7 +157,7 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def gloo_rank(rank: int, size: int, rendezvous: str, nbytes: int, versions: int, tell: Connection) -> None:
-    """Runs a rank of a broadcast. The trainer is rank 0."""
+    """The trainer is rank 0."""
     from datetime import timedelta
 
     import torch
@@ -189,7 +187,6 @@ def gloo_rank(rank: int, size: int, rendezvous: str, nbytes: int, versions: int,
 
 
 def with_gloo(args: argparse.Namespace) -> dict[str, Any]:
-    """Runs the broadcast with Gloo, without changes of members."""
     context = _context()
     size = args.workers + 1
     with tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory:

@@ -12,7 +12,7 @@ T = TypeVar("T")
 #: A function of the bytes moved so far, and of the size of all objects in the transfer.
 OnProgress = Callable[[int, int], object] | None
 
-#: Seconds between two progress reports of a call.
+#: Seconds between two progress reports.
 REPORT_INTERVAL = 0.1
 
 
@@ -27,7 +27,6 @@ def run(call: Coroutine[Any, None, T]) -> T:
 
 
 async def settled(answer: T | Future[T]) -> T:
-    """Returns the answer of a native client."""
     return await answer if isinstance(answer, Future) else answer
 
 

@@ -26,7 +26,7 @@ TAG_ARROW = b"py1:arrow"
 TAG_POLARS = b"py1:polars"
 
 _FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
-#: The oldest pyarrow that runs no pickles in a schema (CVE-2023-47248) and has string views.
+#: The oldest pyarrow that runs no pickles in a schema (CVE-2023-47248), and has string views.
 _OLDEST = (16,)
 #: Further exceptions of Arrow for an invalid stream.
 _REFUSALS = (
@@ -39,22 +39,20 @@ _REFUSALS = (
     StopIteration,
     struct.error,
 )
-#: The number of dictionary batches among the messages of a stream.
+#: Dictionary batches among the messages of a stream.
 _DICTIONARY_BATCH = 2
 #: Most bytes of a buffer that is copied into the piece before it.
 _SMALL_BYTES = 4096
 
 
 class Form(NamedTuple):
-    """The header of an object."""
-
     tag: bytes
     name: bytes
     padding_bytes: int
 
 
 class _Pieces:
-    """A file that keeps what Arrow writes to it: large buffers in place, small ones together."""
+    """A file for Arrow's writer that keeps large buffers in place, and joins small ones."""
 
     closed = False
 
@@ -137,9 +135,7 @@ def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | 
 
 
 def _is_plain(array: Any, arrow: Any) -> bool:
-    """Returns True for numbers without nulls: these are stored as plain arrays, which reduces
-    accept.
-    """
+    """Returns True for numbers without nulls, which are stored as plain arrays for reduces."""
     is_number = arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type)
     return bool(is_number and array.null_count == 0)
 
@@ -223,13 +219,10 @@ def _is_compressed(metadata: memoryview) -> bool:
 
 
 class _Table(NamedTuple):
-    """An unchecked table of a flatbuffer."""
-
     buffer: memoryview
     start: int
 
     def place(self, field: int) -> int | None:
-        """Returns the position of a field; None if the table lacks the field."""
         vtable = self.start - self._read("<i", self.start)
         if 6 + 2 * field > self._read("<H", vtable):
             return None

@@ -53,7 +53,6 @@ class Calls:
     __slots__ = ("_limit", "_native", "allow_pickle")
 
     allow_pickle: bool
-    """False if this client refuses values that were stored as pickles."""
 
     def __init__(
         self, native: _native.Client | _native.AsyncClient, allow_pickle: bool | None = None
@@ -63,9 +62,6 @@ class Calls:
         self.allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
 
     def _encoded(self, id: Id, value: object) -> Encoded:
-        """Encodes a value. Raises `PickleRefused` if that needs a pickle and this client refuses
-        pickles.
-        """
         encoded = _serialize.encode(value, text(id), self._limit)
         self._check_written(id, encoded)
         return encoded
@@ -111,7 +107,7 @@ class Calls:
         name = new_id() if id is None else id
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
-        # Avoids the coroutine of `settled`, whose cost is noticeable in small puts.
+        # Avoids the coroutine of `settled`, which would slow small puts down.
         if progress is None:
             put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm)
             if isinstance(put, Future):
@@ -493,10 +489,8 @@ class Calls:
         return object_info(known)
 
     async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
-        """Returns the objects of a listing after the id `after`, and the id where the next page
-        begins.
-
-        The id is `None` on the last page.
+        """Returns the objects of a listing after the id `after`, and the last id unless the listing
+        ends.
         """
         from hoplite._info import object_info
 
@@ -522,9 +516,7 @@ async def fill(
     timeout: TimeLimit,
     progress: OnProgress = None,
 ) -> int:
-    """Copies an object into `room` while it arrives, and returns its size. Raises if the layout
-    differs from `wanted`.
-    """
+    """Copies an object into `room` while it arrives, and returns its size."""
     deadline = Deadline(timeout)
     while True:
         reader = await settled(native.open(id, deadline.left()))

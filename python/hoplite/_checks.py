@@ -10,10 +10,9 @@ from hoplite._serialize import Described, Encoded, Framework, Layout
 from hoplite.errors import InvalidRequest, TypeMismatch
 from hoplite.ref import Ref, key
 
-#: The name of an object. A `str` stands for its UTF-8 bytes.
+#: A `str` stands for its UTF-8 bytes.
 Id = str | bytes | Ref[Any]
 AnyId = TypeVar("AnyId", str, bytes, Ref[Any], str | bytes | Ref[Any])
-#: The operation of a reduce on two elements.
 Op = Literal["sum", "min", "max", "prod"]
 
 
@@ -22,9 +21,7 @@ def text(id: Id) -> str | bytes:
 
 
 def listed(ids: Iterable[AnyId]) -> list[AnyId]:
-    """Returns several ids as a list. A single id is an error, because iterating it would yield
-    characters.
-    """
+    """Refuses a single id, because iterating it would yield characters."""
     if isinstance(ids, (str, bytes, Ref)):
         raise TypeError("expected several ids, such as a list of them, not one")
     return list(ids)
@@ -45,7 +42,7 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:
-    """Returns the ids that the store names, in the form that the caller used."""
+    """Returns ids from the store in the form that the caller used."""
     by_key = {key(id): id for id in given}
     return [by_key[key(id)] for id in ids]
 
@@ -67,14 +64,12 @@ def check_reducible(encoded: Encoded) -> None:
 
 
 def check_op(id: Id, encoded: Encoded, op: Op) -> None:
-    """Checks that a reduce supports the operation for the dtype."""
     if encoded.dtype == "bool" and op in ("sum", "prod"):
         reason = f"{op} is not defined for elements of type bool"
         raise TypeMismatch(f"object {text(id)!r} cannot be reduced: {reason}", id=text(id), reason=reason)
 
 
 def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> None:
-    """Checks that an object fits its destination."""
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))
     if (found.kind, found.dtype, found.shape) != (wanted.kind, wanted.dtype, wanted.shape):
         reason = f"it is {_describe(found)}, to be copied into {_describe(wanted)}"
@@ -95,7 +90,7 @@ def all_of(id: Id, described: Described, count: int) -> Described:
 
 
 def part_of(id: Id, described: Described, count: int) -> Described:
-    """Returns the layout of one of `count` equal parts of an array, divided along its first axis."""
+    """Returns the layout of one of `count` equal parts along the first axis."""
     shape = described.shape
     if not shape or shape[0] % count:
         what = "an object without a shape" if shape is None else f"an array of shape {list(shape)}"

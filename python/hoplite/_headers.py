@@ -16,22 +16,20 @@ from typing import Any
 
 import numpy as np
 
-#: Maximum size of the metadata that the store keeps with an object.
 MAX_METADATA_BYTES = 4096
-#: Maximum number of dimensions, as in numpy.
+#: As many as in numpy.
 MAX_DIMENSIONS = 64
-#: Maximum nesting of lists and tuples. A nested structure takes two levels.
+#: The deepest nesting of lists and tuples. A nested structure takes two levels.
 MAX_DEPTH = 32
-#: The kinds of dtypes whose elements are plain bytes: numbers, booleans, strings, times and
-#: structures.
+#: The kinds of dtypes with plain bytes as elements.
 _PLAIN_KINDS = frozenset("biufcSUVmM")
-#: The dtypes of torch whose elements need a scale that is stored elsewhere.
+#: The dtypes of torch whose elements need a scale.
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
 )
 _PAIRS = {")": "(", "]": "["}
-#: The names of the dtypes of the package ml_dtypes: narrow floats and integers.
+#: The dtypes of the package ml_dtypes.
 _NARROW = re.compile(r"(float[0-9]+_e[0-9]+m[0-9]+[a-z0-9]*|bfloat16|u?int[124])")
 
 
@@ -55,7 +53,7 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """Returns True if elements are plain bytes: not empty, and without references to objects."""
+    """Returns True if elements are plain bytes: not empty, and without references."""
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in _PLAIN_KINDS:
         return False
     if dtype.subdtype is not None:
@@ -85,14 +83,13 @@ def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Returns True if a dtype is from the package ml_dtypes, such as float8_e4m3fn. numpy cannot
-    describe these.
+    """Returns True if a dtype is from ml_dtypes, such as float8_e4m3fn. numpy cannot describe
+    these.
     """
     return dtype.type.__module__ == "ml_dtypes"
 
 
 def _narrow_dtype(name: object) -> np.dtype[Any] | None:
-    """Returns the dtype of ml_dtypes with this name; None if there is none."""
     if not isinstance(name, str) or _NARROW.fullmatch(name) is None:
         return None
     try:
@@ -107,7 +104,7 @@ def _narrow_dtype(name: object) -> np.dtype[Any] | None:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """Returns the numpy dtype that corresponds to a torch dtype; None if there is none.
+    """Returns the numpy dtype of a torch dtype; None if there is none.
 
     Raises:
         ImportError: if the dtype needs ml_dtypes, and that is not installed.
@@ -117,7 +114,7 @@ def numpy_dtype(name: str) -> np.dtype[Any] | None:
 
 @lru_cache(maxsize=256)
 def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
-    """Returns the name of the dtype and the shape that a header of a tensor names.
+    """Returns the dtype's name and the shape in a header of a tensor.
 
     Raises:
         BadHeader: if the header is malformed.
@@ -188,7 +185,6 @@ def _scalar(token: re.Match[str]) -> Any:
     if token["number"] is not None:
         return int(token["number"])
     try:
-        # A single string, which cannot nest.
         return ast.literal_eval(token["text"])
     except (ValueError, SyntaxError) as error:
         raise BadHeader(f"{_shown(token['text'])} is no string: {error}") from None

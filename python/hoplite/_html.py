@@ -19,7 +19,6 @@ def text(value: object) -> str:
 
 
 def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    """Returns a table with a title and a row of headings. Cells are values of any type."""
     head = "".join(f"<th>{text(heading)}</th>" for heading in headings)
     body = "".join(f"<tr>{''.join(f'<td>{text(cell)}</td>' for cell in row)}</tr>" for row in rows)
     caption = f"<caption>{text(title)}</caption>"
@@ -27,7 +26,6 @@ def table(title: str, headings: Sequence[str], rows: Iterable[Sequence[object]])
 
 
 def size(nbytes: float) -> str:
-    """Returns a number of bytes with a readable unit."""
     for unit in _UNITS:
         if nbytes < 1024 or unit == _UNITS[-1]:
             break

@@ -45,19 +45,13 @@ def from_host(array: npt.NDArray[Any]) -> Any:
 
 
 def has(dtype: np.dtype[Any]) -> bool:
-    """Returns True if JAX supports a dtype: numbers of up to 64 bits, or pairs of these, in native
-    byte order.
-    """
+    """Returns True for numbers of up to 64 bits, and pairs of these, in native byte order."""
     sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
     return is_narrow(dtype) or (dtype.isnative and dtype.itemsize <= sizes.get(dtype.kind, 0))
 
 
 def import_jax() -> Any:
-    """Imports JAX.
-
-    Raises:
-        ImportError: explains how to get the object without JAX.
-    """
+    """Raises an `ImportError` that explains how to get the object without JAX."""
     try:
         import jax
     except ImportError as error:
@@ -68,7 +62,5 @@ def import_jax() -> Any:
 
 
 def rebuild_jax(array: npt.NDArray[Any]) -> Any:
-    """Makes an array of JAX from its elements. Stored pickles name this function: keep its name and
-    arguments.
-    """
+    """Makes an array of JAX. Stored pickles name this function: keep its name and arguments."""
     return from_host(array)

@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    #: An array of bytes. On Python 3.11, its type does not declare the buffer protocol.
+    #: On Python 3.11, the type of arrays does not declare the buffer protocol.
     Bytes = Any
 
 
@@ -34,22 +34,22 @@ def memory_of(tensor: Any, torch: Any) -> Bytes:
         return np.empty(0, np.uint8)
     # The stride of a dimension of one element is arbitrary, and may be 0.
     flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` prevents any later resize of the storage, but FSDP resizes unused storages.
-    # DLPack does not prevent it. But DLPack arrays are read-only before numpy 2.1, and with
-    # versions of torch that do not declare writability.
+    # `Tensor.numpy` prevents later resizes of the storage, which FSDP needs. DLPack does not. But
+    # its arrays are read-only before numpy 2.1, and with versions of torch that do not declare
+    # writability.
     lent = np.from_dlpack(flat)
     return lent if lent.flags.writeable else flat.numpy()
 
 
 def is_plain(tensor: Any, torch: Any) -> bool:
-    """Returns True if a tensor consists of its elements alone, and these are plain bytes."""
+    """Returns True if a tensor consists only of its elements, and these are plain bytes."""
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_known and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns an array in native byte order if its dtype is from ml_dtypes, because numpy cannot
-    store the other order of these.
+    """Makes the byte order native if the dtype is from ml_dtypes, because numpy cannot store the
+    other one.
     """
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":

@@ -20,14 +20,13 @@ from hoplite._process import logger
 from hoplite._programs import program
 from hoplite.errors import ConnectFailed
 
-#: The variable with the path of the store's socket.
 SOCKET_VARIABLE = "HOPLITE_SOCKET"
 #: The settings of the machine's store that a private store also gets.
 LOG_VARIABLE = "HOPLITE_LOG"
 TOKEN_VARIABLE = "HOPLITE_TOKEN_FILE"
-#: Seconds in which a private store must start. Usually it takes milliseconds.
+#: Seconds for starting a private store, which usually takes milliseconds.
 _START_TIMEOUT = 30.0
-#: Seconds in which a private store must stop before it is killed.
+#: Seconds for stopping a private store before it is killed.
 _STOP_TIMEOUT = 5.0
 _PREFIX = "hoplite-private-"
 
@@ -115,8 +114,6 @@ def shutdown() -> None:
 
 
 class _State:
-    """The state of this process."""
-
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self.client: Client | None = None
@@ -129,7 +126,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    """Resets the state in a forked child: the client and the private store belong to the parent."""
+    """Leaves the client and the private store to the parent."""
     global _state
     socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()
@@ -151,7 +148,7 @@ def _connect(
         try:
             return Client(_state.store.socket, allow_pickle=allow_pickle)
         except ConnectFailed:
-            # The store has ended, or is about to end.
+            # The store has ended, or is ending.
             _state.store.stop()
             _state.store = None
     try:
@@ -178,8 +175,7 @@ class PrivateStore:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Others delete a directory whose lock is free, so the lock is taken before it gets its
-        # name.
+        # Locked before it gets its name, because others delete a directory whose lock is free.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -203,7 +199,7 @@ class PrivateStore:
         try:
             launcher.await_ready(_START_TIMEOUT)
         except BaseException as error:
-            # After an interruption, such as Ctrl-C, no later code can stop the store.
+            # After Ctrl-C, no later code can stop the store.
             launcher.kill()
             if not isinstance(error, ValueError):
                 raise
@@ -236,8 +232,8 @@ class PrivateStore:
 class _Launcher:
     """Starts a process that ends with this program, from a thread that never ends.
 
-    The operating system kills the child when the thread that started it ends. A program may call
-    `init` in a shorter thread.
+    The kernel kills the child when the thread that started it ends, and callers of `init` may end
+    earlier.
     """
 
     process: subprocess.Popen[bytes]
@@ -250,7 +246,7 @@ class _Launcher:
         try:
             started.wait()
         except BaseException:
-            # Interrupted, for example by Ctrl-C: no other code can stop the store.
+            # After Ctrl-C, no other code can stop the store.
             started.wait()
             self.kill()
             raise
@@ -270,7 +266,7 @@ class _Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # Ctrl-C must reach this process only, which then stops the store in order.
+                # Only this process gets Ctrl-C, and then stops the store in order.
                 start_new_session=True,
             )
         except BaseException as error:
@@ -278,7 +274,7 @@ class _Launcher:
             return
         finally:
             started.set()
-        # Blocks for ever: the store would end with this thread. Waiting for the process here would
+        # Never returns, because the store would end with this thread. Waiting for the process would
         # race with `stop`.
         threading.Event().wait()
 

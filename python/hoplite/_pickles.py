@@ -31,24 +31,22 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-#: The alignment of buffers of a pickle: a cache line.
+#: A cache line.
 ALIGNMENT = 64
-#: Stored pickles look for the functions that rebuild values in this module: keep its name.
+#: The module in which stored pickles look for functions: keep its name.
 _NAMED_IN_PICKLES = "hoplite._serialize"
 #: The methods by which a subclass of arrays defines its pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
 class TooLarge(Exception):
-    """A value exceeds the maximum size of an object."""
-
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
         self.size_bytes = size_bytes
 
 
 def check_fits(size_bytes: int, limit: int) -> None:
-    """Checks the size of a value before it is copied."""
+    """Checks the size of a value before the copy."""
     if size_bytes > limit:
         raise TooLarge(size_bytes)
 
@@ -56,8 +54,8 @@ def check_fits(size_bytes: int, limit: int) -> None:
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
     """Returns the buffers of the pickle of a value. Copies no contiguous array.
 
-    If cloudpickle is installed and `by_value` is True, the pickle contains functions and classes
-    that other programs cannot import: lambdas, and the contents of `__main__`.
+    If cloudpickle is installed and `by_value` is True, the pickle contains lambdas, and functions
+    and classes of `__main__`.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -106,8 +104,6 @@ def _pickled(value: object, limit: int, make: Callable[..., Any]) -> list[Any]:
 
 
 class _Bounded(BytesIO):
-    """The memory of a pickle, and the size of the object so far."""
-
     def __init__(self, limit: int) -> None:
         super().__init__()
         self._limit = limit
@@ -118,7 +114,6 @@ class _Bounded(BytesIO):
         check_fits(self._bytes + size_bytes, self._limit)
 
     def add(self, size_bytes: int) -> None:
-        """Counts bytes of a buffer, or of the pickle itself."""
         self._bytes += size_bytes
         self.check(0)
 
@@ -208,9 +203,7 @@ def _pickler_by_value() -> Callable[..., Any] | None:
 
 
 def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
-    """Returns the function that rebuilds an array of a subclass, if the subclass does not customize
-    pickling.
-    """
+    """Returns the function that rebuilds an array of a subclass without pickling methods."""
     kind = type(array)
     if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
         return NotImplemented
@@ -218,11 +211,7 @@ def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
 
 
 def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
-    """Checks that this client accepts pickles.
-
-    Raises:
-        PickleRefused: This client refuses pickles.
-    """
+    """Raises `PickleRefused` unless this client accepts pickles."""
     if not allow_pickle:
         raise PickleRefused(
             f"object {id!r} was stored as a pickle, which can run any code when it is read: this client refuses pickles "
@@ -235,7 +224,7 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
     """Makes a value from its pickle, with arrays in place."""
     try:
         (count,) = struct.unpack_from("<Q", contents)
-        # Reads at most as many lengths as the object has room for, whatever the count claims.
+        # Limits the claimed count by the size of the object.
         lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
     except struct.error as error:
         raise ValueError("the object has the header of a pickle, but other contents") from error
@@ -257,7 +246,7 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
 
 
 class _Context(threading.local):
-    """The context of the functions that a pickle calls."""
+    """Settings for the functions that a pickle calls."""
 
     tensors_in_place = False
 
@@ -266,9 +255,7 @@ _context = _Context()
 
 
 def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Makes an array from its bytes. Stored pickles name this function: keep its name and
-    arguments.
-    """
+    """Makes an array. Stored pickles name this function: keep its name and arguments."""
     return np.ndarray(shape, dtype, contents)
 
 
@@ -285,9 +272,7 @@ def rebuild_tensor(
     *,
     in_place: bool | None = None,
 ) -> torch.Tensor:
-    """Makes a tensor from its bytes. Stored pickles name this function: keep its name and
-    arguments.
-    """
+    """Makes a tensor. Stored pickles name this function: keep its name and arguments."""
     torch = import_torch()
     in_place = _context.tensors_in_place if in_place is None else in_place
     source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hoplite import _native
 
-#: The logger of the package. It has no handler, so the program decides what happens to messages.
+#: Without a handler, so that the program decides about messages.
 logger = logging.getLogger("hoplite")
 
-#: The variable with the default of `allow_pickle`.
 ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
 
 
 def program_name() -> str:
-    """Returns the name of this program for the log of the store."""
+    """Returns the name of this program for the store's log."""
     return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
 
 
@@ -47,7 +46,6 @@ def may_unpickle() -> bool:
 
 
 def log_connected(native: _native.Client | _native.AsyncClient, socket: str | os.PathLike[str]) -> None:
-    """Logs the store of a new client at the debug level."""
     if logger.isEnabledFor(logging.DEBUG):
         logger.debug(
             "connected to the store of node %s of the cluster %s at %s", native.node, native.cluster, socket

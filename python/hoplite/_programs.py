@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-#: The directory with the programs, if they are not in the package.
+#: The directory of the programs, if they are not in the package.
 DIRECTORY_VARIABLE = "HOPLITE_BINARIES"
 
 
@@ -24,7 +24,7 @@ def program(name: str) -> str:
         if os.access(path, os.X_OK):
             return path
     found = shutil.which(name)
-    # The console script itself is skipped, because it would execute itself for ever.
+    # Skips the console script, which would execute itself for ever.
     if found is not None and not _is_script(found):
         return found
     raise FileNotFoundError(
@@ -33,17 +33,17 @@ def program(name: str) -> str:
 
 
 def hoplite() -> NoReturn:
-    """The command line."""
+    """Runs the command line."""
     _become("hoplite")
 
 
 def hoplite_store() -> NoReturn:
-    """The daemon of a node."""
+    """Runs the daemon of a node."""
     _become("hoplite-store")
 
 
 def hoplite_directory() -> NoReturn:
-    """A shard of the directory."""
+    """Runs a directory shard."""
     _become("hoplite-directory")
 
 

@@ -101,17 +101,14 @@ class Topology(tuple[Link, ...]):
         return table("Links of this node", ("node", "round trip", "rate", ""), rows)
 
 
-#: The columns of a table of objects.
 OBJECT_HEADINGS = ("id", "size", "kind", "type", "shape", "nodes", "available")
 
 
 def object_row(info: ObjectInfo) -> tuple[object, ...]:
-    """Returns the row of an object in a table of objects."""
     shape = "" if info.shape is None else list(info.shape)
     nodes = ", ".join(f"{location.node} ({location.state})" for location in info.locations)
     return info.id, size(info.nbytes), info.kind or "", info.dtype or "", shape, nodes, info.available
 
 
 def topology(status: Mapping[str, Any]) -> Topology:
-    """Returns the links that a status contains."""
     return Topology(Link(**link) for link in status["links"])

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
     from hoplite._memory import Bytes
 
-#: The library whose arrays a get returns; None for the library of the value that was put.
+#: The library of a get's arrays; None for the library of the put.
 Framework = Literal["numpy", "torch", "jax"] | None
 
 TAG_BYTES = b"py1:bytes"
@@ -63,7 +63,7 @@ TAG_PICKLE = b"py1:pickle"
 TAG_TENSOR = b"py1:torch"
 TAG_ARRAY = b"py1:ndarray"
 TAG_JAX = b"py1:jax"
-#: The tags that name a library for arrays whose dtype the stores know.
+#: The tags of libraries for arrays whose dtype the stores know.
 _OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax"}
 
 #: The devices of DLPack in host memory: kDLCPU, kDLCUDAHost.
@@ -103,8 +103,6 @@ _NAMES_OF_TORCH = {torch_name: name for name, torch_name in _TORCH_NAMES.items()
 
 
 class Encoded(NamedTuple):
-    """The encoding of a value for a put."""
-
     pieces: list[Any]
     """Contiguous buffers; the object is their concatenation."""
     dtype: str
@@ -117,7 +115,7 @@ class Encoded(NamedTuple):
 
 
 class Described(Protocol):
-    """The description of an object without its bytes: a `_native.View` or `_native.Reader`."""
+    """Describes an object without its bytes: a `_native.View` or `_native.Reader`."""
 
     @property
     def nbytes(self) -> int: ...
@@ -140,8 +138,8 @@ class Layout(NamedTuple):
 
     kind: Literal["array", "tensor", "jax", "arrow", "bytes", "buffer", "pickle"]
     dtype: Any = None
-    """The dtype of an array of numpy or JAX; the name of a tensor's dtype; the form of a value of
-    Arrow or polars.
+    """A dtype of numpy or JAX, the name of a torch dtype, or the form of a value of Arrow or
+    polars.
     """
     shape: tuple[int, ...] = ()
 
@@ -153,7 +151,6 @@ class Destination(NamedTuple):
     finish: Callable[[], Any]
 
 
-#: A limit that no object reaches.
 UNLIMITED = sys.maxsize
 
 
@@ -165,11 +162,10 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
 
     Args:
         id: of the object, for errors.
-        limit: the size of the largest object that the store can hold. Larger values are refused
-            before they are copied.
+        limit: the maximum size of an object. Larger values are refused before they are copied.
     Raises:
-        ObjectTooLarge: for a value of more than `limit` bytes that would have to be copied.
-        TypeError: for a tensor that is not in host memory, and for a value that cannot be pickled.
+        ObjectTooLarge: for a value above `limit` that would have to be copied.
+        TypeError: for a tensor outside host memory, and for a value that cannot be pickled.
     """
     try:
         return _encode(value, limit)
@@ -207,7 +203,7 @@ def _encode(value: object, limit: int) -> Encoded:
     except TooLarge:
         raise
     except Exception as error:
-        # numpy may be able to convert an array of another library that cannot be pickled.
+        # numpy may convert arrays that cannot be pickled.
         with contextlib.suppress(Exception):
             array = np.asarray(value)
             if not array.dtype.hasobject:
@@ -278,7 +274,7 @@ def _encode_arrow(value: object, limit: int) -> Encoded | None:
 def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
     """Encodes an array of another library; returns None if DLPack and numpy would lose information.
 
-    Libraries raise exceptions of arbitrary types for unsupported arrays.
+    Libraries raise arbitrary exceptions for unsupported arrays.
     """
     if not hasattr(type(value), "__dlpack__"):
         return None
@@ -293,8 +289,7 @@ def _encode_dlpack(value: Any, limit: int) -> Encoded | None:
     try:
         array = np.from_dlpack(value)
     except Exception:
-        # DLPack or numpy lacks the dtype. Conversion by numpy is accepted only if it keeps the
-        # dtype.
+        # DLPack or numpy lacks the dtype. Accepts a conversion that keeps the dtype.
         try:
             array, dtype = np.asarray(value), getattr(value, "dtype", None)
             if dtype is None or array.dtype.hasobject or array.dtype != dtype:
@@ -332,7 +327,7 @@ def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UN
 
 
 def needs_pickle(array: npt.NDArray[Any]) -> bool:
-    """Returns True if an array can only be put as a pickle. Looks at its dtype, and copies nothing."""
+    """Returns True if an array can only be put as a pickle. Copies nothing."""
     dtype = array.dtype
     if dtype in _NAMES or is_narrow(dtype):
         return False
@@ -420,7 +415,6 @@ def _typed(described: Described, framework: Literal["numpy", "torch", "jax"]) ->
 
 
 def _extents(described: Described, itemsize: int) -> tuple[int, ...]:
-    """Returns the shape of an object from its description and the size of an element."""
     if (shape := described.shape) is None:
         return (described.nbytes // itemsize,)
     check_size(itemsize, shape, described.nbytes)
@@ -437,15 +431,13 @@ def decode(
     """Makes a value from a complete object.
 
     Args:
-        view: its bytes.
         copy: True for a private value. False for a value in place, even if a write to it ends the
             process. None for a value in place if it can be read-only; tensors and `bytes` cannot.
         framework: the library of arrays.
-        allow_pickle: False refuses a value that was stored as a pickle. Nothing else reaches the
-            unpickler.
+        allow_pickle: False refuses pickles. Nothing else reaches the unpickler.
         id: of the object, for errors.
     Raises:
-        PickleRefused: The object is a pickle, and `allow_pickle` is False.
+        PickleRefused: for a pickle, if `allow_pickle` is False.
         InvalidMetadata, TypeError: as for `layout`.
     """
     contents: Any = view
@@ -516,7 +508,6 @@ def _unreadable(id: str | bytes, error: BadHeader) -> InvalidMetadata:
 
 
 def dtype_name(name: str) -> str | None:
-    """Returns the name of a dtype in numpy and torch; None for bytes."""
     return _TORCH_NAMES.get(name)
 
 

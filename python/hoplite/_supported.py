@@ -6,16 +6,12 @@ from types import ModuleType
 
 import hoplite
 
-#: Major and minor numbers, as in the extras of pyproject.toml.
+#: As in the extras of pyproject.toml.
 VERSIONS = {"ray": "2.60", "torch": "2.15"}
 
 
 def check(package: ModuleType) -> None:
-    """Checks that the version of a package is supported.
-
-    Raises:
-        ImportError: names both versions.
-    """
+    """Raises an `ImportError` that names both versions if a package has an unsupported one."""
     name, supported = package.__name__, VERSIONS[package.__name__]
     found = str(getattr(package, "__version__", "of no version"))
     if found.split(".")[:2] != supported.split("."):

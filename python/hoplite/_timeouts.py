@@ -12,8 +12,6 @@ TimeLimit = float | Literal["default"] | None
 
 
 class Deadline:
-    """The end of a timeout."""
-
     __slots__ = ("_ends",)
 
     def __init__(self, timeout: TimeLimit) -> None:
@@ -23,5 +21,4 @@ class Deadline:
         self._ends = None if seconds is None else time.monotonic() + float(seconds)
 
     def left(self) -> float | None:
-        """Returns the seconds that are left; None if there is no end."""
         return None if self._ends is None else max(0.0, self._ends - time.monotonic())

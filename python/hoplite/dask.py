@@ -38,33 +38,30 @@ logger = logging.getLogger(__name__)
 
 #: The smallest array that goes through the stores. Dask copies smaller ones faster.
 THRESHOLD_BYTES = 1 << 20
-#: Seconds for which an object stays after its worker has released it or has ended, so that
-#: receivers can still get it.
+#: Seconds for which an object stays for receivers after its worker has released it or has ended.
 GRACE = 30.0
-#: Seconds for which a worker waits for an array. Dask waits as long for a connection.
+#: Seconds to wait for an array. Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
-#: Seconds for which a put may wait. Beyond that, a copy by Dask is faster.
+#: Seconds for a put. Beyond that, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
-#: The suffix of an id that marks an array as failed: Dask copies it from then on.
+#: Marks the id of a failed array, which Dask copies from then on.
 _PLAIN = "/plain"
-#: Maximum number of remembered ids whose first get failed.
 _MAX_FAILED_ONCE = 1000
 _PREFIX = "dask/"
 _KEY = "hoplite"
-#: The `id` of Python, which arguments named `id` hide.
+#: Arguments named `id` hide Python's `id`.
 builtin_id = id
 
 
 class _Handles:
-    """The arrays of this process that are objects too, known by identity, not by contents."""
+    """The arrays of this process that are also objects, by identity."""
 
     def __init__(self) -> None:
-        #: The prefix of all ids of this process.
+        #: The prefix of this process's object ids.
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: `True` in a worker, where arrays no longer change: a large array that is sent becomes an
-        #: object.
+        #: `True` in a worker, where arrays no longer change, so large ones become objects.
         self.puts = False
         self._ids: dict[int, str] = {}
         #: The ids whose first get failed, oldest first.
@@ -76,7 +73,7 @@ class _Handles:
         return hoplite.init(self.socket, start=False)
 
     def learn(self, array: Any, id: str, forgotten: Callable[[str], None] | None = None) -> None:
-        """Records that this array is the object `id`."""
+        """Records that an array is an object."""
         at = builtin_id(array)
         with self._lock:
             self._ids[at] = id
@@ -102,7 +99,6 @@ class _Handles:
         return self.put(array) if self.puts else None
 
     def is_shared(self, array: Any) -> bool:
-        """Returns True if an array should go through the stores."""
         return (
             type(array) is np.ndarray
             and array.nbytes >= self.threshold
@@ -119,15 +115,15 @@ class _Handles:
         try:
             self.client().put(id, array, PUT_TIMEOUT)
         except Timeout:
-            # The store may have the object despite the timeout.
+            # The store may have the object nevertheless.
             self._delete_later(id)
             raise
         self.learn(array, id, self._delete_later)
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Marks an array as failed, so that its sender copies it. Tolerates one failure that a
-        retry may cure.
+        """Marks an array as failed, so that its sender copies it. Tolerates one failure, because a
+        retry may succeed.
         """
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
@@ -144,7 +140,7 @@ class _Handles:
         timer.start()
 
     def _delete(self, id: str) -> None:
-        # The program may have shut the client of `hoplite.init` down, so this uses another one.
+        # The program may have shut down the client of `hoplite.init`.
         with contextlib.suppress(HopliteError, OSError), hoplite.connect(self.socket) as client:
             client.delete([id, id + _PLAIN])
 
@@ -158,7 +154,6 @@ class _Handles:
 
 
 def delete_all(client: hoplite.Client, prefix: str) -> None:
-    """Deletes all objects of a process."""
     ids = [info.id for info in client.list(prefix)]
     for begin in range(0, len(ids), 1000):
         client.delete(ids[begin : begin + 1000])
@@ -209,13 +204,13 @@ def _loads(header: dict[str, Any], frames: list[Any]) -> Any:
         return _handles.get(id)
     except Exception as error:
         _handles.get_failed(id, error)
-        # Dask retries after an OSError. After other errors its task would wait for ever: issue 6705
-        # of dask/distributed.
+        # Dask retries only after an OSError; other errors would block its task for ever
+        # (dask/distributed#6705).
         raise ConnectionError(f"cannot get an array from the stores: {error}") from error
 
 
 class HopliteWorker(WorkerPlugin):
-    """Makes a worker send arrays through the store of its node."""
+    """Makes a worker send arrays through its node's store."""
 
     name = "hoplite"
 
@@ -228,8 +223,7 @@ class HopliteWorker(WorkerPlugin):
         _handles.client()
         _handles.puts = True
         _register()
-        # `HopliteScheduler` receives the prefix, and deletes the objects after this worker has
-        # ended.
+        # `HopliteScheduler` uses the prefix for deleting the objects.
         worker.log_event(_PREFIX, {"address": worker.address, "prefix": _handles.prefix})
 
     def teardown(self, worker: Any) -> None:
@@ -238,7 +232,7 @@ class HopliteWorker(WorkerPlugin):
 
 
 class HopliteScheduler(SchedulerPlugin):
-    """Deletes the objects of workers that have ended."""
+    """Deletes the objects of ended workers."""
 
     name = "hoplite"
 
@@ -268,9 +262,7 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
-    """Returns the socket of this node's store: `socket` if it exists; None for `$HOPLITE_SOCKET` or
-    the default.
-    """
+    """Returns `socket` if it exists; None for `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket
@@ -362,7 +354,7 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
 
 
 def _stored(value: Any) -> Any:
-    """Returns a large array as a view of the store's memory; returns other values unchanged."""
+    """Returns a large array as a view of the store's memory."""
     if not _handles.is_shared(value):
         return value
     with _handles._lock:

@@ -31,9 +31,9 @@ else:
 
     T_co = TypeVar("T_co", covariant=True)
 
-#: Seconds for deleting the objects of owners; deletion is tried once.
+#: Seconds for deleting owned objects. Deletion is tried once.
 _DELETE_TIMEOUT = 5.0
-#: The number of objects in one delete request, far below the limit of a store.
+#: The objects in one delete request, far below a store's limit.
 _BATCH = 1024
 
 
@@ -246,15 +246,14 @@ class Ref(Generic[T_co]):
 
 
 def key(id: str | bytes | Ref[Any]) -> bytes:
-    """Returns the bytes of an id, for comparisons."""
     if isinstance(id, Ref):
         id = id.id
     return id.encode() if isinstance(id, str) else id
 
 
 class _Reaper:
-    """Deletes the objects of owners in its own thread, because owners may be collected anywhere,
-    even inside a call.
+    """Deletes owned objects in a thread, because owners may be collected anywhere, even inside a
+    call.
     """
 
     def __init__(self) -> None:
@@ -265,17 +264,15 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """Starts the thread. `delete_later` cannot do this, because it may run inside the garbage
-        collector.
-        """
+        """Starts the thread. `delete_later` cannot, because it may run in the garbage collector."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()
 
     def delete_later(self, client: _native.Client, id: str | bytes, process: int) -> None:
-        """Queues a deletion when an owner is collected. Takes no lock, and does not wait."""
+        """Queues a deletion. Takes no lock, and does not wait."""
         if process != os.getpid():
-            # The owner belongs to the parent, where it still exists.
+            # The parent still has the owner.
             return
         if self._ending:
             self._delete([(client, id)])
@@ -302,7 +299,7 @@ class _Reaper:
             try:
                 client.delete(ids, _DELETE_TIMEOUT)
             except Exception as error:
-                # The store is unreachable. No caller could handle an exception here.
+                # No caller could handle an exception here.
                 logger.debug("%d objects without an owner were not deleted: %s", len(ids), error)
 
     def _end(self) -> None:

@@ -26,13 +26,12 @@ EXCLUDED = {
     "test_destroy_group": "it makes the second group with the default backend, which is NCCL",
     "test_two_groups_in_one_cluster|test_failure_when_initializing": "it is about the inside of the Gloo backend",
 }
-#: Seconds in which an actor must leave its groups; a slower one is killed.
+#: A slower actor is killed.
 SECONDS_TO_LEAVE = 10
 
 _COLLECTIVE = Path(os.environ["RAY_CHECKOUT"]) / "python" / "ray" / "util" / "collective"
 ray.util.collective.__path__.append(str(_COLLECTIVE))
 hoplite.ray.register()
-# The parameter of all tests.
 Backend.GLOO = "hoplite"
 _cases = importlib.import_module("ray.util.collective.tests.cpu_util")
 # Ray's processes cannot import this module.
@@ -45,7 +44,7 @@ if "WRITABLE" in os.environ:
 
 
 class _Workers:
-    """Actors that replace the tests' class and are reused, because importing torch takes longest."""
+    """Reused actors in place of the tests' class, because importing torch takes longest."""
 
     def __init__(self, make: Any) -> None:
         self._make = make
@@ -105,6 +104,5 @@ def _ray() -> Iterator[None]:
 
 @pytest.fixture
 def ray_start_single_node(_ray: None) -> Iterator[None]:
-    """Returns the shared Ray cluster, instead of one per test."""
     yield
     _workers.take_back()

@@ -27,9 +27,8 @@ ROOT = HERE.parent.parent
 TESTS = ROOT / "python" / "tests"
 PAGE = ROOT / "docs" / "dev" / "suites.md"
 BEGIN, END = "<!-- written by suites/run.py -->\n", "<!-- end -->\n"
-#: The prefix of skip reasons of the plugin `exclusions`.
 EXCLUDED = "excluded: "
-#: The timeout of a test. Some tests wait for timeouts.
+#: Some tests wait for timeouts.
 SECONDS_PER_TEST = 300
 
 
@@ -43,11 +42,8 @@ class Suite:
 
 @dataclass
 class Outcome:
-    """The results of a suite."""
-
     counts: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
-    """The reasons of excluded tests."""
     failed: list[str] = field(default_factory=list)
 
 

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 os.environ.update(BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-"))
 os.environ.setdefault("WORLD_SIZE", "3")
 
-# Imported once here, because each process would take seconds for the last three.
+# Once here, because each process would take seconds for the last three.
 import torch
 import torch._dynamo
 import torch.distributed.tensor
@@ -40,7 +40,7 @@ register()
 
 
 class _Name(str):
-    """The name of the backend, which some tests compare while they run."""
+    """Some tests compare the backend's name while they run."""
 
     __hash__ = str.__hash__
 
@@ -59,6 +59,5 @@ EXCLUDED = {
 class TestHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
     def setUp(self) -> None:
         super().setUp()
-        # Forks, so that processes need not import torch again. No state is lost, because no threads
-        # run yet.
+        # Forks, so that processes need not import torch again. No threads run yet.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)

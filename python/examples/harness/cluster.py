@@ -17,9 +17,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-#: Workers compute with one thread each, so that many of them can share a machine's cores.
+#: One thread per worker, so that many workers can share the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-#: The memory of a store beside the objects. Ray needs at least 75 MiB.
+#: Memory beside the objects. Ray needs at least 75 MiB.
 SPARE_BYTES = 80 << 20
 #: `prctl(PR_SET_PDEATHSIG, ...)`: a signal when the parent dies.
 _PR_SET_PDEATHSIG = 1
@@ -31,7 +31,7 @@ class NoCluster(Exception):
 
 
 def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
-    """Returns the memory for the store of a node. Each worker may use another version of an object."""
+    """Returns the memory of a store. Each worker may use another version of an object."""
     versions: int = 2 * args.workers + 8
     return versions * object_bytes + SPARE_BYTES
 
@@ -58,8 +58,7 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        # Ctrl-C reaches only this program, which then stops the stores. If it is killed, the stores
-        # are terminated.
+        # Ctrl-C reaches only this program, which then stops the stores. They end if it is killed.
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
     )
@@ -75,7 +74,6 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
 
 
 def _program() -> str:
-    """Returns the command line program of Hoplite beside the Python interpreter."""
     found = shutil.which("hoplite", path=sysconfig.get_path("scripts")) or shutil.which("hoplite")
     if found is None:
         raise NoCluster("the program `hoplite` is not there: install the package with pip")
@@ -84,7 +82,7 @@ def _program() -> str:
 
 @contextmanager
 def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
-    """Connects to the requested Ray cluster, or runs one on this machine. Yields the module `ray`."""
+    """Connects to the requested Ray cluster, or runs one on this machine. Yields `ray`."""
     import ray
 
     with ExitStack() as cleanup:
@@ -103,11 +101,11 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
 
 @contextmanager
 def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
-    """Runs several Ray nodes on one machine, each with an object store. Data moves over TCP."""
+    """Runs several Ray nodes on one machine, each with an object store, connected by TCP."""
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as directory:
-        # Otherwise this cluster would replace another Ray cluster of this machine as the default.
+        # Keeps another Ray cluster of this machine as the default.
         os.environ["RAY_TMPDIR"] = directory
         others = args.nodes - 1
         cpus = 0 if others else args.workers
@@ -124,7 +122,6 @@ def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
 
 @contextmanager
 def stores_on_ray(args: argparse.Namespace, memory_bytes: int) -> Iterator[None]:
-    """Starts a store on each node of the Ray cluster."""
     import hoplite.ray
 
     hoplite.ray.register()

@@ -8,7 +8,6 @@ import sys
 
 from harness.report import Report
 
-#: The backends to compare.
 BACKENDS = ("hoplite", "ray")
 
 
@@ -39,7 +38,6 @@ def _run(arguments: list[str], backend: str, workers: int) -> Report:
 
 
 def table(reports: list[Report]) -> str:
-    """Returns a Markdown table."""
     score = reports[0].score_name
     lines = [
         f"| workers | hoplite, steps/s | ray, steps/s | ratio | {score}, hoplite | {score}, ray |",

@@ -33,9 +33,7 @@ class Crew(ABC):
     def __init__(self, size: int) -> None:
         self.size = size
         self.run = f"run-{secrets.token_hex(4)}"
-        """The prefix of this run's object ids, because others may use the cluster. The objects are
-        deleted at the end.
-        """
+        """The prefix of this run's object ids, which are deleted at the end."""
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
@@ -81,7 +79,7 @@ def hoplite_crew(
             sockets = cleanup.enter_context(cluster.stores(args.nodes, memory_bytes))
             hoplite.init(sockets[0])
             cleanup.callback(hoplite.shutdown)
-            # This program uses the first node; workers use the others, if any.
+            # This program uses the first node, workers the others.
             theirs = sockets[1:] or sockets
             crew: Crew = cleanup.enter_context(_processes(args.workers, theirs, worker_class, arguments))
         else:
@@ -110,15 +108,12 @@ def _deleted_at_the_end() -> Iterator[list[str]]:
 def ray_crew(
     args: argparse.Namespace, worker_class: type[Any], *arguments: object, object_bytes: int
 ) -> Iterator[RayCrew]:
-    """Runs the workers as actors, for data in Ray's object store."""
     with cluster.ray_running(args, cluster.store_bytes(args, object_bytes)):
         with _actors(args.workers, worker_class, arguments) as crew:
             yield crew
 
 
 class RayCrew(Crew):
-    """Workers that are Ray actors."""
-
     def __init__(self, count: int, make: Callable[[int], Any]) -> None:
         super().__init__(count)
         self._make = make
@@ -170,7 +165,6 @@ class RayCrew(Crew):
 def _actors(count: int, worker_class: type[Any], arguments: tuple[object, ...]) -> Iterator[RayCrew]:
     import ray
 
-    # SPREAD uses as many nodes as possible.
     remote = ray.remote(worker_class).options(num_cpus=1, scheduling_strategy="SPREAD")
     crew = RayCrew(count, lambda worker: remote.remote(worker, *arguments))
     try:
@@ -183,8 +177,6 @@ def _actors(count: int, worker_class: type[Any], arguments: tuple[object, ...]) 
 
 
 class _ProcessCrew(Crew):
-    """Workers that are processes on this machine."""
-
     def __init__(
         self, count: int, sockets: list[str], worker_class: type[Any], arguments: tuple[object, ...]
     ) -> None:
@@ -255,7 +247,7 @@ def _processes(
 
 
 def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: tuple[object, ...]) -> None:
-    """Runs a worker process until its parent ends."""
+    """Runs a worker until its parent ends."""
     hoplite.init(socket)
     worker = worker_class(*arguments)
     orders.send("ready")
@@ -267,8 +259,8 @@ def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: t
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delays Ctrl-C until the end of the block. Processes started in the block ignore it. Only for
-    the main thread.
+    """Delays Ctrl-C until the end of the block. Processes started in it ignore Ctrl-C. Main thread
+    only.
     """
     came: list[int] = []
     # Children inherit the mask. It only covers this thread, so other threads need the handler.

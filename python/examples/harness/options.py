@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-#: The default duration of an example in seconds.
 DEFAULT_SECONDS = 10.0
 
 

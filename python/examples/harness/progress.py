@@ -15,7 +15,7 @@ from harness.report import Report, Sample
 if TYPE_CHECKING:
     from typing import Self
 
-#: Seconds between two scores: long enough not to slow the run down.
+#: Long enough not to slow the run down.
 SCORE_INTERVAL = 0.25
 #: Seconds between two lines of output without a terminal.
 LINE_INTERVAL = 5.0
@@ -39,9 +39,9 @@ class Progress:
         self._began: float | None = None
         self._next_line = LINE_INTERVAL
         self.steps = 0
-        """The number of steps, including the current one."""
+        """Includes the current step."""
         self.elapsed = 0.0
-        """The duration of the steps in seconds."""
+        """In seconds."""
 
     def __enter__(self) -> Self:
         return self
@@ -95,7 +95,7 @@ class Progress:
         )
 
     def _now(self) -> float:
-        """Returns the seconds since the first step began; 0 before."""
+        """Returns the seconds since the first step began."""
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def _is_over(self) -> bool:
@@ -113,7 +113,6 @@ class Progress:
 
 
 def _bar(args: argparse.Namespace) -> Any:
-    """Returns a progress bar if there is a terminal and tqdm is installed."""
     if not sys.stderr.isatty():
         return None
     try:

@@ -9,12 +9,11 @@ from collections.abc import Sequence
 
 
 class Channels:
-    """The next message of each channel. Any thread may call the methods."""
+    """The next message of each channel. Threads may share it."""
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = prefixes
-        #: The last number of each channel, and the numbers of failed operations, which are used
-        #: again first.
+        #: The last number of each channel, and the released numbers, which are used first.
         self._numbers: Counter[str] = Counter()
         self._returned: dict[str, list[int]] = {}
         self._lock = threading.Lock()

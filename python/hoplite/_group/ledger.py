@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 
-#: The number of collectives by which a rank may be ahead; at 16, the cost of a meeting is small.
+#: The most collectives by which a rank may be ahead. At 16, the cost of a meeting is small.
 MAX_AHEAD = 16
-#: The bytes that these collectives may leave in the stores. A meeting takes about a millisecond.
+#: The most bytes of these collectives in the stores.
 MAX_AHEAD_BYTES = 32 << 20
 
 
 class Ledger:
-    """The objects of one rank, by collective."""
-
     def __init__(self) -> None:
         self._made: deque[tuple[int, list[str]]] = deque()
         self._ahead = 0
@@ -32,19 +30,16 @@ class Ledger:
         self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:
-        """Counts a collective that did not meet. `nbytes`, its bytes in the stores, is the same on
-        all ranks.
-        """
+        """Counts a collective that did not meet, and its bytes in the stores. All ranks must agree."""
         self._ahead += 1
         self._ahead_bytes += nbytes
 
     def must_meet(self) -> bool:
-        """Returns `True` if all ranks must meet before the next collective."""
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """Records that all ranks have begun this collective, and returns the ids of earlier ones
-        for deletion.
+        """Records that all ranks have begun this collective. Returns the ids of earlier ones for
+        deletion.
         """
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
@@ -53,7 +48,6 @@ class Ledger:
         return unneeded
 
     def everything(self) -> list[str]:
-        """Returns the ids of all objects that were not returned for deletion."""
         return [id for _, ids in self._made for id in ids]
 
     def __len__(self) -> int:

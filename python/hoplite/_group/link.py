@@ -17,9 +17,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection to a store, and the thread whose event loop uses it. Groups on the same store
-    share it.
-    """
+    """A connection to a store, and the thread whose event loop uses it. Groups share it."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -32,13 +30,12 @@ class Link:
         self.client = self.run(_connect(socket, program))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine in the thread, and waits for it."""
         self.check_process(work)
         future = asyncio.run_coroutine_threadsafe(work, self.loop)
         try:
             return future.result()
         except BaseException:
-            # An exception of this thread, such as Ctrl-C, must end the coroutine.
+            # Ctrl-C in this thread must end the coroutine.
             future.cancel()
             raise
 
@@ -55,20 +52,16 @@ class Link:
             )
 
     def check_not_inside(self, name: str) -> None:
-        """Raises if the thread would wait for its own work."""
         if threading.current_thread() is self._thread:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Returns `True` if the same store still answers. Asks the store, because a lost connection
-        goes unnoticed.
-        """
+        """Asks the store, because a lost connection goes unnoticed."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable
 
     def release(self) -> None:
-        """Ends the use by one group; the last use closes the connection."""
         with _process.lock:
             self._users -= 1
             if self._users == 0:
@@ -95,7 +88,7 @@ def acquire(socket: str, program: str) -> Link:
 
 
 def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-    """Returns the event loop of this process for background work, and its thread."""
+    """Returns the event loop for background work, and its thread."""
     with _process.lock:
         if _process.running is None:
             loop = asyncio.new_event_loop()
@@ -107,8 +100,6 @@ def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
 
 
 class _Process:
-    """The state of this process."""
-
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.links: dict[str, Link] = {}
@@ -119,9 +110,7 @@ _process = _Process()
 
 
 def _forget() -> None:
-    """Resets the state in a forked child, where the thread is missing and the connections are the
-    parent's.
-    """
+    """Leaves the thread and the connections to the parent."""
     global _process
     _inherited.append(_process)
     _process = _Process()

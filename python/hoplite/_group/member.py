@@ -41,10 +41,10 @@ PEERS_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
 #: Seconds to wait until this rank sees an object that rank 0 has put in another store.
 HELLO_TIMEOUT = 20.0
-#: Unneeded objects are deleted in batches, because a delete costs as much as two small collectives.
+#: Deletes are batched, because each costs as much as two small collectives.
 DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
-#: The number of objects in one page of a listing.
+#: Objects in one page of a listing.
 PAGE = 1000
 #: The source of a receive that accepts any rank.
 ANY = -1
@@ -55,8 +55,6 @@ _GONE = (HopliteError, ValueError)
 
 @dataclass
 class Operation:
-    """A collective, send or receive."""
-
     name: str
     run: Callable[[Round], Awaitable[None]]
     finish: Callable[[Exception | None], None]
@@ -64,17 +62,12 @@ class Operation:
     meets: bool = False
     """For collectives: `True` if the result depends on every rank."""
     nbytes: int = 0
-    """The approximate number of bytes that stay in the stores. All ranks must agree, unless the
-    collective meets.
-    """
+    """Approximate number of bytes that stay in the stores. All ranks must agree, unless it meets."""
     message: str = ""
-    """For sends and receives: the id of the object. A receive from any rank learns it when an
-    object exists.
-    """
+    """For sends and receives: the id of the object. A receive from any rank learns it late."""
     source: int | None = None
     """For receives: the source, or `ANY`."""
     tag: int = 0
-    """For receives from any rank."""
 
 
 class End(NamedTuple):
@@ -89,7 +82,7 @@ class End(NamedTuple):
 
 
 class Group:
-    """One rank's view of a group. Everything except public methods runs in the link's thread."""
+    """One rank's view of a group. Only public methods run outside the link's thread."""
 
     def __init__(
         self,
@@ -115,7 +108,7 @@ class Group:
         self.size = len(prefixes)
         self._client = link.client
         self._prefixes = prefixes
-        #: The object that shows that this rank has left.
+        #: Shows that this rank has left.
         self.done_mark = self._id("done", rank)
         self._name = name
         self._failed = failed
@@ -126,20 +119,17 @@ class Group:
         self._queue: deque[Operation] = deque()
         self._runner: asyncio.Task[None] | None = None
         self._is_running = False
-        #: The number of the current or last collective.
         self._sequence = 0
         self._messages: dict[asyncio.Task[None], Operation] = {}
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
-        #: The earliest end that this rank knows, and the number of ends that it has read.
+        #: The earliest known end, and the number of ends that this rank has read.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0
         self._has_failed = False
-        #: The ranks that no longer take part.
         self._gone: set[int] = set()
-        #: The reasons of ranks that have failed, as announced by them.
         self._reasons: dict[int, str] = {}
         self._announcing: set[asyncio.Task[None]] = set()
         self._watcher: asyncio.Task[None] | None = None
@@ -148,28 +138,24 @@ class Group:
         link.run(self._open(neighbours or {}))
 
     def submit(self, operation: Operation) -> None:
-        """Performs a collective after all collectives submitted before."""
         self.link.check_process()
         self.link.loop.call_soon_threadsafe(self._enqueue, operation)
 
     def submit_message(self, operation: Operation) -> None:
-        """Performs a send or a receive."""
         self.link.check_process()
         self.link.loop.call_soon_threadsafe(self._start, operation)
 
     def id_of_sent(self, destination: int, tag: int) -> str:
-        """Returns the id of the next message from this rank to another one."""
         return self._channels.take(self.rank, destination, tag)
 
     def id_of_received(self, source: int, tag: int) -> str:
-        """Returns the id of the next message from another rank to this one."""
         return self._channels.take(source, self.rank, tag)
 
     async def match(self, round: Round, operation: Operation) -> int:
-        """Waits until any rank has sent a message with the receive's tag, claims it, and returns
-        its source.
+        """Waits for a message with the receive's tag from any rank, claims it, and returns its
+        source.
         """
-        # Receives match in the order in which they were submitted.
+        # Receives match in order.
         async with self._first_of_any[operation.tag]:
             while True:
                 round.awaited = self._upcoming(operation.tag)
@@ -182,7 +168,6 @@ class Group:
                     raise Timeout("timeout: no rank has sent anything")
 
     def _upcoming(self, tag: int) -> dict[int, str]:
-        """Returns the id of the next message from each other rank."""
         sources = [rank for rank in range(self.size) if rank != self.rank]
         return {source: self._channels.upcoming(source, self.rank, tag) for source in sources}
 
@@ -201,7 +186,7 @@ class Group:
 
     def close(self) -> None:
         """Completes collectives and sends, cancels receives, and leaves. The last rank deletes all
-        objects of the group.
+        objects.
         """
         if self.link.run(self._close()):
             self.link.release()
@@ -293,9 +278,7 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Returns `True` if the message can still complete. Objects of a sender that is gone stay
-        available.
-        """
+        """Returns `True` if the message can still complete. A dead sender's objects stay available."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -320,14 +303,13 @@ class Group:
     async def _failure(
         self, operation: Operation, which: str, round: Round, cause: BaseException
     ) -> Exception:
-        """Makes the error for the caller of an operation."""
         if isinstance(cause, asyncio.CancelledError):
             task = asyncio.current_task()
             assert task is not None
             task.uncancel()
             return self._ended(operation)
         if isinstance(cause, ObjectLost):
-            # A dead rank's objects are lost; wait for its end, which explains the loss.
+            # A dead rank's objects are lost. Its end explains why.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_heard.wait(), PEERS_TIMEOUT)
             if self._end is not None:
@@ -346,16 +328,12 @@ class Group:
         return error
 
     async def _missing(self, round: Round) -> list[int]:
-        """Returns the ranks whose objects are missing."""
         with contextlib.suppress(*_GONE):
             return await round.missing()
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """Returns the announced reason of one of these ranks, for an error text.
-
-        Waits briefly, because all ranks time out at about the same time.
-        """
+        """Waits briefly for a rank's reason, because all ranks time out at about the same time."""
         deadline = time.monotonic() + PEERS_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
@@ -401,7 +379,6 @@ class Group:
             ) from None
 
     async def _watch(self) -> None:
-        """Reads the ends of all ranks in order."""
         try:
             while True:
                 view = await self._client.get(self._end_id(self._heard), None)
@@ -427,7 +404,7 @@ class Group:
         self._announce(self._announce_death(rank, process))
 
     async def _announce_death(self, rank: int, process: int) -> None:
-        """Announces the death of a rank on this machine, unless the rank had left."""
+        """Announces the death of a rank on this machine, unless it had left."""
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
                 # Only the first rank to leave announces an end, and this rank may have left later.
@@ -440,7 +417,6 @@ class Group:
         await self._hear(end)
 
     def _leave(self, after: int, reason: str, *, is_failure: bool = True) -> None:
-        """Announces that this rank takes no part in collectives after `after`."""
         if self._end is None or after < self._end.after:
             self._gone.add(self.rank)
             self._end = End(self.rank, after, reason, is_failure)
@@ -448,7 +424,7 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine in the background; only `_close` waits for it."""
+        """Runs a coroutine in the background. Only `_close` waits for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)
@@ -460,8 +436,8 @@ class Group:
         with contextlib.suppress(*_GONE):
             for number in count(self._heard):
                 with contextlib.suppress(AlreadyExists):
-                    # Confirmed, so that a rank that puts the same number concurrently fails, and
-                    # takes the next number.
+                    # Confirmed, so that a concurrent put of the same number fails, and takes the
+                    # next one.
                     await self._client.put(
                         self._end_id(number), [text], "opaque", None, b"", LEAVE_TIMEOUT, True
                     )
@@ -474,7 +450,6 @@ class Group:
         return f"{self._prefixes[rank]}{what}/{rank}"
 
     async def _close(self) -> bool:
-        """Leaves the group. Returns `False` if it was left before."""
         if self._is_closed:
             return False
         self._is_closed = True
@@ -487,7 +462,7 @@ class Group:
         for exit in self._exits:
             self.link.loop.remove_reader(exit)
             os.close(exit)
-        # No announcement may follow the deletion. An announcement may start another one.
+        # Announcements must not follow the deletion, and may start others.
         while self._announcing:
             await asyncio.wait(self._announcing)
         if self._watcher is not None:
@@ -497,7 +472,7 @@ class Group:
         return True
 
     async def _clean_up(self) -> None:
-        # Confirmed, so that of several leaving ranks the last one sees all marks.
+        # Confirmed, so that the last leaving rank sees all marks.
         await self._client.put(self.done_mark, [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
         left = await self._left()
         if self._has_failed and len(left) < self.size:
@@ -507,8 +482,8 @@ class Group:
                 await self._remove_all(prefix)
 
     async def _wait_for_others(self) -> set[int]:
-        """Gives other ranks time to read this rank's objects, then deletes the objects. Returns the
-        ranks that have left.
+        """Lets other ranks read this rank's objects, then deletes them. Returns the ranks that have
+        left.
         """
         assert self._end is not None
         deadline = time.monotonic() + PEERS_TIMEOUT
@@ -521,15 +496,13 @@ class Group:
         if self._end.after > 0:
             await self._put_end(End(self.rank, -1, self._end.reason))
         ids = [*self._ledger.everything(), *self._unneeded]
-        # Deletes only existing objects: a restarted directory delays deletes of unknown ids.
+        # A restarted directory would delay deletes of unknown ids.
         there = await self._client.wait(ids, len(ids), 0.0)
         await self._client.delete([ids[index] for index in there], "default")
         return await self._left()
 
     async def _left(self) -> set[int]:
-        """Returns the ranks that have left or died. Returns none after the last rank has deleted
-        everything.
-        """
+        """Returns the ranks that have left or died; none after the deletion of all objects."""
         marks = [self._id(what, rank) for rank in range(self.size) for what in ("done", "dead")]
         there = await self._client.wait(marks, len(marks), 0.0)
         return {index // 2 for index in there}

@@ -19,13 +19,11 @@ from hoplite.errors import SizeMismatch, TypeMismatch
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    #: The memory of an array.
     Bytes = npt.NDArray[np.uint8]
 
 #: The smallest copy that runs in another thread. A change of threads takes about 50 us.
 COPY_ASIDE_BYTES = 1 << 20
 
-#: The dtype of plain bytes in the store.
 OPAQUE = "opaque"
 
 #: The operation of a reduction. Stores support `Op`; ranks compute the others.
@@ -33,16 +31,14 @@ GroupOp = Op | Literal["and", "or", "xor"]
 
 
 class Buffer(NamedTuple):
-    """The memory that a collective reads or fills, and its description for the store."""
+    """The memory that a collective uses, and its description for the store."""
 
     memory: Bytes
     dtype: str = OPAQUE
     shape: tuple[int, ...] | None = None
     user: bytes = b""
     layout: Layout | None = None
-    """The layout that other ranks must put for it. None checks only the size, and the dtype in
-    reductions.
-    """
+    """The layout that other ranks must put. None checks only the size, and the dtype in reductions."""
 
     @property
     def nbytes(self) -> int:
@@ -58,37 +54,30 @@ class Round:
         self.client = client
         self.rank = rank
         self.size = len(prefixes)
-        #: The objects that this rank has made. They are deleted once all ranks are done.
+        #: Objects of this rank, deleted once all ranks are done.
         self.made: list[str] = []
-        #: The object that this rank awaits from each rank, for error messages.
+        #: The awaited object of each rank, for error messages.
         self.awaited: dict[int, str] = {}
         self._prefixes = prefixes
         self._deadline = deadline
 
     def id(self, part: str, rank: int) -> str:
-        """Returns the id of a rank's object."""
         return f"{self._prefixes[rank]}{part}{rank}"
 
     def id_for(self, part: str, source: int, to: int) -> str:
-        """Returns the id of an object from one rank to another."""
         return f"{self._prefixes[source]}{part}{source}/{to}"
 
     def ids(self, part: str) -> list[str]:
-        """Returns the ids of the objects of all ranks, in order."""
         return [self.id(part, rank) for rank in range(self.size)]
 
     def others(self) -> list[int]:
-        """Returns the other ranks, starting after this one, so that ranks contact different peers
-        first.
-        """
+        """Returns the other ranks, starting after this one to spread the load."""
         return [(self.rank + distance) % self.size for distance in range(1, self.size)]
 
     def left(self) -> float:
-        """Returns the seconds until the deadline."""
         return max(0.0, self._deadline - time.monotonic())
 
     async def missing(self) -> list[int]:
-        """Returns the awaited ranks whose objects do not exist."""
         ranks, ids = list(self.awaited), list(self.awaited.values())
         there = await self.client.wait(ids, len(ids), 0.0)
         return [rank for index, rank in enumerate(ranks) if index not in there]
@@ -100,7 +89,6 @@ class Round:
         )
 
     async def get_into(self, id: str, buffer: Buffer, rank: int) -> None:
-        """Copies an object of another rank into a buffer."""
         self.awaited[rank] = id
         if buffer.layout is not None:
             await fill(self.client, id, buffer.memory, buffer.layout, self.left())
@@ -112,7 +100,7 @@ class Round:
             )
 
     def checked(self, id: str, rank: int, view: _native.View, expected: Buffer) -> Bytes:
-        """Returns the bytes that a rank has put, if their layout matches that of `expected`."""
+        """Returns the bytes of a rank, if their layout matches that of `expected`."""
         if expected.layout is not None:
             check_layout(id, view, expected.layout)
         elif (view.dtype, view.nbytes) != (expected.dtype, expected.nbytes):
@@ -124,7 +112,7 @@ class Round:
 
 
 async def at_once(*parts: Awaitable[Any]) -> None:
-    """Runs several awaitables concurrently; the first failure cancels the others."""
+    """Runs awaitables concurrently. The first failure cancels the others."""
     if len(parts) == 1:
         await parts[0]
         return
@@ -134,13 +122,12 @@ async def at_once(*parts: Awaitable[Any]) -> None:
     except BaseException:
         for task in tasks:
             task.cancel()
-        # The caller may reuse the buffers after the exception, so no task may still use them.
+        # No task may use the buffers after the exception.
         await asyncio.gather(*tasks, return_exceptions=True)
         raise
 
 
 async def copy(contents: Buffer, out: Buffer) -> None:
-    """Copies a rank's contents into its own buffer."""
     if contents.nbytes < COPY_ASIDE_BYTES:
         out.memory[:] = contents.memory
     else:
@@ -148,7 +135,6 @@ async def copy(contents: Buffer, out: Buffer) -> None:
 
 
 def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
-    """Reduces arrays in this process, in their order."""
     if dtype == "bf16" and (torch := sys.modules.get("torch")) is not None:
         # Uses torch, because numpy needs ml_dtypes for bfloat16.
         of_torch = getattr(torch, _NAMES_IN_TORCH[op])

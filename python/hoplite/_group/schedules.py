@@ -36,19 +36,17 @@ if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
 #: Below this size and up to this many ranks, each rank gets all buffers and reduces them itself.
-#: The directory sends objects of this size with its answer, and a reduce by the stores takes as
-#: long as about a dozen.
+#: Such small objects come with the directory's answer; a reduce by the stores takes as long as a
+#: dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
 
 def is_small(round: Round, nbytes: int) -> bool:
-    """Returns `True` if each rank should get all buffers, instead of a reduce by the stores."""
     return nbytes < SMALL_BYTES and round.size <= SMALL_RANKS
 
 
 async def meet(round: Round) -> None:
-    """Waits until all ranks have called this."""
     nothing = Buffer(np.empty(0, np.uint8), "u8", (0,))
     if round.size <= SMALL_RANKS:
         await _views_of_all(round, nothing, "")
@@ -68,9 +66,7 @@ async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -
 
 
 async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, list[str]]:
-    """Puts this rank's source for a collective of the stores, and returns the ids of the target and
-    all sources.
-    """
+    """Puts this rank's source, and returns the ids of the target and all sources."""
     sources = round.ids(f"{part}s")
     target = round.id(f"{part}t", 0)
     round.awaited = dict(enumerate(sources))
@@ -126,9 +122,7 @@ async def reduce_scatter(
 
 
 def _by_the_stores(round: Round, buffer: Buffer, op: GroupOp) -> Op | None:
-    """Returns the operation for the stores; None if each rank that needs the result gets all
-    buffers.
-    """
+    """Returns the operation for the stores; None if ranks get all buffers and reduce them."""
     if op == "and" or op == "or" or op == "xor" or is_small(round, buffer.nbytes):
         return None
     return op
@@ -137,7 +131,7 @@ def _by_the_stores(round: Round, buffer: Buffer, op: GroupOp) -> Op | None:
 async def _views_of_all(
     round: Round, contents: Buffer, part: str, expected: Sequence[Buffer] = ()
 ) -> list[Bytes]:
-    """Puts this rank's contents, and returns views of the contents of all ranks."""
+    """Puts this rank's contents, and returns views of all contents."""
     ids = round.ids(f"{part}v")
     round.made.append(ids[round.rank])
     round.awaited = dict(enumerate(ids))
@@ -151,12 +145,10 @@ async def _views_of_all(
 async def _reduce_into(
     round: Round, ranks: list[int], part: str, out: Buffer, op: Op, byte_range: tuple[int, int] | None
 ) -> None:
-    """Reduces the sources of the given ranks in the stores, into `out`."""
     target = round.id(f"{part}t", round.rank)
     round.made.append(target)
     round.awaited = {rank: round.id(f"{part}s", rank) for rank in ranks}
     left = round.left()
-    # Reads the target while it grows.
     await at_once(
         round.client.reduce(target, round.awaited.values(), op, None, False, byte_range, left),
         round.client.get_into(target, out.memory, left),
@@ -189,7 +181,7 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
-    # Receives into the separate buffers directly: an intermediate buffer costs an extra copy.
+    # An intermediate buffer would cost an extra copy.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())
@@ -216,7 +208,7 @@ async def scatter(round: Round, root: int, contents: Sequence[Buffer], out: Buff
 
 
 async def all_to_all(round: Round, contents: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
-    """Copies the contents that each rank has for each other rank into the matching buffer there."""
+    """Sends each rank's contents for another rank into the matching buffer there."""
     puts = (round.put(round.id_for("a", round.rank, peer), contents[peer]) for peer in round.others())
     gets = (round.get_into(round.id_for("a", peer, round.rank), outs[peer], peer) for peer in round.others())
     await at_once(*puts, copy(contents[round.rank], outs[round.rank]), *gets)

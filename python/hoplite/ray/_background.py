@@ -17,10 +17,8 @@ T = TypeVar("T")
 
 
 def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
-    """Starts `call` in the background, with a client of this node. Cancelling the future cancels
-    the call.
-    """
-    # In this thread, because it may be the only one that Ray knows. This starts a missing store.
+    """Starts `call` with a client of this node. Cancelling the future cancels the call."""
+    # In this thread, because Ray may know no other one. Starts a missing store.
     socket = _objects.client().socket
     return asyncio.run_coroutine_threadsafe(_perform(call, socket), links.event_loop()[0])
 
@@ -44,8 +42,6 @@ async def _connected(socket: str) -> hoplite.aio.Client:
 
 
 class _State:
-    """The state of this process."""
-
     def __init__(self) -> None:
         self.connecting = asyncio.Lock()
         self.client: tuple[str, hoplite.aio.Client] | None = None
@@ -55,7 +51,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    # The thread belongs to the parent.
+    # The parent's.
     global _state
     _state = _State()
 

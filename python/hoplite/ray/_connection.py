@@ -21,11 +21,6 @@ class Connection:
         self._client: Client | None = None
 
     def client(self, socket: Path) -> Client:
-        """Returns the client of the store that listens at `socket`.
-
-        Raises:
-            ConnectFailed: No store listens there.
-        """
         with self._lock:
             known = self._client
             if known is None or not known.usable or known.socket != str(socket):
@@ -43,12 +38,11 @@ _own = Connection()
 
 
 def own() -> Connection:
-    """Returns this process's connection to the store of its node."""
     return _own
 
 
 def _forget() -> None:
-    # The connection belongs to the parent.
+    # The parent's.
     global _own
     _own = Connection()
 
@@ -67,8 +61,7 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
     For the repetition, `client` may start a missing store.
 
     Raises:
-        ConnectionLost: if the store may have performed a call that cannot be repeated, such as a
-            delete.
+        ConnectionLost: if the store may have performed an unrepeatable call, such as a delete.
     """
     try:
         return act(client())
@@ -76,8 +69,7 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
         # Raised before anything was sent.
         return act(client())
     except ClusterMismatch:
-        # Raised before anything was sent. The connection may be to an ended store, which another
-        # one has replaced.
+        # Raised before anything was sent. Another store may have replaced the connected one.
         _own.close()
         return act(client())
     except ConnectionLost as error:

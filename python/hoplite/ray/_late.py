@@ -12,8 +12,8 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` right after the import of the module `name`, in the importing thread; at once if
-    it is imported.
+    """Calls `act` right after the import of a module, in the importing thread; at once if it is
+    imported.
 
     If `act` raises, the import fails.
     """

@@ -23,17 +23,17 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Files in the directory of the node: the commands; the addresses of running daemons; the reason of
-#: a failed start; a lock with the process id of the launcher; the log of the daemons.
+#: Files in the node's directory: the commands; the addresses of running daemons; the reason of a
+#: failed start; a lock with the launcher's process id; the log.
 SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "launcher.lock", "log"
 
-#: Seconds in which a daemon must print its addresses. Usually it takes milliseconds.
+#: Seconds in which a daemon must print its addresses, which usually takes milliseconds.
 START_TIMEOUT = 30.0
 #: Seconds in which a daemon must stop before it is killed.
 STOP_TIMEOUT = 10.0
-#: Seconds of back-off before a daemon that ended is restarted; doubles with each failure.
+#: Seconds before a restart: the first and the longest back-off. It doubles with each failure.
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
-#: Seconds of running after which the back-off starts over.
+#: Seconds of running that reset the back-off.
 STABLE = 30.0
 
 
@@ -42,7 +42,7 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """A child that is restarted when it ends. The first line that it prints contains its addresses."""
+    """A child that is restarted when it ends. Its first line of output contains its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -74,9 +74,7 @@ class Daemon:
         return address
 
     def tend(self, now: float) -> bool:
-        """Restarts the daemon if it has ended and the back-off is over. Returns `True` if the
-        daemon runs.
-        """
+        """Restarts the daemon after its end and the back-off. Returns `True` if it runs."""
         if self._process is not None:
             if self._process.poll() is None:
                 return True
@@ -117,10 +115,9 @@ class Launcher:
             self._directory = Daemon(spec["directory"], spec["environment"], log)
 
     def start(self) -> None:
-        """Starts the daemons, and publishes their addresses."""
         if self._directory is not None:
             self._directory.start()
-            # A restarted directory must have the same address.
+            # Keeps its address when it restarts.
             listen = self._directory.command.index("--listen") + 1
             self._directory.command[listen] = self._directory.directory
             self._remember(self._directory.command)
@@ -147,7 +144,7 @@ class Launcher:
             if wakeup in fired and signal.SIGTERM in os.read(wakeup, 4096):
                 return
             now = time.monotonic()
-            # The directory first, because the store waits for it.
+            # The store waits for the directory.
             daemons = [daemon for daemon in (self._directory, self._store) if daemon is not None]
             is_running = all([daemon.tend(now) for daemon in daemons])
             # SIGCHLD interrupts the poll.
@@ -160,7 +157,7 @@ class Launcher:
             self._directory.stop()
 
     def _remember(self, directory: list[str]) -> None:
-        """Saves the command of the directory for the next launcher."""
+        """Saves the directory's command for the next launcher."""
         spec = json.loads((self._place / SPEC).read_text())
         write(self._place / SPEC, json.dumps({**spec, "directory": directory}))
 
@@ -184,7 +181,7 @@ def launch(place: Path) -> None:
     log = os.open(place / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 2)
     with contextlib.suppress(PermissionError):
-        # Ray lowers the priority of its workers. Only root may raise it again.
+        # Ray lowers the priority of workers. Only root may raise it.
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     wakeup = wake_up_on_signals()
     launcher = Launcher(place, log)
@@ -199,14 +196,14 @@ def launch(place: Path) -> None:
     launcher.stop()
     shutil.rmtree(place, ignore_errors=True)
     for parent in place.parents[:3]:
-        # Removes the empty directories of the Ray cluster, of all Ray clusters, and of this user.
+        # The directories of the Ray cluster, of all Ray clusters, and of this user, if empty.
         with contextlib.suppress(OSError):
             parent.rmdir()
 
 
 def lock_soon(lock: int) -> bool:
-    """Locks the file, unless another launcher holds the lock. Retries, because supervisors test the
-    lock for microseconds.
+    """Locks the file, unless another launcher holds the lock. Retries, because supervisors briefly
+    test it.
     """
     for _ in range(20):
         with contextlib.suppress(OSError):
@@ -222,7 +219,7 @@ def wake_up_on_signals() -> int:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):
         signal.signal(number, lambda *_: None)
-    # The terminal sends these to Ray.
+    # Meant for Ray's terminal.
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     return reader

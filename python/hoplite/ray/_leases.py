@@ -1,11 +1,11 @@
 """Leases: the objects that depend on a process, and a lock that shows that it lives.
 
-Each process that makes or owns objects for Ray has a *lease* on its node: a file that it keeps
-locked. The kernel unlocks the file when the process ends, so the supervisor of the node notices it
+Each process that makes or owns objects for Ray has a *lease*: a file on its node that it keeps
+locked. The kernel unlocks the file when the process ends, so the node's supervisor notices it
 without messages. The name of the lease, its *token*, is part of the ids of the process's objects.
 
 A directory beside the lease has a file for each object that the lease *claims*: another process
-made the object, and this process needs it.
+made it, and this process needs it.
 """
 
 from __future__ import annotations
@@ -23,11 +23,10 @@ from pathlib import Path
 
 from hoplite.ray._place import Place, here
 
-#: The suffix of a lease that is not locked yet.
+#: A lease that is not locked yet.
 _UNFINISHED = ".new"
 _CLAIMS = ".claims"
 
-#: The prefix of all tokens.
 PREFIX = "p-"
 
 
@@ -54,15 +53,15 @@ class Lease:
 
     @property
     def prefix(self) -> str:
-        """The prefix of the ids of all objects that depend on the lease."""
+        """The prefix of all objects that depend on the lease."""
         return f"{self.place.prefix}{self.token}/"
 
     def claim(self, id: str) -> None:
-        """Keeps another process's object, even after that process ends. Each call needs a `drop`."""
+        """Keeps another process's object after that process ends. Each call needs a `drop`."""
         with self._lock:
             self._counts[id] += 1
             if self._counts[id] == 1:
-                # A missing directory means that the store was stopped.
+                # The store was stopped.
                 with contextlib.suppress(OSError):
                     os.close(os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
@@ -89,16 +88,12 @@ class Lease:
 
 @dataclass(frozen=True)
 class Found:
-    """A lease of the node, as its supervisor sees it."""
-
     token: str
     is_alive: bool
     claims: frozenset[str]
-    """The ids of claimed objects."""
 
 
 def look(place: Place) -> Iterator[Found]:
-    """Yields all leases of the node."""
     for path in sorted(place.leases.iterdir()):
         if path.suffix:
             continue
@@ -109,7 +104,6 @@ def look(place: Place) -> Iterator[Found]:
 
 
 def forget(place: Place, token: str) -> None:
-    """Removes a lease whose process has ended, and its claims."""
     path = place.leases / token
     shutil.rmtree(path.with_suffix(_CLAIMS), ignore_errors=True)
     path.unlink(missing_ok=True)
@@ -136,7 +130,7 @@ _state = _State()
 
 
 def _forget() -> None:
-    # The lease belongs to the parent.
+    # The parent's.
     global _state
     _state = _State()
 

@@ -18,12 +18,11 @@ from hoplite.ray._place import here
 from hoplite.ray._private import alive_nodes
 from hoplite.ray._supervisor import ACTORS, CREDENTIALS, Node, Settings, Supervisor, name_of
 
-#: The resource that only the head node of a Ray cluster has.
+#: A resource of the head node.
 _HEAD = "node:__internal_head__"
 _LOOPBACK = "127.0.0.1"
 #: Lets a supervisor answer other supervisors while it starts or stops its store.
 _CALLS_AT_ONCE = 8
-#: Seconds between two checks for the end of a supervisor.
 _POLL_INTERVAL = 0.01
 
 
@@ -107,8 +106,8 @@ def start_on_all_nodes(
 
 
 def _with_environment(credentials: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """Returns the given credentials, or else all from the environment. A mixture could belong to
-    two clusters.
+    """Returns the given credentials, or else the environment's. A mixture could belong to two
+    clusters.
     """
     if any(value is not None for value in credentials.values()):
         return credentials
@@ -123,7 +122,7 @@ def _run_on_all_nodes(settings: Settings, timeout: float) -> list[Node]:
         except ray.exceptions.RayError:
             if alive_nodes() == nodes:
                 raise
-            # A node has left concurrently.
+            # A node has left.
             continue
         return found
 
@@ -171,7 +170,7 @@ def refresh(timeout: float = 120.0) -> list[Node]:
         settings: Any = ray.get(supervisor.settings.remote(), timeout=timeout)
         if settings is None:
             continue
-        # The settings come from the first start, not from the environment of this process.
+        # The settings of the first start, not those of this process's environment.
         return _run_on_all_nodes(settings, timeout)
     raise RuntimeError("no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first")
 
@@ -204,7 +203,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     for supervisor in supervisors:
         ray.kill(supervisor, no_restart=True)
     here().withdraw()
-    # `ray.kill` is asynchronous. Until the supervisors end, a new start would find the ending ones.
+    # `ray.kill` is asynchronous, and a new start would find the ending supervisors.
     for node, supervisor in found:
         while _known_supervisor(node) == supervisor:
             if time.monotonic() > ends:
@@ -258,7 +257,6 @@ def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
 
 
 def _known_supervisor(node: Any) -> Any:
-    """Returns the supervisor of a node; None if there is none."""
     try:
         return ray.get_actor(name_of(node["NodeID"]), ACTORS)
     except ValueError:
@@ -266,7 +264,6 @@ def _known_supervisor(node: Any) -> Any:
 
 
 def _supervisor_of(node: Any) -> Any:
-    """Returns the supervisor of a node, and starts it if needed."""
     return (
         ray.remote(Supervisor)
         .options(

@@ -100,12 +100,12 @@ def client() -> Client:
 
 
 def lease() -> _leases.Lease:
-    """Returns the lease of this process, on a node with a store. Raises what `client` does."""
+    """Returns the lease of this process. Raises as `client`."""
     client()
     try:
         return _leases.of_process()
     except FileNotFoundError:
-        # The store was stopped, unnoticed by the client.
+        # The client has not noticed that the store was stopped.
         own().close()
         client()
         return _leases.of_process()
@@ -258,7 +258,6 @@ def delete(refs: Id | Iterable[Id], timeout: TimeLimit = "default") -> int:
 
 
 def _handles(refs: Any) -> list[Any]:
-    """Returns one handle or several as a list."""
     handles = [refs] if isinstance(refs, (hoplite.Ref, str, bytes, ray.ObjectRef)) else list(refs)
     if any(isinstance(handle, ray.ObjectRef) for handle in handles):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The files of a Ray node on its machine, and the prefixes of object ids of a Ray cluster."""
+"""The files of a Ray node, and the prefixes of object ids of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hoplite import _native
 from hoplite._node import SOCKET_VARIABLE
 from hoplite.ray import _private
 
-#: The prefix of all objects of this package for Ray.
+#: The prefix of all objects for Ray.
 NAMESPACE = "ray"
 
 
@@ -28,23 +28,20 @@ def _root() -> Path:
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: The default socket of a store that another program started, from the environment before
-#: `Place.export`. None if a parent process exported it: that may have used another node or Ray
-#: cluster.
+#: The default socket of another program's store, before `Place.export`. None if a parent process
+#: exported it, because the parent may have used another node or Ray cluster.
 OUTER_SOCKET = _outer_socket()
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node of a Ray cluster on its machine, which may have several.
-
-    Every process of the node computes the same value.
+    """A node of a Ray cluster. A machine may have several. Every process of the node computes the
+    same value.
     """
 
     cluster: str
     """A hash of Ray's session, which changes when Ray restarts."""
     node: str
-    """The beginning of the node's id."""
     directory: Path
 
     @functools.cached_property
@@ -54,7 +51,6 @@ class Place:
 
     @functools.cached_property
     def leases(self) -> Path:
-        """The directory of leases; see `_leases`."""
         return self.directory / "leases"
 
     @functools.cached_property
@@ -63,12 +59,12 @@ class Place:
         return f"{NAMESPACE}/{self.cluster}/"
 
     def job_prefix(self, job_id: str) -> str:
-        """Returns the prefix of the objects that tasks of a job put."""
+        """Returns the prefix of objects that tasks of a job put."""
         return f"{self.prefix}j-{job_id}/"
 
     @property
     def exists(self) -> bool:
-        """`True` if there is a store, or a store is starting."""
+        """`True` if a store runs or starts."""
         return self.directory.is_dir()
 
     def export(self) -> None:
@@ -84,8 +80,7 @@ class Place:
         """Makes the directory.
 
         Raises:
-            PermissionError: if another user has made it, because that user could replace the
-                socket.
+            PermissionError: if another user has made it, who could replace the socket.
         """
         root = _root()
         root.mkdir(mode=0o700, exist_ok=True)
@@ -96,20 +91,15 @@ class Place:
 
 
 def here() -> Place:
-    """Returns the node of this process.
-
-    Raises:
-        RuntimeError: if Ray is not initialized.
-    """
+    """Returns the node of this process. Raises `RuntimeError` without Ray."""
     _private.check_is_running()
     context = ray.get_runtime_context()
     return place(context.get_session_name(), context.get_node_id())
 
 
-# Every call needs the place.
+# Used by every call.
 @functools.lru_cache(maxsize=16)
 def place(session: str, node_id: str) -> Place:
-    """Returns the place of a node in the Ray cluster with this session."""
     cluster = hashlib.sha256(session.encode()).hexdigest()[:8]
     node = node_id[:12]
     return Place(cluster, node, _root() / NAMESPACE / cluster / node)

@@ -15,24 +15,19 @@ from ray._private.serialization import SerializationContext
 from ray._private.worker import global_worker
 from ray.experimental.rdt.util import get_transport_data_type
 
-#: The pickle protocol of Ray, with out-of-band buffers.
+#: Ray's pickle protocol, with out-of-band buffers.
 _PICKLE_PROTOCOL = 5
 _Pickling = Callable[[Any], Any]
 
 
 def check_is_running() -> None:
-    """Checks that Ray is initialized in this process.
-
-    Raises:
-        RuntimeError: Ray is not initialized.
-    """
+    """Raises `RuntimeError` unless Ray is initialized in this process."""
     if not ray.is_initialized():
         raise RuntimeError("Ray is not running in this process: call ray.init() first")
 
 
 def is_managed_here(object_id: str) -> bool:
-    """Returns `True` if this process owns or borrows the RDT object, so that Ray counts its
-    references here.
+    """Returns `True` if this process owns or borrows the RDT object.
 
     Avoids Ray's lock, which the caller may hold. Reading a dict is atomic.
     """
@@ -47,20 +42,16 @@ def can_receive(actor: Any) -> bool:
 def alive_nodes() -> list[dict[str, Any]]:
     """Returns the nodes of the Ray cluster, in a fixed order."""
     check_is_running()
-    # Documented, but without types.
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
 
 
 def ended_jobs() -> set[str]:
-    """Returns the ids of ended jobs that Ray remembers."""
     return {str(job["JobID"]) for job in state.jobs() if job["IsDead"]}  # type: ignore[no-untyped-call]
 
 
 def raylet_pid() -> int | None:
-    """Returns the process id of the raylet, which starts workers and ends with its node; None
-    outside workers.
-    """
+    """Returns the process id of a worker's raylet, which ends with its node; None outside workers."""
     parent = os.getppid()
     try:
         is_raylet = Path(f"/proc/{parent}/comm").read_text().strip() == "raylet"
@@ -84,13 +75,13 @@ class _Reducer:
 
 
 def keep_serializers(transports: Collection[str]) -> None:
-    """Keeps Ray's pickling of the transports' types for everything that is not sent through them.
+    """Keeps Ray's pickling of the transports' types for values that the transports do not send.
     Call it once.
 
-    When a process first uses a transport, Ray replaces the serializer of the transport's type. The
-    new one also serves Ray's own store, and puts the bytes of arrays into the pickle. A put then
-    takes 16 times as long, and each get copies. Ray registers its serializer only once: a later
-    registration by other code breaks the transport.
+    When a process first uses a transport, Ray replaces the serializer of the transport's type, also
+    for Ray's own store. That serializer puts the bytes of arrays into the pickle: a put takes 16
+    times as long, and each get copies. Ray registers it only once, so a later registration by other
+    code breaks the transport.
     """
     contexts: Any = SerializationContext
     serialize = contexts.serialize_rdt_objects

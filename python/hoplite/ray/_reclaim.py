@@ -1,16 +1,16 @@
 """Decides which objects of ended processes to delete. Performs no I/O.
 
-Ray tells the process that made an RDT object, and only that process, when the last reference is
-gone. If the process was killed, two rules apply:
+Ray tells only the maker of an RDT object when the last reference is gone. If the maker was killed,
+two rules apply:
 
-* *The producer has ended*: its objects are deleted, except those that living owners claim. An owner
-  is the process that called the method. It claims the object when it receives the metadata, until
-  Ray drops its last reference. Deletion starts after a grace period, because the metadata may still
-  be in flight.
+* *The producer has ended*: its objects are deleted, except those claimed by living owners. An owner
+  is the process that called the method. It claims the object from the arrival of the metadata until
+  Ray drops its last reference. Deletion starts after a grace period, because the metadata may be in
+  flight.
 * *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to them.
 
-The supervisor of a node checks the leases of its node. When a node ends, another supervisor adopts
-its leases, which it finds through the remaining objects.
+A supervisor checks the leases of its node. When a node ends, another supervisor adopts its leases,
+which it finds through the remaining objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: Seconds before the objects of an ended process are deleted, far longer than its answers are in
+#: Seconds before the objects of an ended process are deleted, far longer than metadata is in
 #: flight.
 GRACE = 5.0
 
@@ -47,7 +47,7 @@ class Reclaimer:
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Treats the leases of ended nodes like leases of ended processes."""
+        """Treats leases of ended nodes like leases of ended processes."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
@@ -68,12 +68,12 @@ class Reclaimer:
 
 
 def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
-    """Returns the tokens in these ids that belong to no known lease."""
+    """Returns the tokens in these ids without a known lease."""
     tokens = {part for id in ids for part in id.split("/")[2:3] if part.startswith(PREFIX)}
     return tokens - set(known)
 
 
 def claims_on(token: str, leases: Iterable[Found]) -> set[str]:
-    """Returns the objects of a process, by its token, that living processes claim."""
+    """Returns the objects with this token that living processes claim."""
     part = f"/{token}/"
     return {id for lease in leases if lease.is_alive for id in lease.claims if part in id}

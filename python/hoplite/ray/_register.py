@@ -16,7 +16,7 @@ from hoplite.ray._place import here
 if TYPE_CHECKING:
     from hoplite.ray.transport import HopliteTransport
 
-#: The transports of tensors and of numpy arrays. Ray allows one tensor type for each transport.
+#: Transports of tensors and of numpy arrays, because Ray allows one type for each transport.
 TENSORS, ARRAYS = "HOPLITE", "HOPLITE_NUMPY"
 #: The backend of `ray.util.collective`.
 COLLECTIVE = "HOPLITE"
@@ -61,7 +61,7 @@ def _register_torch() -> None:
 
 
 def _register_transport(name: str, transport: type[HopliteTransport], data_type: type) -> None:
-    # Ray may have registered it, because actors get the driver's transports.
+    # Ray may have registered it in an actor.
     with contextlib.suppress(ValueError):
         register_tensor_transport(name, ["cpu"], transport, data_type)
 

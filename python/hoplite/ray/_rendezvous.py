@@ -25,9 +25,9 @@ from itertools import count
 
 from hoplite import Client
 
-#: Seconds between two looks for new members.
+#: Seconds between two polls.
 _INTERVAL = 0.02
-#: Seconds for accepting an offer if another member of the rank exists, and for the arrival of a
+#: Seconds for accepting an offer if the rank has another member, and for the arrival of a
 #: description.
 _WAIT_LIMIT = 1.0
 
@@ -65,12 +65,12 @@ def meet(
 
 
 def clean_up(client: Client, prefix: str, name: str) -> None:
-    """Deletes the objects of `meet`. Rank 0 calls this after all members have returned from `meet`."""
+    """Deletes the objects of `meet`. Rank 0 calls this after all members have returned from it."""
     client.delete([str(known.id) for known in client.list(_prefix(prefix, name))])
 
 
 def _prefix(prefix: str, name: str) -> str:
-    # Hashed, because an id has at most 255 bytes.
+    # An id has at most 255 bytes.
     return f"{prefix}group/{hashlib.sha256(name.encode()).hexdigest()[:16]}/"
 
 
@@ -107,24 +107,20 @@ def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> 
 
 @dataclass(frozen=True)
 class _Offer:
-    """A group offered to one member of each rank."""
-
     unique: str
     numbers: dict[int, str]
-    """The members' numbers, by rank."""
+    """By rank."""
     members: list[str]
     made: float
 
 
 class _Host:
-    """Rank 0 of a group that is forming."""
-
     def __init__(self, client: Client, prefix: str, size: int, own: str) -> None:
         self._client = client
         self._prefix = prefix
         self._own = own
         self._ranks = range(1, size)
-        # The rank of each member that has joined, by number.
+        # The ranks of members, by number.
         self._joined: dict[str, int] = {}
         # The descriptions of members, by number, oldest first. The last one of a rank counts.
         self._answers: dict[str, str] = {}
@@ -136,7 +132,7 @@ class _Host:
         self._welcome()
         self._listen()
         if self._offer and not self._silent:
-            # Confirmed, so that a later listing finds it for deletion.
+            # Confirmed, so that `clean_up` finds it.
             self._client.put(f"{self._prefix}stands/{self._offer.unique}", b"", confirm=True)
             return self._offer.unique, self._offer.members
         self._prefer_others()
@@ -146,7 +142,6 @@ class _Host:
         return None
 
     def absent(self) -> list[int]:
-        """Returns the missing ranks."""
         have = {self._joined[number] for number in self._answers}
         return [rank for rank in self._ranks if rank not in have] or self._silent
 
@@ -158,7 +153,6 @@ class _Host:
                 self._client.put(f"{self._prefix}welcome/{number}", b"")
 
     def _listen(self) -> None:
-        """Waits briefly for descriptions and acceptances."""
         answers = {
             f"{self._prefix}member/{number}": number for number in self._joined if number not in self._answers
         }
@@ -171,13 +165,13 @@ class _Host:
         here, missing = self._client.wait([*answers, *accepted], timeout=_INTERVAL)
         for id in here:
             if id in answers:
-                # If the object is deleted concurrently, the next poll looks again.
+                # The next poll looks for a deleted object again.
                 with contextlib.suppress(TimeoutError):
                     self._answers[answers[str(id)]] = self._client.get(str(id), _WAIT_LIMIT)
         self._silent = [accepted[str(id)] for id in missing if id in accepted]
 
     def _prefer_others(self) -> None:
-        """Prefers other members of the ranks that have not accepted the offer in time."""
+        """Prefers other members of ranks that have not accepted the offer in time."""
         if self._offer and time.monotonic() > self._offer.made + _WAIT_LIMIT:
             silent = [self._offer.numbers[rank] for rank in self._silent]
             self._answers = {number: self._answers.pop(number) for number in silent} | self._answers
@@ -186,7 +180,7 @@ class _Host:
         unique = secrets.token_hex(8)
         members = [self._own, *(self._answers[numbers[rank]] for rank in self._ranks)]
         for number in numbers.values():
-            # An earlier rank 0 may have made offers too. They are confirmed, so this counts all of
+            # An earlier rank 0 may have made offers too. All are confirmed, so the listing has
             # them.
             turn = sum(1 for _ in self._client.list(f"{self._prefix}offer/{number}/"))
             self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members), confirm=True)

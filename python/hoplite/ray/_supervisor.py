@@ -33,33 +33,33 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: The namespace of the supervisor actors in Ray.
+#: The namespace of the actors in Ray.
 ACTORS = "hoplite"
 #: Seconds between two checks for ended processes.
 _INTERVAL = 1.0
-#: Seconds between two checks for ended nodes and jobs. One supervisor does this for all, because
-#: all use one service of Ray.
+#: Seconds between two checks for ended nodes and jobs. One supervisor does this for all, because it
+#: queries a central service.
 _CLEAN_UP_INTERVAL = 5.0
-#: Seconds, per node, after which another supervisor checks if it is now that one. So all of them
-#: send at most 20 requests a second, whatever the number of nodes.
+#: Seconds, per node, after which another supervisor checks if it is that one now. All of them send
+#: at most 20 queries a second.
 _OTHERS_INTERVAL_PER_NODE = 0.05
 #: Seconds to wait for another supervisor or a store before the next try.
 _WAIT_LIMIT = 10.0
 #: Seconds for the start and the stop of a store.
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
-#: The number of objects in one delete request, far below the limit of a store.
+#: Objects in one delete request, far below a store's limit.
 _BATCH = 1024
-#: Files with the settings of a store started here, and with the process id of the raylet whose node
+#: Files with the settings of a store started here, and with the raylet's process id if the node
 #: uses another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
-#: The credentials of daemons. Their flags and variables have the same names.
+#: Flags and variables of credentials have the same names.
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the stores; the same on all nodes."""
+    """The settings of the stores, the same on all nodes."""
 
     memory: str | None
     insecure: bool
@@ -70,18 +70,16 @@ class Settings:
     token_file: str | None = None
     """A file with a secret that the daemons share."""
     labels: dict[str, str] | None = None
-    """The names of the Ray labels for zone, pod, rack and host; None for labels of these names."""
+    """The Ray labels of zone, pod, rack and host; None for labels of these names."""
     tls_cert: str | None = None
-    """The certificate of the daemons of a node, its key and its authority, and the name that all
-    certificates contain.
-    """
+    """The certificate of a node's daemons, its key and authority, and the name in all certificates."""
     tls_key: str | None = None
     tls_ca: str | None = None
     tls_name: str | None = None
 
     @property
     def on_network(self) -> bool:
-        """Returns `True` if other machines may connect to the daemons."""
+        """`True` if other machines may connect."""
         return self.insecure or self.token_file is not None or self.tls_cert is not None
 
 
@@ -103,15 +101,13 @@ class Node:
 
 
 def name_of(node_id: str) -> str:
-    """Returns the name of the supervisor of a node."""
     return f"supervisor-{node_id}"
 
 
 class Supervisor:
-    """Starts the store of its node, or attaches to one, and deletes objects there that are no
-    longer needed.
+    """Starts the store of its node, or attaches to one, and deletes unneeded objects there.
 
-    All state is on the disk of the node, so if Ray restarts this actor, the new one continues.
+    All state is on the node's disk, so that a restarted actor can continue.
     """
 
     def __init__(self) -> None:
@@ -120,8 +116,8 @@ class Supervisor:
         self._lock = threading.RLock()
         self._connection = Connection()
         self._reclaimer = Reclaimer()
-        # The nodes and ended jobs at the last check. Empty at first, so that the first check covers
-        # earlier events.
+        # The nodes and ended jobs at the last check. Initially empty, so that the first check
+        # covers earlier events.
         self._nodes: set[str] | None = None
         self._ended_jobs: set[str] = set()
         self._forgotten_jobs: set[str] = set()
@@ -130,7 +126,6 @@ class Supervisor:
         threading.Thread(target=self._keep, name="hoplite-supervisor", daemon=True).start()
 
     def node(self) -> Node:
-        """Returns the state of the node."""
         state: Literal["running", "attached", "stopped"] = "stopped"
         if self._place.socket.is_symlink():
             state = "attached"
@@ -140,14 +135,12 @@ class Supervisor:
         return Node(node_id, str(self._place.socket), state)
 
     def settings(self) -> Settings | None:
-        """Returns the settings of the store; None without a store."""
         with contextlib.suppress(FileNotFoundError):
             known = json.loads((self._place.directory / _SETTINGS).read_text())
             return Settings(**{**known, "options": tuple(known["options"])})
         return None
 
     def directory(self) -> str | None:
-        """Returns the address of the directory on this node; None without one."""
         with contextlib.suppress(FileNotFoundError):
             address: str | None = json.loads((self._place.directory / _launcher.READY).read_text())[
                 "directory"
@@ -159,8 +152,7 @@ class Supervisor:
         """Uses a store that another program started at `socket`. Returns `False` if there is none.
 
         Raises:
-            ConnectFailed: if no store listens at a given socket, or this process may not use the
-                store.
+            ConnectFailed: if no store listens at a given socket, or this process may not use it.
         """
         with self._lock:
             if self._place.socket.is_symlink():
@@ -193,8 +185,6 @@ class Supervisor:
 
         Args:
             listen: the address of this node; the daemons choose their ports.
-            directory: the address of the directory.
-            labels: the place of this node.
         Raises:
             RuntimeError: with the reason, if the store did not start or the node is ending.
             ConnectFailed: if a store runs but does not answer.
@@ -210,7 +200,7 @@ class Supervisor:
                 try:
                     self._start_launcher()
                 except RuntimeError:
-                    # Removes the settings, so that the supervisor does not try them again.
+                    # Prevents a retry with the same settings.
                     self._stop_launcher()
                     _remove(self._place)
                     raise
@@ -218,11 +208,10 @@ class Supervisor:
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """Returns the objects of a process, by its token, that living processes of this node claim."""
+        """Returns the objects with this token that living processes of this node claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:
-        """Returns the tokens of all leases of this node, including dead ones."""
         return {lease.token for lease in _leases.look(self._place)}
 
     def put_mark(self, id: str) -> None:
@@ -230,7 +219,7 @@ class Supervisor:
         self._perform(lambda client: client.put(id, b"here", confirm=True))
 
     def sees_mark(self, id: str) -> bool:
-        """Returns `True` if the store of this node sees the object within some seconds."""
+        """Returns `True` if the store of this node finds the object within some seconds."""
         return bool(self._perform(lambda client: client.wait([id], timeout=_WAIT_LIMIT))[0])
 
     def remove_mark(self, id: str) -> None:
@@ -239,8 +228,7 @@ class Supervisor:
     def stop(self) -> None:
         """Stops the store and the directory, and removes all files on the node.
 
-        A store that another program started continues; only the objects of this Ray cluster are
-        deleted there.
+        If another program started the store, only deletes the objects of this Ray cluster.
         """
         with self._lock:
             self._is_stopped.set()
@@ -268,22 +256,21 @@ class Supervisor:
             except Exception:
                 if self._is_stopped.is_set():
                     return
-                # No other process does this work, so it is retried for ever.
+                # Retries for ever, because no other process does this work.
                 logger.warning(
                     "The supervisor of %s has a problem, and tries again.", self._place.node, exc_info=True
                 )
                 self._is_stopped.wait(_WAIT_LIMIT)
 
     def _restart_launcher(self) -> None:
-        """Starts another launcher if it has ended unexpectedly."""
         is_wanted = (self._place.directory / _launcher.SPEC).exists() and not self._is_orphan()
         if is_wanted and not self._has_launcher():
             logger.warning("The launcher of %s is gone; starting another one.", self._place.node)
             self._start_launcher()
 
     def _clean_up_cluster(self) -> float:
-        """Cleans up after ended nodes and jobs; one supervisor does this for all. Returns the
-        seconds until the next check.
+        """Cleans up after ended nodes and jobs, in one supervisor for all. Returns the seconds
+        until the next call.
         """
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
@@ -297,16 +284,14 @@ class Supervisor:
         return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        """Adopts the leases of nodes that have ended."""
-        # Lists objects before leases, because each process takes a lease before it puts an object.
+        # In this order, because each process takes a lease before it puts an object.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
         self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
-        """Deletes the objects that tasks of ended jobs have put."""
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # The next check deletes these once more, because workers may just have put something.
+        # Repeats the deletion at the next check, because workers may still have put objects.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 
@@ -330,8 +315,8 @@ class Supervisor:
         """Returns the union of the answers of all nodes' supervisors.
 
         Raises:
-            ray.exceptions.RayError: if a node does not answer that Ray considers alive. The union
-            would be incomplete.
+            ray.exceptions.RayError: if a living node does not answer, so that the union is
+            incomplete.
         """
         answers: list[ray.ObjectRef[set[str]]] = []
         for node in _private.alive_nodes():
@@ -392,7 +377,7 @@ class Supervisor:
         }
 
     def _await_store(self) -> None:
-        """Waits until the store answers. A killed store may just be restarting."""
+        """Waits until the store answers, because it may be restarting."""
         deadline = time.monotonic() + _WAIT_LIMIT
         while True:
             try:
@@ -419,19 +404,18 @@ class Supervisor:
             time.sleep(0.01)
 
     def _stop_launcher(self) -> None:
-        # Keeps the supervisor from starting it again.
+        # Prevents a restart by the supervisor.
         (self._place.directory / _launcher.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
         while self._has_launcher():
-            # The launcher may not have written its process id yet, may be removing its files, or
-            # may have ended.
+            # The launcher may be starting or ending.
             with contextlib.suppress(ValueError, FileNotFoundError, ProcessLookupError):
                 pid = int((self._place.directory / _launcher.LOCK).read_text())
                 os.kill(pid, signal.SIGTERM if time.monotonic() < deadline else signal.SIGKILL)
             time.sleep(0.05)
 
     def _is_orphan(self) -> bool:
-        """Returns `True` if the node has ended, so that nothing may be started any more."""
+        """Returns `True` if the node has ended, so that nothing may be started."""
         return self._raylet is not None and os.getppid() != self._raylet
 
     def _has_launcher(self) -> bool:
@@ -451,13 +435,13 @@ class Supervisor:
         _launcher.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
     def _clean_up_other_clusters(self) -> None:
-        """Deletes the objects of other Ray clusters of this machine that ended without `stop`."""
+        """Deletes the objects of this machine's other Ray clusters that ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
             try:
                 raylet = marker.read_text()
             except FileNotFoundError:
-                # Another supervisor of this machine has removed it.
+                # Another supervisor has removed it.
                 continue
             if other != self._place and not Path(f"/proc/{raylet}").exists():
                 self._delete_all(f"{NAMESPACE}/{other.cluster}/")

@@ -47,10 +47,9 @@ from hoplite.ray import _objects
 from hoplite.ray._connection import twice
 from hoplite.ray._rendezvous import clean_up, meet
 
-#: The environment variable with the timeout of calls, in seconds. The default is that of all calls,
-#: `HOPLITE_TIMEOUT`.
+#: The variable with the timeout in seconds. The default is that of all calls, `HOPLITE_TIMEOUT`.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
-#: 30 days, which stands for no deadline.
+#: 30 days.
 _FOREVER = 30 * 86400.0
 
 _OPS: dict[ReduceOp, Op] = {
@@ -88,9 +87,9 @@ class HopliteGroup(BaseGroup):
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = _timeout()
-        # Makes the supervisor delete this member's objects if it is killed.
+        # Lets the supervisor delete this member's objects if it is killed.
         lease = _objects.lease()
-        # Notices a restart of the store since its last use.
+        # Notices a restarted store.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
         client = _objects.client()
         name, members = meet(
@@ -220,7 +219,6 @@ class HopliteGroup(BaseGroup):
     def _perform(
         self, name: str, run: Callable[[Round], Awaitable[None]], *, meets: bool = False, nbytes: int = 0
     ) -> None:
-        """Performs a collective after earlier ones."""
         done: Future[None] = Future()
         with self._ended_if_interrupted(done):
             self._group.submit(
@@ -236,7 +234,6 @@ class HopliteGroup(BaseGroup):
         nbytes: int,
         source: int | None = None,
     ) -> None:
-        """Sends or receives a message."""
         done: Future[None] = Future()
         with self._ended_if_interrupted(done):
             self._group.submit_message(
@@ -246,7 +243,7 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group if the wait is interrupted, because the operation may still write to its
+        """Ends the group if the wait is interrupted, because the operation may still use its
         buffers.
         """
         try:
@@ -295,9 +292,7 @@ def _unpickled(kind: type[HopliteError], message: str, fields: dict[str, Any]) -
 
 
 def _single(tensors: list[Any]) -> Any:
-    """Returns the tensor of a call. Ray passes a list, which may have several only with several
-    GPUs.
-    """
+    """Returns the only tensor of a call. Ray passes lists for several GPUs."""
     (tensor,) = tensors
     return _checked(tensor)
 

@@ -35,9 +35,9 @@ from hoplite.ray._connection import twice
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for room before Ray carries the tensors.
+#: Seconds to wait for room.
 PUT_TIMEOUT = 30.0
-#: Maximum size of tensors that Ray carries: half of its largest message.
+#: The most bytes that Ray carries: half of its largest message.
 MAX_CARRIED_BYTES = 256 << 20
 
 
@@ -65,7 +65,7 @@ class Tensors(TensorTransportMetadata):
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ray also manages objects of `ray.put` here, but these have their owner here.
+        # Ray also manages objects of `ray.put` here, but this process owns these.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
         return _arrived, (
             self.ray_id,
@@ -91,17 +91,17 @@ def _arrived(
         try:
             lease = _leases.of_process()
             lease.claim(id)
-            # Skipped at exit, because the lease ends with the process.
+            # Skipped at exit, which ends the lease too.
             weakref.finalize(tensors, lease.drop, id).atexit = False
         except Exception:
-            # An exception here would crash Ray.
+            # An exception would crash Ray.
             logger.warning("Hoplite cannot keep %s if its producer ends.", id, exc_info=True)
     return tensors
 
 
 @dataclass
 class Fetch(FetchRequest):
-    """A transfer in flight. It is cancelled when nothing refers to it."""
+    """A transfer in flight, cancelled when nothing refers to it."""
 
     future: Future[list[Any]]
 
@@ -138,7 +138,7 @@ class HopliteTransport(TensorTransportManager):
         self, src_actor: Any, dst_actor: Any, backend: str | None = None
     ) -> CommunicatorMetadata:
         if dst_actor is not None and not _private.can_receive(dst_actor):
-            # Only a warning, because an exception here may crash Ray.
+            # Only a warning, because an exception may crash Ray.
             logger.warning(
                 "%s will hang: its class needs @ray.remote(enable_tensor_transport=True)", dst_actor
             )
@@ -162,8 +162,7 @@ class HopliteTransport(TensorTransportManager):
             return Tensors(ray_id, None, [], None)
         id = f"{_objects.lease().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
-        # A lone tensor is not in a list, so that receivers can copy it to its destination while it
-        # arrives.
+        # Receivers can copy a lone tensor to its destination while it arrives, but not a list.
         value = plain[0] if len(plain) == 1 else plain
         try:
             twice(_objects.client, lambda client: client.put(id, value, PUT_TIMEOUT))
@@ -176,7 +175,7 @@ class HopliteTransport(TensorTransportManager):
             logger.warning(
                 "Ray carries tensors of %d bytes itself: %s: %s", nbytes, type(error).__name__, error
             )
-            # The store may have the object despite the error, if only the directory was slow.
+            # The store may have the object nevertheless.
             _background.begin(lambda client: client.delete(id))
             return Tensors(ray_id, None, self._describe(tensors), "cpu", pickle.dumps(plain, protocol=5))
         return Tensors(ray_id, id, self._describe(tensors), "cpu")
@@ -186,7 +185,7 @@ class HopliteTransport(TensorTransportManager):
     ) -> None:
         made = self._made.pop(obj_id, None)
         if made is not None and (id := made.id) is not None:
-            # In the background: no caller waits for it or could handle its failure.
+            # In the background, because no caller could handle a failure.
             _background.begin(lambda client: client.delete(id))
 
     def send_multiple_tensors(
@@ -259,7 +258,6 @@ class HopliteTransport(TensorTransportManager):
         raise NotImplementedError
 
     def _carried(self, tensors: list[Any], buffers: Sequence[Any] | None) -> list[Any]:
-        """Returns tensors that Ray has carried."""
         if buffers is None:
             return tensors
         for buffer, tensor in zip(buffers, tensors, strict=True):
@@ -300,9 +298,7 @@ class TorchTransport(HopliteTransport):
 
 
 class NumpyTransport(HopliteTransport):
-    """Arrays of numpy. Receivers get them read-only and in shared memory, as with Ray's own object
-    store.
-    """
+    """Arrays of numpy. Receivers get them read-only and in shared memory, as with Ray's store."""
 
     _name = "HOPLITE_NUMPY"
 
@@ -322,7 +318,7 @@ class NumpyTransport(HopliteTransport):
         return tensors
 
 
-# Runs on import, because processes of Ray may import only this module before they send.
+# Runs on import, because processes of Ray may import only this module.
 _private.keep_serializers((TorchTransport._name, NumpyTransport._name))
 
 

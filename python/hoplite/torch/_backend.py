@@ -20,14 +20,13 @@ from hoplite.torch import NAME, _sparse
 from hoplite.torch._exit import Departed, depart, prepare_exit, still_open
 from hoplite.torch._rendezvous import agree
 from hoplite.torch._tensors import Lent, average, check_same_dtype, reduction_of, split, split_rows
-from hoplite.torch._work import Work, let_torch_ask
+from hoplite.torch._work import Work, forward_from_wrapper
 
 #: The timeout that torch passes if none was given.
 _UNSET = timedelta(milliseconds=-1)
 
 
 def create(options: Any, _backend_options: object) -> C10DBackend | dist.ProcessGroup:
-    """Makes the backend of a group. torch calls this on each rank."""
     if options.enable_reconfigure:
         from hoplite.torch._reconfigure import create_reconfigurable
 
@@ -56,8 +55,7 @@ def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -
 class HopliteBackend(C10DBackend):
     """A process group on objects of Hoplite."""
 
-    # Unsupported features. Each flag is set explicitly, because a missing one makes torch 2.15
-    # recurse for ever.
+    # Set explicitly, because a missing flag makes torch 2.15 recurse for ever.
     supports_coalescing = False
     supports_splitting = True
     supports_shrinking = False
@@ -72,8 +70,8 @@ class HopliteBackend(C10DBackend):
         self._size = size
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
-        let_torch_ask()
-        # torch's wrapper refers only to the C++ half of this object.
+        forward_from_wrapper()
+        # The wrapper of torch refers only to the C++ half of this object.
         still_open.add(self)
         prepare_exit()
 
@@ -93,7 +91,6 @@ class HopliteBackend(C10DBackend):
         return self._options
 
     def set_timeout(self, timeout: timedelta) -> None:
-        """Sets the timeout of later operations."""
         self._options._timeout = timeout
 
     def _get_sequence_number_for_group(self) -> int:
@@ -110,7 +107,7 @@ class HopliteBackend(C10DBackend):
         return _create(store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout)
 
     def shutdown(self) -> None:
-        """Ends the group after its collectives. Each rank calls this at any time."""
+        """Ends the group after its collectives. Ranks call this independently."""
         if self._members is not None:
             self._members.close()
         self._departed()
@@ -120,7 +117,6 @@ class HopliteBackend(C10DBackend):
         self.abort_with(f"rank {self._rank} has aborted it")
 
     def abort_with(self, reason: str) -> None:
-        """Aborts, and sends the reason to the other ranks."""
         if self._members is not None:
             self._members.abort(reason)
         self._departed()
@@ -205,7 +201,7 @@ class HopliteBackend(C10DBackend):
         return self._issue("barrier", schedules.meet, [], options, meets=True)
 
     def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
-        """Waits for all ranks. An error names every missing rank, whatever `wait_all_ranks` says."""
+        """Waits for all ranks. An error names all missing ranks, whatever `wait_all_ranks` says."""
         milliseconds = self._timeout_of(options) / timedelta(milliseconds=1)
 
         async def run(round: Round) -> None:
@@ -264,7 +260,7 @@ class HopliteBackend(C10DBackend):
         results: list[torch.Tensor],
         options: Any,
     ) -> Work:
-        """Gathers several tensors, each into one tensor per rank, or into one tensor for all."""
+        """Gathers several tensors, each into one per rank, or into one for all."""
         inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
         outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
         wholes = [parts[0].buffer if len(parts) == 1 else None for parts in outs]
@@ -379,7 +375,6 @@ class HopliteBackend(C10DBackend):
         return self._issue(name, run, results, options, meets=True, nbytes=nbytes)
 
     def _average(self, tensor: torch.Tensor, options: Any) -> None:
-        """Divides the sum by the number of ranks if the operation is an average."""
         if options.reduceOp.op == dist.ReduceOp.AVG:
             average(tensor, self._size)
 
@@ -473,7 +468,7 @@ class HopliteBackend(C10DBackend):
         nbytes: int = 0,
     ) -> Work:
         if meets and not results and run is not schedules.meet and name != "barrier":
-            # With no tensors, the other ranks would not notice this rank.
+            # Other ranks would not notice this rank.
             raise ValueError(f"{name} of no tensors")
         work = Work(name, results, self._group.link)
         timeout = self._timeout_of(options)
@@ -526,5 +521,4 @@ def _give_back(memories: Iterable[Lent]) -> None:
 
 
 def _parts(count: int) -> list[str]:
-    """Returns the id prefixes of the parts of a collective."""
     return [""] if count == 1 else [f"{index}." for index in range(count)]

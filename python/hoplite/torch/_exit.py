@@ -20,28 +20,24 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds for which an ending process waits for users of its store: before it logs that, and in
-#: all.
+#: Seconds to wait for users of this process's store: before a log message, and in all.
 _WAIT_IN_SILENCE = 10.0
 _WAIT_AT_MOST = 60.0
 
 
 class Departed(NamedTuple):
-    """A group that this process has left, whose other ranks use this process's private store."""
+    """A group that this process has left, but whose other ranks use its private store."""
 
     mark: str
-    """The object that the last rank to leave deletes."""
+    """The last rank to leave deletes this object."""
     processes: list[int]
-    """The process ids of the other ranks."""
 
 
-#: The open groups of this process.
 still_open: set[HopliteBackend] = set()
 _departed: list[Departed] = []
 
 
 def depart(socket: str, group: Departed) -> None:
-    """Records that this process has left a group on the store at `socket`."""
     store = _node._state.store
     if store is not None and store.socket == socket:
         _departed.append(group)
@@ -89,12 +85,12 @@ def _is_running(process: int) -> bool:
         os.close(exit)
 
 
-# Registered after `hoplite`'s own exit handler, so that this runs first.
+# Registered after `hoplite`'s own handler, so that this runs first.
 atexit.register(_at_exit)
 
 
 def prepare_exit() -> None:
-    """Registers the exit handler with multiprocessing, whose forked children skip `atexit`."""
+    """multiprocessing's forked children skip `atexit`."""
     global _prepared
     if _prepared != os.getpid():
         _prepared = os.getpid()

@@ -11,7 +11,7 @@ def needed(package: str, called: str, what: str, error: ImportError) -> ImportEr
     """Makes the error for importing a part of Hoplite that needs another package.
 
     Args:
-        package: the name for installation.
+        package: the name for pip.
         called: the package's own name.
         what: the needed part and version.
     """

@@ -8,8 +8,6 @@ from hoplite.torch._versions import Versions
 
 
 class opened:
-    """The connection that a call uses."""
-
     def __init__(self, name: str, client: hoplite.Client | None, kind: str = "weights") -> None:
         self._name, self._client, self._kind = name, client, kind
         self._link: links.Link | None = None

@@ -1,8 +1,7 @@
 """Converts pages of a state dict to JSON, which is safe to read, and back.
 
-JSON has no tuples, bytes, dtypes and arrays. Each of these becomes a dict of one item, whose key is
-the kind. Any other value, such as an enum member, turns the page into a pickle, which a reader must
-allow.
+JSON has no tuples, bytes, dtypes and arrays. These become dicts of one item, whose key is the kind.
+Other values, such as enum members, turn the page into a pickle, which a reader must allow.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ class _NotPlain(Exception):
 
 
 def encode(page: Page) -> tuple[bytes, bytes]:
-    """Returns the metadata and the bytes of a page."""
     try:
         _check_keys(entry.path for entry in page.entries)
         _check_keys(page.values)
         _check_keys(page.empty)
         told = {
-            # JSON turns tuples into lists, but the fields determine which lists were tuples.
+            # Lists become tuples again in the fields for paths and shapes.
             "entries": page.entries,
             "values": [[path, _told(value)] for path, value in page.values.items()],
             "empty": [[path, about] for path, about in page.empty.items()],
@@ -69,7 +67,7 @@ def decode(user: bytes, contents: bytes, allow_pickle: bool, id: str) -> Page:
             {_path(path): _empty(about) for path, about in told["empty"]},
         )
     except Exception as error:
-        # Malformed bytes cause arbitrary exceptions above.
+        # Malformed bytes cause arbitrary exceptions.
         reason = f"{type(error).__name__}: {error}"
         raise InvalidMetadata(
             f"object {id!r} is no page of a state dict: {reason}", id=id, reason=reason
@@ -172,7 +170,6 @@ def _empty(told: Any) -> tuple[str, tuple[int, ...]]:
 
 
 def _named(dtype: Any) -> str:
-    """Checks and returns the name of a dtype, which this version of torch may lack."""
     if not isinstance(dtype, str):
         raise BadHeader(f"{dtype!r:.80} is no name of a dtype")
     return dtype

@@ -31,7 +31,6 @@ from hoplite.torch._state import (
 )
 from hoplite.torch._versions import Fetched, Turn, Version, VersionLost, Versions, Wanted
 
-#: The number of names in an error.
 _LISTED = 5
 
 
@@ -140,7 +139,6 @@ async def _fetch_all(
 
 
 def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str) -> dict[Path, Any]:
-    """Assembles whole tensors."""
     tensors: dict[Path, torch.Tensor] = {}
     for entry in (entry for item in fetched for entry in item.page.entries):
         if entry.path not in tensors:
@@ -160,8 +158,8 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
 
 
 def _on_threads(fetched: list[Fetched], copy: Callable[[Entry, Any], int]) -> Iterator[tuple[Path, int]]:
-    """Copies the fetched objects on as many threads as torch uses, because one thread cannot use
-    the full memory bandwidth.
+    """Copies objects on as many threads as torch uses, because one thread cannot use the full
+    memory bandwidth.
     """
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
@@ -181,8 +179,6 @@ def check_filled(counts: dict[Path, tuple[int, int]], about: str) -> None:
 
 
 class _Target:
-    """The tensors to fill."""
-
     def __init__(self, leaves: Leaves) -> None:
         self._tensors = leaves.tensors
         self._values = leaves.values
@@ -199,7 +195,7 @@ class _Target:
     def fill(
         self, fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str, strict: bool
     ) -> dict[Path, Any]:
-        """Copies the fetched objects into the tensors, if all match."""
+        """Copies objects into the tensors, if all match."""
         there = {entry.path: (entry.dtype, entry.shape) for item in fetched for entry in item.page.entries}
         there.update(empty)
         values = {path for item in fetched for path in item.page.values}
@@ -219,9 +215,7 @@ class _Target:
         return {path: tensor for path, tensor in self._tensors.items() if path in there or not strict}
 
     def _apart(self) -> set[Path]:
-        """Returns the tensors that any thread may fill: plain copies of bytes, without shared
-        memory.
-        """
+        """Returns the tensors that any thread may fill: plain bytes, without shared memory."""
         plain = [(part.local.data_ptr(), part) for part in self._parts.values() if is_in_place(part.local)]
         apart: set[Path] = set()
         last, end = None, 0
@@ -238,7 +232,7 @@ class _Target:
         if not self.needs(entry):
             return 0
         part = self._parts[entry.path]
-        # torch's gradient mode is a property of the thread.
+        # torch's gradient mode belongs to the thread.
         with torch.no_grad():
             return copy_overlap(entry, contents, part.entry, part.local)
 

@@ -1,12 +1,12 @@
 """Groups with changing members, for `init_process_group(..., enable_reconfigure=True)`.
 
 A rank tells the others its *handle* by any means. To form a group, its members call `reconfigure`
-with all handles and an unused number. The ids of the group follow from these, and the handles name
-the stores. So a group can grow, shrink, merge or split, also after an abort.
+with all handles and an unused number, from which the ids of the group follow. The handles name the
+stores. So a group can grow, shrink, merge or split, also after an abort.
 
-torch reads rank and size from C++ fields of the backend, which Python cannot set. But torch reads
-them through the process group, whose methods Python can override. `ReconfigurableGroup` overrides
-these, and forwards all else to its only backend.
+torch reads rank and size from C++ fields of the backend, which Python cannot set. But it reads them
+through the process group, so `ReconfigurableGroup` overrides these methods, and forwards all others
+to its only backend.
 """
 
 from __future__ import annotations
@@ -36,10 +36,7 @@ from hoplite.torch._work import Work
 
 @dataclass(frozen=True)
 class Handle:
-    """The information that other ranks need about a rank."""
-
     token: str
-    """Unique to this rank."""
     host: str
     processes: int
     process: int
@@ -75,8 +72,6 @@ def create_reconfigurable(options: Any) -> ReconfigurableGroup:
 
 
 class ReconfigurableBackend(HopliteBackend):
-    """A backend whose members may change."""
-
     supports_reconfigure = True
     # Subgroups would not change with the group.
     supports_splitting = False
@@ -88,7 +83,7 @@ class ReconfigurableBackend(HopliteBackend):
         self._used: set[int] = set()
 
     def get_error(self) -> ErrorType:
-        """Reports no error, because the operations of an ended group raise it."""
+        """An ended group's operations raise its error."""
         return ErrorType.SUCCESS
 
     def get_reconfigure_handle(self) -> str:
@@ -96,7 +91,7 @@ class ReconfigurableBackend(HopliteBackend):
         try:
             hoplite.connect(self._socket).close()
         except ConnectFailed:
-            # The named store belonged to a rank that has ended.
+            # The store belonged to an ended rank.
             self._socket = record.socket or hoplite.init().socket
         is_private = record.is_private or record.socket is None
         handle = Handle(self._token, record.host, record.processes, record.process, self._socket, is_private)
@@ -108,7 +103,7 @@ class ReconfigurableBackend(HopliteBackend):
         Returns:
             Work that completes when all members have joined.
         Raises:
-            RuntimeError: for a number that was used before, and for invalid handles.
+            RuntimeError: for a used number, and for invalid handles.
         """
         uuid, given = options.uuid, options.handles
         if uuid in self._used:
@@ -175,7 +170,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the store of a rank: its own, unless a shareable one exists on its machine."""
+    """Returns the store of a rank: its own, unless its machine has one for all."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

@@ -1,13 +1,13 @@
 """Lets the ranks of a group agree on their stores and on the name of the group.
 
-Each rank uses the store of its node, which `hoplite.init` finds. If no rank has a store, and all
-are on one node, they share a private store. A rank may have started one for another group;
-otherwise the first rank starts one. The private store ends with the rank that started it.
+Each rank uses the store of its node. If no rank has a store, and all are on one node, they share a
+private store: that of another group, or a new one of the first rank. The private store ends with
+the rank that started it.
 
-The ranks exchange records through torch's key-value store. torchrun reuses that store, with its old
+The ranks exchange records through torch's key-value store. torchrun reuses that store, with its
 contents, when it restarts failed processes. To ignore old records, each rank sends a random number,
-and rank 0 replies to it with a new token for this meeting. A rank 0 that should have ended may
-still reply to a new rank, which then times out.
+and rank 0 replies with a new token. A rank 0 that should have ended may still reply to a new rank,
+which then times out.
 """
 
 from __future__ import annotations
@@ -32,51 +32,42 @@ _QUESTION = "hoplite/question/{}"
 _ANSWER = "hoplite/answer/{}"
 _RECORD = "hoplite/{}/{}"
 _PRIVATE = "hoplite/{}/private"
-#: The time for which rank 0 waits for the requests of all ranks before it answers the first ones.
+#: The time for which rank 0 waits for all requests before it answers the first ones.
 _FIRST_WAIT = timedelta(seconds=1)
-#: Seconds between polls of rank 0: short at first, because ranks come soon after its answer, then
-#: longer.
+#: Seconds between polls of rank 0, short at first because most ranks come soon.
 _FIRST_INTERVAL = 0.0005
 _LAST_INTERVAL = 0.02
 
 
 class Record(NamedTuple):
-    """A rank's information for the others."""
-
     host: str
     """Equal for processes that can use the same socket."""
     processes: int
     """The namespace of the process id."""
     process: int
     socket: str | None = None
-    """The socket of the store that the rank has found or started."""
+    """The store that the rank has found or started."""
     is_private: bool = False
     """`True` if the rank has started the store."""
     error: str | None = None
-    """The reason why the rank cannot take part."""
 
 
 class Agreement(NamedTuple):
-    """The result that all ranks agree on."""
-
     socket: str
-    """The socket of this rank's store."""
     prefix: str
-    """The prefix of the group's ids."""
     neighbours: dict[int, int]
-    """The process ids of other ranks on this machine, by rank."""
+    """Process ids of other ranks on this machine, by rank."""
     is_shared: bool
-    """`True` if all ranks use the same store."""
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
-    """Agrees with the other ranks, which call this too.
+    """Agrees with the other ranks.
 
     Raises:
         DistBackendError: if a rank has no store, or another problem.
     """
-    # Sent first, so that rank 0 answers while this rank looks for its store.
-    number = "" if rank == 0 else _ask(store, rank)
+    # First, so that rank 0 answers while this rank looks for its store.
+    number = "" if rank == 0 else _request_token(store, rank)
     own = own_record()
     token = secrets.token_hex(8) if rank == 0 else _answer_to(store, number, timeout)
     keys = [_RECORD.format(token, peer) for peer in range(size)]
@@ -129,15 +120,13 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """Returns the socket for a rank: its own, or that of the first rank on its machine with a
-    store.
-    """
+    """Returns the socket for a rank: its own, or that of the first rank on its machine with one."""
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
 
-def _ask(store: Store, rank: int) -> str:
-    """Requests the token of this meeting from rank 0. Returns the number of the request."""
+def _request_token(store: Store, rank: int) -> str:
+    """Requests a token from rank 0. Returns the number of the request."""
     number = secrets.token_hex(8)
     store.set(_QUESTION.format(rank), number)
     return number
@@ -150,14 +139,14 @@ def _answer_to(store: Store, number: str, timeout: timedelta) -> str:
 
 
 def _answer(store: Store, token: str, records: list[str], timeout: timedelta) -> None:
-    """Sends the token to the other ranks until all have put their records."""
+    """Sends the token until all ranks have put their records."""
     deadline = time.monotonic() + timeout.total_seconds()
     answered: set[bytes] = set()
     if len(records) > 1:
         questions = [_QUESTION.format(rank) for rank in range(1, len(records))]
-        # torch's stores raise this on a timeout.
+        # The timeout of torch's stores.
         with contextlib.suppress(RuntimeError):
-            # All requests exist then, but some may be from an earlier meeting.
+            # All requests exist then, perhaps some of an earlier meeting.
             store.wait(questions, min(timeout, _FIRST_WAIT))
     interval = _FIRST_INTERVAL
     while not store.check(records):
@@ -179,9 +168,7 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
 def _private_socket(
     store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
 ) -> str | None:
-    """Returns the socket of a rank's private store, which rank 0 starts if needed; None if some
-    rank cannot use it.
-    """
+    """Returns a rank's private store. Rank 0 starts one if needed. None if some rank cannot use it."""
     if len({record.host for record in records}) > 1:
         return None
     if (started := next((record.socket for record in records if record.socket), None)) is not None:

@@ -13,10 +13,9 @@ async def allreduce(round: Round, tensor: torch.Tensor) -> None:
     """Replaces each rank's tensor with the sum of all tensors, which may have different numbers of
     elements.
 
-    Each rank gets all elements through two allgathers. A small allgather of the sizes comes first.
+    Gathers the sizes, and then all elements.
     """
     own = tensor.detach().coalesce()
-    # Gathers the sizes as an ordinary tensor.
     about = torch.tensor([own._nnz(), own.sparse_dim(), *own.shape])
     abouts = [torch.empty_like(about) for _ in range(round.size)]
     await _gather(round, about, abouts, "n")

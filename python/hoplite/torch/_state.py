@@ -1,7 +1,4 @@
-"""The structure of a state dict: tensors and values by path, and the parts of tensors in a process.
-
-Performs no I/O, and knows no stores.
-"""
+"""The structure of a state dict, and the parts of its tensors in a process. Performs no I/O."""
 
 from __future__ import annotations
 
@@ -14,12 +11,11 @@ import torch
 
 from hoplite._memory import memory_of
 
-#: The path of a value: for each container on the way, its kind (dict, list or tuple), and the key
-#: or index.
+#: The path of a value: for each container, its kind (dict, list or tuple), and the key or index.
 Path = tuple[tuple[Literal["d", "l", "t"], Any], ...]
 Shape = tuple[int, ...]
 
-#: The types of values in a state dict beside tensors, and containers of these.
+#: The types of values beside tensors, and containers of these.
 _VALUES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.generic)
 _CONTAINERS = (list, tuple, set, frozenset)
 
@@ -29,7 +25,6 @@ class Entry(NamedTuple):
 
     path: Path
     dtype: str
-    """The name in torch."""
     shape: Shape
     """The shape of the whole tensor."""
     offsets: Shape
@@ -47,8 +42,8 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The description of an object of a rank. The last page describes no object, and contains all
-    values that are not tensors.
+    """The description of an object of a rank. The last page describes no object, but contains all
+    other values.
     """
 
     entries: list[Entry]
@@ -58,8 +53,6 @@ class Page(NamedTuple):
 
 
 class Leaves(NamedTuple):
-    """The contents of a state dict, by path."""
-
     tensors: dict[Path, torch.Tensor]
     values: dict[Path, Any]
 
@@ -117,7 +110,6 @@ def _check_value(value: Any, path: Path) -> None:
 
 
 def unflatten(values: dict[Path, Any]) -> Any:
-    """Reverses `flatten`."""
     if () in values:
         return values[()]
     branches: dict[Any, dict[Path, Any]] = {}
@@ -153,7 +145,6 @@ def is_distributed(tensor: torch.Tensor) -> bool:
 
 
 def has_distributed(value: Any) -> bool:
-    """Returns `True` if a state dict contains a `DTensor`."""
     if isinstance(value, dict):
         return any(map(has_distributed, value.values()))
     if isinstance(value, (list, tuple)):
@@ -162,8 +153,6 @@ def has_distributed(value: Any) -> bool:
 
 
 class Part(NamedTuple):
-    """A process's part of a tensor."""
-
     entry: Entry
     local: torch.Tensor
 
@@ -196,7 +185,7 @@ def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
 
 
 def is_first_copy(tensor: torch.Tensor) -> bool:
-    """Returns `True` if no lower rank has the same part."""
+    """Returns `True` unless a lower rank has the same part."""
     if not is_distributed(tensor):
         return True
     distributed: Any = tensor
@@ -223,7 +212,7 @@ def _check_plain(path: Path, tensor: torch.Tensor) -> None:
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
-    """Returns the tensor's bytes as an array, in place if it is contiguous and in host memory."""
+    """Returns the tensor's bytes, in place if it is contiguous and in host memory."""
     return memory_of(tensor.cpu().resolve_conj().resolve_neg().contiguous(), torch)
 
 
@@ -238,10 +227,8 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """Returns `True` if a copy into the tensor only moves bytes in host memory. torch performs
-    other copies, which depend on thread settings: the inference mode, and the current stream of a
-    GPU.
-
+    """Returns `True` if a copy into the tensor only moves bytes in host memory. Other copies are
+    torch's, and depend on the thread's inference mode and GPU stream.
     """
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
@@ -271,18 +258,16 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Larger parts become separate objects. Smaller parts share objects, because an object costs about
-#: as much as 1 MiB of data.
+#: Larger parts become separate objects. Smaller ones share objects, because an object costs about
+#: as much as 1 MiB.
 ALONE_BYTES = 1 << 20
-#: The target size of an object with several parts.
+#: The target size of a shared object.
 BUNDLE_BYTES = 4 << 20
-#: The alignment of a part in an object: a cache line.
+#: A cache line.
 ALIGNMENT = 64
 
 
 class Bundle(NamedTuple):
-    """Parts in one object."""
-
     parts: list[Part]
 
     def starts(self) -> list[int]:
@@ -290,7 +275,7 @@ class Bundle(NamedTuple):
 
 
 def starts(entries: Iterable[Entry]) -> list[int]:
-    """Returns the position of each part in its object, and the end of the last one."""
+    """Returns the position of each part in its object, and the end."""
     found, end = [], 0
     for entry in entries:
         found.append(end)
@@ -300,7 +285,7 @@ def starts(entries: Iterable[Entry]) -> list[int]:
 
 
 def bundled(parts: Iterable[Part]) -> Iterator[Bundle]:
-    """Groups parts into objects. Keeps the order, except for large parts."""
+    """Groups parts into objects, in order except for large parts."""
     waiting: list[Part] = []
     nbytes = 0
     for part in parts:

@@ -29,8 +29,6 @@ NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
 
 
 class Reduction(NamedTuple):
-    """The dtype and operation of a reduction."""
-
     dtype: str
     op: GroupOp
 
@@ -58,21 +56,18 @@ class Lent:
             self.tensor = torch.empty(tensor.shape, dtype=tensor.dtype)
         self._is_copy = not is_plain
         self.nbytes = tensor.numel() * tensor.element_size()
-        #: Its bytes.
         self.buffer = Buffer(memory_of(self.tensor, torch))
 
     def array(self, reduction: Reduction) -> Buffer:
-        """Returns the elements for a reduction."""
         return Buffer(self.buffer.memory, reduction.dtype, (self.tensor.numel(),))
 
     def give_back(self) -> None:
-        """Copies results back to the tensor after a write."""
+        """Copies results back to the tensor."""
         if self._is_copy:
             self._given.copy_(self.tensor)
 
 
 def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
-    """Returns the reduction for a tensor."""
     if op.op not in _OPS:
         raise NotImplementedError(
             "the hoplite backend reduces with SUM, AVG, PRODUCT, MIN, MAX, BAND, BOR and BXOR, "

@@ -1,17 +1,17 @@
-"""The versions of a state dict in the stores: writing, reading and deleting them.
+"""The versions of a state dict in the stores.
 
 | object | content |
 | --- | --- |
 | `weights/NAME/turn/N` | the announcement of version number N: its name, token, and number of writing ranks |
 | `weights/NAME/done/TOKEN/RANK` | a mark that a rank has put its whole part |
-| `weights/NAME/failed/TOKEN` | the reason why the version failed; readers stop waiting for it |
-| `weights-data/TOKEN/RANK/page/I` | the description of object I of a rank; without entries, the rank has no object I |
+| `weights/NAME/failed/TOKEN` | the reason of a failure; readers stop waiting |
+| `weights-data/TOKEN/RANK/page/I` | the description of object I of a rank; without entries, the end of the rank's objects |
 | `weights-data/TOKEN/RANK/I` | tensors, and parts of tensors |
 
-Tokens are unique, and objects do not change. So the readers of a version never mix it with another
-one, even if its writer dies and another writer takes over. A version can be read while it is
-written: each page is put before its object, and a get waits for a missing object. Waiting readers
-poll for the failure of their version, and for a better one.
+Tokens are unique, and objects do not change. So readers never mix versions, even if a writer dies
+and another one takes over. A version can be read while it is written: each page is put before its
+object, and a get waits for a missing object. Waiting readers poll for the failure of their version,
+and for a better one.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ ANNOUNCE_TIMEOUT = 30.0
 #: Seconds between two polls of a waiting reader. A poll costs the directory less than a
 #: millisecond.
 LOOK_INTERVAL = 1.0
-#: The number of objects of a rank in flight: enough to keep links busy with small objects.
+#: Objects of a rank in flight: enough to keep links busy with small objects.
 MAX_FETCHES = 8
-#: Maximum size of a name, so that ids stay below 255 bytes.
+#: Keeps ids below 255 bytes.
 MAX_NAME_BYTES = 160
-#: Maximum size of the reason of a failure, for readable errors.
+#: Keeps errors readable.
 MAX_REASON_BYTES = 500
 
 
@@ -87,7 +87,7 @@ class Known:
     begun: list[Turn]
     complete: list[Turn]
     failed: dict[str, str]
-    """The reasons of failed versions, by token."""
+    """The reasons by token."""
 
     def under_way(self) -> list[Turn]:
         return [turn for turn in self.begun if turn.token not in self.failed]
@@ -97,7 +97,7 @@ class Wanted(NamedTuple):
     """The version that a reader requests."""
 
     version: Version | None = None
-    """The name of the version; None for the newest."""
+    """None for the newest."""
     newer_than: Version | None = None
     """Excludes this version and those announced before it."""
     is_complete: bool = False
@@ -110,9 +110,7 @@ class Wanted(NamedTuple):
         return [turn for turn in turns if self.version is None or turn.version == self.version]
 
     def choose(self, known: Known) -> Turn | None:
-        """Returns the newest complete version, or else the newest unfinished one; None without
-        either.
-        """
+        """Returns the newest complete version, or else the newest unfinished one."""
         for turns in (known.complete,) if self.is_complete else (known.complete, known.under_way()):
             if found := self.among(turns):
                 return found[-1]
@@ -143,7 +141,6 @@ class Versions:
         return f"{self._base}failed/{turn.token}"
 
     async def known(self) -> Known:
-        """Lists the versions in the directory."""
         begun: list[Turn] = []
         done: dict[str, int] = {}
         failed: dict[str, str] = {}
@@ -170,25 +167,24 @@ class Versions:
     # Writing
 
     async def announce(self, version: Version | None, ranks: int) -> Turn:
-        """Announces a version."""
         known = await self.known()
         number = known.begun[-1].number + 1 if known.begun else 1
         while True:
             turn = Turn(number, number if version is None else version, secrets.token_hex(8), ranks)
             about = json.dumps({"version": turn.version, "token": turn.token, "ranks": ranks})
             try:
-                # The unique token as contents makes the put of a second, concurrent writer fail.
+                # The unique token makes the put of a concurrent writer fail.
                 await self._tell(self._turn_id(number), [turn.token.encode()], about.encode())
                 return turn
             except AlreadyExists:
                 number += 1
 
     async def _tell(self, id: str, pieces: list[Any], user: bytes = b"") -> None:
-        # Confirmed, so that later listings contain the object.
+        # Confirmed, so that later listings contain it.
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """Puts the description of an object. A page without entries ends the objects of a rank."""
+        """Puts the description of an object. A page without entries ends a rank's objects."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -199,17 +195,15 @@ class Versions:
         return await self._client.get(id, timeout)
 
     async def finish(self, turn: Turn, rank: int) -> None:
-        """Records that a rank has put its whole part."""
         await self._tell(self._done_id(turn, rank), [b""])
 
     async def fail(self, turn: Turn, reason: str) -> None:
-        """Records that a version has failed."""
         with contextlib.suppress(AlreadyExists):
             await self._tell(self._failed_id(turn), [turn.token.encode()], reason.encode()[:MAX_REASON_BYTES])
 
     async def forget_old(self, keep: int) -> None:
-        """Deletes all but the `keep` newest complete versions, and unfinished versions that are
-        older than the newest complete one.
+        """Deletes complete versions except the `keep` newest, and unfinished ones before the newest
+        complete one.
         """
         known = await self.known()
         if known.complete:
@@ -220,7 +214,6 @@ class Versions:
                     await self.delete(turn)
 
     async def delete(self, turn: Turn) -> None:
-        """Deletes a version, its announcement first."""
         marks = [self._turn_id(turn.number), *(self._done_id(turn, rank) for rank in range(turn.ranks))]
         await self._client.delete([*marks, self._failed_id(turn)], ANNOUNCE_TIMEOUT)
         await self.delete_data(turn)
@@ -229,7 +222,7 @@ class Versions:
         """Deletes the data of a version.
 
         Args:
-            pages: the number of pages that this rank has just put, which the directory may not list
+            pages: the number of this rank's pages, because the directory may not list recent ones
                 yet.
         """
         own = object_id(turn, rank)
@@ -275,7 +268,7 @@ class Versions:
         """Yields the objects of a version as they arrive.
 
         Args:
-            use: returns `False` for objects that need not be fetched.
+            use: returns `False` for unneeded objects.
         Raises:
             VersionLost: if the version was deleted or has failed.
             Timeout: if the deadline passed.
@@ -307,7 +300,7 @@ class Versions:
     async def _fetch(
         self, turn: Turn, rank: int, use: Callable[[Fetched], bool], queue: asyncio.Queue[Any]
     ) -> None:
-        """Fetches the objects of one rank concurrently, and queues them in order."""
+        """Fetches the objects of one rank concurrently, in order."""
         coming: asyncio.Queue[tuple[Fetched, asyncio.Task[_native.View] | None] | None]
         coming = asyncio.Queue(MAX_FETCHES)
         tasks: set[asyncio.Task[Any]] = set()
@@ -324,8 +317,7 @@ class Versions:
         except (Deleted, ObjectLost) as error:
             try:
                 known = await self.known()
-                # In an unfinished version, the store with the object has ended. Otherwise the
-                # version was deleted.
+                # In an unfinished version, a store has ended. Otherwise the version was deleted.
                 is_lost = isinstance(error, ObjectLost) and turn in known.under_way()
                 await queue.put(error if is_lost else self._lost(turn, known))
             except HopliteError as failure:
@@ -343,7 +335,7 @@ class Versions:
         coming: asyncio.Queue[Any],
         tasks: set[asyncio.Task[Any]],
     ) -> None:
-        """Reads the pages of a rank, and starts fetching the needed objects."""
+        """Reads the pages of a rank, and starts the needed fetches."""
         try:
             for index in count():
                 fetched = await self._page(turn, rank, index)
@@ -363,7 +355,7 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Queues an error when the version is deleted, has failed, or a newer one is complete."""
+        """Queues an error when the version is deleted, fails, or a newer one is complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:
@@ -396,10 +388,9 @@ class Fetched:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.view: _native.View | None = None
-        """None if the object was not needed."""
+        """None if it is not needed."""
 
     def contents(self) -> Iterator[tuple[Entry, Any]]:
-        """Yields each entry with its bytes."""
         if self.view is None:
             return
         view: Any = self.view
@@ -413,7 +404,6 @@ class Fetched:
 
 
 def object_id(turn: Turn, part: int | str) -> str:
-    """Returns the prefix of the ids of a rank's objects."""
     return f"weights-data/{turn.token}/{part}/"
 
 

@@ -2,8 +2,8 @@
 
 torch 2.15 wraps the `Work` of a backend in Python (`PyWorkHolder` in
 `torch/csrc/distributed/c10d/py/PyProcessGroup.hpp`). The wrapper forwards only `wait` and
-`get_future`, and answers other methods from unset fields. `let_torch_ask` makes the methods of
-Python's `Work` forward too.
+`get_future`, and answers other methods from unset fields. `forward_from_wrapper` makes Python's `Work`
+forward these too.
 """
 
 from __future__ import annotations
@@ -22,11 +22,10 @@ import torch.distributed as dist
 if TYPE_CHECKING:
     from hoplite._group.link import Link
 
-#: The timeout that torch passes for a wait without one.
 _NO_TIMEOUT = timedelta(0)
 
-#: Threads for callbacks of futures. A callback may wait for another operation, whose callback may
-#: wait too. A thread is started only if all others are busy.
+#: Threads for callbacks of futures. Many, because callbacks may wait for operations with further
+#: callbacks. Threads start on demand.
 _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-torch-callback")
 
 
@@ -42,14 +41,13 @@ class Work(dist.Work):
         self._link = link
         self._done = threading.Event()
         self._lock = threading.Lock()
-        # `_future` is derived from `_settled`, because torch propagates only exceptions of
-        # callbacks.
+        # torch propagates only exceptions of callbacks, so `_future` is derived from `_settled`.
         self._settled: torch.futures.Future[None] | None = None
         self._future: torch.futures.Future[list[torch.Tensor]] | None = None
         self._error: Exception | None = None
 
     def finish(self, error: Exception | None) -> None:
-        """Completes the operation. Called once, by the thread that performs operations."""
+        """Called once, by the thread that performs operations."""
         with self._lock:
             self._error = error
             self._done.set()
@@ -65,8 +63,7 @@ class Work(dist.Work):
     # Methods that torch calls
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits until the operation is done. Without a timeout, the operation's own timeout
-        applies.
+        """Waits until the operation is done. The operation's own timeout applies by default.
 
         Raises:
             DistBackendError: if the operation failed, or the timeout passed.
@@ -81,9 +78,9 @@ class Work(dist.Work):
         return True
 
     def get_future(self) -> torch.futures.Future[list[torch.Tensor]]:
-        if _question.is_asked:
-            _question.answer = self
-            return _question.nothing
+        if _query.is_active:
+            _query.answer = self
+            return _query.nothing
         with self._lock:
             if self._settled is None:
                 self._settled = torch.futures.Future()
@@ -120,38 +117,35 @@ class Work(dist.Work):
 # Forwarding from torch's wrapper
 
 
-class _Question(threading.local):
-    """The state of a query in this thread. During a query, `get_future` of a `Work` stores that
-    `Work` here.
-    """
+class _Query(threading.local):
+    """A query in this thread, during which `get_future` of a `Work` stores that `Work` here."""
 
     def __init__(self) -> None:
-        self.is_asked = False
+        self.is_active = False
         self.answer: Work | None = None
         self.nothing: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
 
 
-_question = _Question()
-_ASKED = ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank")
+_query = _Query()
+_FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank", "_source_rank")
 
 
-def let_torch_ask() -> None:
-    """Makes these methods of `torch.distributed.Work` forward to the `Work` of this backend inside
-    a wrapper.
+def forward_from_wrapper() -> None:
+    """Makes methods of torch's wrapper forward to the `Work` of this backend inside it.
 
-    They do not change for other backends. Repeated calls have no effect.
+    Other backends are not affected. Repeated calls have no effect.
     """
-    global _may_ask
-    if not _may_ask:
-        _may_ask = True
-        for name in _ASKED:
-            setattr(dist.Work, name, _asking(name, getattr(dist.Work, name)))
+    global _is_forwarding
+    if not _is_forwarding:
+        _is_forwarding = True
+        for name in _FORWARDED:
+            setattr(dist.Work, name, _forwarding(name, getattr(dist.Work, name)))
 
 
-_may_ask = False
+_is_forwarding = False
 
 
-def _asking(name: str, original: Callable[[dist.Work], Any]) -> Callable[[dist.Work], Any]:
+def _forwarding(name: str, original: Callable[[dist.Work], Any]) -> Callable[[dist.Work], Any]:
     @functools.wraps(original)
     def answer(work: dist.Work) -> Any:
         own = _inside(work)
@@ -161,15 +155,15 @@ def _asking(name: str, original: Callable[[dist.Work], Any]) -> Callable[[dist.W
 
 
 def _inside(work: dist.Work) -> Work | None:
-    """Returns the `Work` of this backend inside a wrapper; None for other wrappers."""
-    # A wrapper has this exact class.
+    """Returns the `Work` of this backend inside a wrapper, if any."""
+    # All wrappers have this class.
     if type(work) is not dist.Work:
         return None
-    _question.is_asked, _question.answer = True, None
+    _query.is_active, _query.answer = True, None
     try:
-        # Operations without a future raise this.
+        # Raised by operations without a future.
         with contextlib.suppress(RuntimeError):
             work.get_future()
-        return _question.answer
+        return _query.answer
     finally:
-        _question.is_asked, _question.answer = False, None
+        _query.is_active, _query.answer = False, None

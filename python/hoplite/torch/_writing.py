@@ -36,11 +36,11 @@ from hoplite.torch._versions import Turn, Version, object_id
 if TYPE_CHECKING:
     from typing import Self
 
-#: The default timeout of a put in seconds: the time for a gigabyte over a slow network.
+#: The default timeout of a put: a gigabyte over a slow network.
 PUT_TIMEOUT = 300.0
-#: Maximum number of concurrent puts: one is copied while the next is announced.
+#: Concurrent puts: one is copied while the next is announced.
 MAX_PUTS = 4
-#: Seconds for pending puts after another one has failed. Slower puts wait for room.
+#: Seconds for pending puts after a failure. Slower puts wait for room.
 END_TIMEOUT = 5.0
 
 
@@ -150,7 +150,7 @@ def put_tensors(
 
 
 class _Writing:
-    """One rank's part in putting a version. An error is reported to waiting readers."""
+    """One rank's part in putting a version. Errors are reported to waiting readers."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
@@ -204,7 +204,6 @@ class _Writing:
         return self.turn
 
     def write(self, timeout: float | None) -> None:
-        """Puts this rank's part."""
         assert self.turn is not None
         turn, versions = self.turn, self._versions
 
@@ -229,7 +228,6 @@ class _Writing:
             raise
 
     def forget_old(self, keep: int) -> None:
-        """Deletes older versions after this one is complete. Only the first rank does this."""
         self._is_finished = True
         if self._rank == 0:
             self._link.run(self._versions.forget_old(keep))
@@ -253,10 +251,10 @@ def at_once(
     calls: Iterable[Coroutine[Any, Any, None]],
     failed: Callable[[BaseException], None] = lambda _: None,
 ) -> None:
-    """Runs several calls with limited concurrency.
+    """Runs calls with limited concurrency.
 
     If a call fails, or producing the next call fails, `failed` is called. Calls in flight then
-    complete, except those that wait.
+    complete, unless they wait.
     """
     running: deque[Future[None]] = deque()
     try:
@@ -274,7 +272,6 @@ def at_once(
 
 
 def _pieces(bundle: Bundle) -> list[Any]:
-    """Returns the bytes of several parts, with padding between them."""
     pieces: list[Any] = []
     end = 0
     for part, start in zip(bundle.parts, bundle.starts(), strict=False):

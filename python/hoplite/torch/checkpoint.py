@@ -48,9 +48,8 @@ from hoplite.torch._writing import PUT_TIMEOUT, at_once
 __all__ = ["HopliteReader", "HopliteWriter", "delete"]
 
 _KIND = "checkpoints"
-#: The default timeout of a reader in seconds for a checkpoint that does not exist.
+#: The default timeout of a reader for a missing checkpoint.
 READ_TIMEOUT = 10.0
-#: Maximum number of concurrent transfers of a checkpoint.
 MAX_AT_ONCE = 8
 
 Checkpoint = str | os.PathLike[str]
@@ -58,8 +57,6 @@ T = TypeVar("T")
 
 
 class _Stored(NamedTuple):
-    """The place of an item of a checkpoint."""
-
     id: str
     dtype: str = ""
     """Only for tensors."""
@@ -67,8 +64,6 @@ class _Stored(NamedTuple):
 
 
 class _Named:
-    """A name of checkpoints, and a connection."""
-
     def __init__(self, name: Checkpoint, client: hoplite.Client | None, timeout: float | None) -> None:
         self.name = os.fspath(name)
         self._client = client

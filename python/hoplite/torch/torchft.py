@@ -85,15 +85,14 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         return unflatten({**tensors, **leaves.values})
 
     def shutdown(self, wait: bool = True) -> None:
-        """Deletes the sent checkpoint."""
         if self._has_sent:
             delete_state_dict(self._name, client=self._client)
             self._has_sent = False
 
 
 def _without_mesh(state_dict: Any) -> tuple[Any, dict[Path, Any]]:
-    """Returns the state with local parts in place of `DTensor`s, because the same rank of another
-    replica needs only these.
+    """Replaces `DTensor`s with their local parts, because the same rank of another replica needs
+    only these.
     """
     leaves = flatten(state_dict)
     tensors: dict[Path, Any] = dict(leaves.tensors)

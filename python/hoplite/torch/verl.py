@@ -81,7 +81,7 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         )
 
     def init_process_group(self, rank: int, name: str) -> None:
-        """Sets the name of an update, and the sender: rank 0. Lower ranks gather tensors with it."""
+        """Sets the name of an update, and the rank: 0 sends, and -1 only gathers tensors."""
         self._rank, self._sent = rank, name
 
     async def send_weights(

@@ -57,7 +57,7 @@ __all__ = [
 ]
 
 NAME = "hoplite"
-#: Seconds for which a worker waits for announced weights.
+#: Seconds to wait for announced weights.
 RECEIVE_TIMEOUT = 600.0
 
 

@@ -86,9 +86,9 @@ class _Held(dist.Work):
 
 
 def test_other_operations_written_in_python_are_left_alone() -> None:
-    from hoplite.torch._work import let_torch_ask
+    from hoplite.torch._work import forward_from_wrapper
 
-    let_torch_ask()
+    forward_from_wrapper()
     assert not _Held().is_completed()
     future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
     work = torch._C._distributed_c10d._create_work_from_future(future)
