@@ -13,8 +13,7 @@
 
 Arrays have no metadata, so programs in other languages can exchange them with this package.
 
-Only `py1:pickle` reaches the unpickler, and only if the reader allows it. `_headers` checks the
-other headers.
+Only `py1:pickle` reaches the unpickler, if the reader allows it. `_headers` checks other headers.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from hoplite import _arrow, _jax
+from hoplite._dtypes import DTYPES, NAMES, NAMES_OF_TORCH, TORCH_NAMES, bfloat16, learn_bfloat16
 from hoplite._headers import (
     BadHeader,
     array_header,
@@ -69,38 +69,6 @@ _OWN: dict[bytes, Literal["torch", "jax"]] = {TAG_TENSOR: "torch", TAG_JAX: "jax
 #: The devices of DLPack in host memory: kDLCPU, kDLCUDAHost.
 _HOST_DEVICES = (1, 3)
 
-_DTYPES: dict[str, np.dtype[Any]] = {
-    "f16": np.dtype(np.float16),
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-    "i8": np.dtype(np.int8),
-    "i16": np.dtype(np.int16),
-    "i32": np.dtype(np.int32),
-    "i64": np.dtype(np.int64),
-    "u8": np.dtype(np.uint8),
-    "u16": np.dtype(np.uint16),
-    "u32": np.dtype(np.uint32),
-    "u64": np.dtype(np.uint64),
-    "bool": np.dtype(np.bool_),
-}
-_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-_TORCH_NAMES = {
-    "f16": "float16",
-    "bf16": "bfloat16",
-    "f32": "float32",
-    "f64": "float64",
-    "i8": "int8",
-    "i16": "int16",
-    "i32": "int32",
-    "i64": "int64",
-    "u8": "uint8",
-    "u16": "uint16",
-    "u32": "uint32",
-    "u64": "uint64",
-    "bool": "bool",
-}
-_NAMES_OF_TORCH = {torch_name: name for name, torch_name in _TORCH_NAMES.items()}
-
 
 class Encoded(NamedTuple):
     pieces: list[Any]
@@ -138,9 +106,7 @@ class Layout(NamedTuple):
 
     kind: Literal["array", "tensor", "jax", "arrow", "bytes", "buffer", "pickle"]
     dtype: Any = None
-    """A dtype of numpy or JAX, the name of a torch dtype, or the form of a value of Arrow or
-    polars.
-    """
+    """A dtype of numpy or JAX, the name of a torch dtype, or the form of a table."""
     shape: tuple[int, ...] = ()
 
 
@@ -162,9 +128,9 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
 
     Args:
         id: of the object, for errors.
-        limit: the maximum size of an object. Larger values are refused before they are copied.
+        limit: the maximum size of an object.
     Raises:
-        ObjectTooLarge: for a value above `limit` that would have to be copied.
+        ObjectTooLarge: for a value above `limit` that would have to be copied, before the copy.
         TypeError: for a tensor outside host memory, and for a value that cannot be pickled.
     """
     try:
@@ -221,16 +187,15 @@ def _is_number(scalar: np.generic[Any]) -> bool:
 
 
 def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
-    name = _NAMES.get(array.dtype)
+    name = NAMES.get(array.dtype)
     if name is not None and name != "bf16" and array.ndim > 0 and array.flags.c_contiguous:
-        # The fast path for most arrays. Arrays of ml_dtypes have no buffer, and Rust takes none
-        # without dimensions.
+        # The fast path. Arrays of ml_dtypes have no buffer; Rust takes none without dimensions.
         return Encoded([array], name, array.shape, b"")
     # The next steps may copy the array.
     check_fits(array.nbytes, limit)
     array = in_a_byte_order_that_lasts(array)
     dtype = array.dtype
-    name = _NAMES.get(dtype) or _learn_bfloat16(dtype)
+    name = NAMES.get(dtype) or learn_bfloat16(dtype)
     if name is not None:
         return Encoded([raw(array)], name, array.shape, b"")
     user = array_header(TAG_ARRAY, dtype, array.shape)
@@ -247,7 +212,7 @@ def _encode_tensor(tensor: torch.Tensor, torch: Any, limit: int) -> Encoded:
     check_fits(tensor.numel() * tensor.element_size(), limit)
     torch_name = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)
-    name = _NAMES_OF_TORCH.get(torch_name)
+    name = NAMES_OF_TORCH.get(torch_name)
     if name is not None:
         return Encoded([raw_tensor(tensor, torch)], name, shape, TAG_TENSOR)
     header = TAG_TENSOR + b" " + repr((torch_name, shape)).encode()
@@ -329,7 +294,7 @@ def encode_alike(values: Iterable[object], id: str | bytes = "", limit: int = UN
 def needs_pickle(array: npt.NDArray[Any]) -> bool:
     """Returns True if an array can only be put as a pickle. Copies nothing."""
     dtype = array.dtype
-    if dtype in _NAMES or is_narrow(dtype):
+    if dtype in NAMES or is_narrow(dtype):
         return False
     return array_header(TAG_ARRAY, dtype, array.shape) is None
 
@@ -408,9 +373,9 @@ def _typed(described: Described, framework: Literal["numpy", "torch", "jax"]) ->
     dtype = "u8" if described.dtype == "opaque" else described.dtype
     if framework == "torch":
         torch = import_torch()
-        name = _TORCH_NAMES[dtype]
+        name = TORCH_NAMES[dtype]
         return Layout("tensor", name, _extents(described, torch_dtype(name, torch).itemsize))
-    known = _DTYPES.get(dtype) or _bfloat16()
+    known = DTYPES.get(dtype) or bfloat16()
     return _of_numpy(known, _extents(described, known.itemsize), framework)
 
 
@@ -433,15 +398,13 @@ def decode(
     Args:
         copy: True for a private value. False for a value in place, even if a write to it ends the
             process. None for a value in place if it can be read-only; tensors and `bytes` cannot.
-        framework: the library of arrays.
         allow_pickle: False refuses pickles. Nothing else reaches the unpickler.
-        id: of the object, for errors.
     Raises:
         PickleRefused: for a pickle, if `allow_pickle` is False.
         InvalidMetadata, TypeError: as for `layout`.
     """
     contents: Any = view
-    known = None if framework in ("torch", "jax") or view.user else _DTYPES.get(view.dtype)
+    known = None if framework in ("torch", "jax") or view.user else DTYPES.get(view.dtype)
     if known is not None and not copy and (extents := view.shape) is not None:
         # The fast path for most arrays.
         with contextlib.suppress(ValueError):
@@ -504,29 +467,8 @@ def _unreadable(id: str | bytes, error: BadHeader) -> InvalidMetadata:
     return InvalidMetadata(f"object {id!r} cannot be read: {reason}", id=id, reason=reason)
 
 
-# Dtypes
-
-
 def dtype_name(name: str) -> str | None:
-    return _TORCH_NAMES.get(name)
-
-
-def _learn_bfloat16(dtype: np.dtype[Any]) -> str | None:
-    if dtype.name != "bfloat16":
-        return None
-    _NAMES[dtype] = "bf16"
-    _DTYPES["bf16"] = dtype
-    return "bf16"
-
-
-def _bfloat16() -> np.dtype[Any]:
-    try:
-        import ml_dtypes
-    except ImportError as error:
-        raise ImportError(
-            'numpy needs the package ml_dtypes for bfloat16; or get it as framework="torch"'
-        ) from error
-    return _DTYPES.setdefault("bf16", np.dtype(ml_dtypes.bfloat16))
+    return TORCH_NAMES.get(name)
 
 
 def as_room(out: object) -> tuple[Any, Layout]:

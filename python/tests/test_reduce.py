@@ -14,10 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hoplite
-from hoplite import _serialize
+from hoplite._dtypes import DTYPES as KNOWN
 from stores import PATIENCE, Cluster
 
-DTYPES = [*_serialize._DTYPES.values(), np.dtype(ml_dtypes.bfloat16)]
+DTYPES = [*KNOWN.values(), np.dtype(ml_dtypes.bfloat16)]
 OPS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "prod": np.multiply}
 
 

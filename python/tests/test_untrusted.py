@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 import hoplite
 import hoplite.aio
-from hoplite import _headers, _pickles, _serialize
+from hoplite import _dtypes, _headers, _pickles, _serialize
 from hoplite._group.round import Buffer
 from stores import PATIENCE, Cluster
 
@@ -390,7 +390,7 @@ def test_no_header_harms_a_reader(careful: hoplite.Client, user: bytes, contents
 @settings(max_examples=200)
 @given(
     user=st.sampled_from((b"", b"py1:torch", b"py1:jax", b"theirs", b"py1:bytes")) | described(),
-    dtype=st.sampled_from((*_serialize._TORCH_NAMES, "opaque")),
+    dtype=st.sampled_from((*_dtypes.TORCH_NAMES, "opaque")),
     shape=st.none() | st.lists(st.integers(0, 5), max_size=5).map(tuple),
     contents=contents,
 )

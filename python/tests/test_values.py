@@ -19,10 +19,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import hoplite
-from hoplite import _pickles, _serialize
+from hoplite import _dtypes, _pickles, _serialize
 from stores import Cluster
 
-REDUCIBLE = [*_serialize._DTYPES.values(), np.dtype(ml_dtypes.bfloat16)]
+REDUCIBLE = [*_dtypes.DTYPES.values(), np.dtype(ml_dtypes.bfloat16)]
 OTHERS = [
     np.dtype(dtype)
     for dtype in (

@@ -13,7 +13,8 @@ import numpy as np
 from hoplite import _native
 from hoplite._calls import fill
 from hoplite._checks import Op, check_layout
-from hoplite._serialize import _DTYPES, Layout, _bfloat16
+from hoplite._dtypes import DTYPES, bfloat16
+from hoplite._serialize import Layout
 from hoplite.errors import SizeMismatch, TypeMismatch
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
             of_torch(total, torch.from_numpy(memory.copy()).view(torch.bfloat16), out=total)
         result: Bytes = total.view(torch.uint8).numpy()
         return result
-    of_numpy, known = _OF_NUMPY[op], _DTYPES.get(dtype) or _bfloat16()
+    of_numpy, known = _OF_NUMPY[op], DTYPES.get(dtype) or bfloat16()
     array = memories[0].copy().view(known)
     # As in the stores, floats overflow to infinity, and integers wrap around.
     with np.errstate(all="ignore"):

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from hoplite._dtypes import NAMES_OF_TORCH
 from hoplite._group.round import Buffer, GroupOp
 from hoplite._memory import memory_of
-from hoplite._serialize import _NAMES_OF_TORCH
 
 _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.SUM: "sum",
@@ -74,7 +74,7 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
             f"not with {op.op.name}"
         )
     name = str(tensor.dtype).removeprefix("torch.")
-    dtype = _NAMES_OF_TORCH.get(name)
+    dtype = NAMES_OF_TORCH.get(name)
     if dtype is None:
         raise NotImplementedError(f"the hoplite backend cannot reduce elements of type {name}")
     if op.op == dist.ReduceOp.AVG and dtype == "bool":

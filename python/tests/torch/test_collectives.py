@@ -18,10 +18,10 @@ torch = pytest.importorskip("torch", reason="torch is an optional extra of sever
 import torch.distributed as dist  # noqa: E402
 from ranks import Setting, run  # noqa: E402
 
-from hoplite.torch._tensors import _NAMES_OF_TORCH, average  # noqa: E402
+from hoplite.torch._tensors import NAMES_OF_TORCH, average  # noqa: E402
 
 SIZE = 3
-DTYPES = sorted(_NAMES_OF_TORCH)
+DTYPES = sorted(NAMES_OF_TORCH)
 OPS = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}
 
 
