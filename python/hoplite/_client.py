@@ -418,9 +418,6 @@ class Client:
         Args:
             ids: The objects; they need not exist yet.
             timeout: Seconds to wait for all of them.
-            copy: As for `get`.
-            framework: As for `get`.
-            progress: As for `get`.
 
         Raises:
             Timeout: As for `get`, which has further errors. The first error ends the call.
@@ -446,16 +443,14 @@ class Client:
         """Puts `value` under `ids[rank]`, and gets the objects of all participants.
 
         Each participant calls this with the same ids and its own rank, at any time. Blocks until all
-        objects are on this node. The objects stay until they are deleted.
+        objects are on this node. The objects stay until they are deleted. Other arguments are as for
+        `get`.
 
         Args:
             ids: An id for each participant.
             rank: The index of this participant in `ids`.
             value: Any value that `put` takes.
             timeout: Seconds to wait for the others.
-            copy: As for `get`.
-            framework: As for `get`.
-            progress: As for `get`.
 
         Returns:
             The values of all participants, in the order of `ids`.
@@ -503,7 +498,7 @@ class Client:
                 new one.
             deterministic: As for `reduce`.
             timeout: Seconds to wait for the others.
-            progress: As for `get`, for the bytes of the result that are copied out.
+            progress: As for `get`, for the bytes of the result.
 
         Returns:
             A private array with the dtype and shape of the sources, or `out`.
@@ -555,19 +550,11 @@ class Client:
         """Combines the arrays of all participants, and returns one part of the result to each.
 
         Of n participants, rank k gets the k-th of n equal parts along the first axis. Each participant
-        calls this as `allreduce`. Blocks until the part is here. Each node sends and receives the array
-        once, less one part.
+        calls this as `allreduce`; the other arguments are the same. Blocks until the part is here. Each
+        node sends and receives the array once, less one part.
 
         Args:
-            target: A new id for this round; as for `allreduce`.
-            sources: An id for each participant.
-            rank: The index of this participant in `sources`.
-            value: The array of this participant; `None` if it was put before.
-            op: As for `reduce`.
             out: A contiguous array with the dtype and shape of the part; `None` for a new one.
-            deterministic: As for `reduce`.
-            timeout: Seconds to wait for the others.
-            progress: As for `get`.
 
         Returns:
             A private array: the part of this rank, or `out`.
@@ -613,18 +600,13 @@ class Client:
     ) -> int:
         """Copies the arrays of all participants into `out` while they arrive.
 
-        Each participant calls this as `allreduce`, with its own `out`. Blocks until all arrays are
-        here. All arrays have one dtype and shape. Each node receives `out`, less its own array.
+        Each participant calls this as `allreduce`, with its own `out`; the other arguments are the
+        same. Blocks until all arrays are here. All arrays have one dtype and shape. Each node receives
+        `out`, less its own array.
 
         Args:
-            target: A new id for this round; as for `allreduce`.
-            sources: An id for each participant.
-            rank: The index of this participant in `sources`.
             out: A contiguous array of that dtype, shaped as `np.stack` or `np.concatenate` joins the
                 arrays; or a buffer of bytes.
-            value: The array of this participant; `None` if it was put before.
-            timeout: Seconds to wait for the others.
-            progress: As for `get`.
 
         Returns:
             The size of all arrays in bytes.
@@ -687,7 +669,8 @@ class Client:
 
         Each participant calls this with the same name, its own rank, and a value for each participant,
         including itself, at any time. Blocks until all participants have their values. If all values
-        are arrays of one dtype and shape, the stores exchange them directly, which is fastest.
+        are arrays of one dtype and shape, the stores exchange them directly, which is fastest. Other
+        arguments are as for `get`.
 
         Args:
             name: A new id for this round, of at most about 200 bytes. It may be used again after all
@@ -695,9 +678,6 @@ class Client:
             values: A value for each participant, of any kind that `put` takes.
             rank: The index of this participant.
             timeout: Seconds to wait for the others.
-            copy: As for `get`.
-            framework: As for `get`.
-            progress: As for `get`.
 
         Returns:
             A value from each participant, in the order of the ranks.

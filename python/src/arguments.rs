@@ -16,27 +16,25 @@ use pyo3::types::{PyBytes, PyString};
 
 use crate::errors::{cluster_mismatch, exception};
 
-/// Selects the timeout of the environment: `HOPLITE_TIMEOUT`.
 const DEFAULT: &str = "default";
 
-/// The attribute with the object id of a handle.
+/// The object id of a handle.
 const HANDLE_ID: &str = "__hoplite_id__";
-/// The attribute with the cluster of a handle; `None` if the handle does not know it.
+/// The cluster of a handle; `None` if unknown.
 const HANDLE_CLUSTER: &str = "__hoplite_cluster__";
 
 /// An id: a `str` (its UTF-8 bytes), `bytes`, or a handle.
 #[derive(Debug, Clone)]
 pub(crate) struct Id {
     id: ObjectId,
-    /// The cluster that a handle names.
     cluster: Option<String>,
 }
 
 impl Id {
     /// Returns the id, for a call to a store of `cluster`.
     ///
-    /// # Errors `ClusterMismatch` for a handle of another cluster, where the id names another
-    /// object.
+    /// # Errors
+    /// `ClusterMismatch` for a handle of another cluster.
     pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<ObjectId> {
         match self.cluster {
             Some(other) if other != cluster.as_str() => {
@@ -68,7 +66,6 @@ impl<'py> FromPyObject<'_, 'py> for Id {
     }
 }
 
-/// Returns the cluster that a handle names.
 fn cluster_of(handle: &Borrowed<'_, '_, PyAny>) -> PyResult<Option<String>> {
     match handle.getattr_opt(HANDLE_CLUSTER)? {
         Some(cluster) => cluster.extract(),
@@ -76,7 +73,7 @@ fn cluster_of(handle: &Borrowed<'_, '_, PyAny>) -> PyResult<Option<String>> {
     }
 }
 
-/// Returns the id of a `str` or `bytes`; `None` for other types.
+/// Returns the id of a `str` or `bytes`.
 fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdError>>> {
     if let Ok(text) = value.cast::<PyString>() {
         Some(text.to_cow().map(|text| ObjectId::new(text.as_bytes())))
@@ -91,12 +88,11 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdErro
 #[derive(Debug, Clone)]
 pub(crate) struct Ids {
     ids: Vec<ObjectId>,
-    /// The clusters that handles among them name, each with the id of one handle.
+    /// The clusters of handles among them, each with the id of one handle.
     clusters: BTreeMap<String, ObjectId>,
 }
 
 impl Ids {
-    /// Returns the ids, for a call to a store of `cluster`; see [`Id::within`].
     pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<Vec<ObjectId>> {
         match self.clusters.iter().find(|(other, _)| *other != cluster.as_str()) {
             Some((other, id)) => Err(cluster_mismatch(py, id, other, cluster.as_str())),
@@ -152,7 +148,6 @@ impl<'py> FromPyObject<'_, 'py> for Timeout {
     }
 }
 
-/// The operation of a reduce.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Op(pub(crate) ReduceOp);
 
@@ -170,7 +165,6 @@ pub(crate) const fn order(deterministic: bool) -> ReduceOrder {
     if deterministic { ReduceOrder::Fixed } else { ReduceOrder::Any }
 }
 
-/// Returns the options for a put of an object of this kind.
 pub(crate) fn put_options(
     py: Python<'_>,
     dtype: &str,

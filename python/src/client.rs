@@ -30,7 +30,7 @@ use crate::progress::Progress;
 use crate::runtime;
 use crate::trace;
 
-/// The interval at which a waiting thread checks for signals. Users perceive 0.1 s as immediate.
+/// Users perceive 0.1 s as immediate.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection to the store of this node, for threads.
@@ -38,13 +38,12 @@ const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(crate) struct Client {
     process: u32,
-    /// The name of the node at the time of connecting.
+    /// The name at the time of connecting.
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
     /// `None` after `close`.
     client: RwLock<Option<blocking::Client>>,
-    /// The receiver of progress reports.
     progress: Option<Py<Progress>>,
 }
 
@@ -53,20 +52,18 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct AsyncClient {
     process: u32,
-    /// The name of the node at the time of connecting.
+    /// The name at the time of connecting.
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
     /// `None` after `close`.
     client: RwLock<Option<hoplite_client::Client>>,
-    /// The receiver of progress reports.
     progress: Option<Py<Progress>>,
 }
 
 impl Client {
     /// Performs `work` in this thread, while others run Python. A signal handler that raises ends
-    /// it. `_keep` is dropped after this thread is attached again, which releases the buffers of
-    /// `work`.
+    /// it. `_keep` releases the buffers of `work` after this thread is attached again.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -111,8 +108,7 @@ impl Client {
 /// Runs the handlers of pending signals.
 #[derive(Debug, Default)]
 struct Watch {
-    /// `true` if this is not the main thread. Only the main thread runs handlers, so others avoid
-    /// attaching.
+    /// `true` outside the main thread, which alone runs handlers.
     is_in_vain: bool,
 }
 
@@ -125,7 +121,7 @@ impl Watch {
             self.is_in_vain = !is_main_thread(py)?;
             py.check_signals()
         });
-        // The interpreter is ending, and does not wait for this thread.
+        // The interpreter is ending.
         looked.unwrap_or(Ok(()))
     }
 }
@@ -137,8 +133,8 @@ fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
 
 impl AsyncClient {
     /// Performs `work` in a task, and returns a future of the running event loop. Cancelling the
-    /// future cancels the task. `keep` is dropped in the thread of the event loop, which releases
-    /// the buffers of `work`.
+    /// future cancels the task. `keep` releases the buffers of `work` in the thread of the event
+    /// loop.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -161,7 +157,6 @@ impl AsyncClient {
     }
 }
 
-/// Runs `work` in the runtime, for a future of the running event loop.
 fn spawn<T: Answer>(
     py: Python<'_>,
     about: Option<ObjectId>,
@@ -190,7 +185,6 @@ fn spawn<T: Answer>(
     Ok(future.unbind())
 }
 
-/// A result that can be converted for Python.
 trait Answer: for<'py> IntoPyObject<'py> + Send + 'static {}
 
 impl<T: for<'py> IntoPyObject<'py> + Send + 'static> Answer for T {}
@@ -206,7 +200,7 @@ fn answer<T: Answer>(py: Python<'_>, outcome: Result<T>, about: Option<&ObjectId
 fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) -> PyResult<T> {
     let current = std::process::id();
     if current != process {
-        // Checked here, because the client's locks may have been held during the fork.
+        // The client's locks may have been held during the fork.
         return Err(exception(py, &Error::ForkedChild { connected: process, current }));
     }
     let client = client.read().unwrap_or_else(PoisonError::into_inner);
@@ -230,8 +224,7 @@ fn connect_options(
     }
 }
 
-/// Connects to the store that listens at `socket`. With `reconnect`, calls reconnect after the
-/// connection was lost.
+/// Connects to a store. With `reconnect`, calls connect again after a loss.
 #[pyfunction]
 pub(crate) fn connect(
     py: Python<'_>,
@@ -254,9 +247,9 @@ pub(crate) fn connect(
     })
 }
 
-/// Collects garbage, because arrays of the store may be in reference cycles.
+/// Arrays of the store may be in reference cycles.
 fn collect_garbage() {
-    // Does nothing if the interpreter is ending. Python reports finalizers that raise.
+    // Python reports finalizers that raise.
     let _ = Python::try_attach(|py| py.import("gc").and_then(|gc| gc.call_method0("collect")).map(drop));
 }
 
@@ -279,7 +272,7 @@ fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -
     }
 }
 
-/// Does the same as [`connect`] for event loops.
+/// As [`connect`], for event loops.
 #[pyfunction]
 pub(crate) fn connect_async(
     py: Python<'_>,

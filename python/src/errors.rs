@@ -13,13 +13,11 @@ use pyo3::types::PyDict;
 
 use crate::report;
 
-/// Returns the exception for `error`.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     exception_about(py, error, None)
 }
 
-/// Returns the exception for `error` of a call about the object `id`, which the exception always
-/// names.
+/// Returns the exception for `error` of a call about `id`, which the exception always names.
 pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectId>) -> PyErr {
     let fields = PyDict::new(py);
     let name = match set_fields(py, error, &fields) {
@@ -41,8 +39,8 @@ pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectI
     make(py, name, message, &fields)
 }
 
-/// Returns the exception for a handle of the object `id` in the cluster `theirs`, passed to a store
-/// of the cluster `ours`.
+/// Returns the exception for a handle from the cluster `theirs`, passed to a store of the cluster
+/// `ours`.
 pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours: &str) -> PyErr {
     let fields = PyDict::new(py);
     let set = [("ref_cluster", theirs), ("store_cluster", ours)]
@@ -58,7 +56,7 @@ pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours
     make(py, "ClusterMismatch", message, &fields)
 }
 
-/// Returns the exception for a panic, because a bug here should not end the program.
+/// Returns the exception for a panic, which should not end the program.
 pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let said = panic.downcast_ref::<&str>().copied();
     let said =
@@ -66,7 +64,6 @@ pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     make(py, "InternalError", format!("a bug in the native half of hoplite: {said}"), &PyDict::new(py))
 }
 
-/// Makes an exception of the class `name` of `hoplite.errors`, with `fields` as attributes.
 fn make(py: Python<'_>, name: &str, message: String, fields: &Bound<'_, PyDict>) -> PyErr {
     let made = py
         .import("hoplite.errors")
@@ -230,7 +227,6 @@ fn set_object_fields(
     })
 }
 
-/// Sets the untrusted place or daemon, and its owner.
 fn set_untrusted(kind: &ConnectFailure, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     match kind {
         ConnectFailure::UntrustedPlace(
@@ -244,7 +240,6 @@ fn set_untrusted(kind: &ConnectFailure, fields: &Bound<'_, PyDict>) -> PyResult<
     }
 }
 
-/// Sets the description of the thing that the timed-out call waited for.
 fn set_missing(py: Python<'_>, missing: &Missing, fields: &Bound<'_, PyDict>) -> PyResult<()> {
     fields.set_item("missing", missing.kind())?;
     let id = |id| report::id(py, id);

@@ -47,28 +47,26 @@ mod native {
     #[pymodule_export]
     use crate::view::{Reader, View};
 
-    /// The build profile. Measurements of a debug build say little.
+    /// Measurements of a debug build say little.
     #[pymodule_export]
     const BUILD: &str = if cfg!(debug_assertions) { "debug" } else { "release" };
 
-    /// The version of the package and of its native half.
     #[pymodule_export]
     const VERSION: &str = env!("CARGO_PKG_VERSION");
 
-    /// Returns the default socket of the store of this node.
     #[pyfunction]
     fn default_socket_path() -> std::ffi::OsString {
         hoplite_client::default_socket_path().into_os_string()
     }
 
-    /// Returns the default timeout of calls in seconds; `None` for ever.
+    /// Returns seconds; `None` for ever.
     #[pyfunction]
     fn default_timeout() -> Option<f64> {
         let timeout = hoplite_client::default_timeout();
         (timeout < hoplite_client::FOREVER).then_some(timeout.as_secs_f64())
     }
 
-    /// Checks the arguments of an allreduce before the call puts anything.
+    /// Checks the arguments before the call puts anything.
     #[pyfunction]
     #[expect(unused_variables, reason = "to be extracted is all that they are for")]
     fn check_allreduce(target: Id, sources: Ids, op: Op, timeout: Timeout) {}

@@ -1,10 +1,10 @@
 //! Delivers the results of tasks to an event loop of Python.
 //!
-//! Tasks run on threads without the interpreter, and put their results into the mailbox of the
-//! event loop. The event loop watches a file descriptor, and empties the mailbox when it becomes
-//! readable. The advantages:
+//! Tasks run on threads without the interpreter, and put their results into a mailbox. The event
+//! loop watches a file descriptor, and empties the mailbox when it becomes readable. The
+//! advantages:
 //!
-//! * No task waits for the interpreter, except when a cancelled copy releases its buffer.
+//! * No task waits for the interpreter, except to release the buffer of a cancelled copy.
 //! * Many results wake the loop once.
 //! * A thread that is busy when the interpreter ends does no harm.
 //!
@@ -20,10 +20,10 @@ use pyo3::{PyTraverseError, PyVisit};
 use rustix::event::{EventfdFlags, eventfd};
 use tokio::task::AbortHandle;
 
-/// Makes the value or exception for Python, once a thread is attached.
+/// Makes the value or exception, once a thread is attached.
 pub(crate) type Letter = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// The pending futures of one event loop, and the results for them.
+/// The pending futures of one event loop, and their results.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Mailbox {
@@ -37,7 +37,6 @@ struct Waiting {
     futures: HashMap<u64, Py<PyAny>>,
 }
 
-/// The queue of results.
 pub(crate) struct Slot {
     letters: Mutex<Vec<(u64, Letter)>>,
     /// Readable if there are results.
@@ -62,7 +61,6 @@ impl Slot {
 }
 
 impl Mailbox {
-    /// Returns the mailbox of the running event loop, and makes it on first use.
     pub(crate) fn of_running_loop(py: Python<'_>) -> PyResult<(Bound<'_, Self>, Bound<'_, PyAny>)> {
         let module = py.import("hoplite._mailbox")?;
         let (mailbox, event_loop) = module.call_method0("of_running_loop")?.extract()?;
@@ -93,29 +91,26 @@ impl Mailbox {
         Ok(Self { slot, waiting: Mutex::default() })
     }
 
-    /// Returns the file descriptor that becomes readable when there are results.
     fn fileno(&self) -> i32 {
         self.slot.bell.as_raw_fd()
     }
 
     /// Completes all futures with results. Runs in the thread of the event loop.
     fn deliver(&self, py: Python<'_>) {
-        // Resets the descriptor before the results are taken, so that later results make it
-        // readable again.
+        // Reset first, so that later results make it readable again.
         let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);
         let letters = std::mem::take(&mut *lock(&self.slot.letters));
         for (number, letter) in letters {
             let future = lock(&self.waiting).futures.remove(&number);
             let Some(future) = future.map(|future| future.into_bound(py)) else { continue };
             if let Err(error) = settle(&future, letter) {
-                // Continues with the other futures.
                 error.write_unraisable(py, Some(&future));
             }
         }
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // A locked mailbox is in use, so it is not garbage.
+        // A locked mailbox is in use, not garbage.
         let Ok(waiting) = self.waiting.try_lock() else { return Ok(()) };
         waiting.futures.values().try_for_each(|future| visit.call(future))
     }
@@ -127,7 +122,7 @@ impl Mailbox {
 
 fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
     if future.call_method0("done")?.extract()? {
-        // The future was cancelled concurrently.
+        // Cancelled concurrently.
         return Ok(());
     }
     match letter(future.py()) {
@@ -148,7 +143,6 @@ pub(crate) struct Canceller {
 
 #[pymethods]
 impl Canceller {
-    /// Called when the future is done.
     fn __call__(&self, py: Python<'_>, future: &Bound<'_, PyAny>) -> PyResult<()> {
         if future.call_method0("cancelled")?.extract()? {
             self.task.abort();
@@ -163,7 +157,7 @@ impl Canceller {
 }
 
 impl Drop for Canceller {
-    /// Aborts the task, which has no effect after its end.
+    /// Has no effect after the task's end.
     fn drop(&mut self) {
         self.task.abort();
     }

@@ -4,10 +4,8 @@ use hoplite_client::Notice;
 use pyo3::prelude::*;
 use tokio::runtime::Handle;
 
-/// The logger of the package.
 const LOGGER: &str = "hoplite";
 
-/// Logs a notice as a warning.
 pub(crate) fn log(notice: &Notice) {
     let text = notice.to_string();
     let log = move || {
@@ -19,7 +17,7 @@ pub(crate) fn log(notice: &Notice) {
         });
     };
     match Handle::try_current() {
-        // In another thread, because a handler in Python may be slow.
+        // A handler in Python may be slow.
         Ok(runtime) => drop(runtime.spawn_blocking(log)),
         Err(_) => log(),
     }

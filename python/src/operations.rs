@@ -1,6 +1,4 @@
-//! The operations of both clients, for threads and for event loops.
-//!
-//! The caller's thread or the runtime drives these functions. They depend on neither.
+//! The operations of both clients. The caller's thread or the runtime drives these functions.
 
 use std::borrow::Cow;
 use std::time::{Duration, Instant};
@@ -66,7 +64,7 @@ pub(crate) async fn read(mut reader: ObjectReader, mut out: Output, timeout: Dur
     }
     while !room.is_empty() {
         let read = reader.read(room, deadline.saturating_duration_since(Instant::now())).await;
-        // The caller can repeat this, because it opens and reads the object in one call.
+        // The caller can repeat the whole call.
         let length = read.map_err(|error| error.leaving(LostCall::Repeatable))?;
         room = &mut room[length..];
         tokio::task::yield_now().await;
@@ -118,7 +116,6 @@ pub(crate) async fn reduce(
     client.reduce_with(&target, sources, options).await.map(Ids)
 }
 
-/// Returns the range of bytes from `start` up to `stop`.
 pub(crate) fn range(start: u64, stop: u64) -> ByteRange {
     ByteRange { offset_bytes: start, length_bytes: stop.saturating_sub(start) }
 }
@@ -156,7 +153,6 @@ pub(crate) async fn allgather_into(
     client.allgather_into(&target, sources, rank, out.bytes_mut(), timeout).await
 }
 
-/// Sends each participant the concatenation of its pieces.
 pub(crate) async fn all_to_all(
     client: Client,
     name: ObjectId,

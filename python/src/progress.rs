@@ -5,13 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use hoplite_client::tracked;
 use pyo3::prelude::*;
 
-/// Counts the bytes of calls, and reports them to a function of Python.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Progress {
     counts: Arc<hoplite_client::Progress>,
     callback: Py<PyAny>,
-    /// The last report: done and total bytes.
+    /// Done and total bytes.
     told: Mutex<Option<(u64, u64)>>,
 }
 
@@ -22,7 +21,7 @@ impl Progress {
         Self { counts: Arc::default(), callback, told: Mutex::new(None) }
     }
 
-    /// Reports the counts if they have changed since the last report.
+    /// Reports the counts if they have changed.
     pub(crate) fn report(&self, py: Python<'_>) -> PyResult<()> {
         let counts = (self.counts.done_bytes(), self.counts.total_bytes());
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).replace(counts);
@@ -34,13 +33,12 @@ impl Progress {
 }
 
 impl Progress {
-    /// Counts the bytes of the calls of `work`. Boxes `work`, because nested futures would exceed
-    /// the stacks of threads.
+    /// Counts the bytes of `work`, boxed because nested futures would exceed the stacks of threads.
     pub(crate) fn of<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
         tracked(Arc::clone(&self.counts), Box::pin(work))
     }
 
-    /// Reports from a thread that is not attached to the interpreter.
+    /// Reports from an unattached thread.
     pub(crate) fn look(&self) -> PyResult<()> {
         // Does nothing if the interpreter is ending.
         Python::try_attach(|py| self.report(py)).unwrap_or(Ok(()))

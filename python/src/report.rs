@@ -8,7 +8,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
-/// Converts an id: to a `str` if it is UTF-8, else to `bytes`.
+/// Returns a `str` if the id is UTF-8, else `bytes`.
 pub(crate) fn id(py: Python<'_>, id: &ObjectId) -> Py<PyAny> {
     match std::str::from_utf8(id.as_bytes()) {
         Ok(text) => PyString::new(py, text).into_any().unbind(),
@@ -16,7 +16,6 @@ pub(crate) fn id(py: Python<'_>, id: &ObjectId) -> Py<PyAny> {
     }
 }
 
-/// Several ids.
 #[derive(Debug)]
 pub(crate) struct Ids(pub(crate) Vec<ObjectId>);
 
@@ -30,13 +29,12 @@ impl<'py> IntoPyObject<'py> for Ids {
     }
 }
 
-/// The description of one object.
 #[derive(Debug)]
 pub(crate) struct Summary {
     id: ObjectId,
     object: Option<ObjectSummary>,
     locations: Vec<Location>,
-    /// The additional knowledge of its shard and this store, if requested.
+    /// From its shard and this store, if requested.
     more: Option<More>,
 }
 
@@ -121,7 +119,6 @@ impl<'py> IntoPyObject<'py> for Page {
     }
 }
 
-/// The counters of a store.
 #[derive(Debug)]
 pub(crate) struct Status(pub(crate) NodeStatus);
 

@@ -6,21 +6,22 @@ use std::sync::{Mutex, PoisonError};
 use pyo3::Python;
 use tokio::runtime::{Builder, Handle, Runtime};
 
-/// One thread receives and sends while the other one copies.
+/// One receives and sends while the other one copies.
 const THREADS: usize = 2;
 
-/// The runtime, with the id of its process: this one, or a parent.
+/// The runtime and its process: this one, or a parent.
 ///
-/// Only attached threads lock it. The forking thread is attached too, so a child never inherits a
-/// held lock.
+/// Only attached threads lock it, and the forking thread is attached too. So a child never inherits
+/// a held lock.
 static CURRENT: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
 
-/// Returns the runtime of this process. It is never dropped: its threads end with the process.
+/// Returns the runtime of this process, which is never dropped.
 ///
 /// A forked child has no threads of the inherited runtime. Dropping that would wait for them, so
 /// the child leaks it and starts another one.
 ///
-/// # Errors If no threads can be started.
+/// # Errors
+/// If no threads can be started.
 pub(crate) fn handle(_py: Python<'_>) -> io::Result<Handle> {
     let process = std::process::id();
     let mut current = CURRENT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,16 +1,14 @@
-//! Makes calls in the trace that a Python context variable names, so that each asyncio task has its
-//! own trace.
+//! Makes calls in the trace that a context variable names, so that each asyncio task has its own
+//! trace.
 
 use hoplite_client::{EnteredTrace, Result, TraceContext, enter_trace, traced};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The context variable. Unset until a trace is entered for the first time, so that other programs
-/// do not look for it.
+/// Unset until a trace is entered, so that other programs do not look for it.
 static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
-/// A span, the value of the context variable.
 #[pyclass(module = "hoplite._native", frozen)]
 pub(crate) struct Span(TraceContext);
 
@@ -31,19 +29,16 @@ pub(crate) fn look_for_spans(py: Python<'_>, variable: Py<PyAny>) {
     VARIABLE.get_or_init(py, || variable);
 }
 
-/// Returns the trace of a call made now.
 pub(crate) fn current(py: Python<'_>) -> PyResult<Option<TraceContext>> {
     let Some(variable) = VARIABLE.get(py) else { return Ok(None) };
     let span: Option<PyRef<'_, Span>> = variable.bind(py).call_method0("get")?.extract()?;
     Ok(span.map(|span| span.0))
 }
 
-/// Puts the calls of this thread into the trace, if there is one.
 pub(crate) fn enter(trace: Option<TraceContext>) -> Option<EnteredTrace> {
     trace.map(|trace| enter_trace(Some(trace)))
 }
 
-/// Puts the calls of `work` into the trace, if there is one.
 pub(crate) async fn within<T>(
     trace: Option<TraceContext>,
     work: impl Future<Output = Result<T>>,

@@ -11,7 +11,7 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::buffers;
 
-/// The bytes of a complete object in the store's memory, through the buffer protocol: read-only.
+/// The bytes of a complete object in the store's memory, as a read-only buffer.
 ///
 /// The store keeps the bytes while this object lives. Each buffer made from it keeps it alive.
 #[pyclass(frozen, module = "hoplite._native")]
@@ -38,13 +38,12 @@ impl View {
         shape(py, self.0.metadata())
     }
 
-    /// The metadata that the application put with the bytes.
+    /// The application's metadata.
     #[getter]
     fn user<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.metadata().user)
     }
 
-    /// Returns a private copy.
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         buffers::copy_to_bytes(py, &self.0)
     }
@@ -53,13 +52,14 @@ impl View {
         self.0.len()
     }
 
-    /// # Safety Only the interpreter calls this, with a structure to fill.
+    /// # Safety
+    /// Only the interpreter calls this.
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let py = slf.py();
         let bytes: &[u8] = &slf.get().0;
         let (start, length) = (bytes.as_ptr().cast_mut().cast(), isize::try_from(bytes.len())?);
         // SAFETY: the memory does not change while this object lives, and the structure gets a
-        // reference to the object. The function refuses requests for writable memory.
+        // reference to the object. Requests for writable memory are refused.
         let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), start, length, 1, flags) };
         if filled == 0 {
             Ok(())
@@ -89,25 +89,21 @@ impl Reader {
 
 #[pymethods]
 impl Reader {
-    /// The size of the object in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// The name of the element type.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.metadata.dtype.name()
     }
 
-    /// The shape, or None for bytes without one.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         shape(py, &self.metadata)
     }
 
-    /// The metadata that the application put with the bytes.
     #[getter]
     fn user<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.metadata.user)

@@ -21,23 +21,21 @@ import hoplite
 from stores import Cluster
 
 HERE = Path(__file__).parent
-# Uses the latest build, unless the variable is set or the package contains its programs.
+# The latest build, unless the package contains its programs.
 if not (Path(hoplite.__file__).parent / "_bin").is_dir():
     os.environ.setdefault("HOPLITE_BINARIES", str(HERE.parent.parent / "target" / "debug"))
-# No test may find or leave a store of this machine.
 for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
     os.environ.pop(name, None)
-# For all temporary files, because Dask and torch leave some behind.
+# Dask and torch leave temporary files behind.
 TEMPORARY = Path(tempfile.mkdtemp(prefix="t"))
 os.environ["TMPDIR"] = str(TEMPORARY)
 tempfile.tempdir = None
 # Disables Ray's usage reports.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# Without this, Ray's workers have a low priority, and take minutes to import torch on a busy
-# machine.
+# Otherwise workers have a low priority, and take minutes to import torch on a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
-# A background job may ignore Ctrl-C, and its children would inherit that.
+# A background job may ignore Ctrl-C, and its children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
@@ -48,7 +46,7 @@ settings.load_profile("hoplite")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # A short path, because the tests put sockets there, whose paths may have at most 107 bytes.
+    # Paths of sockets may have at most 107 bytes.
     if config.option.basetemp is None:
         config.option.basetemp = str(TEMPORARY / "p")
 
@@ -58,7 +56,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     """Removes the temporary files, unless a test has failed."""
     yield
     if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
-        # At the very end, because multiprocessing has a folder there that it removes before.
+        # At the very end, because multiprocessing has a folder there.
         Finalize(None, shutil.rmtree, (TEMPORARY,), {"ignore_errors": True}, exitpriority=-200)
 
 
@@ -69,7 +67,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes, shared by all tests that do not harm them."""
+    """Three nodes, shared by tests that do not harm them."""
     with Cluster(tmp_path_factory.mktemp("cluster"), nodes=3, memory="512MiB") as cluster:
         yield cluster
 
@@ -89,7 +87,7 @@ def node(tmp_path: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_client_is_left() -> Iterator[None]:
-    """Resets the client of `hoplite.init`, which belongs to the store of one module."""
+    """Resets the client of `hoplite.init`."""
     yield
     hoplite.shutdown()
 
@@ -99,5 +97,4 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def fresh() -> str:
-    """A unique prefix for ids."""
     return f"test-{next(_numbers)}/"

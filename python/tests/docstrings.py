@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
-#: Examples show the beginning of an error text.
+#: Shows only the beginning of an error text.
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
 def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """Yields the public classes and functions of a module, and the methods and properties of the
-    classes.
-    """
     for name in module.__all__:
         item = getattr(module, name)
         if inspect.isclass(item) or inspect.isfunction(item):
@@ -28,14 +25,13 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
 
 
 def examples(module: ModuleType, name: str, item: Any) -> doctest.DocTest | None:
-    """Returns the examples of one name; None if it has none."""
     text = inspect.getdoc(item) or ""
     found = doctest.DocTestParser().get_doctest(text, {}, f"{module.__name__}.{name}", None, None)
     return found if found.examples else None
 
 
 def run(found: doctest.DocTest, names: dict[str, Any]) -> None:
-    """Runs the examples of one docstring with these names, and compares their output."""
+    """Runs the examples of one docstring, and compares their output."""
     found.globs.update(names)
     said: list[str] = []
     failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(found, out=said.append)

@@ -20,7 +20,7 @@ from pathlib import Path
 from stores import await_that
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The pages for users. The README of the package has links that PyPI shows.
+#: The README of the package has links that PyPI shows.
 PAGES = [
     ROOT / "README.md",
     ROOT / "python" / "README.md",
@@ -30,14 +30,12 @@ PAGES = [
 ]
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ([\w.-]+\.py)\n")
-#: The timeout in seconds of all commands of a page.
+#: For all commands of a page.
 _PATIENCE = 1100.0
 
 
 @dataclass(frozen=True)
 class Page:
-    """The programs and commands of a page."""
-
     name: str
     files: dict[str, str]
     program: str
@@ -49,13 +47,11 @@ class Page:
 
     @property
     def modules(self) -> set[str]:
-        """Returns the packages that the programs import."""
         code = "\n".join([self.program, *self.files.values()])
         return set(re.findall(r"^\s*(?:import|from) (\w+)", code, re.MULTILINE))
 
 
 def read(path: Path) -> Page:
-    """Reads a page."""
     return Page(str(path.relative_to(ROOT)), *parts(path.read_text()))
 
 
@@ -75,7 +71,7 @@ def parts(text: str) -> tuple[dict[str, str], str, list[tuple[str, str]]]:
 
 
 def _commands(text: str) -> list[tuple[str, str]]:
-    """Returns the commands of a block, each with its output."""
+    """Returns commands with their outputs."""
     commands: list[tuple[str, str]] = []
     for line in text.splitlines(keepends=True):
         if line.startswith("$ "):
@@ -91,13 +87,12 @@ def _commands(text: str) -> list[tuple[str, str]]:
 
 
 def all_pages() -> list[Page]:
-    """Returns the pages with programs or commands."""
     pages = [read(path) for path in PAGES]
     return [page for page in pages if page.program or page.files or page.commands]
 
 
 def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> None:
-    """Runs the programs and commands of a page in the folder `place`, and compares the outputs."""
+    """Runs a page in the folder `place`, and compares the outputs."""
     for name, text in page.files.items():
         (place / name).write_text(text)
     if page.program:
@@ -148,13 +143,13 @@ def _processes(place: Path) -> list[str]:
 
 
 def _script(page: Page) -> str:
-    """Returns a script with the commands and the program, which ends its background processes."""
+    """Returns a script that also ends its background processes."""
     lines = ["set -e", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for index, (command, expected) in enumerate(page.commands):
         out = f"{index}.out"
         if command.endswith("&"):
             last = shlex.quote(expected.splitlines()[-1])
-            # Not in a group, because its shell would end without its child.
+            # A group would have a shell that ends without its child.
             lines.append(f"{command[:-1]} >{out} 2>&1 &")
             lines.append(
                 f"until grep -qxF -- {last} {out}; do kill -0 $! || {{ cat {out}; exit 1; }}; sleep 0.05; done"
@@ -167,6 +162,5 @@ def _script(page: Page) -> str:
 
 
 def _is_like(found: str, expected: str) -> bool:
-    """Returns `True` if an output matches the page, where a line `...` stands for any lines."""
     parts = [re.escape(part) for part in re.split(r"^\.\.\.\n", expected, flags=re.MULTILINE)]
     return re.fullmatch("(?:.*\n)*".join(parts), found) is not None

@@ -14,12 +14,12 @@ from typing import Self
 import hoplite
 from hoplite._programs import program
 
-#: The timeout in seconds of any wait in a test.
+#: For any wait in a test, in seconds.
 PATIENCE = 300.0
-#: Seconds to wait for an event that should not happen.
+#: For events that should not happen.
 SHORT = 0.2
 #: The time for which a directory waits for a disconnected store. For three times as long after its
-#: start, it delays deletes of unknown ids, and many tests would wait for that.
+#: start, it delays deletes of unknown ids.
 NODE_GRACE = "200ms"
 
 DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]
@@ -86,14 +86,12 @@ class Cluster:
         return self.daemons[1 + node]
 
     def start_again(self, node: int) -> None:
-        """Starts a store whose process has ended."""
         store = self.store(node)
-        # Without the program's name and the arguments that every start adds.
+        # Without the arguments that every start adds.
         arguments = list(store.process.args)[1:-2]  # type: ignore[arg-type]
         self.daemons[1 + node] = Daemon(store.log, "hoplite-store", *map(str, arguments))
 
     def restart(self, node: int) -> None:
-        """Kills a store and starts it again."""
         self.store(node).kill()
         self.start_again(node)
 
@@ -106,7 +104,6 @@ class Cluster:
 
 
 def await_that(what: str, condition: Callable[[], bool]) -> None:
-    """Polls until a condition is true."""
     ends = time.monotonic() + PATIENCE
     while not condition():
         assert time.monotonic() < ends, f"in vain: {what}"
@@ -114,7 +111,7 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
 
 
 def complaints(errors: str) -> str:
-    """Returns a program's standard error without the warning about a private store."""
+    """Returns standard error without the warning about a private store."""
     lines = errors.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("no store listens at "))
 

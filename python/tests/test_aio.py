@@ -247,7 +247,7 @@ def test_a_loop_that_is_closed_while_calls_wait(node: Cluster, fresh: str) -> No
     async def start() -> None:
         client = await hoplite.aio.connect(node.sockets[0])
         keep.append(client)
-        # Not a task, because tasks warn when they are destroyed.
+        # Tasks warn when they are destroyed.
         keep.append(client._native.get(fresh, None))
 
     keep: list[Any] = []
@@ -266,7 +266,7 @@ def test_a_loop_that_is_closed_while_calls_wait(node: Cluster, fresh: str) -> No
     gc.collect()
     assert gone() is None
     with node.connect() as other:
-        # An open get would now hold a reference.
+        # An open get would hold a reference.
         empty = used_bytes(other)
         other.put(fresh, np.zeros(1 << 20, np.uint8))
         other.delete(fresh)

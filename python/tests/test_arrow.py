@@ -28,7 +28,6 @@ WHEN = datetime.datetime(2026, 1, 2, 3, 4, 5)
 
 @pytest.fixture(scope="module")
 def careful(cluster: Cluster) -> Iterator[hoplite.Client]:
-    """A client that refuses pickles."""
     with hoplite.connect(cluster.sockets[0], allow_pickle=False) as client:
         yield client
 
@@ -146,7 +145,7 @@ def test_frames_that_arrow_has_no_type_for_are_pickled(
 
 
 def addresses(value: Any) -> list[tuple[int, int]]:
-    """Returns the addresses of a table's buffers that are larger than a pointer."""
+    """Returns the buffers that are larger than a pointer."""
     table = value if isinstance(value, pa.Table) else value.to_arrow(compat_level=pl.CompatLevel.newest())
     buffers = [buffer for column in table.columns for chunk in column.chunks for buffer in chunk.buffers()]
     return [(buffer.address, buffer.size) for buffer in buffers if buffer is not None and buffer.size > 64]
@@ -240,7 +239,7 @@ def test_without_arrow_frames_are_pickled(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_old_arrow_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before version 14.0.1, pyarrow ran pickles in schemas: CVE-2023-47248."""
+    """Earlier versions run pickles in schemas: CVE-2023-47248."""
     monkeypatch.setattr(pa, "__version__", "14.0.0")
     assert _arrow._pyarrow() is None
 
@@ -353,8 +352,6 @@ def test_no_stream_harms_a_careful_reader(careful: hoplite.Client, data: st.Data
 
 
 class Stored(bytes):
-    """An object as a view shows it."""
-
     dtype, shape = "opaque", None
 
     def __new__(cls, contents: bytes, user: bytes) -> Stored:

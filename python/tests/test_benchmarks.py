@@ -76,7 +76,7 @@ def test_a_command_line_that_makes_no_sense(tmp_path: Path, arguments: list[str]
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    # This module stands for a missing package.
+    # Stands for a missing package.
     (tmp_path / "ray.py").write_text("raise ImportError")
     done = run(tmp_path, "--sizes", "1KiB", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1

@@ -20,8 +20,6 @@ LARGE = bytes(index * 17 % 253 for index in range(300_001))
 
 
 class Failed(Exception):
-    """The expected exception of a call."""
-
     def __init__(self, error: type[hoplite.HopliteError], message: str) -> None:
         self.error, self.message = error, message
 
@@ -31,7 +29,6 @@ Case = tuple[int, str, tuple[Any, ...], dict[str, Any], Any]
 
 
 def cases() -> Iterator[Case]:
-    """Yields a node, a method, its arguments, and the expected result."""
     anything = object()
     exists = Failed(hoplite.AlreadyExists, "already exists")
     for id, contents in (("empty", b""), ("small", SMALL), ("large", LARGE)):

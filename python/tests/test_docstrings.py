@@ -16,7 +16,7 @@ import hoplite.errors
 from stores import Cluster
 
 MODULES = [hoplite, hoplite.aio]
-#: A program alone cannot cause these: they need another daemon, user or version, or a bug.
+#: These need another daemon, user or version, or a bug.
 WITHOUT = {
     "InternalError",
     "InvalidMetadata",
@@ -43,7 +43,6 @@ def socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def names(socket: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """The names that examples use."""
     monkeypatch.setenv("HOPLITE_SOCKET", socket)
     hoplite.shutdown()
     yield {"hoplite": hoplite, "np": np, "client": hoplite.init()}

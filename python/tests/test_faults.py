@@ -57,7 +57,7 @@ def test_whoever_waits_hears_of_the_death_of_the_store(node: Cluster) -> None:
         other = await hoplite.aio.connect(node.sockets[0])
         waits = [asyncio.ensure_future(other.get(f"nor here {number}")) for number in range(4)]
         ids = [f"{name} {number}" for name in ("never there", "nor here") for number in range(4)]
-        # A call that starts after the store's death would fail to connect instead.
+        # A later call would fail to connect instead.
         await asyncio.to_thread(
             await_that, "gets that wait at the store", lambda: all(map(is_waited_for, ids))
         )
@@ -120,7 +120,6 @@ def test_a_full_store(node: Cluster) -> None:
             client.put("too much", np.zeros(65 << 20, np.uint8))
         assert (large.value.id, large.value.size_bytes) == ("too much", 65 << 20)
         assert large.value.limit_bytes <= 64 << 20
-        # Takes room as soon as it becomes free.
         thread = threading.Thread(target=client.put, args=("more", np.ones(40 << 20, np.uint8), PATIENCE))
         thread.start()
         client.delete("filler")

@@ -16,7 +16,7 @@ from stores import PATIENCE, Cluster
 
 
 def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path: Path) -> None:
-    # With this grace, the directory delays deletes of unknown ids, such as the result here.
+    # The directory delays deletes of unknown ids, such as the result here.
     with Cluster(tmp_path, nodes=1, memory="64MiB", node_grace="1h") as cluster:
         members = [
             Group(links.acquire(cluster.sockets[0], "test"), ["g/"] * 2, "g", rank, _failed)
@@ -41,7 +41,7 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
 
 def test_all_ranks_are_told_whose_store_is_full(tmp_path: Path) -> None:
     with Cluster(tmp_path, nodes=3, memory="64MiB") as cluster, cluster.connect(1) as client:
-        # Takes the room for the source of rank 1.
+        # Takes the room of rank 1.
         client.put("kept", np.zeros(50 << 20, np.uint8))
         members = [
             Group(links.acquire(cluster.sockets[rank], "test"), ["g/"] * 3, "g", rank, _failed)

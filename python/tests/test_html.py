@@ -34,8 +34,6 @@ TAGS = {"table", "caption", "thead", "tbody", "tr", "th", "td"}
 
 
 class Shown(HTMLParser):
-    """The tags, attributes and texts of a page."""
-
     def __init__(self, page: str) -> None:
         super().__init__()
         self.tags: list[str] = []
@@ -61,7 +59,6 @@ class Shown(HTMLParser):
 
 @pytest.fixture(scope="module")
 def odd(client: hoplite.Client) -> Iterator[list[hoplite.Ref]]:
-    """Objects with odd names."""
     names = [b"html/" + (name.encode() if isinstance(name, str) else name) for name in ODD]
     refs = [client.put(name, np.zeros((2, 3), np.float32), confirm=True) for name in names]
     yield refs

@@ -23,7 +23,7 @@ def calls(source: Path) -> list[ast.Call]:
 
 
 def test_nothing_is_printed_or_warned() -> None:
-    """Checks the source, because tests may not reach every line."""
+    """Tests may not reach every line."""
     for source in SOURCES:
         for call in calls(source):
             name = ast.unparse(call.func)

@@ -20,7 +20,6 @@ from stores import PATIENCE, Cluster, await_that, complaints
 
 @pytest.fixture(autouse=True)
 def nothing_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No store at the default socket, and an empty directory for private ones."""
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -175,7 +174,7 @@ def test_threads_that_init_at_once_get_one_client(tmp_path: Path) -> None:
     assert len(clients) == 8
     assert all(client is clients[0] for client in clients)
     assert len(private_directories(tmp_path)) == 1
-    # The store survives the thread that started it.
+    # The thread that started the store has ended.
     clients[0].put("x", b"x")
 
 
@@ -274,7 +273,6 @@ def test_one_place_may_be_named_in_several_ways(node: Cluster) -> None:
 
 
 def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
-    """The starting store ends too."""
     program = tmp_path / "bin" / "hoplite-store"
     program.parent.mkdir()
     program.write_text(
@@ -298,7 +296,7 @@ def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
 
 
 def test_nobody_elses_directories_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user could have made a pipe there, whose read would block for ever."""
+    """Reading a pipe of another user would block for ever."""
     theirs = tmp_path / "hoplite-private-theirs"
     theirs.mkdir()
     os.mkfifo(theirs / "lock")

@@ -17,7 +17,6 @@ from stores import PATIENCE, Cluster, await_that, used_bytes
 
 
 def in_child(work: Callable[[], None]) -> None:
-    """Runs `work` in a forked child, and fails if it fails."""
     child = os.fork()
     if child == 0:
         code = 1
@@ -51,7 +50,7 @@ def test_the_parents_client_is_refused(node: Cluster) -> None:
             client.close()
 
         in_child(work)
-        # The child's drops do not release the parent's references.
+        # The child's drops do not affect the parent.
         assert (client.get("x") == array).all()
 
 
@@ -150,7 +149,6 @@ def test_the_default_client_is_made_anew_in_a_child(node: Cluster) -> None:
 
 
 def double(socket: str, ref: hoplite.Ref) -> hoplite.Ref:
-    """Uses a handle as a task does."""
     client = hoplite.init(socket)
     assert ref.get(PATIENCE).flags.writeable is False
     return client.put(None, ref.get() * 2)

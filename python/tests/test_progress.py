@@ -21,8 +21,6 @@ NBYTES = 4 * ELEMENTS
 
 
 class Heard:
-    """The arguments of a callback."""
-
     def __init__(self) -> None:
         self.counts: list[tuple[int, int]] = []
         self.threads: set[int] = set()
@@ -151,7 +149,6 @@ def test_collectives(cluster: Cluster, fresh: str, kind: str) -> None:
 
 
 def waits(client: Any, id: str, progress: Callable[[int, int], object]) -> dict[str, Callable[[], Any]]:
-    """Returns calls that wait for an object that never exists."""
     out = np.zeros(3, np.float32)
     return {
         "get": lambda: client.get(id, progress=progress),

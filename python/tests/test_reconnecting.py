@@ -21,7 +21,7 @@ from stores import PATIENCE, Cluster, await_that
 
 
 def waiting(node: Cluster) -> int:
-    """Returns the number of queries that wait at the directory."""
+    """Counts queries at the directory."""
     command = [program("hoplite"), "--socket", node.sockets[0], "status", "--json"]
     status = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return int(status["shards"][0]["waiting_queries"])
@@ -135,7 +135,7 @@ def test_a_store_that_stays_away_is_waited_for_once(node: Cluster) -> None:
             try:
                 client.put("x", b"x")
             except hoplite.ConnectFailed as error:
-                # On a busy machine, a store may need longer than this client's 0.2 s.
+                # Slower than this client's 0.2 s.
                 if error.reason != "TimedOut":
                     raise
                 return False

@@ -22,7 +22,7 @@ OPS: dict[str, Any] = {"sum": np.add, "min": np.minimum, "max": np.maximum, "pro
 
 
 def arrays_of(seed: int, dtype: np.dtype[Any], shape: tuple[int, ...], count: int) -> list[Any]:
-    """Returns small numbers, whose sums and products are exact in most types."""
+    """Small numbers have exact sums and products in most types."""
     choose = np.random.default_rng(seed)
     return [choose.integers(0, 2 if dtype.kind == "b" else 3, shape).astype(dtype) for _ in range(count)]
 
@@ -62,7 +62,7 @@ def test_every_dtype_and_operation(cluster: Cluster, client: hoplite.Client, fre
 @given(data=st.data())
 def test_any_reduce(cluster: Cluster, data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 2**32))
-    # Not from `random`, because hypothesis seeds that.
+    # hypothesis seeds `random`.
     name = f"any/{uuid.uuid4().hex}/"
     dtype = data.draw(st.sampled_from([d for d in DTYPES if d.kind != "b"]))
     count = data.draw(st.integers(1, 6))
@@ -200,8 +200,7 @@ def test_allreduce(cluster: Cluster, fresh: str, participants: int, size: int) -
 
 
 def test_a_member_tells_how_far_it_is(cluster: Cluster, fresh: str) -> None:
-    # The stores exchange directly only if all sources come in time, which a busy machine may
-    # prevent.
+    # The stores exchange directly only if all sources come in time.
     for attempt in range(20):
         target, sources = f"{fresh}all{attempt}", [f"{fresh}{attempt}/{rank}" for rank in range(2)]
         with cluster.connect(0) as first, cluster.connect(1) as second:

@@ -195,7 +195,7 @@ def test_owners_outlive_the_client(node: Cluster) -> None:
 
 @pytest.mark.parametrize("before", ["", "import weakref; weakref.finalize(object, print)"])
 def test_the_end_of_a_program_with_the_client_of_init(node: Cluster, before: str) -> None:
-    """The client may be closed before or after its owners are dropped."""
+    """Python closes the client before or after the owners."""
     code = f"""
 {before or "pass"}
 import hoplite
@@ -229,7 +229,6 @@ assert not hoplite.init().contains("x")
 
 @pytest.fixture
 def other_cluster(tmp_path: Path) -> Iterator[hoplite.Client]:
-    """A store of another cluster than that of `client`."""
     socket = str(tmp_path / "store.sock")
     options = ["--socket", socket, "--memory", "32MiB", "--no-prefault", "--print-addresses"]
     store = Daemon(tmp_path / "log", "hoplite-store", *options, "--cluster", "elsewhere")

@@ -20,7 +20,7 @@ LARGE = 20 << 20
 
 
 class Knot:
-    """A reference cycle, which only a garbage collection frees."""
+    """Only a garbage collection frees this."""
 
     def __init__(self, held: Any) -> None:
         self.me, self.held = self, held
@@ -75,7 +75,7 @@ def test_a_full_store_names_who_holds_what(node: Cluster) -> None:
 
 
 def test_a_put_of_an_id_that_another_writer_has_still_waits(node: Cluster) -> None:
-    """The put first tries without waiting, and must not fail there."""
+    """The first try has no time to wait, and must not fail."""
     with node.connect() as client:
         value = np.zeros(30 << 20, np.uint8)
         puts = [threading.Thread(target=client.put, args=("same", value)) for _ in range(4)]
@@ -88,7 +88,6 @@ def test_a_put_of_an_id_that_another_writer_has_still_waits(node: Cluster) -> No
 
 @pytest.fixture
 def narrow(tmp_path: Path) -> Any:
-    """A store with low limits."""
     socket = str(tmp_path / "store.sock")
     options = ["--socket", socket, "--memory", "64MiB", "--no-prefault", "--print-addresses"]
     store = Daemon(tmp_path / "log", "hoplite-store", *options, "--max-references", "20", "--max-ids", "50")
@@ -117,7 +116,7 @@ def test_a_full_table_of_references_blocks_no_puts(narrow: str) -> None:
             client.get("20")
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
-        # Repeating a put compares the values, which needs a reference.
+        # Comparing the values needs a reference.
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
         held.pop()

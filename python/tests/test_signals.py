@@ -113,7 +113,7 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
     thread = threading.Thread(target=count)
     thread.start()
     try:
-        # A thread with the interpreter would otherwise keep it for a whole call.
+        # Otherwise a thread keeps the interpreter for a whole call.
         sys.setswitchinterval(1e-6)
         for wait in (
             lambda: client.wait([fresh], timeout=0.1),
@@ -131,7 +131,7 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
 
 
 def test_many_threads_wait_for_each_other(client: hoplite.Client, fresh: str) -> None:
-    """A ring: each thread waits for the object of the previous one."""
+    """A ring."""
     count, rounds = 16, 20
     failures: list[BaseException] = []
 

@@ -18,7 +18,7 @@ PYTHON = Path(__file__).parent.parent
 
 
 def run(directory: Path, code: str) -> str:
-    """Returns the last output of a failing program, which imports modules from a directory first."""
+    """Imports modules from a directory first. Returns the last output."""
     environment = {**os.environ, "PYTHONPATH": str(directory)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 1

@@ -96,8 +96,6 @@ def test_timeouts_that_are_none(client: hoplite.Client) -> None:
 
 
 class Records(logging.Handler):
-    """Collects the records of the logger `hoplite`."""
-
     def __init__(self) -> None:
         super().__init__()
         self.all: list[logging.LogRecord] = []

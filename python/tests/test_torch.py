@@ -210,8 +210,6 @@ def test_what_only_looks_contiguous_is_not_filled(client: hoplite.Client) -> Non
 
 
 class Nested:
-    """Gets an object while it is unpickled."""
-
     def __init__(self, socket: str, inner: hoplite.Ref) -> None:
         self.socket, self.inner = socket, inner
 

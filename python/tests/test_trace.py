@@ -22,8 +22,6 @@ PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
 class Collector(service.TraceServiceServicer):
-    """A collector that stores all requests."""
-
     def __init__(self) -> None:
         self.spans: list[Any] = []
 

@@ -18,9 +18,7 @@ SAMPLE, MISTAKES = HERE / "typing" / "sample.py", HERE / "typing" / "mistakes.py
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
-    """Returns the lines with errors of mypy, with strict settings and without the package's
-    configuration.
-    """
+    """Returns mypy's errors by line, without the package's configuration."""
     cache = str(tmp_path_factory.mktemp("mypy"))
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", cache]
     environment = {"MYPYPATH": str(Path(hoplite.__file__).parent.parent), "PATH": ""}

@@ -28,12 +28,12 @@ from hoplite import _dtypes, _headers, _pickles, _serialize
 from hoplite._group.round import Buffer
 from stores import PATIENCE, Cluster
 
-#: The allowed exceptions for malformed objects. All name the cause.
+#: For malformed objects. All name the cause.
 TYPED = (hoplite.HopliteError, TypeError, ImportError)
 
 
 class Trap:
-    """A value whose unpickling leaves a trace."""
+    """Leaves a trace when it is unpickled."""
 
     def __reduce__(self) -> Any:
         return _trap, ()
@@ -56,7 +56,6 @@ def not_sprung() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def careful(cluster: Cluster) -> Iterator[hoplite.Client]:
-    """A client that refuses pickles."""
     with hoplite.connect(cluster.sockets[0], allow_pickle=False) as client:
         yield client
 
@@ -122,7 +121,6 @@ def test_other_ways_to_a_pickle_are_refused_too(
 
 
 def test_a_careful_client_makes_no_pickle(careful: hoplite.Client, cluster: Cluster, fresh: str) -> None:
-    """Nothing is stored, and the error names the object."""
     for value in (Trap(), {"a": 1}, np.array([None]), np.ma.masked_array([1])):
         with pytest.raises(hoplite.PickleRefused, match="only be stored as a pickle") as caught:
             careful.put(fresh + "put", value)
@@ -196,7 +194,6 @@ def test_init_does_not_take_back_what_it_was_told(cluster: Cluster) -> None:
 
 
 def test_no_header_but_that_of_a_pickle_reaches_the_unpickler(client: hoplite.Client, fresh: str) -> None:
-    """Even if pickles are allowed."""
     contents = b"".join(map(bytes, _serialize.encode(Trap()).pieces))
     for number, user in enumerate(
         (b"", b"py1:bytes", b"py1:pickle2", b"py1:pickle ", b"py1:torch", b"py1:ndarray x")
@@ -294,8 +291,6 @@ def test_a_hostile_header_is_a_typed_error(client: hoplite.Client, fresh: str, u
 
 
 class Stored(NamedTuple):
-    """An object that any program may put."""
-
     contents: bytes
     dtype: str
     shape: tuple[int, ...] | None
@@ -303,7 +298,7 @@ class Stored(NamedTuple):
 
 
 def read(native: hoplite.Client, id: str, stored: Stored) -> None:
-    """Puts an object unchanged, and reads it in all ways. Only typed errors are allowed."""
+    """Reads an object in all ways. Only typed errors are allowed."""
     try:
         native._native.put(id, [stored.contents], stored.dtype, stored.shape, stored.user, PATIENCE, False)
     except hoplite.HopliteError:
@@ -323,7 +318,7 @@ def read(native: hoplite.Client, id: str, stored: Stored) -> None:
 
 
 def use(got: Any) -> None:
-    """Reads every element, because an invalid one may fail only then."""
+    """An invalid element may fail only when it is read."""
     if isinstance(got, np.ndarray):
         with contextlib.suppress(ValueError, OverflowError, SystemError):
             got.copy().tobytes()
@@ -340,7 +335,6 @@ shapes = st.lists(st.integers(-2, 9) | st.just(2**62), max_size=4).map(tuple)
 
 @st.composite
 def described(draw: st.DrawFn) -> bytes:
-    """Returns a nearly valid header."""
     tags = (b"py1:ndarray", b"py1:torch", b"py1:jax", b"py1:bytes", b"py1:pickle", b"py1:later")
     tag = draw(st.sampled_from((*tags, b"py1:arrow", b"py1:polars")))
     if tag in (b"py1:ndarray", b"py1:jax") and draw(st.booleans()):
@@ -405,7 +399,7 @@ def test_no_type_harms_a_reader(
     rest=st.binary(max_size=300),
 )
 def test_no_frame_of_a_pickle_harms_a_reader(head: list[int], rest: bytes) -> None:
-    """Tests the frame, not the unpickler, which `allow_pickle` controls."""
+    """`allow_pickle` controls the unpickler itself."""
     framed = b"".join(word.to_bytes(8, "little") for word in head) + rest
     with contextlib.suppress(Exception):
         _pickles.unpickle(memoryview(framed), tensors_in_place=False)
@@ -448,7 +442,7 @@ def test_every_dtype_goes_one_of_both_ways(
 
 
 def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -> None:
-    """The collectives of torch and Ray only compare a header with the expected one."""
+    """The collectives only compare a header with the expected one."""
     from hoplite._group.round import Round
 
     own = _serialize.encode(np.zeros(2, "c8"))
@@ -465,8 +459,6 @@ def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -
 
 
 class Foreign:
-    """A misbehaving value with the interface of an array."""
-
     def __init__(self, device: Any, capsule: Any, array: Any = None) -> None:
         self._device, self._capsule, self._array = device, capsule, array
 
@@ -592,7 +584,7 @@ def test_a_state_dict_is_got_without_pickles(cluster: Cluster, fresh: str) -> No
         got = get_state_dict(name, client=careful, timeout=PATIENCE).state_dict
         assert got["about"] == state["about"]
         assert (got["w"] == 1).all()
-        # A page with a pickle is refused without being read.
+        # Refused without being read.
         put_state_dict(name, {"w": torch.ones(3), "odd": Odd(3)}, client=careful, timeout=PATIENCE)
         with pytest.raises(hoplite.PickleRefused):
             get_state_dict(name, client=careful, timeout=PATIENCE)
@@ -606,7 +598,7 @@ def test_a_state_dict_is_got_without_pickles(cluster: Cluster, fresh: str) -> No
 
 
 class Odd(int):
-    """An `int` with additional state."""
+    """An `int` with state."""
 
 
 def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) -> None:

@@ -36,7 +36,6 @@ OTHERS = [
 
 
 def same(left: Any, right: Any) -> bool:
-    """Returns `True` if two arrays have the same type, shape and bits."""
     return (
         type(left) is type(right)
         and left.dtype == right.dtype
@@ -201,18 +200,16 @@ def test_what_has_dlpack(client: hoplite.Client) -> None:
 
 
 class Point:
-    """An ordinary class."""
-
     def __init__(self, x: Any, y: Any) -> None:
         self.x, self.y = x, y
 
 
 class Sub(np.ndarray):
-    """A subclass of arrays, which only pickles preserve."""
+    """Only pickles preserve it."""
 
 
 class Named(np.ndarray):
-    """A subclass of arrays with additional state."""
+    """Has state beside its elements."""
 
     name = ""
 
@@ -317,7 +314,7 @@ def test_without_cloudpickle_lambdas_cannot_be_put(
 def test_classes_of_a_program_reach_other_programs(
     client: hoplite.Client, cluster: Cluster, fresh: str
 ) -> None:
-    """Pickles by name would look in the other program's `__main__`."""
+    """Pickles by name look in the other program's `__main__`."""
     script = f"""
 import hoplite, numpy as np
 class Model:
@@ -442,7 +439,7 @@ def test_pieces_are_aligned_and_alone() -> None:
 
 
 def test_the_other_byte_order_of_bfloat16(client: hoplite.Client) -> None:
-    """numpy has no separate dtype for it, so only the values survive."""
+    """To numpy it is no separate dtype, so only the values survive."""
     value = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
     swapped = value.astype(value.dtype.newbyteorder(">"))
     assert swapped.tobytes() != value.tobytes()
@@ -469,7 +466,7 @@ def test_subclasses_of_arrays_are_filled(client: hoplite.Client, tmp_path: Any) 
 
 
 def test_values_of_arrow_come_back(client: hoplite.Client) -> None:
-    """Arrow refuses most of them for DLPack, with its own exception."""
+    """Arrow refuses most of them for DLPack."""
     arrow = pytest.importorskip("pyarrow", reason="Dask brings it")
     values = [
         arrow.array([1, None, 3]),
@@ -493,7 +490,7 @@ def test_values_of_arrow_come_back(client: hoplite.Client) -> None:
 
 
 def test_what_is_too_large_is_refused_before_it_is_copied(client: hoplite.Client) -> None:
-    """Each value has few bytes of memory, but would be huge as a copy."""
+    """Each value is small, and its copy huge."""
     wide = np.broadcast_to(1.0, (10**7, 10**7))
     when = np.broadcast_to(np.datetime64(0, "s"), (10**7, 10**7))
     tensor = torch.ones(1).expand(10**7, 10**7)

@@ -142,7 +142,6 @@ def test_a_weak_reference_does_not_keep_it(node: Cluster) -> None:
 
 
 def test_threads_make_and_drop_arrays_under_stress(node: Cluster) -> None:
-    """Under constant garbage collection, no array is lost or freed early."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     thresholds = gc.get_threshold()

@@ -17,7 +17,6 @@ use crate::view::Reader;
 macro_rules! methods {
     ($class:ident $(, $lives:lifetime)?) => {
         impl $class {
-            /// Performs `work`, which uses no buffers of Python.
             fn perform<T, F>(
                 &self,
                 py: Python<'_>,
@@ -46,33 +45,30 @@ macro_rules! methods {
                 current.unwrap_or_else(|| self.node.clone()).as_str().to_owned()
             }
 
-            /// The name of the cluster of the store.
             #[getter]
             fn cluster(&self) -> &str {
                 self.cluster.as_str()
             }
 
-            /// The maximum size of an object in the store, in bytes.
+            /// In bytes.
             #[getter]
             fn max_object_bytes(&self) -> u64 {
                 self.max_object_bytes
             }
 
-            /// The size in bytes from which a put always waits for the directory. Smaller ones wait
-            /// only with `confirm`.
+            /// Smaller puts wait for the directory only with `confirm`.
             #[getter]
             fn confirmed_from_bytes(&self, py: Python<'_>) -> PyResult<u64> {
                 Ok(usable(py, self.process, &self.client)?.confirmed_from_bytes())
             }
 
-            /// The process that connected.
             #[getter]
             fn process(&self) -> u32 {
                 self.process
             }
 
-            /// Returns `true` if the client is open, belongs to this process, and is not known to
-            /// be disconnected.
+            /// Returns `true` if the client is open, of this process, and not known to be
+            /// disconnected.
             #[getter]
             fn usable(&self) -> bool {
                 // Checks the process first; see `node`.
@@ -85,8 +81,7 @@ macro_rules! methods {
                         .is_some_and(|client| client.is_connected())
             }
 
-            /// Returns another client over the same connection, which stays open until all of them
-            /// are closed.
+            /// Returns another client over the same connection, which ends with the last of them.
             fn share(&self, py: Python<'_>) -> PyResult<Self> {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
                 let (node, cluster) = (self.node.clone(), self.cluster.clone());
@@ -99,7 +94,6 @@ macro_rules! methods {
                 Ok(Self { progress: Some(progress), ..self.share(py)? })
             }
 
-            /// Ends the connection after its last use.
             fn close(&self) {
                 drop(self.client.write().unwrap_or_else(PoisonError::into_inner).take());
             }
@@ -125,7 +119,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Waits until the object is complete on this node, and returns a view of it.
+            /// Waits until the object is complete on this node, and returns a view.
             fn get(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| operations::get(client, id, timeout.0))
@@ -137,7 +131,7 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::open(client, id, timeout.0))
             }
 
-            /// Copies an object from its reader into `out` while it arrives. Works once per reader.
+            /// Copies an object into `out` while it arrives. Works once per reader.
             fn read(
                 &self,
                 py: Python<'_>,
@@ -233,8 +227,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Reduces the objects of all participants into the beginning of `out`, and returns the
-            /// length of the result.
+            /// Reduces all objects into the beginning of `out`, and returns the length of the
+            /// result.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn allreduce_into(
                 &self,
@@ -261,8 +255,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Reduces as `allreduce_into`, but only the part of this rank: one of equal parts, as
-            /// many as participants.
+            /// As `allreduce_into`, but only for this rank's part: one of equal parts.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn reduce_scatter_into(
                 &self,
@@ -289,8 +282,8 @@ macro_rules! methods {
                 })
             }
 
-            /// Copies the equally long objects of all participants into the beginning of `out`, and
-            /// returns the total length.
+            /// Copies all objects, of equal length, into the beginning of `out`, and returns the
+            /// total length.
             fn allgather_into(
                 &self,
                 py: Python<'_>,
@@ -346,21 +339,20 @@ macro_rules! methods {
                 })
             }
 
-            /// Deletes every copy of the objects, and returns the number that existed.
+            /// Returns the number of objects that existed.
             fn delete(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let about = if let [id] = &ids[..] { Some(id.clone()) } else { None };
                 self.perform(py, about, move |client| operations::delete(client, ids, timeout.0))
             }
 
-            /// Waits until `count` of the objects are available, and returns the indices of
-            /// available ones.
+            /// Waits until `count` objects are available, and returns the indices of available
+            /// ones.
             fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::wait(client, ids, count, timeout.0))
             }
 
-            /// Returns `true` if all bytes of the object are somewhere in the cluster.
             fn contains(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| operations::contains(client, id))
@@ -374,7 +366,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Returns the complete description of an object.
             fn describe(&self, py: Python<'_>, id: Id) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| operations::describe(client, id))
@@ -392,7 +383,6 @@ macro_rules! methods {
                 self.perform(py, None, move |client| operations::list(client, prefix, after, limit))
             }
 
-            /// The counters of the store.
             fn status(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
                 self.perform(py, None, operations::status)
             }

@@ -74,7 +74,6 @@ def make(value: float, count: int = LARGE) -> Any:
 
 
 def look(array: Any) -> tuple[str, bool, float]:
-    """Returns the worker, the writability and the sum of an array."""
     return get_worker().address, array.flags.writeable, float(array.sum())
 
 
@@ -151,9 +150,7 @@ def test_scatter_several(client: Any) -> None:
 
 
 def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
-    """Other workers keep the array, the objects of the dead worker are deleted, and lost arrays are
-    computed again.
-    """
+    """Other workers keep the array, its objects are deleted, and lost arrays are computed again."""
     first, second, third = addresses(client)
     made = client.submit(make, 2.0, workers=[first], allow_other_workers=True, pure=False)
     looked = client.submit(look, made, workers=[second], pure=False)
@@ -174,13 +171,13 @@ def test_an_array_whose_object_is_gone_is_sent_again(client: Any) -> None:
     hoplite_client.put("dask/gone", make(1.0))
     array = hoplite.dask._handles.get("dask/gone")
     hoplite_client.delete("dask/gone")
-    # The handle is no longer used, but the memory is still valid.
+    # The memory is still valid.
     future = client.scatter(array, hash=False)
     assert client.submit(np.sum, future).result() == LARGE
 
 
 def _delete_what_is_sent_first() -> None:
-    """Makes this worker send a handle whose array is deleted before the first get."""
+    """Sends a handle whose array is deleted before the first get."""
     import hoplite.dask
 
     handles: Any = hoplite.dask._handles
@@ -212,7 +209,7 @@ def test_dask_asks_again_when_a_handle_comes_too_late(client: Any) -> None:
 
 
 def _lose_what_comes_first() -> None:
-    """Simulates an array that is deleted during a transfer."""
+    """Simulates a deletion during a transfer."""
     import hoplite.dask
 
     handles = vars(hoplite.dask._handles)
@@ -288,7 +285,6 @@ def test_an_array_of_one_element_in_many_places_stays_small(client: Any) -> None
 
 
 def fail_to_put() -> None:
-    """Raises an exception that Hoplite never raises."""
     import hoplite.dask
 
     def put(array: Any) -> str:
@@ -330,7 +326,7 @@ def get_again() -> None:
 
 
 def test_a_worker_that_cannot_get_an_array_has_it_sent_by_dask(client: Any) -> None:
-    """Otherwise Dask would request the array, and get its handle, again and again."""
+    """Otherwise Dask would request its handle again and again."""
     first, second, third = addresses(client)
     client.run(fail_to_get, workers=[second])
     try:

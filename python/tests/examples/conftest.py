@@ -12,6 +12,6 @@ from example_runs import Place
 
 @pytest.fixture
 def place() -> Iterator[Place]:
-    # A short path, because it contains Ray's sockets, whose paths may have at most 107 bytes.
+    # Paths of Ray's sockets may have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="e") as directory:
         yield Place(Path(directory))

@@ -14,27 +14,24 @@ from typing import Any
 from stores import await_that
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-#: The timeout of a run in seconds. Ray starts slowly on a busy machine.
+#: Ray starts slowly on a busy machine.
 PATIENCE = 600.0
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def complaints(err: str) -> list[str]:
-    """Returns the error output, without the progress lines of slow runs."""
+    """Returns the error output without progress lines."""
     return [line for line in err.splitlines() if not re.match(r"\d+ s: \d+ steps", line)]
 
 
 @dataclass(frozen=True)
 class Done:
-    """The result of an example."""
-
     code: int
     out: str
     err: str
 
     @property
     def report(self) -> dict[str, Any]:
-        """Returns the output of `--json`."""
         assert self.code == 0, self.err
         found = json.loads(self.out)
         assert isinstance(found, dict)
@@ -42,9 +39,7 @@ class Done:
 
 
 class Place:
-    """The directory for the files of a test's examples, which identifies their processes and
-    leftovers.
-    """
+    """The directory of a test's examples, which identifies their processes and leftovers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -62,7 +57,7 @@ class Place:
         )
 
     def run(self, name: str, *arguments: str) -> Done:
-        """Runs an example to its end, and checks that it leaves no processes and files."""
+        """Runs an example, and checks that it leaves no processes and files."""
         with self.start(name, *arguments) as process:
             try:
                 out, err = process.communicate(timeout=PATIENCE)
@@ -75,7 +70,6 @@ class Place:
         return Done(process.returncode, out, err)
 
     def processes(self) -> list[str]:
-        """Returns the command lines of running processes of examples."""
         mark = f"TMPDIR={self.directory}".encode()
         found = []
         for path in Path("/proc").glob("[0-9]*"):
@@ -87,7 +81,6 @@ class Place:
         return found
 
     def directories(self) -> list[Path]:
-        """Returns the directories with sockets of stores, and the sessions of Ray."""
         return [*self.directory.glob("hoplite-example-*"), *self.directory.glob("ray-*")]
 
 

@@ -14,7 +14,6 @@ EXAMPLE = "ensemble_serving"
 STEPS, KILL_AFTER = 120, 40
 WORKERS = 4
 SERVE = ("--workers", str(WORKERS), "--steps", str(STEPS), "--kill-after", str(KILL_AFTER), "--json")
-#: The accuracy of random answers.
 CHANCE = 0.1
 SEED = os.environ.get("HOPLITE_SEED", "0")
 
@@ -23,17 +22,15 @@ def check(report: dict[str, Any]) -> None:
     """Checks a run in which the last of four workers was killed."""
     seed = f"with seed {SEED}"
     answers, accuracies = report["answers_by_votes"], report["accuracy_by_votes"]
-    # All queries have answers: first of four workers, after the death of three. The last query is
-    # the extra one.
+    # First four workers vote, after the death three. One query is extra.
     assert sum(answers.values()) == STEPS + 1
     assert set(answers) == {"4", "3"}
     assert answers["4"] >= KILL_AFTER + 1
     assert answers["3"] >= 1
     assert accuracies["4"] > accuracies["3"] > 5 * CHANCE, seed
-    # All trees together are better than one.
     assert accuracies["3"] > report["accuracy_of_one_tree"] > 5 * CHANCE, seed
-    # Each query has the same pictures, and a replacement learns the same sample. So equally many
-    # votes have the same accuracy.
+    # Queries have the same pictures, and a replacement learns the same sample, so equally many
+    # votes are equally good.
     scores = [sample["score"] for sample in report["samples"]]
     assert scores[0] == scores[-1] == report["accuracy"] == pytest.approx(accuracies["4"], abs=1e-4)
     assert report["median_ms"] <= report["slowest_ms"]

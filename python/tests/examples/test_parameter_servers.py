@@ -12,11 +12,10 @@ from example_runs import Place, complaints, is_png
 from stores import PATIENCE, await_that
 
 SERVERS = ("sync_parameter_server", "async_parameter_server")
-#: The required accuracy. Random answers reach one in ten.
+#: Random answers reach 0.1.
 LEARNED = 0.6
-#: Options for workers without pauses.
 QUICK = ("--delay", "0.002", "--json")
-#: Hides optional packages from Python.
+#: Hides optional packages.
 WITHOUT = """
 import sys
 
@@ -111,7 +110,7 @@ def test_what_makes_no_sense_is_refused(place: Place, mistake: str) -> None:
 
 
 def ended_by(signal: Signals, place: Place) -> tuple[int, list[str]]:
-    """Ends a running example by a signal. Returns its exit code and output."""
+    """Returns the exit code and the output."""
     with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
         try:
             await_that("workers, stores, a directory", lambda: len(place.processes()) >= 1 + 2 + 3 + 1)
@@ -158,11 +157,11 @@ def test_both_backends_are_compared_on_the_same(place: Place) -> None:
     values = dict(zip(head.split("|")[1:-1], row.split("|")[1:-1], strict=True))
     found = {name.strip(): float(value) for name, value in values.items()}
     assert found["workers"] == 2
-    # All three numbers are rounded. For slow runs, the error exceeds a hundredth.
+    # All three numbers are rounded.
     rounding = 0.005
     ours, rays = found["hoplite, steps/s"], found["ray, steps/s"]
     assert found["ratio"] >= (ours - rounding) / (rays + rounding) - rounding
     assert found["ratio"] <= (ours + rounding) / (rays - rounding) + rounding
-    # Both use the same batches, but another order of additions.
+    # The order of additions differs.
     assert found["accuracy, hoplite"] == pytest.approx(found["accuracy, ray"], abs=0.02)
     assert is_png(plot)

@@ -11,15 +11,14 @@ import pytest
 from example_runs import EXAMPLES, Place, is_png
 
 EXAMPLE = "reinforcement_learning"
-#: The mean return of random actions. Over hundreds of episodes, chance does not reach twice as
-#: much.
+#: Random actions. Over hundreds of episodes, chance does not reach twice as much.
 AT_RANDOM = 25
 ENOUGH = ("--workers", "3", "--steps", "150", "--json")
 SEED = os.environ.get("HOPLITE_SEED", "0")
 
 
 def learned(report: dict[str, Any]) -> bool:
-    """Returns `True` if the second half of the run has a better mean return."""
+    """Compares the mean returns of both halves of the run."""
     returns = [sample["score"] for sample in report["samples"]]
     return bool(returns[0] < 2 * AT_RANDOM and np.mean(returns[len(returns) // 2 :]) > 2 * returns[0])
 
@@ -67,7 +66,6 @@ def test_workers_on_ray_use_hoplite(place: Place) -> None:
 
 @pytest.fixture
 def cartpole(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Imports the example's module with the policy."""
     monkeypatch.syspath_prepend(str(EXAMPLES))
     import cartpole
 
@@ -76,7 +74,7 @@ def cartpole(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_the_gradient_is_that_of_the_loss(cartpole: Any) -> None:
-    """torch's gradient of the papers' loss is the reference."""
+    """torch differentiates the papers' loss."""
     torch = pytest.importorskip("torch")
     rng = np.random.default_rng(int(SEED))
     weights = rng.normal(0, 0.3, cartpole.WEIGHTS).astype(np.float32)
@@ -116,7 +114,6 @@ def test_what_is_expected_counts_after_the_time_is_over_but_not_after_a_fall(car
     observations = np.zeros((3, cartpole.OBSERVED), np.float32)
     step, later = 1 - cartpole.DISCOUNT, cartpole.DISCOUNT
     cases = {
-        # The last action, then the one before.
         2: [step - 0.5, step + later * 0.5 - 0.5],
         3: [step + later * 0.5 - 0.5] * 2,
     }

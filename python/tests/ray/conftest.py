@@ -17,22 +17,19 @@ import hoplite
 import hoplite.ray
 from hoplite.ray._place import here
 
-# The nodes must not use a token of this user.
 os.environ["RAY_AUTH_MODE"] = "disabled"
 
 
 @pytest.fixture(scope="session")
 def outer_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The default socket for Ray's nodes. Some tests start a store there."""
+    """Some tests start a store here."""
     return tmp_path_factory.mktemp("outer") / "store.sock"
 
 
 @pytest.fixture(scope="session")
 def sessions_of_ray() -> Iterator[Path]:
-    """The directory of the tests' Ray sessions, separate from others, so that the tests can find
-    leftovers.
-    """
-    # A short path, because it contains Ray's sockets, whose paths may have at most 107 bytes.
+    """Separate from other Ray sessions, so that the tests can find leftovers."""
+    # Paths of Ray's sockets may have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
         os.environ["RAY_TMPDIR"] = directory
         yield Path(directory)
@@ -41,10 +38,9 @@ def sessions_of_ray() -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
-    """Two nodes of Ray: one with the resource "first", one with "second"."""
     before = dict(os.environ)
     os.environ["HOPLITE_SOCKET"] = str(outer_socket)
-    # Detects a killed node in seconds instead of 15.
+    # Detects a killed node in seconds.
     noticing = {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 1000,
@@ -58,7 +54,7 @@ def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
             address=cluster.address,
             runtime_env={
                 "worker_process_setup_hook": "hoplite.ray.register",
-                # For the functions that the tests send to workers.
+                # For functions that the tests send to workers.
                 "env_vars": {"PYTHONPATH": os.path.dirname(__file__)},
             },
             log_to_driver=False,
@@ -78,7 +74,6 @@ def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def stores(two_nodes: Cluster) -> list[hoplite.ray.Node]:
-    """A store on each node."""
     return start_stores()
 
 
@@ -89,7 +84,6 @@ def client(stores: list[hoplite.ray.Node]) -> hoplite.Client:
 
 @pytest.fixture
 def nothing_left(client: hoplite.Client) -> Iterator[None]:
-    """Checks that a test deletes its objects."""
     before = objects(client)
     yield
     gc.collect()

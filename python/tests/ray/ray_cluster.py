@@ -9,19 +9,15 @@ from pathlib import Path
 import hoplite
 import hoplite.ray
 
-#: The small resources of each Ray node.
 NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": False}
-#: The label with the rack of a node.
 RACK = "example.com/rack"
-#: The settings of the stores.
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
-#: The timeout of any wait in a test, as in `stores`, which Ray's workers cannot import.
+#: As in `stores`, which Ray's workers cannot import.
 PATIENCE = 300.0
 
 
 def eventually(happens: Callable[[], object]) -> None:
-    """Waits until `happens` returns a true value."""
     deadline = time.monotonic() + PATIENCE
     while not happens():
         assert time.monotonic() < deadline, "it did not happen"
@@ -29,7 +25,7 @@ def eventually(happens: Callable[[], object]) -> None:
 
 
 def processes(path: str | Path) -> dict[int, str]:
-    """Returns the names of the processes whose command line contains a path."""
+    """Returns the processes whose command line contains a path."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -46,10 +42,8 @@ def start_stores() -> list[hoplite.ray.Node]:
 
 
 def objects(client: hoplite.Client) -> set[str]:
-    """Returns the ids of all objects."""
     return {str(known.id) for known in client.list()}
 
 
 def on(node: str) -> dict[str, object]:
-    """Returns the options for a task or actor on the node "first" or "second"."""
     return {"num_cpus": 0, "resources": {node: 1}}

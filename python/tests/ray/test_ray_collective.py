@@ -33,9 +33,8 @@ OPS = {
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
 }
-#: Sizes that are inline in the directory, too small for the stores' collectives, and large.
+#: Inline in the directory, too small for the stores' collectives, and large.
 COUNTS = [1, 100_000, 400_000]
-#: The names of the tests' groups.
 GROUPS = ["group", "pair", "lonely", "alone"]
 
 
@@ -90,7 +89,6 @@ class Member:
         return out
 
     def interrupted(self, name: str, group: str, *arguments: Any) -> str:
-        """Calls a collective, and is interrupted."""
         threading.Timer(0.5, signal.pthread_kill, [threading.get_ident(), signal.SIGALRM]).start()
         before = signal.signal(signal.SIGALRM, signal.default_int_handler)
         try:
@@ -129,21 +127,20 @@ class Member:
 @pytest.fixture(scope="module")
 def actors(stores: list[hoplite.ray.Node]) -> list[Any]:
     made = [Member.options(**on(node)).remote() for node in ("first", "second", "first")]
-    # Waits here, because the start of processes must not count for the groups' timeouts.
+    # The start of processes must not count for the groups' timeouts.
     ray.get([member.__ray_ready__.remote() for member in made])
     return made
 
 
 @pytest.fixture
 def members(actors: list[Any]) -> Iterator[list[Any]]:
-    """The members of groups. Removes the groups of a failed test."""
+    """Removes the groups of a failed test."""
     yield actors
     ray.get([member.leave.remote() for member in actors])
 
 
 @pytest.fixture(params=[2, 3])
 def group(request: pytest.FixtureRequest, members: list[Any]) -> Iterator[list[Any]]:
-    """The members of a group of two or three, called "group"."""
     some = members[: request.param]
     ray.get([member.init.remote(len(some), rank, "group") for rank, member in enumerate(some)])
     yield some
@@ -151,7 +148,6 @@ def group(request: pytest.FixtureRequest, members: list[Any]) -> Iterator[list[A
 
 
 def begin_all(group: list[Any], name: str, tensors: list[Any], *arguments: Any, **options: Any) -> list[Any]:
-    """Starts a collective in all members."""
     return [
         member.call.remote(name, "group", tensor, *arguments, **options)
         for member, tensor in zip(group, tensors, strict=True)
@@ -159,7 +155,6 @@ def begin_all(group: list[Any], name: str, tensors: list[Any], *arguments: Any, 
 
 
 def call_all(group: list[Any], name: str, tensors: list[Any], *arguments: Any, **options: Any) -> list[Any]:
-    """Calls a collective in all members."""
     return list(ray.get(begin_all(group, name, tensors, *arguments, **options)))
 
 
@@ -200,7 +195,7 @@ def test_reduce_changes_only_the_root(group: list[Any], root: int) -> None:
 @pytest.mark.parametrize("root", [0, 1])
 @pytest.mark.parametrize("count", COUNTS)
 def test_broadcast(group: list[Any], root: int, count: int) -> None:
-    # Members may use different kinds of arrays, because the bytes are the same.
+    # Members may use different kinds of arrays.
     kinds = ["numpy", "torch", "numpy"][: len(group)]
     for got in call_all(group, "broadcast", [array(kind, count, i) for i, kind in enumerate(kinds)], root):
         check(got, count, root)
@@ -296,7 +291,7 @@ def test_shapes_of_the_same_size_that_differ(members: list[Any], name: str, coun
         except RuntimeError as error:
             errors.append(error)
     ray.get([member.destroy.remote("group") for member in pair])
-    # Both members may find the mismatch, or one does and ends the group.
+    # Both find the mismatch, or one does and ends the group.
     assert any(isinstance(error, hoplite.TypeMismatch) for error in errors), errors
     assert all(f"{count}" in str(error) for error in errors), errors
 
@@ -306,8 +301,7 @@ def test_arrays_that_are_read_only(group: list[Any]) -> None:
         TypeError, match=r"broadcast writes to its array, and this one is read-only: pass a copy"
     ):
         ray.get(group[1].as_given.remote("broadcast", "group", np.ones(10), 0))
-    # A read-only array is accepted where it is only read. No data was sent, so the members are
-    # still in step.
+    # No data was sent, so the members are still in step.
     calls = [
         group[0].as_given.remote("broadcast", "group", np.ones(10), 0),
         *(member.call.remote("broadcast", "group", np.zeros(10), 0) for member in group[1:]),
@@ -320,7 +314,7 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     with pytest.raises(TimeoutError, match=r"did not come within 1\.0 s: 1, 2"):
         ray.get(members[0].init.remote(3, 0, "lonely", "1"))
     pair = members[:2]
-    # The timeout also applies to joining.
+    # Also for joining.
     ray.get([member.init.remote(2, rank, "group", "5") for rank, member in enumerate(pair)])
     with pytest.raises(hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1") as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
@@ -391,13 +385,13 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     before = objects(client)
     victim = Member.options(**on("second")).remote()
     pair = [members[0], victim]
-    # Waits here, because the start of the process must not count for the group's timeout.
+    # Its start must not count for the group's timeout.
     ray.get(victim.__ray_ready__.remote())
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
     call_all(pair, "allreduce", [np.ones(100_000)] * 2)
     ray.kill(victim)
     ray.get(members[0].destroy.remote("group"))
-    # A member that joins, and fails before the others join.
+    # Joins, and fails before the others join.
     stray = Member.options(**on("second")).remote()
     process = ray.get(stray.__ray_call__.remote(lambda member: os.getpid()))
     joining = stray.init.remote(2, 1, "group")
@@ -413,7 +407,7 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
         check(got, 100_000, 2)
     ray.get([member.destroy.remote("group") for member in pair])
     ours = ray.get(members[0].__ray_call__.remote(_own_prefix))
-    # The living member's objects of the failed group stay until the member ends.
+    # The living member's objects stay until it ends.
     eventually(lambda: all(id.startswith(ours) for id in objects(client) - before))
     client.delete([id for id in objects(client) - before])
 

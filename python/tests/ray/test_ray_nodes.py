@@ -41,7 +41,7 @@ def pid_of(path: str | Path, name: str) -> int:
 
 
 def round_trip() -> bool:
-    """Returns `True` if an object that was put here arrives on the other nodes."""
+    """Checks that an object arrives on the other nodes."""
 
     @ray.remote
     def get(ref: hoplite.ray.Ref) -> float:
@@ -83,7 +83,7 @@ def round_trip_again() -> bool:
 
 
 def kill_and_await(path: str | Path, name: str) -> None:
-    """Kills a daemon, and waits until its replacement works."""
+    """Kills a daemon, and waits for its replacement."""
     victim = pid_of(path, name)
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: victim not in processes(path) and name in processes(path).values())
@@ -113,7 +113,7 @@ def test_a_group_is_made_anew_after_a_store_was_killed(running: Nodes) -> None:
         ray.get([member.leave.remote() for member in members])
     for member in members:
         ray.kill(member)
-    # The mark objects of `_check`.
+    # The marks of `_check`.
     eventually(lambda: not objects(hoplite.ray.client()))
 
 
@@ -144,7 +144,7 @@ def refreshed() -> Nodes | None:
     try:
         return hoplite.ray.refresh()
     except (ray.exceptions.RayError, RuntimeError):
-        # Ray has not noticed the end of the node, or the supervisor has not restarted.
+        # Ray has not noticed the end, or the supervisor has not restarted.
         return None
 
 
@@ -184,7 +184,7 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
     }
     third = place(ray.get_runtime_context().get_session_name(), node_id)
     assert len(processes(third.directory)) == 2
-    # The node's store ends, but copies on other nodes stay.
+    # Copies on other nodes stay.
     two_nodes.remove_node(node, allow_graceful=False)
     eventually(lambda: not processes(third.directory) and not third.exists)
     eventually(lambda: refreshed() == running)
@@ -304,7 +304,7 @@ SECURITY = {
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, **said: Any) -> Settings:
-    """Returns the settings that a call with these arguments sends to the supervisors."""
+    """Returns the settings that a call sends to the supervisors."""
     told: list[Settings] = []
     monkeypatch.setattr(_nodes, "alive_nodes", list)
     monkeypatch.setattr(
@@ -320,7 +320,7 @@ def test_what_the_caller_says_about_security_reaches_both_daemons(monkeypatch: p
     assert not settings_of(monkeypatch).on_network
     settings = settings_of(monkeypatch, **SECURITY)
     assert settings.on_network
-    # Variables have the same effect, but arguments override them.
+    # Arguments override variables.
     for name, value in SECURITY.items():
         monkeypatch.setenv(f"HOPLITE_{name.upper()}", value)
     assert settings_of(monkeypatch) == settings
@@ -383,7 +383,6 @@ def test_labels_have_keys_that_stores_know() -> None:
 
 @pytest.fixture
 def foreign(two_nodes: Cluster, tmp_path: Path) -> Iterator[daemons.Cluster]:
-    """A store that the tests have started, and none of `hoplite.ray`."""
     hoplite.ray.stop_on_all_nodes()
     with daemons.Cluster(tmp_path, nodes=2, memory="64MiB") as cluster:
         yield cluster
@@ -421,7 +420,6 @@ def test_the_store_of_somebody_else_is_started_anew(foreign: daemons.Cluster, tm
     foreign.store(0).kill()
     with pytest.raises(hoplite.ConnectFailed):
         hoplite.ray.put(1)
-    # No store was started in its place.
     assert not processes(here().directory)
     directory = foreign.directory
     options = [
@@ -448,7 +446,7 @@ def test_there_is_no_store_where_one_was_said_to_be(foreign: daemons.Cluster) ->
 def test_what_another_ray_has_left_in_the_store_of_somebody_else_is_deleted(foreign: daemons.Cluster) -> None:
     gone = place("a session that is over", "its-node")
     gone.create()
-    # No process can have this id, which exceeds the kernel's limit.
+    # No process can have this id.
     (gone.directory / "raylet.pid").write_text(str(2**22 + 1))
     with foreign.connect() as other:
         other.put(f"{gone.prefix}p-1/left", b"left")

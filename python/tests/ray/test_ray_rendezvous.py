@@ -16,8 +16,6 @@ Group = tuple[str, list[str]]
 
 
 class Meeting:
-    """Members on all nodes of a cluster, in threads."""
-
     def __init__(self, clients: list[hoplite.Client], pool: ThreadPoolExecutor, prefix: str) -> None:
         self.clients, self.pool, self.prefix = clients, pool, prefix
         self.ids = _rendezvous._prefix(prefix, "group")
@@ -30,7 +28,6 @@ class Meeting:
         return _rendezvous._Host(self.clients[0], self.ids, size, "host")
 
     def someone_came(self, rank: int, number: str) -> None:
-        """Joins and describes a member that then disappears."""
         self.clients[1].put(f"{self.ids}join/{rank}/{number}", b"", confirm=True)
         self.clients[1].put(f"{self.ids}member/{number}", "dead", confirm=True)
 
@@ -55,7 +52,6 @@ def check_that_all_met(futures: list[Future[Group]], members: list[str]) -> None
 def test_all_meet_and_leave_nothing(meeting: Meeting, size: int) -> None:
     for _ in range(3):
         names = [f"member {rank}" for rank in range(size)]
-        # Rank 0 comes last.
         futures = [meeting.begin(size, rank, names[rank]) for rank in reversed(range(size))]
         check_that_all_met(futures[::-1], names)
         clean_up(meeting.clients[0], meeting.prefix, "group")
@@ -78,7 +74,7 @@ def test_the_last_to_answer_counts(meeting: Meeting) -> None:
 @pytest.mark.parametrize("number", ["0" * 16, "f" * 16])
 def test_one_who_does_not_accept_gives_way(meeting: Meeting, number: str) -> None:
     members = [meeting.begin(3, rank, f"alive {rank}") for rank in (1, 2)]
-    # Waits until both have joined, so that rank 0 welcomes both at once.
+    # So that rank 0 welcomes both at once.
     client = meeting.clients[0]
     while len(joined := list(client.list(f"{meeting.ids}join/"))) < 2:
         pass
@@ -110,6 +106,6 @@ def test_who_is_missing_is_said(meeting: Meeting) -> None:
         meeting.begin(3, 0, "host", 0.5).result(PATIENCE)
     with pytest.raises(TimeoutError, match=r"not all of the 3 members of group 'group' came within 1\.0 s"):
         member.result(PATIENCE)
-    # Another group's member has a rank that this group lacks.
+    # This group lacks the rank.
     with pytest.raises(TimeoutError, match=r"with 2 members, .* within 0\.2 s: 1$"):
         meeting.begin(2, 0, "host", 0.2).result(PATIENCE)

@@ -31,7 +31,7 @@ def model() -> Any:
 
 
 def trained(group: Any, backend: str) -> tuple[float, Any]:
-    """Trains in a group of all workers. Returns the mean loss of the last epoch, and the model."""
+    """Returns the mean loss of the last epoch, and the model."""
     import torch.distributed as dist
     from ray.train.torch import prepare_data_loader, prepare_model
 
@@ -59,7 +59,7 @@ def trained(group: Any, backend: str) -> tuple[float, Any]:
 
 
 def train(_: dict[str, Any]) -> None:
-    """Trains in each worker: with Hoplite, then in a group of Gloo."""
+    """Trains with Hoplite, then with Gloo."""
     import torch.distributed as dist
 
     context = ray.train.get_context()

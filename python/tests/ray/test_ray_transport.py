@@ -55,7 +55,6 @@ class Producer:
         return hoplite.ray.client().node
 
 
-# Enables Ray's receiver thread for this actor.
 @ray.remote(num_cpus=0, enable_tensor_transport=True)
 class Consumer:
     def total(self, tensor: torch.Tensor) -> float:
@@ -87,7 +86,6 @@ def consumers(stores: list[hoplite.ray.Node]) -> list[Any]:
 
 @pytest.fixture
 def mortal(stores: list[hoplite.ray.Node]) -> Iterator[Any]:
-    """A producer that a test may kill."""
     actor = Producer.options(**on("second")).remote()
     yield actor
     ray.kill(actor)
@@ -167,7 +165,7 @@ def test_actors_put_and_pass_on_references(producer: Any, consumers: list[Any]) 
     assert ray.get(consumers[2].get.remote(refs)) == [100_000.0, 200_000.0]
     ray.get(producer.put.remote())
     del refs
-    # The last object lives as long as the producer refers to it.
+    # It lives as long as the producer refers to it.
     ray.get(producer.__ray_call__.remote(lambda actor: setattr(actor, "ref", None)))
 
 
@@ -286,7 +284,7 @@ class Mixed:
         return np.ones(1000)
 
     def copies(self) -> int:
-        """Returns how many of two values are copies from Ray's shared memory."""
+        """Counts copies from Ray's shared memory."""
         ref = ray.put({"array": np.ones(1 << 18), "tensor": torch.ones(1 << 18)})
         first, second = ray.get(ref), ray.get(ref)
         assert first["array"].sum() == first["tensor"].sum() == 1 << 18
@@ -308,8 +306,6 @@ def test_what_goes_through_the_store_of_ray_stays_in_place(stores: list[hoplite.
 
 @ray.remote(num_cpus=0)
 class Particular:
-    """Customizes its pickling of arrays."""
-
     def register(self, kind: str) -> None:
         ray.util.register_serializer(
             np.ndarray, serializer=lambda array: (kind, array.sum()), deserializer=lambda value: value
@@ -347,8 +343,6 @@ def test_serializers_that_others_have_registered_stay(stores: list[hoplite.ray.N
 
 @ray.remote(num_cpus=0)
 class Owner:
-    """Calls a producer, and thus owns the results."""
-
     def call(self, producer: Any) -> None:
         self.refs = [producer.make.remote(1.0) for _ in range(3)]
         ray.wait(self.refs, num_returns=3)

@@ -18,14 +18,12 @@ from typing import Any
 
 from stores import NODE_GRACE, PATIENCE
 
-#: The timeout of collectives that should succeed. It leaves time for an error text before the
-#: test's timeout.
+#: Leaves time for an error text before the test's timeout.
 TIMEOUT = PATIENCE / 2
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 
-# Forks from a process that has imported the modules. torch imports some late, which takes each rank
-# seconds.
+# The ranks need not import these again.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
@@ -44,29 +42,25 @@ _context.set_forkserver_preload(
 
 @dataclass
 class Setting:
-    """The settings of the ranks."""
-
     sockets: Sequence[str | None] = ()
-    """The socket of each rank's store; by default, ranks find their stores."""
+    """Of each rank; by default, ranks find their stores."""
     backend: str = "hoplite"
     timeout: float = TIMEOUT
     environment: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    """Further options of `init_process_group`."""
+    """Of `init_process_group`."""
     is_launched: bool = False
-    """`True` if the ranks get torchrun's environment, and make their group themselves."""
+    """`True` for ranks that torchrun starts."""
 
 
 def run(
     size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None
 ) -> list[Any]:
     """Runs a function in each rank of a group, with the rank as first argument. Returns the
-    results.
-
-    A killed rank returns None.
+    results, None for a killed rank.
     """
     setting = setting or Setting()
-    # Ranks with torchrun's environment use its key-value store during the whole run.
+    # Ranks use torchrun's key-value store during the whole run.
     store = _store_of_torchrun() if setting.is_launched else None
     with tempfile.TemporaryDirectory() as directory:
         ends = []
@@ -115,7 +109,6 @@ def _store_of_torchrun() -> Any:
 
 
 def _as_torchrun_says(store: Any, rank: int, size: int) -> dict[str, str]:
-    """Returns the environment that torchrun gives to a rank."""
     return {
         "MASTER_ADDR": store.host,
         "MASTER_PORT": str(store.port),
@@ -178,7 +171,6 @@ def _be_rank(
 
 
 def is_installed() -> bool:
-    """Returns `True` if torch finds the backend without an import."""
     return any(
         entry.name == "hoplite"
         for entry in importlib.metadata.entry_points(group="torch.distributed.backends")

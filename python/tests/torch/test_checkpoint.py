@@ -86,7 +86,6 @@ def test_ranks_that_divide_it_otherwise(cluster: Cluster, client: hoplite.Client
 
 @pytest.mark.parametrize("is_in_place", [False, True])
 def test_torchft(cluster: Cluster, is_in_place: bool, request: pytest.FixtureRequest) -> None:
-    """torchft's own test of its transports."""
     cases = pytest.importorskip("torchft.checkpointing.transport_test", reason="torchft is optional")
     from hoplite.torch.torchft import HopliteTransport
 

@@ -26,7 +26,7 @@ OPS = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torc
 
 
 def spread(pattern: Any, shape: tuple[int, ...]) -> Any:
-    """Returns a large tensor quickly, by repeating a few elements."""
+    """Makes a large tensor quickly."""
     count = int(torch.Size(shape).numel())
     return pattern.repeat(count // len(pattern) + 1)[:count].reshape(shape)
 
@@ -51,12 +51,12 @@ def reduced(op: str, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
 
 def check(found: Any, expected: Any) -> None:
     if found.dtype != expected.dtype or not torch.equal(found, expected):
-        # Describes the difference, but is slow for equal tensors.
+        # Describes the difference, but is slow.
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
         raise AssertionError(f"{found} is not {expected}")
 
 
-#: Sizes for each variant: reduction by ranks, by the stores, and by the stores in parts.
+#: Reduced by ranks, by the stores, and by the stores in parts.
 LENGTHS = {"small": 2, "large": 24_000, "very large": 400_000}
 
 
@@ -89,7 +89,6 @@ def test_reduce_of_all_types(cluster: Any, where: str, length: str) -> None:
 
 
 def wrapped(number: int, dtype: Any) -> int:
-    """Wraps an integer to the range of a dtype."""
     limits = torch.iinfo(dtype)
     return (number - limits.min) % (limits.max - limits.min + 1) + limits.min
 
@@ -99,7 +98,7 @@ def truncated(number: int, divisor: int) -> int:
 
 
 def integers(rank: int, dtype: Any) -> list[int]:
-    """Returns numbers some of whose sums overflow, and some of which are not multiples of three."""
+    """Some sums overflow, and some are not multiples of three."""
     limits = torch.iinfo(dtype)
     few = [7 + rank, 20 * rank, limits.max - rank, limits.min + rank, limits.max // 2]
     return [*few, *(wrapped(-number, dtype) for number in few)]
@@ -254,7 +253,6 @@ def split_up(rank: int) -> None:
     dist.all_reduce(tensor, group=part)
     check(tensor, torch.full((2,), 1.0 if rank == 1 else 2.0))
     assert dist.get_backend(part) == "hoplite"
-    # Ranks have the order of the arguments.
     assert dist.get_rank(part) == {2: 0, 0: 1, 1: 0}[rank]
     if rank == 2:
         with pytest.raises(RuntimeError, match="has to name every rank"):
@@ -389,7 +387,7 @@ def test_all_to_all_and_uneven_parts() -> None:
 
 def messages(rank: int) -> None:
     right, left = (rank + 1) % SIZE, (rank - 1) % SIZE
-    # All receive first, because a send does not wait for its receive.
+    # A send does not wait for its receive.
     inbox = [torch.empty(3) for _ in range(4)]
     receives = [dist.irecv(inbox[index], left, tag=index % 2) for index in range(4)]
     for index in range(4):
@@ -516,7 +514,7 @@ def checked(rank: int) -> None:
 
 
 def test_with_the_checks_of_torch(tmp_path: Path) -> None:
-    # In this case, torch wraps the backend.
+    # torch wraps the backend here.
     run(SIZE, checked, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")}))
 
 
@@ -524,7 +522,6 @@ def mismatched(rank: int) -> str:
     _with_checks(rank)
     with pytest.raises(RuntimeError) as error:
         dist.all_reduce(torch.ones(3 + rank))
-    # This matching collective still succeeds.
     tensor = torch.ones(3)
     dist.all_reduce(tensor)
     check(tensor, torch.full((3,), float(SIZE)))
@@ -547,7 +544,7 @@ def mixed(rank: int) -> None:
     assert group is not None
     assert dist.get_backend_config() == "cpu:hoplite,meta:gloo"
     assert type(group._get_backend(torch.device("cpu"))).__name__ == "HopliteBackend"
-    # Without accelerators, another backend cannot be shown: torch itself handles "meta" tensors.
+    # torch handles "meta" tensors itself, so another backend cannot be shown.
     assert type(group._get_backend(torch.device("meta"))).__name__ == "ProcessGroupGloo"
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor)

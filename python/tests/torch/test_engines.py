@@ -24,7 +24,6 @@ STAND_INS = Path(__file__).parent.parent / "stand_ins"
 
 @pytest.fixture(autouse=True)
 def _stand_ins(monkeypatch: pytest.MonkeyPatch, cluster: Cluster) -> Iterator[None]:
-    """Makes the stand-ins importable, and provides a store for `hoplite.init`."""
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
     monkeypatch.syspath_prepend(str(STAND_INS))
     hoplite.shutdown()
@@ -101,7 +100,7 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("it cannot be gathered")
 
     source.iter_full = failing
-    # Without the error, the workers would wait until the engine's timeout.
+    # Otherwise the workers would wait until the engine's timeout.
     with pytest.raises(ValueError, match="it cannot be gathered"):
         sender.send_weights()
     (error,) = lost

@@ -23,7 +23,7 @@ torch = pytest.importorskip("torch", reason="torch is an optional extra of sever
 import torch.distributed as dist  # noqa: E402
 from ranks import Setting, is_installed, run  # noqa: E402
 
-#: The timeout of operations that must fail earlier.
+#: For operations that must fail earlier.
 NEVER = 1000.0
 
 
@@ -68,7 +68,6 @@ def test_torchrun_starts_them_again(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # Each rank adds all numbers three times: 1 + 2 + 3.
     assert sorted(done.stdout.splitlines()) == ["2 0 18.0", "2 1 18.0", "2 2 18.0"]
     assert list(tmp_path.glob("hoplite-private-*")) == []
 
@@ -108,7 +107,6 @@ print(tensor.tolist())
 def many_at_once(rank: int) -> None:
     tensors = [torch.full((1000,), float(rank + index)) for index in range(50)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    # In any order, from any thread.
     threads = [threading.Thread(target=work.wait) for work in reversed(works)]
     for thread in threads:
         thread.start()
@@ -203,19 +201,18 @@ def train_for_long(rank: int, socket: str) -> None:
                 dist.gather(tensor, [torch.empty(40_000)] * 2 if rank == 0 else None)
             if index % 20 == 0:
                 most = max(most, sum(1 for _ in client.list("torch/")))
-        # In broadcasts, the root gets no messages from receivers.
+        # The root gets no messages from receivers.
         for index in range(200):
             dist.broadcast(tensor, 0)
             if index % 20 == 0:
                 most = max(most, sum(1 for _ in client.list("torch/")))
-        # Only messages.
         for _ in range(100):
             if rank == 0:
                 dist.send(tensor, 1)
             else:
                 dist.recv(tensor, 0)
         dist.barrier()
-    # The objects of both ranks in one window of collectives, and pending deletions.
+    # The objects of one window of collectives, and pending deletions.
     assert most < 200
 
 
@@ -227,7 +224,7 @@ def test_a_long_training_leaves_nothing(node: Cluster) -> None:
 
 
 def more_than_fits(rank: int) -> None:
-    # 4 MiB each: ten times the size of the store.
+    # Ten times the size of the store.
     tensor = torch.empty(1 << 20)
     for index in range(160):
         tensor.fill_(float(index if rank == 0 else -1))
@@ -247,11 +244,10 @@ def killed(rank: int) -> str | None:
     if rank == 1:
         dist.all_reduce(tensor)
         os.kill(os.getpid(), signal.SIGKILL)
-    # The second call fails at the latest, because the other rank does not make it.
+    # The other rank does not make the second call.
     said = error_of(lambda: [dist.all_reduce(tensor) for _ in range(2)])
     with pytest.raises(RuntimeError, match="rank 1 is gone"):
         dist.all_reduce(tensor, async_op=True).get_future().wait()
-    # All later calls fail too.
     assert error_of(dist.barrier)
     assert error_of(lambda: dist.recv(tensor, 1))
     return said

@@ -35,12 +35,11 @@ def samples() -> Any:
 
 
 def weights(trained: Any) -> dict[str, Any]:
-    """Returns the parameters and buffers."""
     return {name: tensor.detach().numpy() for name, tensor in trained.state_dict().items()}
 
 
 def compare(train: Callable[..., Any], *arguments: Any) -> None:
-    """Checks that a training has the same result on all ranks, and with Gloo."""
+    """Compares all ranks with each other, and with Gloo."""
     outcomes = {
         backend: run(SIZE, train, backend, *arguments, setting=Setting(is_launched=True))
         for backend in ("hoplite", "gloo")

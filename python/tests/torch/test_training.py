@@ -27,7 +27,6 @@ def model() -> Any:
 
 
 def train(rank: int, wrapped: Any, epochs: int = 6, batch: int = 64) -> float:
-    """Trains on the digits, and returns the accuracy."""
     images, labels = digits()
     optimizer = torch.optim.SGD(wrapped.parameters(), lr=0.2, momentum=0.9)
     loss = torch.nn.CrossEntropyLoss()
@@ -43,7 +42,7 @@ def train(rank: int, wrapped: Any, epochs: int = 6, batch: int = 64) -> float:
 
 
 def train_with_ddp(rank: int) -> tuple[float, list[Any]]:
-    # Small, so that there are several buckets.
+    # So small that there are several buckets.
     wrapped = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.005)
     accuracy = train(rank, wrapped)
     return accuracy, [parameter.detach().numpy() for parameter in wrapped.parameters()]

@@ -41,7 +41,6 @@ from hoplite.torch import (  # noqa: E402
 
 @pytest.fixture
 def name(client: hoplite.Client, fresh: str) -> Iterator[str]:
-    """A unique name, without leftovers after the test."""
     before = {info.id for info in client.list("weights")}
     yield fresh
     delete_state_dict(fresh, client=client)
@@ -50,13 +49,11 @@ def name(client: hoplite.Client, fresh: str) -> Iterator[str]:
 
 @pytest.fixture
 def reader(cluster: Cluster) -> Iterator[hoplite.Client]:
-    """A client on another node than `client`."""
     with hoplite.connect(cluster.sockets[1]) as reader:
         yield reader
 
 
 def model(value: float = 1.0) -> dict[str, Any]:
-    """Returns small and large tensors of several types."""
     return {
         "embedding": torch.full((700, 1000), value),
         "layers": [{"weight": torch.full((3, 5), value + index), "index": index} for index in range(3)],
@@ -89,7 +86,6 @@ def check_equal(one: Any, other: Any) -> None:
 def test_what_is_got_is_what_was_put(client: hoplite.Client, reader: hoplite.Client, name: str) -> None:
     put = model(2.0)
     assert put_state_dict(name, put, client=client) == 1
-    # A later change does not affect the stored tensors.
     changed = put["embedding"].clone()
     put["embedding"].zero_()
     version, got = get_state_dict(name, client=reader, timeout=PATIENCE)
@@ -145,7 +141,7 @@ def test_tensors_are_filled_in_inference_mode(
 def test_of_tensors_that_share_memory_the_last_one_wins(
     client: hoplite.Client, reader: hoplite.Client, name: str
 ) -> None:
-    # Separate objects, large enough that two threads copy at the same time.
+    # Large enough that two threads copy at the same time.
     put = {f"{index}": torch.full((4 << 20,), float(index)) for index in range(4)}
     put_state_dict(name, put, client=client)
     tied = torch.zeros(6 << 20)
@@ -165,7 +161,7 @@ def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hopli
         second = pool.submit(get_state_dict, name, newer_than=100, client=reader, timeout=PATIENCE)
         time.sleep(0.1)
         assert not second.done()
-        # A restarted trainer may give a later version a smaller number.
+        # A restarted trainer may begin with a smaller number.
         put_state_dict(name, model(2), version=50, client=client)
         assert second.result().version == 50
     assert state_dict_versions(name, client=reader) == [100, 50]
@@ -179,7 +175,6 @@ def test_versions_come_one_after_the_other(client: hoplite.Client, reader: hopli
 
 
 def test_readers_never_see_a_mix(client: hoplite.Client, cluster: Cluster, name: str) -> None:
-    """Versions follow each other quickly while two nodes read."""
     stop = threading.Event()
 
     def read(socket: str) -> set[Any]:
@@ -341,13 +336,11 @@ def test_readers_learn_that_a_version_could_not_be_put(client: hoplite.Client, n
         go_on.set()
         with pytest.raises(ValueError, match="no more memory"):
             putting.result()
-        # These readers have no timeout.
         said = r"version 2 of .* could not be put: ValueError: no more memory for this"
         with pytest.raises(VersionLost, match=said):
             list(stream)
         with pytest.raises(VersionLost, match=said):
             getting.result()
-        # Later readers get the error too.
         with pytest.raises(VersionLost, match=said):
             get_state_dict(name, version=2, client=client)
         assert get_state_dict(name, client=client).version == 1
@@ -378,7 +371,6 @@ hoplite.torch.put_tensors(sys.argv[2], tensors(), version=2, client=hoplite.conn
 
 
 def begin_and_die(cluster: Cluster, name: str) -> None:
-    """Runs a trainer that is killed during version 2."""
     with subprocess.Popen(
         [sys.executable, "-c", HALF, cluster.sockets[0], name], stdout=subprocess.PIPE
     ) as process:
@@ -392,7 +384,7 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
     with pytest.raises(hoplite.Timeout, match="there is none that is complete, and 2 is not finished"):
         get_state_dict(name, client=client, timeout=1.0)
     with ThreadPoolExecutor() as pool:
-        # Readers of the unfinished version continue with the next one.
+        # The readers continue with the next version.
         whole = pool.submit(get_state_dict, name, client=client, timeout=PATIENCE)
         stream = stream_state_dict(name, client=client, timeout=PATIENCE)
         assert next(stream)[1][0] == 666
@@ -401,7 +393,7 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
         assert version == 2  # The second version 2.
         assert all((tensor == 1).all() for tensor in got.values())
         assert len(got) == 4
-        # The reader may see the next complete version before its own is deleted.
+        # The next version may be complete before the reader's is deleted.
         with pytest.raises(
             VersionLost, match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)"
         ):
@@ -465,7 +457,6 @@ def _put_with_one_who_fails(rank: int, name: str, when: str) -> str:
 
 @pytest.mark.parametrize("when", ["before", "meanwhile"])
 def test_all_learn_that_one_rank_fails(cluster: Cluster, name: str, when: str) -> None:
-    # No rank waits that long.
     setting = Setting(sockets=cluster.sockets, timeout=1000.0)
     said = ranks.run(3, _put_with_one_who_fails, name, when, setting=setting)
     reason = "bad is a object" if when == "before" else "the memory is broken"

@@ -28,7 +28,6 @@ def telling(rank: int) -> None:
         dist.recv(torch.zeros(1), 0)
     work = dist.all_reduce(tensor, async_op=True)
     if rank == 0:
-        # The other rank cannot have called yet.
         assert not work.is_completed()
         assert not work.is_success()
         dist.send(torch.ones(1), 1)
@@ -39,7 +38,6 @@ def telling(rank: int) -> None:
     assert [result.tolist() for result in work.result()] == [[3.0] * 3]
     with pytest.raises(RuntimeError, match="allreduce has no source rank"):
         work._source_rank()
-    # Its future was not requested before.
     assert work.get_future().wait() == [tensor]
 
     work = dist.broadcast(torch.zeros(1 + rank), 0, async_op=True)
@@ -122,7 +120,7 @@ def receiving_from_any(rank: int) -> None:
             source = work._source_rank()
         assert source == tensor[0]
         seen[source].append(int(tensor[1]))
-    # With some receives from specific ranks: each message is received once, in order per rank.
+    # Each message is received once, in order per rank.
     tensors = [torch.zeros(2, dtype=torch.int64) for _ in range(MESSAGES)]
     for source in (1, 2):
         for _ in range(MESSAGES // 4):
@@ -161,7 +159,7 @@ def receiving_from_any_in_vain(rank: int) -> str | None:
     if rank == 1:
         dist.send(torch.ones(1), 0, group=group)
     if rank == 0:
-        # The global rank, not the rank in the group.
+        # The global rank.
         assert dist.recv(torch.zeros(1), group=group) == 1
         dist.barrier()
         return error_of(lambda: dist.recv(torch.zeros(1)))
