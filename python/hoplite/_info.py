@@ -143,7 +143,7 @@ class ObjectInfo:
 
     @property
     def available(self) -> bool:
-        """`True` if all bytes are somewhere in the cluster.
+        """`True` if all bytes of the object are somewhere in the cluster.
 
         Examples:
             >>> ref = client.put("there", b"1", confirm=True)

@@ -284,7 +284,7 @@ class _Launcher:
             self.process.wait()
 
     def await_ready(self, timeout: float) -> None:
-        """Waits until the store prints its addresses, and then that it is ready.
+        """Waits until the store prints its addresses, and reports that it is ready.
 
         Raises:
             ValueError: The store ended, or was not ready in time.

@@ -1,4 +1,4 @@
-"""Reports of a store that notebooks show as tables."""
+"""Reports of a store, which notebooks show as tables."""
 
 from __future__ import annotations
 

@@ -618,7 +618,7 @@ def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) 
 
 
 def test_a_reader_of_objects_in_a_buffer_lives(cluster: Cluster, fresh: str) -> None:
-    """In a separate process, which a failure would end."""
+    """Runs in a separate process, because a failure would end it."""
     with cluster.connect() as client:
         pointers = (np.arange(8, dtype=np.uint64) * 8 + 8).tobytes()
         for number, user in enumerate(HOSTILE[:8]):

@@ -205,11 +205,11 @@ class Point:
 
 
 class Sub(np.ndarray):
-    """Only pickles preserve it."""
+    """A subclass that only pickles preserve."""
 
 
 class Named(np.ndarray):
-    """Has state beside its elements."""
+    """A subclass with state beside its elements."""
 
     name = ""
 

@@ -355,7 +355,7 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Queues an error when the version is deleted, fails, or a newer one is complete."""
+        """Queues an error when the version is deleted or has failed, or when a newer one is complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:

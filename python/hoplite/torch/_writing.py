@@ -253,8 +253,8 @@ def at_once(
 ) -> None:
     """Runs calls with limited concurrency.
 
-    If a call fails, or producing the next call fails, `failed` is called. Calls in flight then
-    complete, unless they wait.
+    If a call fails, or producing the next call fails, `failed` is called. Calls in flight then get
+    some seconds to complete.
     """
     running: deque[Future[None]] = deque()
     try:

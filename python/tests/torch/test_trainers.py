@@ -39,7 +39,7 @@ def weights(trained: Any) -> dict[str, Any]:
 
 
 def compare(train: Callable[..., Any], *arguments: Any) -> None:
-    """Compares all ranks with each other, and with Gloo."""
+    """Checks that a training has the same result on all ranks, and with Gloo."""
     outcomes = {
         backend: run(SIZE, train, backend, *arguments, setting=Setting(is_launched=True))
         for backend in ("hoplite", "gloo")
