@@ -5,9 +5,9 @@ The world is gymnasium's CartPole-v1. Four numbers describe cart and pole, and t
 or right. Each step earns 1 until the pole falls, at most 500. Random actions earn about 22.
 
 The actor gives the probability of each action, and the critic estimates the future return. Both are
-networks with one hidden layer. All weights form one array, and so does a gradient, because an array
-is one object. `parameters` appends unused zeros to the weights, so that moving them takes as long
-as for a large model.
+networks with one hidden layer. The weights form one array, and a gradient another one: each becomes
+one object. `parameters` appends unused zeros to the weights, so that moving them takes as long as
+for a large model.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The model of the parameter servers: a small network in numpy that reads handwritten digits.
 
-The data are scikit-learn's digits, 1797 pictures of 8 by 8 pixels. The weights are one flat array,
-and so is a gradient, so each is one object. `parameters` appends unused zeros to the weights, so
-that moving them takes as long as for a large model.
+The data are scikit-learn's digits, 1797 pictures of 8 by 8 pixels. The weights form one array, and a
+gradient another one: each becomes one object. `parameters` appends unused zeros to the
+weights, so that moving them takes as long as for a large model.
 """
 
 from __future__ import annotations

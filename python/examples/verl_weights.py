@@ -4,7 +4,7 @@
     such training
     python verl_weights.py data.train_files=... actor_rollout_ref.rollout.nnodes=1 ...
 
-The arguments are those of `verl.trainer.main_ppo` for separate nodes of trainer and rollouts. This
+Pass the arguments of `verl.trainer.main_ppo` for separate nodes of trainer and rollouts. This
 program starts a store on each node of the Ray cluster, adds the settings for Hoplite, and starts
 verl.
 

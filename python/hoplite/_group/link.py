@@ -56,7 +56,7 @@ class Link:
             raise RuntimeError(f"{name} cannot be waited for by the thread that performs it")
 
     def is_alive(self) -> bool:
-        """Asks the store, because a lost connection goes unnoticed."""
+        """Queries the store, because a lost connection goes unnoticed."""
         with contextlib.suppress(HopliteError):
             self.run(_probe(self.client))
         return self.client.usable

@@ -170,7 +170,7 @@ def refresh(timeout: float = 120.0) -> list[Node]:
         settings: Any = ray.get(supervisor.settings.remote(), timeout=timeout)
         if settings is None:
             continue
-        # The settings of the first start, not those of this process's environment.
+        # Uses the settings of the first start, not this process's environment.
         return _run_on_all_nodes(settings, timeout)
     raise RuntimeError("no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first")
 

@@ -5,9 +5,8 @@
     collective.init_collective_group(world_size, rank, backend="hoplite", group_name="workers")
     collective.allreduce(gradient, "workers")
 
-The members have no connections with each other. Each puts its arrays into the store of its node, and gets
-or reduces the arrays of the others, under ids that only this group uses. It takes arrays of numpy, and
-tensors of torch in the memory of the host.
+The members have no connections with each other. Each puts its arrays into the store of its node, and
+gets or reduces the arrays of others. It takes arrays of numpy, and tensors of torch in host memory.
 """
 
 from __future__ import annotations

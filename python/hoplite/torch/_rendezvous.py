@@ -120,7 +120,7 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """Returns the socket for a rank: its own, or that of the first rank on its machine with one."""
+    """Returns the socket for a rank: its own, or the first one on its machine."""
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
