@@ -1,4 +1,4 @@
-//! The edges of the machine: what it sees of its store, what it has the store do, and its deadlines.
+//! The edges of the machine: its view of the store, its actions, and its deadlines.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -17,32 +17,29 @@ use crate::vocabulary::local::{CallKey, CombineId, CopyId};
 use crate::vocabulary::number::Numbers;
 use crate::vocabulary::reduce::Reduce;
 
-/// The part of the store's context that the machine reads.
+/// The part of the store that the machine reads, and the outbox of the machine.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
-    /// The time of the event.
     pub(crate) now: Time,
-    /// The name of this node.
     pub(crate) node: &'a NodeId,
-    /// The estimate of the links between nodes.
     pub(crate) link: LinkEstimate,
-    /// The schedules that this store may choose.
     pub(crate) preference: SchedulePreference,
-    /// The source of numbers that this run has not used.
     pub(crate) numbers: &'a mut Numbers,
+    pub(crate) outbox: &'a mut Outbox,
 }
 
-/// What the store does for the machine. The store performs actions in order, when the present event is complete.
+/// An action that the store performs for the machine, in order, after the current event is
+/// complete.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Action {
     /// Have the shell perform an effect.
     Perform(CollectiveEffect),
     /// Withdraw a query.
     Withdraw(RequestId),
-    /// Ask the directory where these sources of a target are, by their ranks. The requests go to
-    /// `Collectives::follows`.
+    /// Ask the directory for these sources of a target, by their ranks. The queries go to
+    /// `Disagreements::follows`.
     Follow(ObjectId, BTreeMap<usize, ObjectId>),
-    /// Answer rank 0's call: with the number of sources, or an error. The call may have ended.
+    /// Answer rank 0's call with the number of sources, or an error. The call may have ended.
     Answer(CallKey, Result<usize>),
     /// Make the target with a reduce and a broadcast.
     Reduce {
@@ -52,46 +49,44 @@ pub(crate) enum Action {
         request: Reduce,
         /// The reason, for people.
         reason: String,
-        /// The queries that were made before; `None` after a failed attempt, for which all sources were there.
+        /// The queries and answers of the search. `None` after a failed attempt, for which all
+        /// sources were there.
         found: Option<Found>,
     },
-    /// Make the target as an object without bytes, which tells participants that the exchange is over.
+    /// Make the target as an object without bytes, which ends the exchange for participants.
     Announce(ObjectId, Metadata, Duration),
-    /// Remember how a collective went.
+    /// Remember the end of a collective.
     Remember(ReduceRecord),
-    /// Find room for a member's copy and start its exchange. The result goes to `Collectives::began` or
-    /// `Collectives::refused`.
+    /// Find room for a member's copy and start its exchange. The result goes to
+    /// `Memberships::began` or `Memberships::refused`.
     Open(MembershipId),
-    /// Refuse a member that has waited for room for too long.
+    /// Refuse a member that waited too long for room.
     LackRoom(MembershipId),
-    /// Declare a copy the complete target. The call waits for the directory's verdict and then returns so many sources.
+    /// Declare a copy the complete target. The call waits for the directory's verdict and then
+    /// returns this number of sources.
     CompleteTarget(CopyId, Option<(CallKey, usize)>),
-    /// Declare complete a copy of parts, which only the participants of this node read.
+    /// Complete a copy of parts, which only the participants of this node read.
     CompleteParts(ObjectId, CopyId),
-    /// Fail the participants of this node that wait for a target.
-    FailParticipants(ObjectId, Error),
-    /// Fail a participant that still waits for a target.
-    FailParticipant(CallKey, ObjectId, Error),
-    /// End a member: it needs no room, serves nobody, and its copy is of no use.
+    /// Fail the participants of this node that wait for a target, or only the one with this call.
+    FailParticipants(ObjectId, Option<CallKey>, Error),
+    /// End a member: it needs no room and serves no bytes, and its copy is useless.
     EndMember {
-        /// The member.
         membership: MembershipId,
-        /// The target.
         target: ObjectId,
         /// The put of the attempt.
         put: PutId,
         /// The copy, if it was begun.
         copy: Option<CopyId>,
-        /// What readers of the copy are told.
+        /// The error for readers of the copy.
         error: Error,
     },
-    /// Reject a target whose coordinator is lost, unless a copy of it is here by now.
+    /// Reject a target whose coordinator is lost, unless a copy of it is here.
     RejectOrphan(ObjectId, AttemptId),
     /// Cancel an exchange.
     Cancel(CombineId),
 }
 
-/// What a search has asked of the directory, and has found.
+/// The queries of a search, and their answers.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     /// The query whether the target exists.
@@ -105,44 +100,43 @@ pub(crate) struct Found {
 /// A deadline of the machine.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
-    /// Late sources were awaited long enough.
+    /// The wait for late sources ends.
     Search(ObjectId),
-    /// A disagreement is too old to tell participants that come now.
+    /// The time to tell late participants of a disagreement is over.
     Disagreement(ObjectId),
-    /// A member has waited long enough for room, or for participants of its node.
+    /// The wait of a member for room, or for participants of its node, ends.
     Member(MembershipId),
-    /// The target of a lost coordinator could have been found by now.
+    /// The search for the target of a lost coordinator ends.
     Orphan(ObjectId, AttemptId),
-    /// A participant that came after a disagreement has waited long enough for another attempt.
+    /// The wait of a participant that came after a disagreement for another attempt ends.
     Join(CallKey, ObjectId),
 }
 
-/// What follows from an event.
+/// A consequence of an event.
 #[derive(Debug)]
 pub(super) enum Step {
-    /// The store performs it.
+    /// An action of the store.
     Act(Action),
-    /// The machine takes it in. The coordinator and the member of one store talk in this way.
+    /// A message between the coordinator and the member of this store.
     Deliver(CollectiveEvent),
-    /// The member at the coordinator's own store is about to be told that its copy is the target, for which this call waits.
-    Seal(MembershipId, Option<(CallKey, usize)>),
+    /// The copy of the member at the coordinator's own store is the target, for which this call
+    /// waits.
+    Commit(MembershipId, Option<(CallKey, usize)>),
     /// The member at the coordinator's own store has all its parts of this put.
     HasParts(PutId),
-    /// An attempt to make a target begins here.
-    Begins(ObjectId),
 }
 
 /// The actions and deadlines of the machine.
 #[derive(Debug, Default)]
-pub(super) struct Outbox {
-    /// What follows from the present event or step. It comes before `steps`.
+pub(crate) struct Outbox {
+    /// The steps that follow from the current event or step. They come before `steps`.
     fresh: Vec<Step>,
     steps: VecDeque<Step>,
     timers: BTreeSet<(Time, Timer)>,
 }
 
 impl Outbox {
-    /// Takes the next step. What follows from a step comes before the steps after it.
+    /// Takes the next step. The consequences of a step come before the steps after it.
     pub(super) fn next(&mut self) -> Option<Step> {
         for step in self.fresh.drain(..).rev() {
             self.steps.push_front(step);
@@ -150,7 +144,7 @@ impl Outbox {
         self.steps.pop_front()
     }
 
-    pub(super) fn next_deadline(&self) -> Option<Time> {
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
         self.timers.first().map(|(time, _)| *time)
     }
 
@@ -161,31 +155,7 @@ impl Outbox {
     }
 }
 
-/// What the parts of the machine see of the store, and act on.
-#[derive(Debug)]
-pub(super) struct World<'a> {
-    pub(super) now: Time,
-    pub(super) node: &'a NodeId,
-    pub(super) link: LinkEstimate,
-    pub(super) preference: SchedulePreference,
-    pub(super) numbers: &'a mut Numbers,
-    outbox: &'a mut Outbox,
-}
-
-impl<'a> Context<'a> {
-    /// The same context, once more.
-    pub(super) const fn again(&mut self) -> Context<'_> {
-        Context { numbers: self.numbers, ..*self }
-    }
-
-    pub(super) const fn world(self, outbox: &'a mut Outbox) -> World<'a> {
-        let Self { now, node, link, preference, numbers } = self;
-        World { now, node, link, preference, numbers, outbox }
-    }
-}
-
-impl World<'_> {
-    /// Returns the number of another attempt of this coordinator.
+impl Context<'_> {
     pub(super) fn next_attempt(&mut self) -> AttemptId {
         AttemptId { run: self.numbers.run(), number: self.numbers.next() }
     }
@@ -196,6 +166,13 @@ impl World<'_> {
 
     pub(super) fn push(&mut self, action: Action) {
         self.step(Step::Act(action));
+    }
+
+    /// Answers a call that has not ended.
+    pub(super) fn answer(&mut self, key: Option<CallKey>, answer: Result<usize>) {
+        if let Some(key) = key {
+            self.push(Action::Answer(key, answer));
+        }
     }
 
     pub(super) fn perform(&mut self, effect: CollectiveEffect) {

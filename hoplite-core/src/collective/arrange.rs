@@ -1,9 +1,8 @@
 //! The plan of an attempt: its schedule, the order of its members, and the reasons, for people.
 
-use super::action::World;
+use super::action::Context;
 use super::message::{AttemptId, MAX_EXPLANATION_BYTES, Member, Plan};
-use super::search::CoordinatedCall;
-use super::sources::{Members, SourceMember};
+use super::search::{CoordinatedCall, Members, SourceMember};
 use crate::id::PutId;
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::Choice;
@@ -15,7 +14,7 @@ use crate::vocabulary::agreement::Agreement;
 
 /// Chooses the schedule and the order of the members.
 pub(super) fn plan_attempt(
-    world: &World<'_>,
+    ctx: &Context<'_>,
     call: &CoordinatedCall,
     (attempt, put): (AttemptId, PutId),
     members: Members,
@@ -25,9 +24,9 @@ pub(super) fn plan_attempt(
     let Members { members, size_bytes, metadata } = members;
     let paths: Vec<Path> = members.iter().map(|member| member.path).collect();
     let Arrangement { order, choice, remark } = if kind.properties().makes_target {
-        arrange(&paths, &slow, size_bytes, world.link, world.preference)
+        arrange(&paths, &slow, size_bytes, ctx.link, ctx.preference)
     } else {
-        arrange_parts(&paths, &slow, size_bytes, world.link)
+        arrange_parts(&paths, &slow, size_bytes, ctx.link)
     };
     let members: Vec<SourceMember> = order.iter().map(|member| members[*member].clone()).collect();
     let stores: Vec<Member> = members.iter().map(|member| member.member.clone()).collect();
@@ -39,20 +38,20 @@ pub(super) fn plan_attempt(
         agreement: Agreement::of(*kind, request),
         size_bytes,
         metadata,
-        explanation: explanation(world, &choice, &remark, *started),
+        explanation: explanation(ctx, &choice, &remark, *started),
         schedule: choice.schedule,
         frame_bytes: frame_bytes(stores.len(), size_bytes),
         members: stores,
         index: 0,
         ranks: ranks.collect(),
         sources: Vec::new(),
-        timeout: ROOM_TIMEOUT.min(request.timeout.saturating_sub(world.now.since(*started))),
+        timeout: ROOM_TIMEOUT.min(call.time_left(ctx.now)),
     };
     (plan, members)
 }
 
 /// Describes a choice to members and to people.
-fn explanation(world: &World<'_>, choice: &Choice<Schedule>, remark: &str, started: Time) -> String {
+fn explanation(ctx: &Context<'_>, choice: &Choice<Schedule>, remark: &str, started: Time) -> String {
     let other = choice.runner_up.as_ref().map_or(String::new(), |(schedule, estimate)| {
         format!("; the next best is a {schedule}, {estimate:.1?}")
     });
@@ -60,8 +59,8 @@ fn explanation(world: &World<'_>, choice: &Choice<Schedule>, remark: &str, start
     let explanation = format!(
         "estimated to take {:.1?}{remark}{other}; waited {:.1?}; rank 0 at {}",
         choice.estimate,
-        world.now.since(started),
-        world.node.as_str()
+        ctx.now.since(started),
+        ctx.node.as_str()
     );
     cut(explanation, MAX_EXPLANATION_BYTES)
 }

@@ -1,4 +1,4 @@
-//! The coordinator's view of one attempt, and its decision: the copies of the members are the target, or never will be.
+//! The coordinator's view of an attempt, and its decision to commit or to abort.
 
 use super::{Decision, EnlistmentId, Failure, Report};
 use crate::error::Error;
@@ -8,24 +8,24 @@ use crate::plan::collective::Collective;
 /// The decision about an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AttemptState {
-    /// The coordinator's own member misses bytes. Of parts: a member misses some.
+    /// The coordinator's own member misses bytes. In a collective of parts: a member does.
     Open,
-    /// The copies are the target, for good. Of parts: all members have theirs.
+    /// The copies are the target, for good. In a collective of parts: all members have their parts.
     Committed,
     /// The attempt never makes the target.
     Aborted,
 }
 
-/// What follows from a report.
+/// A consequence of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum AttemptAction {
     /// Tell a member the decision.
     Tell(EnlistmentId, Decision),
-    /// A member is not needed any more.
+    /// End the enlistment of a member.
     Dismiss(EnlistmentId),
-    /// Take the general path, for this reason.
+    /// Take the general path for this reason.
     FallBack(String),
-    /// The whole collective has failed.
+    /// Fail the whole collective.
     Fail(Error),
 }
 
@@ -35,8 +35,8 @@ pub struct Attempt {
     kind: Collective,
     target: ObjectId,
     members: Vec<AttemptMember>,
-    /// The member at the coordinator's own store. An allreduce is decided when it has all bytes, because its copy stands whatever
-    /// becomes of the other members.
+    /// The member at the coordinator's own store. It decides an allreduce when it has all bytes,
+    /// because its copy stands even if the other members are lost.
     own: Option<EnlistmentId>,
     state: AttemptState,
 }
@@ -55,7 +55,7 @@ enum MemberState {
 }
 
 impl Attempt {
-    /// An attempt of these members, which were just asked. One of them is at the coordinator's own store.
+    /// Returns an attempt of these members.
     pub fn new(
         kind: Collective,
         target: ObjectId,
@@ -67,29 +67,40 @@ impl Attempt {
         Self { kind, target, members, own, state: AttemptState::Open }
     }
 
+    /// Returns the number of members that may still report.
+    pub(super) fn present(&self) -> usize {
+        self.members.iter().filter(|member| member.state != MemberState::Out).count()
+    }
+
+    /// Returns `true` if this member may still report.
+    pub(super) fn awaits(&self, enlistment: EnlistmentId) -> bool {
+        let is_meant = |member: &AttemptMember| member.enlistment == enlistment;
+        self.members.iter().any(|member| is_meant(member) && member.state != MemberState::Out)
+    }
+
     /// Returns the member at the coordinator's own store.
     pub const fn own(&self) -> Option<EnlistmentId> {
         self.own
     }
 
-    /// Returns the decision so far.
+    /// Returns the decision.
     pub const fn state(&self) -> AttemptState {
         self.state
     }
 
-    /// Returns `true` if no member is left to be heard or told.
+    /// Returns `true` if no member is left to report or to tell.
     pub fn is_over(&self) -> bool {
         let is_exchanging = |member: &AttemptMember| member.state == MemberState::Exchanging;
         self.state == AttemptState::Aborted || !self.members.iter().any(is_exchanging)
     }
 
-    /// The indices of the members that have neither all bytes nor failed.
+    /// Returns the indices of the members that have neither all bytes nor failed.
     pub fn unfinished(&self) -> impl Iterator<Item = usize> {
         let members = self.members.iter().enumerate();
         members.filter(|(_, member)| member.state == MemberState::Exchanging).map(|(index, _)| index)
     }
 
-    /// A member has reported.
+    /// Takes in the report of a member.
     pub fn reported(&mut self, enlistment: EnlistmentId, report: Report) -> Vec<AttemptAction> {
         let index = self.members.iter().position(|member| member.enlistment == enlistment);
         let Some(index) = index.filter(|index| self.members[*index].state != MemberState::Out) else {
@@ -127,7 +138,7 @@ impl Attempt {
         actions
     }
 
-    /// Dismisses the members that still give, once all are heard.
+    /// Dismisses the members that still give, once all have reported.
     fn dismissals(&self) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed || !self.is_over() {
             return Vec::new();
@@ -136,7 +147,7 @@ impl Attempt {
         filled.map(|member| AttemptAction::Dismiss(member.enlistment)).collect()
     }
 
-    /// The target was deleted. Members that miss bytes of it cannot hear that from the directory.
+    /// Stops the members that miss bytes of a deleted target. The directory cannot tell them.
     pub fn deleted(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Committed {
             return Vec::new();
@@ -150,7 +161,7 @@ impl Attempt {
         actions
     }
 
-    /// Aborts the attempt, unless it is committed. Participants at the members' nodes are told `error`.
+    /// Aborts the attempt, unless it is committed. Participants at the members' nodes get `error`.
     pub fn give_up(&mut self, error: &Error) -> Vec<AttemptAction> {
         if self.state != AttemptState::Open {
             return Vec::new();

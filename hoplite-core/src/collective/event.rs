@@ -1,4 +1,4 @@
-//! The messages of collectives that the shell brings and takes.
+//! The events and effects of collectives.
 
 use std::net::SocketAddr;
 
@@ -10,46 +10,47 @@ use crate::vocabulary::local::{CombineId, CopyId};
 /// A message of another store, or of the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEvent {
-    /// A coordinator elsewhere asks this store to be a member. Answered by reports: at most `Filled`, and any time `Done` or
-    /// `Failed`, after which there are no more.
+    /// A coordinator elsewhere asks this store to be a member. The store answers with at most one
+    /// `Filled`, and with `Done` or `Failed`, after which no report comes.
     Asked {
         /// A number that the shell chose.
         membership: MembershipId,
-        /// What to do.
+        /// The task of the member.
         plan: Box<Plan>,
     },
-    /// The coordinator has decided. It sends `Stop` at most once, and `Commit` at most once, before.
+    /// The coordinator has decided: at most one `Commit`, and then at most one `Stop`.
     Told {
         /// The number of the `Asked`.
         membership: MembershipId,
         /// The decision.
         decision: Decision,
     },
-    /// The coordinator needs this member no longer, or is gone. It follows each `Asked` exactly once.
+    /// The coordinator does not need this member any more, or is gone. It follows each `Asked`
+    /// exactly once.
     Left {
         /// The number of the `Asked`.
         membership: MembershipId,
     },
-    /// All bytes of the copy that a `StartExchange` fills are there. The member still gives to others.
+    /// All bytes of the copy of a `StartExchange` are there. The member still gives to others.
     Filled {
         /// The number of the exchange.
         combine: CombineId,
     },
-    /// A coordinator rejects: an attempt will not make its target.
+    /// A coordinator rejects an attempt, which will not make its target.
     Rejected {
         /// The target.
         target: ObjectId,
-        /// The latest attempt. Its members are told by `Told` too, before or after.
+        /// The latest attempt. Its members hear a `Told` as well, before or after.
         attempt: AttemptId,
         /// The error for participants.
         error: Error,
     },
-    /// The report of a member of an attempt that this store coordinates, or that it cannot be heard any more. No report comes
-    /// after `Done` or `Failed`, nor after `Dismiss` or a `Tell` that stops.
+    /// A member of an attempt that this store coordinates has reported, or is lost. No report comes
+    /// after `Done`, `Failed`, `Dismiss` or a `Tell` that stops.
     Reported {
         /// The member.
         enlistment: EnlistmentId,
-        /// What it says.
+        /// The report.
         report: Report,
     },
 }
@@ -57,7 +58,8 @@ pub enum CollectiveEvent {
 /// An effect that the shell performs for a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEffect {
-    /// Ask another store to be a member, until `Dismiss` or a `Tell` that stops, and bring its reports.
+    /// Ask another store to be a member, and bring its reports, until `Dismiss` or a `Tell` that
+    /// stops.
     Enlist {
         /// The number of the new member.
         enlistment: EnlistmentId,
@@ -71,7 +73,7 @@ pub enum CollectiveEffect {
         /// The decision.
         decision: Decision,
     },
-    /// A member is not needed any more.
+    /// End the enlistment of a member.
     Dismiss {
         /// The member.
         enlistment: EnlistmentId,
@@ -83,7 +85,7 @@ pub enum CollectiveEffect {
         /// The report.
         report: Report,
     },
-    /// Tell a store of participants that the attempt will not make its target.
+    /// Tell the store of participants that the attempt will not make its target.
     Reject {
         /// The store.
         node: NodeId,
@@ -96,8 +98,8 @@ pub enum CollectiveEffect {
         /// The error for participants.
         error: Error,
     },
-    /// Fill a copy as a member of an attempt; say `Filled` when all bytes are there, and `CombineEnded` when nothing touches the
-    /// sources any more. It can be ended by `CancelCombine`.
+    /// Fill a copy as a member of an attempt. Say `Filled` when all bytes are there, and
+    /// `CombineEnded` when the exchange touches the sources no more. `CancelCombine` ends it.
     StartExchange {
         /// The number of the new exchange.
         combine: CombineId,
@@ -105,7 +107,7 @@ pub enum CollectiveEffect {
         copy: CopyId,
         /// The member's own sources, in this order.
         sources: Vec<CopyId>,
-        /// What to do.
+        /// The task of the member.
         plan: Box<Plan>,
     },
 }

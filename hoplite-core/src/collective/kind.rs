@@ -2,34 +2,37 @@
 
 use crate::vocabulary::agreement::Collective;
 
-/// Allreduces whose sources have no more bytes together are done by rank 0's store alone: they fit in what it sends and
-/// receives at once, so that any schedule of steps only adds latency.
+/// Rank 0's store performs an allreduce alone if all its sources together have at most this size.
+/// They fit in one send and one receive, so any schedule of steps only adds latency.
 pub const MAX_STAR_BYTES: u64 = 64 << 10;
-/// Collectives of parts whose sources have no more bytes together are done by the participants alone, which get all sources. These are
-/// n(n-1) gets, so that an attempt pays off sooner: measured on 4, 8 and 16 hosts.
+/// Participants perform a collective of parts alone if all its sources together have at most this
+/// size: each gets all sources. This takes n(n-1) gets, so an attempt pays off sooner, as measured
+/// on 4, 8 and 16 hosts.
 const MAX_GOT_BYTES: u64 = 8 << 10;
 
 /// The properties of a kind of collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Properties {
-    /// `true` if all members make one object, the target. Otherwise members exchange parts in private copies, and the target only
-    /// says that the exchange is over.
+    /// `true` if all members make one object, the target. Otherwise members exchange parts in
+    /// private copies, and the target only announces the end.
     pub makes_target: bool,
-    /// `true` if a member's copy is complete only after the coordinator's commit. Otherwise each member has its parts whatever
-    /// becomes of the others, and the coordinator commits when all have reported.
+    /// `true` if a member's copy is complete only after the coordinator's commit. Otherwise each
+    /// member keeps its parts, and the coordinator commits when all have reported.
     pub awaits_commit: bool,
     /// `true` if elements are combined.
     pub combines: bool,
-    /// `true` if the coordinator waits for the last source, however late it is. The general path would move more bytes over the last
-    /// node's link: an allreduce 2S instead of 2S(n-1)/n, and the last rank of an all-to-all gets all its parts there anyway.
+    /// `true` if the coordinator waits for the last source, however late it is. The general path
+    /// would move more bytes over the last node's link: 2S instead of 2S(n-1)/n in an allreduce. In
+    /// an all-to-all the last rank gets all its parts there anyway.
     pub awaits_sources: bool,
     /// `true` if each source is divided into one part for each rank.
     pub divides_sources: bool,
-    /// `true` if what is made is all sources, one after the other.
+    /// `true` if the result is all sources, one after the other.
     pub joins_sources: bool,
-    /// `true` if each pair of members exchanges parts of its own, so that one member, and few parts, are an exchange, too.
+    /// `true` if each pair of members exchanges parts of its own. Then one member, or few parts,
+    /// are an exchange, too.
     pub is_paired: bool,
-    /// The general path is faster for sources that have no more bytes together.
+    /// The largest size of all sources together for which the general path is faster.
     pub max_general_bytes: u64,
 }
 
@@ -61,12 +64,13 @@ const ALL_TO_ALL: Properties = Properties {
     divides_sources: true,
     joins_sources: false,
     is_paired: true,
-    // Otherwise each pair has an object of its own, whatever the size.
+    // Pairs of ranks exchange objects of any size.
     max_general_bytes: 0,
 };
 
 impl Properties {
-    /// Returns `true` if the members go on together, when all have their parts: the sources are of no use after that.
+    /// Returns `true` if the members continue together, when all have their parts. Then the sources
+    /// are useless.
     pub const fn ends_together(self) -> bool {
         self.awaits_commit && !self.makes_target
     }

@@ -1,4 +1,4 @@
-//! The messages of coordinators and members.
+//! The messages between coordinators and members.
 
 use std::net::SocketAddr;
 use std::ops::Range;
@@ -15,19 +15,21 @@ use crate::plan::collective::{
 use crate::shard::PullOutcome;
 use crate::vocabulary::agreement::Agreement;
 
-/// Most sources of one member, which combines them by itself: with the longest ids they fill a quarter of a frame.
+/// Most sources of one member. With the longest ids they fill a quarter of a frame.
 pub const MAX_SOURCES_PER_MEMBER: usize = 64;
-/// Most parts that the ranks of a member get in an all-to-all: their ranges are told to each of its participants.
+/// Most parts that the ranks of a member receive in an all-to-all: each participant is told their
+/// ranges.
 pub const MAX_PAIRS_PER_MEMBER: usize = 2 * MAX_MEMBERS;
-/// Longest [explanation](Plan::explanation) of a plan, in bytes: some sentences, which beside all members still fit in a frame.
+/// Longest [explanation](Plan::explanation) of a plan in bytes. It fits in a frame with all
+/// members.
 pub const MAX_EXPLANATION_BYTES: usize = 512;
 
-/// An attempt to make a target. The number grows with each attempt of a run of a coordinator.
+/// An attempt to make a target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId {
     /// The run of the coordinator.
     pub run: u64,
-    /// The number within that run.
+    /// The number within that run, which grows with each attempt.
     pub number: u64,
 }
 
@@ -45,35 +47,36 @@ pub struct EnlistmentId(pub u64);
 /// An attempt in which this store is a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MembershipId {
-    /// This store coordinates it too.
+    /// This store also coordinates the attempt.
     Here(EnlistmentId),
-    /// Another store does. The number is chosen by the shell.
+    /// Another store coordinates the attempt. The shell chose the number.
     Elsewhere(u64),
 }
 
-/// A member, as the others see it.
+/// A member of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Member {
-    /// Its node.
+    /// The node.
     pub node: NodeId,
-    /// The address of the data plane of that node.
+    /// The address of its data plane.
     pub address: SocketAddr,
 }
 
 /// The task of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
-    /// The object that all members make, or under whose name they exchange parts.
+    /// The object that all members make, or whose name they use for the exchange of parts.
     pub target: ObjectId,
     /// The attempt.
     pub attempt: AttemptId,
-    /// The put of the copies that the attempt makes.
+    /// The put of the copies of the attempt.
     pub put: PutId,
     /// The agreement of the participants.
     pub agreement: Agreement,
-    /// The size of what is made, by an all-to-all for each rank. Each source has that, or is a part of it.
+    /// The size of the result, in an all-to-all that of each rank. A source has this size, or the
+    /// size of a part.
     pub size_bytes: u64,
-    /// The metadata of the target. The sources have its type; those of an allreduce have its shape.
+    /// The metadata of the target. The sources have its type, and in an allreduce its shape.
     pub metadata: Metadata,
     /// The schedule, from which the member derives its program.
     pub schedule: Schedule,
@@ -83,17 +86,18 @@ pub struct Plan {
     pub members: Vec<Member>,
     /// The index of this member.
     pub index: usize,
-    /// If it is of parts: the ranks at each member, in the order of their sources. The part of rank k is the k-th of equal ones.
+    /// In a collective of parts: the ranks at each member, in the order of its sources. Rank k has
+    /// the k-th of the equal parts.
     pub ranks: Vec<Vec<usize>>,
-    /// The member's own sources, in the order of their ranks: 1 to [`MAX_SOURCES_PER_MEMBER`].
+    /// The member's own sources by rank, at most [`MAX_SOURCES_PER_MEMBER`].
     pub sources: Vec<(ObjectId, PutId)>,
     /// The time to wait for room.
     pub timeout: Duration,
-    /// The reason for which it was planned so, for people: at most [`MAX_EXPLANATION_BYTES`].
+    /// The reason for the schedule, for people: at most [`MAX_EXPLANATION_BYTES`].
     pub explanation: String,
 }
 
-/// Describes the schedule, the reason for it and the order of the members for people.
+/// Describes the schedule, the reason for it, and the members.
 pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, members: &[Member]) -> String {
     let nodes: Vec<&str> = members.iter().map(|member| member.node.as_str()).collect();
     let schedule = match kind {
@@ -104,7 +108,7 @@ pub fn describe_plan(kind: Collective, schedule: &Schedule, explanation: &str, m
 }
 
 impl Plan {
-    /// The steps of this member.
+    /// Returns the steps of this member.
     pub fn program(&self) -> Program {
         match self.agreement.kind {
             Collective::Allreduce => return self.schedule.program(self.index, self.size_bytes),
@@ -121,11 +125,11 @@ impl Plan {
         self.agreement.kind.properties()
     }
 
-    /// After which steps of its program bytes are final, in this order.
+    /// Returns the steps of `program` that make bytes final, in this order.
     pub fn finals(&self, program: &Program) -> Vec<usize> {
         let mut finals = program.finals();
         if self.agreement.kind == Collective::ReduceScatter {
-            // Those of the others are passed on.
+            // The member passes the parts of other members on.
             let own: Vec<Range<u64>> = self.ranks[self.index].iter().map(|rank| self.part(*rank)).collect();
             finals.retain(|step| own.contains(program.steps()[*step].range()));
         }
@@ -139,18 +143,18 @@ impl Plan {
         start..start + part_bytes
     }
 
-    /// The size of each source.
+    /// Returns the size of each source.
     pub fn source_bytes(&self) -> u64 {
         if self.properties().joins_sources { length(&self.part(0)) } else { self.size_bytes }
     }
 
-    /// Returns `true` if the member's own sources are combined into its copy before anything else. Others are only given.
+    /// Returns `true` if the member combines its own sources in its copy before the exchange.
     pub fn is_folded(&self) -> bool {
         self.sources.len() > 1 && self.properties().combines
     }
 
-    /// Which of the member's own sources has a byte of what is made, if they are not folded, and where the first byte of that source
-    /// is there.
+    /// Returns the index of the own source with this byte of the result, and the position of the
+    /// source in the result. The sources are not folded.
     pub fn source_at(&self, at: u64) -> (usize, u64) {
         match self.agreement.kind {
             Collective::Allreduce | Collective::ReduceScatter => return (0, 0),
@@ -165,7 +169,7 @@ impl Plan {
         found.map_or((0, 0), |(index, part)| (index, part.start))
     }
 
-    /// Where the part ends in which a byte of what is made is; of an allreduce all is one part.
+    /// Returns the end of the part with this byte. An allreduce has one part.
     pub fn part_end(&self, at: u64) -> u64 {
         match self.agreement.kind {
             Collective::Allreduce => self.size_bytes,
@@ -180,7 +184,8 @@ impl Plan {
         }
     }
 
-    /// Returns the number of bytes that the member gets that gets most: by that all of them choose how they exchange.
+    /// Returns the largest number of bytes that a member receives. All members choose a transport
+    /// by this number.
     pub fn most_bytes(&self) -> u64 {
         let ranks = if self.properties().is_paired {
             self.ranks.iter().map(Vec::len).max().unwrap_or(1) as u64
@@ -190,8 +195,8 @@ impl Plan {
         self.size_bytes.saturating_mul(ranks)
     }
 
-    /// How much room a member needs. The end of a copy that is not complete is kept back, and one of parts never is: there the
-    /// end is beyond all parts.
+    /// Returns the room that the member needs. The last bytes of an incomplete copy are kept back.
+    /// A copy of parts has more room, so that these bytes are beyond all parts.
     pub fn copy_bytes(&self) -> u64 {
         let copies = if self.properties().is_paired { self.ranks[self.index].len() as u64 } else { 1 };
         let all_bytes = self.size_bytes.saturating_mul(copies);
@@ -202,12 +207,12 @@ impl Plan {
 /// A report of a member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Report {
-    /// The member has all bytes and still gives. The report of the coordinator's own member decides an allreduce. Other members
-    /// report after the commit. Members with parts report at once.
+    /// The member has all bytes and still gives. The report of the coordinator's own member decides
+    /// an allreduce. Other members report after the commit, and members with parts at once.
     Filled,
-    /// The same, and it has given all that others need: it has left.
+    /// The member has all bytes, has given all that others need, and has left.
     Done,
-    /// It will not get them from this attempt.
+    /// The member does not get all bytes from this attempt.
     Failed(Failure),
 }
 
@@ -216,25 +221,25 @@ pub enum Report {
 pub enum Failure {
     /// The node cannot be reached, or has been silent for too long.
     Unreachable,
-    /// What another member gives cannot be had.
+    /// The bytes of another member cannot be had.
     Peer {
         /// The index of that member.
         index: usize,
-        /// How the attempt ended.
+        /// The end of the transfer.
         outcome: PullOutcome,
     },
     /// The node cannot take part.
     Refused(Error),
-    /// Its client, or another one, means something else.
+    /// Participants disagree.
     Disagrees(Error),
 }
 
 /// The decision of a coordinator.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Decision {
-    /// The copies are the target. Of an all-to-all: all members have their parts.
+    /// The copies are the target, or, in an all-to-all, all members have their parts.
     Commit,
-    /// The attempt never makes the target, or the target was deleted. Participants are told this error.
+    /// The attempt never makes the target, or the target was deleted. Participants get this error.
     Stop(Error),
 }
 

@@ -1,7 +1,7 @@
 //! The attempts that are over for a store, whichever store coordinates them.
 //!
-//! A message of such an attempt, or of an older one of the same coordinator, changes nothing: a plan is refused, and a rejection was
-//! heard before.
+//! The store refuses a plan of such an attempt, or of an older one of the same coordinator, and
+//! ignores a second rejection.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -11,14 +11,15 @@ use crate::error::Error;
 use crate::id::{ObjectId, PutId};
 use crate::time::Time;
 
-/// The time for which a store tells participants of a rejection: far longer than a client takes to join again.
+/// The time for which a store tells participants of a rejection. A client joins again much sooner.
 pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
-/// The time for which a participant waits at least for another attempt after a disagreement: for ranks that try again at the same
-/// time, and a store that is busy.
+/// The shortest wait for another attempt after a disagreement, for ranks that try again at the same
+/// time, and a busy store.
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most rejected attempts that a store remembers.
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// Most attempts that a store remembers to have left: those of some seconds, in which others may ask for them.
+/// Most attempts that a store remembers to have left: those of some seconds, in which others may
+/// want bytes.
 const MAX_LEFT: usize = 256;
 
 /// The latest attempts that are over for a store.
@@ -35,18 +36,17 @@ struct Rejection {
     target: ObjectId,
     attempt: AttemptId,
     at: Time,
-    /// `None` once another attempt has begun, for which the rejection does not hold.
+    /// `None` once another attempt has begun.
     error: Option<Error>,
 }
 
 impl Outcomes {
-    /// A member leaves an attempt.
     pub(super) fn leave(&mut self, target: ObjectId, attempt: AttemptId, put: PutId) {
         push(&mut self.left, MAX_LEFT, (target, attempt, put));
     }
 
-    /// The participants of an attempt are rejected: with this error, if later ones are to be told. Returns `false` if they were
-    /// before, or those of a newer attempt were.
+    /// Rejects the participants of an attempt. Later participants get `error`. Returns `false` if
+    /// this attempt or a newer one was rejected before.
     pub(super) fn reject(
         &mut self,
         now: Time,
@@ -78,7 +78,7 @@ impl Outcomes {
         self.left.iter().any(|(_, _, known)| *known == put)
     }
 
-    /// Returns the latest rejections of a target that participants are told of, the latest first.
+    /// Returns the rejections of a target that participants are told, the latest first.
     fn told(&self, now: Time, target: &ObjectId) -> impl Iterator<Item = (Time, &Error)> {
         let of_target = self.rejected.iter().rev().filter(move |known| known.target == *target);
         let fresh = of_target.filter(move |known| now.since(known.at) <= REJECTION_TTL + MIN_ATTEMPT_TIMEOUT);
@@ -90,13 +90,14 @@ impl Outcomes {
         self.told(now, target).next().map(|(_, error)| error)
     }
 
-    /// Returns the latest disagreement about a target, and the time at which it is too old to tell participants that come then.
+    /// Returns the latest disagreement about a target, and the end of the time to tell it to new
+    /// participants.
     pub(super) fn disagreement(&self, now: Time, target: &ObjectId) -> Option<(Time, &Error)> {
         let found = self.told(now, target).find(|(_, error)| is_disagreement(error));
         found.map(|(at, error)| (at + REJECTION_TTL, error))
     }
 
-    /// Another attempt to make a target begins: rejections of earlier ones do not hold for it.
+    /// Forgets the errors of earlier attempts, because another attempt begins.
     pub(super) fn forget_rejections(&mut self, target: &ObjectId) {
         for known in self.rejected.iter_mut().filter(|known| known.target == *target) {
             known.error = None;

@@ -1,87 +1,88 @@
-//! The progress of a member with its program: the steps that may go on, the bytes that were given and taken, and the final ones.
+//! The progress of a member with its program: the bytes of each step that are done.
 //!
-//! Whoever runs the program moves the bytes. It asks here before, and tells here after. Nothing is allocated for a block.
+//! The executor of the program moves the bytes. It asks [`Progress`] before a block and reports the
+//! block afterwards. A block needs no allocation.
 //!
-//! Nobody checks that a step overwrites no byte which an earlier one has still to give: see the invariants of
-//! [`plan::collective`](crate::plan::collective), and the tests here.
+//! No check prevents a step from overwriting a byte that an earlier step still has to give: see the
+//! invariants of [`plan::collective`](crate::plan::collective), and the tests here.
 
 use std::ops::Range;
 
 use super::Plan;
 use crate::plan::collective::{Program, Step, Taking};
 
-/// The member's own work that others wait for.
+/// Work of the member itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
     /// The combination of its own sources in the target.
     Fold,
-    /// A step of its program.
+    /// A step of its program, by index.
     Step(usize),
 }
 
-/// What is waited for: that some work has done so many bytes, counted from its beginning.
+/// Bytes that a block waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Lack {
-    /// The work.
+    /// The work that makes the bytes.
     pub work: Work,
-    /// How many bytes.
+    /// The number of bytes that the work must have done.
     pub bytes: u64,
 }
 
 /// A part of a step.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Block {
-    /// The step, as an index.
+    /// The index of the step.
     pub step: usize,
-    /// What to do with the bytes, if the step takes them.
+    /// The use of the bytes, if the step takes them.
     pub taking: Option<Taking>,
-    /// Which bytes, of what is made.
+    /// The bytes, by their position in the result.
     pub range: Range<u64>,
-    /// Where the first of them is in the stream.
+    /// The position of the first byte in the stream.
     pub position_bytes: u64,
-    /// The number of bytes that the step has done when this block is done.
+    /// The number of bytes that the step has done after this block.
     done_bytes: u64,
 }
 
 impl Block {
-    /// Returns the number of bytes that it has.
+    /// Returns the length.
     pub const fn length_bytes(&self) -> u64 {
         length(&self.range)
     }
 }
 
-/// What a block reads of what its member has.
+/// The bytes of the member that a block reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Reading {
-    /// Nothing: it replaces what is there.
+    /// None: the block replaces bytes of the target.
     Nothing,
     /// The same bytes of the target.
     Target,
     /// Bytes of one of the member's own sources.
     Source {
-        /// Its index.
+        /// The index of the source.
         index: usize,
-        /// Which of its bytes.
+        /// The bytes of the source.
         range: Range<u64>,
-        /// Where the part ends to which they belong. The end of a part waits for the seal: who has all of a part takes it for one of
-        /// a complete object.
+        /// The end of the part in the source. The last byte of a part is readable only after the
+        /// seal, because a receiver takes a whole part for a part of a complete object.
         part_end: u64,
     },
 }
 
-/// The reason for which a block is not what the stream goes on with.
+/// The reason to reject a block of a peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BadBlock {
-    /// Bytes are missing before it, or it was there already.
+    /// It does not begin where the stream continues.
     NotNext,
-    /// It is empty, longer than a frame, or goes past its step.
+    /// It is empty, longer than a frame, or longer than the rest of its step.
     Length,
     /// It ends in the middle of an element.
     Element,
 }
 
 impl BadBlock {
-    /// The same, for people.
+    /// Describes the reason for people.
     pub const fn reason(self) -> &'static str {
         match self {
             Self::NotNext => "a block that is not the next one",
@@ -91,11 +92,11 @@ impl BadBlock {
     }
 }
 
-/// The steps from one member to another, and how far either of them is.
+/// The steps from one member to another, and the position in them.
 #[derive(Debug, Clone)]
 pub struct Stream {
     steps: Vec<(usize, Step)>,
-    /// The position among `steps` of the one that goes on, and how many of its bytes are done.
+    /// The index in `steps` of the current step, and the number of its bytes that are done.
     current: usize,
     done_bytes: u64,
     position_bytes: u64,
@@ -104,23 +105,23 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// How many of its bytes are done.
+    /// Returns the number of bytes that are done.
     pub const fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// How many are not.
+    /// Returns the number of bytes that are not done.
     pub fn left_bytes(&self) -> u64 {
         let steps = self.steps.get(self.current..).unwrap_or_default();
         steps.iter().map(|(_, step)| length(step.range())).sum::<u64>() - self.done_bytes
     }
 
-    /// Returns `true` if all are.
+    /// Returns `true` if all bytes are done.
     pub const fn is_over(&self) -> bool {
         self.current == self.steps.len()
     }
 
-    /// The next block: as long as a frame may be, but not longer than `max_bytes`. `None` if the stream is over.
+    /// Returns the next block, of at most one frame and `max_bytes`. `None` if the stream is over.
     pub fn next(&self, max_bytes: u64) -> Option<Block> {
         let (step, does) = self.steps.get(self.current)?;
         let start = does.range().start + self.done_bytes;
@@ -138,10 +139,10 @@ impl Stream {
         })
     }
 
-    /// The block that a peer sends.
+    /// Checks that a block of a peer is the next one.
     ///
     /// # Errors
-    /// Why it cannot be the next one.
+    /// The reason to reject the block.
     pub fn check(&self, position_bytes: u64, length_bytes: u64) -> Result<Block, BadBlock> {
         if position_bytes != self.position_bytes {
             return Err(BadBlock::NotNext);
@@ -156,7 +157,7 @@ impl Stream {
         Ok(block)
     }
 
-    /// Goes on by so many bytes, which may be of several steps. Beyond its end it does not go.
+    /// Advances by some bytes, through several steps if necessary, but not beyond the end.
     fn pass(&mut self, mut bytes: u64) {
         while let Some((_, step)) = self.steps.get(self.current) {
             let passed_bytes = bytes.min(length(step.range()) - self.done_bytes);
@@ -175,9 +176,10 @@ impl Stream {
 #[derive(Debug)]
 pub struct Progress {
     program: Program,
-    /// For each step: the earlier ones that write bytes of it, and how many of its bytes are done.
+    /// For each step: the earlier steps that write its bytes, and the number of its bytes that are
+    /// done.
     steps: Vec<StepProgress>,
-    /// After which steps bytes are final, in this order.
+    /// The steps that make bytes final, in this order.
     finals: Vec<usize>,
     fold: Option<Fold>,
     frame_bytes: u64,
@@ -190,7 +192,7 @@ struct StepProgress {
     done_bytes: u64,
 }
 
-/// The combination of several sources in the target, from its beginning on.
+/// The combination of several sources in the target, from the beginning.
 #[derive(Debug)]
 struct Fold {
     size_bytes: u64,
@@ -198,7 +200,7 @@ struct Fold {
 }
 
 impl Progress {
-    /// A member that has done nothing of `plan` yet.
+    /// Returns the progress of a member that begins with `plan`.
     pub fn new(plan: &Plan) -> Self {
         let program = plan.program();
         let progress = |step| StepProgress { writers: program.writers_before(step), done_bytes: 0 };
@@ -212,12 +214,12 @@ impl Progress {
         }
     }
 
-    /// What it does.
+    /// Returns the program.
     pub const fn program(&self) -> &Program {
         &self.program
     }
 
-    /// What is taken from a member, from where it is.
+    /// Returns the stream from another member, at its current position.
     pub fn stream_from(&self, member: usize) -> Stream {
         let mut stream = self.stream(self.program.takes(member));
         let taken_bytes = stream.steps.iter().map(|(step, _)| self.steps[*step].done_bytes).sum();
@@ -225,7 +227,8 @@ impl Progress {
         stream
     }
 
-    /// What is given to a member that has so many bytes already. They count as given.
+    /// Returns the stream to another member, which has `offset_bytes` of it already. These count as
+    /// given.
     pub fn stream_to(&mut self, member: usize, offset_bytes: u64) -> Stream {
         let mut stream = self.stream(self.program.gives(member));
         stream.pass(offset_bytes);
@@ -244,7 +247,7 @@ impl Progress {
         Stream { steps, current: 0, done_bytes: 0, position_bytes: 0, frame_bytes, element_bytes }
     }
 
-    /// What a block has to wait for first; if there is nothing, for what it reads.
+    /// Returns the work that a block waits for, unless the bytes that it reads are ready.
     pub fn lack(&self, block: &Block) -> Option<Lack> {
         let end = block.range.end;
         if let Some(fold) = self.fold.as_ref().filter(|fold| fold.done_bytes < end) {
@@ -259,7 +262,7 @@ impl Progress {
         self.steps[block.step].writers.iter().find_map(lack)
     }
 
-    /// What a block reads: of `plan`, whose progress this is.
+    /// Returns the bytes that a block of `plan` reads.
     pub fn reading(&self, plan: &Plan, block: &Block) -> Reading {
         if block.taking == Some(Taking::Replace) {
             return Reading::Nothing;
@@ -273,34 +276,34 @@ impl Progress {
         Reading::Source { index, range: start - base..end - base, part_end }
     }
 
-    /// A block of a stream is done: all its bytes were sent, or are where they belong.
+    /// Notes that all bytes of a block were sent, or are in the target.
     pub fn done(&mut self, stream: &mut Stream, block: &Block) {
         self.reach(block.step, block.done_bytes);
         stream.pass(block.length_bytes());
     }
 
-    /// A stream that was resumed gives again what was given already: what is done stays done.
+    /// Counts bytes of a step. A resumed stream repeats bytes, which count once.
     fn reach(&mut self, step: usize, done_bytes: u64) {
         let step = &mut self.steps[step];
         step.done_bytes = step.done_bytes.max(done_bytes);
     }
 
-    /// Which bytes of the own sources to combine into the target next: at most so many, of one part. `None` if there are none, or no
-    /// more.
+    /// Returns the next bytes of the own sources to combine into the target: at most `max_bytes`,
+    /// of one part. `None` if there are no more.
     pub fn next_fold(&self, plan: &Plan, max_bytes: u64) -> Option<Range<u64>> {
         let fold = self.fold.as_ref().filter(|fold| fold.done_bytes < fold.size_bytes)?;
         let start = fold.done_bytes;
         Some(start..plan.part_end(start).min(start.saturating_add(max_bytes)))
     }
 
-    /// The own sources are combined in the target up to here.
+    /// Notes that the own sources are combined in the target up to `end`.
     pub fn folded(&mut self, end: u64) {
         if let Some(fold) = &mut self.fold {
             fold.done_bytes = fold.done_bytes.max(end);
         }
     }
 
-    /// How many bytes of the target are final, counted in the order in which they become so.
+    /// Returns the number of final bytes of the target, in the order in which bytes become final.
     pub fn final_bytes(&self) -> u64 {
         let mut final_bytes = 0;
         for step in &self.finals {
@@ -312,18 +315,19 @@ impl Progress {
         final_bytes
     }
 
-    /// Returns `true` if all own sources are combined, if they are.
+    /// Returns `true` if no own source is left to combine.
     pub fn is_folded(&self) -> bool {
         self.fold.as_ref().is_none_or(|fold| fold.done_bytes == fold.size_bytes)
     }
 
-    /// Returns `true` if the member has all bytes: it has taken and combined all.
+    /// Returns `true` if the member has taken and combined all bytes.
     pub fn is_filled(&self) -> bool {
         let mut steps = self.program.steps().iter().enumerate();
         self.is_folded() && steps.all(|(index, step)| !step.is_take() || self.is_done(index))
     }
 
-    /// What others still need of the member. Given is what was sent: each taker checks it, and says where it is if it comes again.
+    /// Returns the first bytes that other members still need. Sent bytes count as given: a taker
+    /// checks them, and reports its position if it connects again.
     pub fn ungiven(&self) -> Option<Lack> {
         let mut steps = self.program.steps().iter().enumerate();
         let (index, step) = steps.find(|(index, step)| !step.is_take() && !self.is_done(*index))?;

@@ -1,4 +1,4 @@
-//! Descriptions for people: how reduces and collectives go, or went.
+//! Descriptions of reduces and collectives for people.
 
 use std::time::Duration;
 
@@ -10,68 +10,37 @@ use crate::reduce::ReduceOp;
 use crate::time::Time;
 use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CopyId;
-use crate::vocabulary::reduce::Reduce;
 
-/// How a reduce was planned, and how it went.
+/// The plan and the progress of a reduce or a collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
-    /// The object that it made.
+    /// The object that it makes.
     pub target: ObjectId,
     /// The operation.
     pub op: ReduceOp,
-    /// The number of sources that were reduced, of how many.
+    /// The number of sources that were reduced, and the number of all sources.
     pub reduced: (usize, usize),
-    /// The number of nodes that combined something, beside the receiver.
+    /// The number of nodes that combine, beside the receiver.
     pub hops: usize,
-    /// The reason for which it was planned so: the schedule and what it was expected to take, and the best of the others.
+    /// The schedule with its estimated time, and the runner-up.
     pub plan: String,
-    /// What the links were taken for.
+    /// The estimate of links at the time of the plan.
     pub link: LinkEstimate,
-    /// The time that it took, from the call to the last byte.
+    /// The time from the call to the last byte.
     pub elapsed: Duration,
-    /// How often it was mended.
+    /// The number of repairs.
     pub mendings: u32,
-    /// How often the target had to be begun anew.
+    /// The number of times that the target was begun anew.
     pub restarts: u32,
-    /// `true` if it still goes on.
+    /// `true` until it ends.
     pub is_running: bool,
     /// The progress of this store, if it is a member of an attempt that makes the target.
     pub position: Option<Position>,
 }
 
 impl ReduceRecord {
-    /// The same record, without the copy that a member fills.
-    pub(super) fn without_copy(self) -> Self {
-        let position = self.position.map(|position| Position { copy: None, ..position });
-        Self { position, ..self }
-    }
-
-    /// Describes a collective of so many members that this store coordinates.
-    pub(super) fn of_collective(
-        request: &Reduce,
-        started: Time,
-        link: LinkEstimate,
-        now: Time,
-        members: usize,
-        plan: String,
-    ) -> Self {
-        let sources = request.sources.len();
-        Self {
-            target: request.target.clone(),
-            op: request.op,
-            reduced: (sources, sources),
-            hops: members,
-            plan,
-            link,
-            elapsed: now.since(started),
-            mendings: 0,
-            restarts: 0,
-            is_running: false,
-            position: None,
-        }
-    }
-
-    /// Describes a collective that another store coordinates. This store does not know what that store takes the links for.
+    /// Describes a collective that another store coordinates, with an estimate of links that is
+    /// unknown here.
     pub(crate) fn of_another_store(target: &ObjectId, agreement: &Agreement, link: LinkEstimate) -> Self {
         Self {
             target: target.clone(),
@@ -88,7 +57,7 @@ impl ReduceRecord {
         }
     }
 
-    /// Returns `true` if this store was a member of an attempt that has not made the target.
+    /// Returns `true` if this store was a member of an attempt that failed.
     pub fn has_failed(&self) -> bool {
         let short = |position: &Position| position.final_bytes < position.size_bytes;
         !self.is_running && self.position.as_ref().is_some_and(short)
@@ -98,17 +67,17 @@ impl ReduceRecord {
 /// The progress of a member of an attempt.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Position {
-    /// Which member it is, in the order of the schedule, from 0.
+    /// The index of the member in the schedule, from 0.
     pub member: usize,
-    /// Of so many.
+    /// The number of members.
     pub members: usize,
-    /// What it does, or how it ended.
+    /// The activity of the member, or its end.
     pub stage: String,
-    /// What it fills. What moves bytes knows how far, as long as that grows.
+    /// The copy that the member fills. The data plane knows how many bytes of it are there.
     pub copy: Option<CopyId>,
-    /// How many bytes of what is made are final here.
+    /// The number of final bytes here.
     pub final_bytes: u64,
-    /// The size of what is made.
+    /// The size of the result here.
     pub size_bytes: u64,
 }
 
@@ -118,13 +87,13 @@ pub(super) fn record_of(
     link: LinkEstimate,
     now: Time,
 ) -> ReduceRecord {
-    let Plan { target, agreement, schedule, explanation, members, .. } = member.plan();
+    let Plan { target, agreement, schedule, explanation, members, .. } = &*member.plan;
     let plan = describe_plan(agreement.kind, schedule, explanation, members);
     ReduceRecord {
         reduced: (agreement.participants as usize, agreement.participants as usize),
         hops: members.len(),
         plan,
-        elapsed: member.ended_at().unwrap_or(now).since(member.asked_at()),
+        elapsed: member.ended_at.unwrap_or(now).since(member.asked_at),
         is_running: !member.has_ended(),
         position: Some(position(id, member)),
         ..ReduceRecord::of_another_store(target, agreement, link)
@@ -132,11 +101,11 @@ pub(super) fn record_of(
 }
 
 pub(super) fn position(id: MembershipId, member: &Membership) -> Position {
-    let plan = member.plan();
+    let plan = &member.plan;
     let kind = plan.properties();
     let is_at_rank_0 = matches!(id, MembershipId::Here(_));
     let (stage, is_full) = match member.stage() {
-        MemberStage::AwaitingRoom { .. } => ("waits for room", false),
+        MemberStage::AwaitingRoom => ("waits for room", false),
         MemberStage::Exchanging { .. } => ("gives and takes", false),
         MemberStage::Filled { .. } if kind.ends_together() => {
             ("has its parts, and waits until all have theirs", true)
@@ -148,7 +117,7 @@ pub(super) fn position(id: MembershipId, member: &Membership) -> Position {
         }
         MemberStage::Complete if !kind.makes_target => ("has its parts, as all have", true),
         MemberStage::Complete => ("has the target", true),
-        MemberStage::Over => match member.failure() {
+        MemberStage::Over => match &member.failure {
             Some(_) => ("has failed", false),
             None => ("was told to do without, for which the store of rank 0 knows the reason", false),
         },
@@ -159,7 +128,7 @@ pub(super) fn position(id: MembershipId, member: &Membership) -> Position {
         range.end - range.start
     });
     let size_bytes = lengths.sum();
-    let reason = member.failure().map_or(String::new(), |reason| format!(": {reason}"));
+    let reason = member.failure.as_ref().map_or(String::new(), |reason| format!(": {reason}"));
     Position {
         member: plan.index,
         members: plan.members.len(),

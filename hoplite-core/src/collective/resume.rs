@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use crate::time::Time;
 
-/// How often a stream that broke is resumed within [`PERIOD`], and at all while it does not get on.
+/// The number of times that a stream resumes within [`PERIOD`], and in all without progress.
 const MAX_RESUMES: u32 = 3;
 /// See [`MAX_RESUMES`].
 const PERIOD: Duration = Duration::from_secs(1);
-/// The time to wait before that: a peer that was asked while it began to give has begun by then.
+/// The time before a resume. A peer that was about to give has begun by then.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// The reason for which a stream ended before all was taken.
+/// The reason for the early end of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Break {
-    /// The connection broke, or could not be made.
+    /// The connection broke or could not be made.
     Broken,
     /// The peer has nothing to give.
     NothingToGive,
@@ -30,21 +30,23 @@ pub struct Resumes {
     count: u32,
     since: Time,
     taken_bytes: u64,
-    /// The time at which the peer was asked last.
+    /// The time of the latest request to the peer.
     asked: Time,
 }
 
 impl Resumes {
-    /// A stream that begins now.
+    /// Returns the breaks of a stream that begins now.
     pub const fn new(now: Time) -> Self {
         Self { count: 0, since: now, taken_bytes: 0, asked: now }
     }
 
-    /// The stream broke when so many bytes were taken in all. Answers after which pause to resume it, if at all.
+    /// Takes in that the stream broke after `taken_bytes` in all. Returns the pause before a
+    /// resume, if it resumes.
     pub fn broke(&mut self, now: Time, taken_bytes: u64, cause: Break) -> Option<Duration> {
-        // It has looked for longer than it takes to begin: its plan will not come, or it has given all that it had.
+        // The peer had longer than it needs to begin: its plan will not come, or it has given
+        // everything.
         let is_final = cause == Break::NothingToGive && now.since(self.asked) > PERIOD;
-        // Only a stream that gets on is worth as many resumes again.
+        // Progress earns a stream new resumes.
         if now.since(self.since) > PERIOD && taken_bytes > self.taken_bytes {
             *self = Self::new(now);
         }

@@ -1,26 +1,42 @@
-//! Searches: a coordinator looks for the sources of a collective, until an attempt can begin or the general path takes over.
+//! Searches: a coordinator looks for the sources of a collective, until an attempt can begin or the
+//! general path takes over.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use super::action::{Action, Found, Timer, World};
-use super::message::AttemptId;
+use bytes::Bytes;
+
+use super::message::{AttemptId, MAX_PAIRS_PER_MEMBER, MAX_SOURCES_PER_MEMBER, Member};
 use super::records::ReduceRecord;
-use super::sources::{Outlook, Sources};
-use crate::id::ObjectId;
-use crate::plan::collective::Collective;
+use crate::id::{NodeId, ObjectId, PutId};
+use crate::metadata::Metadata;
+use crate::plan::collective::{Collective, MAX_MEMBERS, SlowLinks};
 use crate::plan::link::LinkEstimate;
-use crate::shard::{Locations, RequestId};
+use crate::shard::{Location, LocationState, Locations, RequestId, Retention};
 use crate::time::Time;
+use crate::topology::place::Path;
+use crate::topology::reported::Reports;
+use crate::vocabulary::agreement::Agreement;
 use crate::vocabulary::local::CallKey;
-use crate::vocabulary::reduce::Reduce;
+use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 
 /// Most late sources that are named.
 const MAX_NAMED: usize = 4;
+/// The shortest wait for late sources: some wake-ups and round trips of the directory.
+const MIN_WAIT: Duration = Duration::from_millis(2);
 
-/// Rank 0's call.
+/// Returns `true` if an attempt is likely for sources of this size. Other collectives certainly
+/// take the general path.
+pub(crate) fn promises_attempt(agreement: &Agreement, source_bytes: u64) -> bool {
+    let all_bytes = source_bytes.saturating_mul(u64::from(agreement.participants));
+    let is_large = all_bytes > agreement.kind.properties().max_general_bytes;
+    agreement.order == ReduceOrder::Any && agreement.participants > 1 && is_large
+}
+
+/// The call of rank 0.
 #[derive(Debug)]
 pub(super) struct CoordinatedCall {
-    /// `None` once the call has ended, or was answered.
+    /// `None` once the call has ended.
     pub(super) key: Option<CallKey>,
     pub(super) started: Time,
     pub(super) kind: Collective,
@@ -29,48 +45,241 @@ pub(super) struct CoordinatedCall {
     pub(super) existence: Option<RequestId>,
 }
 
-/// A collective whose sources are being looked for.
-#[derive(Debug)]
-pub(super) struct Search {
-    pub(super) key: CallKey,
-    pub(super) started: Time,
-    pub(super) attempt: AttemptId,
-    pub(super) sources: Sources,
-    asks: Vec<RequestId>,
-    /// The query whether the target exists.
-    existence: RequestId,
-    /// The directory has answered that the target does not exist.
-    is_new: bool,
-    due: Option<Time>,
-}
-
-/// The searches of a store, by target.
-#[derive(Debug, Default)]
-pub(super) struct Searches(BTreeMap<ObjectId, Search>);
-
-impl Search {
-    /// An attempt begins, or participants get their parts by themselves.
-    pub(super) fn into_call(self, world: &mut World<'_>) -> CoordinatedCall {
-        let Self { key, started, sources, asks, existence, .. } = self;
-        world.withdraw(asks);
-        let kind = sources.kind();
-        let (request, _) = sources.into_found();
-        CoordinatedCall { key: Some(key), started, kind, request, existence: Some(existence) }
+impl CoordinatedCall {
+    /// Describes the collective with this number of members for people.
+    pub(super) fn record(&self, link: LinkEstimate, now: Time, members: usize, plan: String) -> ReduceRecord {
+        let Self { request, started, kind, .. } = self;
+        let sources = request.sources.len();
+        let agreement = Agreement::of(*kind, request);
+        ReduceRecord {
+            reduced: (sources, sources),
+            hops: members,
+            plan,
+            link,
+            elapsed: now.since(*started),
+            ..ReduceRecord::of_another_store(&request.target, &agreement, link)
+        }
     }
 
-    /// A reduce takes over the queries and the answers.
-    pub(super) fn into_reduce(self, world: &mut World<'_>, reason: &str) {
-        let Self { key, started, sources, asks, existence, .. } = self;
-        let (mut request, locations) = sources.into_found();
-        request.timeout = request.timeout.saturating_sub(world.now.since(started));
-        let found = Some(Found { existence, asks, locations });
-        world.push(Action::Reduce { key, request, reason: reason.to_owned(), found });
+    pub(super) fn time_left(&self, now: Time) -> Duration {
+        self.request.timeout.saturating_sub(now.since(self.started))
+    }
+}
+
+/// A member of an attempt that may begin.
+#[derive(Debug, Clone)]
+pub(super) struct SourceMember {
+    pub(super) member: Member,
+    /// The groups of the node.
+    pub(super) path: Path,
+    /// The nodes to which its links are slow.
+    pub(super) slow_peers: Vec<NodeId>,
+    /// The ranks of its sources.
+    pub(super) ranks: Vec<usize>,
+    pub(super) sources: Vec<(ObjectId, PutId)>,
+}
+
+/// The members of an attempt that may begin, in the order of their lowest ranks.
+#[derive(Debug)]
+pub(super) struct Members {
+    pub(super) members: Vec<SourceMember>,
+    /// The size of the result.
+    pub(super) size_bytes: u64,
+    /// The metadata of the target.
+    pub(super) metadata: Metadata,
+}
+
+impl Members {
+    /// Returns the slow links between the members. A member of the same group reports a slow link.
+    /// All links of a node are slow if enough members of its group report it. A slow link between
+    /// groups is slow because of the uplink.
+    pub(super) fn slow_links(&self) -> SlowLinks {
+        if self.members.iter().all(|member| member.slow_peers.is_empty()) {
+            return SlowLinks::new();
+        }
+        let said =
+            |member: &SourceMember| (member.member.node.clone(), member.path, member.slow_peers.clone());
+        let reports = Reports::new(self.members.iter().map(said));
+        let members = || self.members.iter().map(|member| &member.member.node).enumerate();
+        let pairs = members().flat_map(|from| members().map(move |to| (from, to)));
+        let slow = pairs.filter(|((_, from), (_, to))| reports.is_slow(from, to));
+        slow.map(|((from, _), (to, _))| (from, to)).collect()
+    }
+}
+
+/// The result of a search.
+#[derive(Debug)]
+pub(super) enum Outlook {
+    /// The place of a source is unknown. At this time the wait for late sources ends.
+    Waiting(Option<Time>),
+    /// An attempt can begin.
+    Ready(Members),
+    /// The general path is taken, for this reason.
+    General(&'static str),
+}
+
+/// A collective whose sources the coordinator looks for.
+#[derive(Debug)]
+pub(super) struct Search {
+    pub(super) call: CoordinatedCall,
+    pub(super) attempt: AttemptId,
+    /// The queries for the sources.
+    pub(super) asks: Vec<RequestId>,
+    /// The latest answers of the directory about the sources.
+    pub(super) news: Vec<Option<Locations>>,
+    first_at: Option<Time>,
+    /// `true` once the directory has answered that the target does not exist.
+    pub(super) is_new: bool,
+    /// The time at which the wait for late sources ends.
+    pub(super) due: Option<Time>,
+}
+
+impl Search {
+    pub(super) fn new(call: CoordinatedCall, attempt: AttemptId, asks: Vec<RequestId>) -> Self {
+        let news = vec![None; call.request.sources.len()];
+        Self { call, attempt, asks, news, first_at: None, is_new: false, due: None }
+    }
+
+    /// Takes in the answer of the directory about a source.
+    pub(super) fn located(&mut self, now: Time, index: usize, news: Locations) {
+        if news.object.is_some() {
+            self.first_at.get_or_insert(now);
+        }
+        if let Some(known) = self.news.get_mut(index) {
+            *known = Some(news);
+        }
+    }
+
+    /// Returns the outlook, seen from `coordinator`.
+    pub(super) fn outlook(&self, now: Time, link: LinkEstimate, coordinator: &NodeId) -> Outlook {
+        let (size_bytes, metadata) = match self.result() {
+            Ok(Some(result)) => result,
+            Ok(None) => return Outlook::Waiting(None),
+            Err(reason) => return Outlook::General(reason),
+        };
+        let kind = self.call.kind.properties();
+        let participants = self.call.request.sources.len();
+        let Some(members) = self.members() else {
+            let waits = kind.awaits_sources && participants <= MAX_MEMBERS;
+            let due = self.first_at.filter(|_| !waits);
+            return match due.map(|first_at| first_at + wait_limit(size_bytes, participants as u64, link)) {
+                Some(due) if due <= now => Outlook::General("not all sources came in time"),
+                due => Outlook::Waiting(due),
+            };
+        };
+        let is_member = members.iter().any(|member| member.member.node == *coordinator);
+        let is_fit = members.iter().all(|member| member.sources.len() <= MAX_SOURCES_PER_MEMBER)
+            && (kind.makes_target || participants <= MAX_MEMBERS)
+            && (!kind.is_paired || members.iter().all(|member| self.has_few_pairs(member)));
+        match members.len() {
+            0 => Outlook::General("there are no members"),
+            1 if !kind.is_paired => Outlook::General("all sources are at one node"),
+            count if count > MAX_MEMBERS || !is_fit => Outlook::General("there are too many members"),
+            _ if !is_member => Outlook::General("rank 0 has no source at its node"),
+            _ => Outlook::Ready(Members { members, size_bytes, metadata }),
+        }
+    }
+
+    /// Returns the size and the metadata of the result, once a source is known.
+    ///
+    /// # Errors
+    /// The reason to take the general path.
+    fn result(&self) -> Result<Option<(u64, Metadata)>, &'static str> {
+        let CoordinatedCall { request, kind, .. } = &self.call;
+        if request.order == ReduceOrder::Fixed {
+            return Err("a fixed order needs one chain");
+        }
+        if request.count < request.sources.len() || request.range.is_some() {
+            return Err("only a part of the sources is reduced");
+        }
+        let kind = kind.properties();
+        let objects = self.news.iter().flatten().filter_map(|news| news.object.as_ref());
+        let mut objects = objects.peekable();
+        let Some(first) = objects.peek().copied() else { return Ok(None) };
+        let (source_bytes, mut metadata) = (first.size_bytes, first.metadata.clone());
+        for object in objects {
+            let is_alike = object.size_bytes == source_bytes
+                && (object.metadata.dtype, &object.metadata.shape) == (metadata.dtype, &metadata.shape);
+            if object.lost || !is_alike {
+                return Err("the sources are not alike, or one is lost");
+            }
+            if object.metadata.user != metadata.user {
+                if kind.is_paired {
+                    return Err("the parts are not alike");
+                }
+                metadata.user = Bytes::new();
+            }
+        }
+        if kind.is_paired && source_bytes == 0 {
+            return Err("the parts of a participant differ in size");
+        }
+        let participants = request.sources.len() as u64;
+        let all_bytes = source_bytes.saturating_mul(participants);
+        if all_bytes <= kind.max_general_bytes {
+            return Err("too small for an attempt");
+        }
+        if kind.combines && !request.op.is_defined_for(metadata.dtype)
+            || !source_bytes.is_multiple_of(metadata.dtype.size_bytes())
+        {
+            return Err("the operation is not defined for the sources");
+        }
+        if kind.divides_sources && !source_bytes.is_multiple_of(participants * metadata.dtype.size_bytes()) {
+            return Err("the sources do not divide into equal parts");
+        }
+        let size_bytes = if kind.joins_sources { all_bytes } else { source_bytes };
+        if !kind.makes_target {
+            metadata.shape = None;
+        }
+        Ok(Some((size_bytes, metadata)))
+    }
+
+    /// Returns `true` if the plan can name all parts that a member receives.
+    fn has_few_pairs(&self, member: &SourceMember) -> bool {
+        member.ranks.len() * self.call.request.sources.len().saturating_sub(1) <= MAX_PAIRS_PER_MEMBER
+    }
+
+    /// Returns the sources without a location, by their ranks.
+    pub(super) fn missing_sources(&self) -> BTreeMap<usize, ObjectId> {
+        let is_missing =
+            |news: &Option<Locations>| news.as_ref().is_none_or(|news| news.locations.is_empty());
+        let sources = self.call.request.sources.iter().enumerate().zip(&self.news);
+        sources.filter(|(_, news)| is_missing(news)).map(|((rank, id), _)| (rank, id.clone())).collect()
+    }
+
+    /// Returns the known stores of participants.
+    pub(super) fn known_members(&self) -> Vec<Member> {
+        let mut members: Vec<Member> = Vec::new();
+        for location in self.news.iter().flatten().flat_map(|news| &news.locations) {
+            if !members.iter().any(|member| member.node == location.node) && members.len() < MAX_MEMBERS {
+                members.push(Member { node: location.node.clone(), address: location.data_address });
+            }
+        }
+        members
+    }
+
+    /// Returns the members if all sources have a location.
+    fn members(&self) -> Option<Vec<SourceMember>> {
+        let mut members: Vec<SourceMember> = Vec::new();
+        for (rank, (id, news)) in self.call.request.sources.iter().zip(&self.news).enumerate() {
+            let news = news.as_ref()?;
+            let source = (id.clone(), news.object.as_ref()?.put);
+            let location = news.locations.iter().filter_map(preference).min_by_key(|(rank, _)| *rank)?.1;
+            if let Some(found) = members.iter_mut().find(|member| member.member.node == location.node) {
+                found.ranks.push(rank);
+                found.sources.push(source);
+            } else {
+                let member = Member { node: location.node.clone(), address: location.data_address };
+                let (path, slow_peers) = (location.path, location.slow_peers.clone());
+                let (ranks, sources) = (vec![rank], vec![source]);
+                members.push(SourceMember { member, path, slow_peers, ranks, sources });
+            }
+        }
+        Some(members)
     }
 
     /// Describes the search for people.
     pub(super) fn record(&self, link: LinkEstimate, now: Time) -> ReduceRecord {
-        let request = self.sources.request();
-        let missing = self.sources.missing_sources();
+        let missing = self.missing_sources();
         let named: Vec<String> = missing.values().take(MAX_NAMED).map(ToString::to_string).collect();
         let more = if missing.len() > named.len() { " and others" } else { "" };
         let plan = if missing.is_empty() {
@@ -78,94 +287,64 @@ impl Search {
         } else {
             format!("no plan yet: waits for the sources {}{more}", named.join(" "))
         };
-        let there = request.sources.len() - missing.len();
-        let known = ReduceRecord::of_collective(request, self.started, link, now, 0, plan);
-        ReduceRecord { reduced: (there, request.sources.len()), is_running: true, ..known }
-    }
-
-    /// Ends all queries.
-    pub(super) fn withdraw(self, world: &mut World<'_>) {
-        world.withdraw(self.asks.into_iter().chain([self.existence]));
+        let sources = self.call.request.sources.len();
+        let known = self.call.record(link, now, 0, plan);
+        ReduceRecord { reduced: (sources - missing.len(), sources), is_running: true, ..known }
     }
 }
 
-impl Searches {
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
+/// Returns a location with its preference, the smallest first. A partial copy is useless, because
+/// it needs another one.
+fn preference(location: &Location) -> Option<(u8, &Location)> {
+    match location.state {
+        LocationState::Producing => Some((0, location)),
+        // The node of the put is that of a rank.
+        LocationState::Complete if location.retention == Retention::Pinned => Some((1, location)),
+        LocationState::Complete => Some((2, location)),
+        LocationState::Partial => None,
+    }
+}
+
+/// Returns the longest wait for late sources after the first one: the time of one member's part on
+/// its link. A wait in vain costs at most 1/n of the general path.
+fn wait_limit(size_bytes: u64, participants: u64, link: LinkEstimate) -> Duration {
+    let seconds = size_bytes as f64 / participants.max(1) as f64 / link.bytes_per_second.max(1) as f64;
+    Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX).max(MIN_WAIT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Returns the slow links between members in these racks, each with its slow peers.
+    fn slow_links(members: &[(u32, &[usize])]) -> Vec<(usize, usize)> {
+        let name = |number: usize| NodeId::new(&format!("n{number}")).unwrap();
+        let member = |(number, (rack, slow)): (usize, &(u32, &[usize]))| SourceMember {
+            member: Member { node: name(number), address: "127.0.0.1:1".parse().unwrap() },
+            path: [0, 0, *rack, 0],
+            slow_peers: slow.iter().map(|peer| name(*peer)).collect(),
+            ranks: vec![number],
+            sources: Vec::new(),
+        };
+        let members = members.iter().enumerate().map(member).collect();
+        let members = Members { members, size_bytes: 0, metadata: Metadata::default() };
+        members.slow_links().into_iter().collect()
     }
 
-    pub(super) fn get(&self, target: &ObjectId) -> Option<&Search> {
-        self.0.get(target)
+    #[test]
+    fn one_member_tells_of_a_link_and_two_of_a_node() {
+        assert_eq!(slow_links(&[(0, &[1, 9]), (0, &[]), (0, &[])]), [(0, 1)]);
+        assert_eq!(slow_links(&[(0, &[1]), (0, &[]), (0, &[1])]), [(0, 1), (1, 0), (1, 2), (2, 1)]);
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Search> {
-        self.0.values()
-    }
-
-    /// Begins a search. The directory was asked whether the target exists, and where each source is.
-    pub(super) fn begin(
-        &mut self,
-        world: &mut World<'_>,
-        key: CallKey,
-        sources: Sources,
-        existence: RequestId,
-        asks: Vec<RequestId>,
-    ) {
-        let target = sources.request().target.clone();
-        let (started, attempt) = (world.now, world.next_attempt());
-        let search = Search { key, started, attempt, sources, asks, existence, is_new: false, due: None };
-        self.0.insert(target, search);
-    }
-
-    /// The directory told what it knows about a source. Gives the locations back if there is no such search.
-    pub(super) fn located(
-        &mut self,
-        now: Time,
-        target: &ObjectId,
-        index: usize,
-        locations: Locations,
-    ) -> Option<Locations> {
-        match self.0.get_mut(target) {
-            Some(search) => search.sources.located(now, index, locations),
-            None => return Some(locations),
-        }
-        None
-    }
-
-    /// The directory told that the target does not exist.
-    pub(super) fn target_is_new(&mut self, target: &ObjectId) {
-        if let Some(search) = self.0.get_mut(target) {
-            search.is_new = true;
-        }
-    }
-
-    /// Ends a search if an attempt can begin, or the general path must: the outlook says so.
-    pub(super) fn reconsider(
-        &mut self,
-        world: &mut World<'_>,
-        target: &ObjectId,
-    ) -> Option<(Search, Outlook)> {
-        let search = self.0.get_mut(target)?;
-        match search.sources.outlook(world.now, world.link, world.node) {
-            Outlook::Waiting(due) => {
-                if let Some(time) = due.filter(|_| search.due != due) {
-                    search.due = due;
-                    world.schedule(time, Timer::Search(target.clone()));
-                }
-                None
-            }
-            // The directory was asked about the target at the same time as about the sources.
-            Outlook::Ready(_) if !search.is_new => None,
-            outlook => Some((self.end(world, target)?, outlook)),
-        }
-    }
-
-    /// Forgets a search.
-    pub(super) fn end(&mut self, world: &mut World<'_>, target: &ObjectId) -> Option<Search> {
-        let search = self.0.remove(target)?;
-        if let Some(due) = search.due {
-            world.unschedule(due, Timer::Search(target.clone()));
-        }
-        Some(search)
+    #[test]
+    fn between_racks_it_is_the_uplink_that_is_slow() {
+        assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (1, &[1])]), []);
+        assert_eq!(slow_links(&[(1, &[1]), (2, &[]), (2, &[1])]), [(2, 1)]);
+        // A slow node has slow links to other racks, too.
+        assert_eq!(
+            slow_links(&[(1, &[]), (2, &[]), (2, &[1]), (2, &[1])]),
+            [(0, 1), (1, 0), (1, 2), (1, 3), (2, 1), (3, 1)]
+        );
     }
 }

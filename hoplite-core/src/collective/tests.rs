@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use super::*;
-use crate::plan::collective::SchedulePreference;
-use crate::shard::{Location, LocationState, ObjectSummary, Retention};
-use crate::vocabulary::local::{CallId, ClientId};
+use crate::error::Error;
+use crate::id::{NodeId, PutId};
+use crate::plan::collective::{Collective, SchedulePreference};
+use crate::shard::{Location, LocationState, Locations, ObjectSummary, RequestId, Retention};
+use crate::vocabulary::local::{CallId, CallKey, ClientId, CombineId, CopyId};
 use crate::vocabulary::number::Numbers;
-use crate::vocabulary::reduce::ReduceOrder;
+use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 use crate::{Dtype, Metadata};
 
 const KEY: CallKey = CallKey { client: ClientId(1), call: CallId(1) };
@@ -29,24 +31,23 @@ struct Store {
     machine: Collectives,
     node: NodeId,
     numbers: Numbers,
+    outbox: Outbox,
 }
 
 impl Store {
     fn new(name: &str, seed: u64) -> Self {
         let node = NodeId::new(name).unwrap();
-        Self { machine: Collectives::default(), node, numbers: Numbers::new(seed) }
-    }
-
-    fn ctx<'a>(node: &'a NodeId, numbers: &'a mut Numbers) -> Context<'a> {
-        let (link, preference) = (LinkEstimate::default(), SchedulePreference::Auto);
-        Context { now: Time::ZERO, node, link, preference, numbers }
+        let (machine, numbers, outbox) = (Collectives::default(), Numbers::new(seed), Outbox::default());
+        Self { machine, node, numbers, outbox }
     }
 
     /// Gives an event to the machine; returns the actions that follow.
-    fn feed(&mut self, event: impl FnOnce(&mut Collectives, Context<'_>)) -> Vec<Action> {
-        event(&mut self.machine, Self::ctx(&self.node, &mut self.numbers));
-        let next = || self.machine.next_action(Self::ctx(&self.node, &mut self.numbers));
-        std::iter::from_fn(next).collect()
+    fn feed(&mut self, event: impl FnOnce(&mut Collectives, &mut Context<'_>)) -> Vec<Action> {
+        let Self { machine, node, numbers, outbox } = self;
+        let (link, preference) = (LinkEstimate::default(), SchedulePreference::Auto);
+        let mut ctx = Context { now: Time::ZERO, node, link, preference, numbers, outbox };
+        event(machine, &mut ctx);
+        std::iter::from_fn(|| machine.next_action(&mut ctx)).collect()
     }
 
     /// Coordinates a collective of `a`, which is here, and `b`, which is at `n1`.
@@ -61,16 +62,19 @@ impl Store {
             timeout: Duration::from_secs(9),
         };
         let asks = vec![RequestId(101), RequestId(102)];
-        let mut actions =
-            self.feed(|machine, ctx| machine.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
+        let mut actions = self
+            .feed(|machine, ctx| machine.coordinator.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
         for (index, (name, node)) in [("a", "here"), ("b", "n1")].into_iter().enumerate() {
-            let located = |machine: &mut Collectives, ctx: Context<'_>| {
-                assert_eq!(machine.source_located(ctx, &id("t"), index, located(name, node)), None);
+            let located = |machine: &mut Collectives, ctx: &mut Context<'_>| {
+                assert_eq!(
+                    machine.coordinator.source_located(ctx, &id("t"), index, located(name, node)),
+                    None
+                );
             };
             actions.extend(self.feed(located));
         }
         let unknown = Locations { id: id("t"), object: None, locations: Vec::new() };
-        actions.extend(self.feed(|machine, ctx| assert!(machine.target_located(ctx, &unknown))));
+        actions.extend(self.feed(|machine, ctx| assert!(machine.coordinator.target_located(ctx, &unknown))));
         actions
     }
 
@@ -108,8 +112,8 @@ fn coordinated(kind: Collective) -> (Store, MembershipId, EnlistmentId, Box<Plan
         panic!("the other store is asked, and this one begins: {actions:?}")
     };
     let (membership, enlistment, plan) = (*membership, *enlistment, plan.clone());
-    assert_eq!(store.machine.awaits_room(membership).map(|own| own.attempt), Some(plan.attempt));
-    assert_eq!(store.feed(|machine, ctx| machine.began(ctx, membership, COPY, EXCHANGE)), []);
+    assert_eq!(store.machine.members.awaits_room(membership).map(|own| own.attempt), Some(plan.attempt));
+    assert_eq!(store.feed(|machine, ctx| machine.members.began(ctx, membership, COPY, EXCHANGE)), []);
     (store, membership, enlistment, plan)
 }
 
@@ -133,7 +137,7 @@ fn the_member_at_the_coordinator_completes_the_target_before_others_hear_of_the_
 fn a_store_frees_its_copy_of_parts_before_it_announces_the_end() {
     let (mut store, membership, enlistment, _) = coordinated(Collective::ReduceScatter);
     assert_eq!(store.filled(), [Action::Answer(KEY, Ok(2))]);
-    let referred = store.feed(|machine, ctx| machine.answered(ctx, membership));
+    let referred = store.feed(|machine, ctx| machine.members.answered(ctx, membership));
     assert_eq!(referred, [], "the other member has not reported");
     let report = CollectiveEvent::Reported { enlistment, report: Report::Filled };
     let actions = store.feed(|machine, ctx| machine.apply(ctx, report));
@@ -155,9 +159,10 @@ fn two_stores_agree_that_an_attempt_is_over() {
     let opened = other.feed(|machine, ctx| machine.apply(ctx, asked(&plan)));
     assert_eq!(opened, [Action::Open(MembershipId::Elsewhere(1))]);
     // Rank 0's call is cancelled: both stores fail their participants, each once.
-    let actions = store.feed(|machine, ctx| machine.call_ended(ctx, KEY, &id("t"), Some(&lost())));
+    let actions =
+        store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&lost())));
     let fails = |actions: &[Action]| {
-        let fail = Action::FailParticipants(id("t"), lost());
+        let fail = Action::FailParticipants(id("t"), None, lost());
         actions.iter().filter(|action| **action == fail).count()
     };
     assert!(fails(&actions) > 0, "{actions:?}");
@@ -194,12 +199,13 @@ fn participants_of_a_search_that_fails_are_told() {
     };
     let asks = vec![RequestId(101), RequestId(102)];
     let kind = Collective::Allreduce;
-    store.feed(|machine, ctx| machine.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
-    store.feed(|machine, ctx| drop(machine.source_located(ctx, &id("t"), 1, located("b", "n1"))));
+    store.feed(|machine, ctx| machine.coordinator.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
+    store.feed(|machine, ctx| drop(machine.coordinator.source_located(ctx, &id("t"), 1, located("b", "n1"))));
     let error = Error::AlreadyExists { id: id("t") };
-    let actions = store.feed(|machine, ctx| assert!(machine.target_located(ctx, &located("t", "n2"))));
+    let actions =
+        store.feed(|machine, ctx| assert!(machine.coordinator.target_located(ctx, &located("t", "n2"))));
     assert!(actions.ends_with(&[Action::Answer(KEY, Err(error.clone()))]), "{actions:?}");
-    let actions = store.feed(|machine, ctx| machine.call_ended(ctx, KEY, &id("t"), Some(&error)));
+    let actions = store.feed(|machine, ctx| machine.coordinator.call_ended(ctx, KEY, &id("t"), Some(&error)));
     let is_told = |action: &Action| match action {
         Action::Perform(CollectiveEffect::Reject { node, error: told, .. }) => {
             node.as_str() == "n1" && *told == error

@@ -1,6 +1,5 @@
-//! The adapter between the machine of collectives and the rest of the store: feeds it and performs its [`Action`]s.
-//!
-//! The router performs them when the present event is complete, so nothing here is entered while the machine changes its state.
+//! The adapter between the machine of collectives and the rest of the store. It feeds the machine,
+//! and performs its [`Action`]s when the current event is complete.
 
 use std::time::Duration;
 
@@ -25,11 +24,11 @@ use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, Reductions, what_to_query_for};
 use crate::shard::{Locations, RequestId, UnpublishReason, Wants};
 
-/// The time in which a store expects to be asked to be a member before it asks the directory for a target that a participant wants:
-/// twice as long as it takes until the last of 16 members on 2 cores has its plan, and less than the target takes otherwise.
+/// The time in which a participant's store expects a plan before it asks the directory for the
+/// target. It is twice the time until the last of 16 members on 2 cores has its plan.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 
-/// The machines of a store, for what collectives need of the others.
+/// The machines that collectives need.
 pub(super) struct Adapter<'n> {
     pub(super) objects: &'n mut Objects,
     pub(super) reductions: &'n mut Reductions,
@@ -37,18 +36,18 @@ pub(super) struct Adapter<'n> {
 }
 
 impl Adapter<'_> {
-    /// Coordinates a collective, whose request was checked and whose call was entered.
+    /// Coordinates a collective. The request is checked, and the call is entered.
     pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
         let target = request.target.clone();
         let existence = self.objects.query(target.clone(), Purpose::Target);
         let makes_target = kind.properties().makes_target;
-        // A reduce may take over. Parts stay where they are, or are exchanged.
+        // A reduce may take over.
         let wants = if makes_target { what_to_query_for(&request) } else { Wants::Locations };
         let query =
             |(index, id): (usize, &ObjectId)| self.objects.query_source(id.clone(), &target, index, wants);
         let queries: Vec<RequestId> = request.sources.iter().enumerate().map(query).collect();
-        let ctx = self.objects.ctx.of_collectives();
-        self.collectives.coordinate(ctx, key, (kind, request), existence, queries);
+        let ctx = &mut self.objects.ctx.of_collectives();
+        self.collectives.coordinator.coordinate(ctx, key, (kind, request), existence, queries);
     }
 
     /// Lets a participant wait for the target of a collective.
@@ -62,7 +61,8 @@ impl Adapter<'_> {
     ) {
         let Objects { ctx, copies, .. } = &mut *self.objects;
         let is_here = |id: &ObjectId, put: PutId| copies.live_put(id, put).is_some();
-        let joined = self.collectives.join(ctx.of_collectives(), &target, (agreement, is_again), is_here);
+        let joined =
+            self.collectives.members.join(&mut ctx.of_collectives(), &target, (agreement, is_again), is_here);
         if let Err(error) = joined {
             return self.objects.ctx.reply(key, Err(error));
         }
@@ -77,11 +77,11 @@ impl Adapter<'_> {
         }
         self.objects.get(key, target.clone(), Until::Started, Some(agreement), timeout);
         if self.objects.calls.contains(key) {
-            self.collectives.joined(self.objects.ctx.of_collectives(), key, &target);
+            self.collectives.members.joined(&mut self.objects.ctx.of_collectives(), key, &target);
         }
     }
 
-    /// Refers the participants that wait for a target to the copy that a member fills here.
+    /// Refers the waiting participants of a target to the copy that a member fills here.
     pub(super) fn refer_participants(&mut self, target: &ObjectId) {
         if self.objects.ctx.is_shutting_down() || self.growing_copy(target).is_none() {
             return;
@@ -93,16 +93,16 @@ impl Adapter<'_> {
         }
     }
 
-    /// Answers a participant if a member fills the target here, and the participant can follow it.
+    /// Answers a participant with the copy that a member fills here, if it can follow that copy.
     fn refer_to_parts(&mut self, key: CallKey, target: &ObjectId) -> Option<Result<Response>> {
         let copy = self.growing_copy(target)?;
-        let (membership, order) = self.collectives.order_of(copy)?;
+        let (membership, order) = self.collectives.members.order_of(copy)?;
         let view = self.objects.refer(key.client, copy, Access::Read);
-        self.collectives.answered(self.objects.ctx.of_collectives(), membership);
+        self.collectives.members.answered(&mut self.objects.ctx.of_collectives(), membership);
         Some(view.map(|view| Response::Ranges { view, order }))
     }
 
-    /// Returns the copy of a target that is not complete, and that the directory does not know.
+    /// Returns the copy of a target that is incomplete and unknown to the directory.
     fn growing_copy(&self, target: &ObjectId) -> Option<CopyId> {
         let (copy, local) = self.objects.copies.live(target)?;
         (!local.is_complete() && !local.is_public).then_some(copy)
@@ -110,34 +110,36 @@ impl Adapter<'_> {
 
     /// Takes in the locations of a source.
     pub(super) fn source_located(&mut self, target: &ObjectId, index: usize, locations: Locations) {
-        let ctx = self.objects.ctx.of_collectives();
-        if let Some(locations) = self.collectives.source_located(ctx, target, index, locations) {
+        let ctx = &mut self.objects.ctx.of_collectives();
+        if let Some(locations) = self.collectives.coordinator.source_located(ctx, target, index, locations) {
             self.reductions.source_located(self.objects, target, index, locations);
         }
     }
 
     /// Takes in the answer of the directory about a target.
     pub(super) fn target_located(&mut self, locations: &Locations) {
-        if !self.collectives.target_located(self.objects.ctx.of_collectives(), locations) {
+        if !self.collectives.coordinator.target_located(&mut self.objects.ctx.of_collectives(), locations) {
             self.reductions.target_located(self.objects, locations);
         }
     }
 
-    /// Takes in the end of a member's exchange. `outcome` is `None` if the copy was given up before.
+    /// Takes in the end of a member's exchange. `outcome` is `None` if the copy was given up
+    /// before.
     pub(super) fn exchange_ended(&mut self, membership: MembershipId, outcome: Option<CombineOutcome>) {
         let failure = outcome.map(|outcome| match outcome {
             CombineOutcome::InputFailed { index, outcome } => Failure::Peer { index, outcome },
             _ => Failure::Refused(Error::ShuttingDown),
         });
-        self.collectives.exchange_ended(self.objects.ctx.of_collectives(), membership, failure);
+        self.collectives.members.exchange_ended(&mut self.objects.ctx.of_collectives(), membership, failure);
     }
 
-    /// Fails a collective whose target has no room here, and will have none unless objects are deleted. A short wait comes
-    /// before that, because the objects of the previous round may be about to be deleted.
+    /// Fails a collective whose target can have no room here unless objects are deleted. It waits a
+    /// little, because objects of the previous round may be about to be deleted.
     pub(super) fn give_up_without_room(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
         let is_waiting = objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone()));
-        let Some(since) = self.collectives.awaited_since(target).filter(|_| is_waiting) else { return };
+        let participants = self.collectives.coordinator.participants(target).filter(|_| is_waiting);
+        let Some(since) = participants.map(|participants| participants.since) else { return };
         let Some(size_bytes) = self.reductions.target_size(target) else { return };
         let now = objects.ctx.now();
         if now < since + ROOM_TIMEOUT {
@@ -151,14 +153,14 @@ impl Adapter<'_> {
 
     /// Fails the reduce or the collective that makes an object.
     pub(super) fn fail_target(&mut self, target: &ObjectId, error: Error) {
-        self.collectives.fail(self.objects.ctx.of_collectives(), target, &error);
+        self.collectives.coordinator.fail(&mut self.objects.ctx.of_collectives(), target, &error);
         self.reductions.fail(self.objects, target, error);
     }
 
-    /// Drops a target that this store has announced, if the directory does not know the target yet.
+    /// Drops an announced target that the directory does not know yet.
     pub(super) fn withdraw_announcement(&mut self, target: &ObjectId) {
         let objects = &mut *self.objects;
-        if self.collectives.withdraw_announcement(objects.ctx.of_collectives(), target)
+        if self.collectives.coordinator.withdraw_announcement(&mut objects.ctx.of_collectives(), target)
             && let Some((copy, local)) = objects.copies.live(target)
             && local.is_complete()
             && local.size_bytes == 0
@@ -170,7 +172,7 @@ impl Adapter<'_> {
 
     /// Performs the actions of the machine, in order.
     pub(super) fn perform_all(&mut self) {
-        while let Some(action) = self.collectives.next_action(self.objects.ctx.of_collectives()) {
+        while let Some(action) = self.collectives.next_action(&mut self.objects.ctx.of_collectives()) {
             self.perform(action);
         }
     }
@@ -183,7 +185,11 @@ impl Adapter<'_> {
             Action::Follow(target, sources) => {
                 let query = |(rank, id)| (rank, objects.query_source(id, &target, rank, Wants::Locations));
                 let queries = sources.into_iter().map(query).collect();
-                collectives.follows(objects.ctx.of_collectives(), &target, queries);
+                collectives.coordinator.disagreements.follows(
+                    &mut objects.ctx.of_collectives(),
+                    &target,
+                    queries,
+                );
             }
             Action::Answer(key, answer) => {
                 if objects.calls.contains(key) {
@@ -202,10 +208,10 @@ impl Adapter<'_> {
             Action::Remember(record) => reductions.remember(record),
             Action::Open(membership) => self.open_member(membership),
             Action::LackRoom(membership) => {
-                if let Some(plan) = collectives.awaits_room(membership) {
+                if let Some(plan) = collectives.members.awaits_room(membership) {
                     let error = objects.copies.store_full(objects.ctx.node(), plan.copy_bytes());
                     let failure = Failure::Refused(error);
-                    collectives.refused(objects.ctx.of_collectives(), membership, failure);
+                    collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
                 }
             }
             Action::CompleteTarget(copy, sealer) => {
@@ -216,18 +222,14 @@ impl Adapter<'_> {
                 }
             }
             Action::CompleteParts(target, copy) => {
-                // All participants of this node were given the copy.
+                // All participants of this node have the copy.
                 objects.complete(copy);
                 objects.detach(copy, Error::Superseded { id: target });
             }
-            Action::FailParticipants(target, error) => {
-                for (key, _) in participants_of(objects, &target) {
+            Action::FailParticipants(target, only, error) => {
+                let participants = participants_of(objects, &target).into_iter().map(|(key, _)| key);
+                for key in participants.filter(|key| only.is_none_or(|only| only == *key)) {
                     objects.finish(key, Err(error.clone()));
-                }
-            }
-            Action::FailParticipant(key, target, error) => {
-                if participants_of(objects, &target).iter().any(|(waiting, _)| *waiting == key) {
-                    objects.finish(key, Err(error));
                 }
             }
             Action::EndMember { membership, target, put, copy, error } => {
@@ -240,7 +242,8 @@ impl Adapter<'_> {
             }
             Action::RejectOrphan(target, attempt) => {
                 if objects.copies.live(&target).is_none() {
-                    collectives.orphaned(objects.ctx.of_collectives(), &target, attempt);
+                    let error = Error::ObjectLost { id: target.clone() };
+                    collectives.members.rejected(&mut objects.ctx.of_collectives(), &target, attempt, &error);
                 }
             }
             Action::Cancel(combine) => objects.ctx.push(Effect::CancelCombine { combine }),
@@ -266,13 +269,13 @@ impl Adapter<'_> {
 
     /// Starts the exchange of a member if there is room for its copy, and waits for room if not.
     pub(super) fn open_member(&mut self, membership: MembershipId) {
-        let Some(plan) = self.collectives.awaits_room(membership).cloned() else { return };
+        let Some(plan) = self.collectives.members.awaits_room(membership).cloned() else { return };
         let checked = self.check_plan(&plan);
         let Self { objects, collectives, .. } = self;
         let sources = match checked {
             Ok(sources) => sources,
             Err(failure) => {
-                return collectives.refused(objects.ctx.of_collectives(), membership, failure);
+                return collectives.members.refused(&mut objects.ctx.of_collectives(), membership, failure);
             }
         };
         let size_bytes = plan.copy_bytes();
@@ -280,7 +283,7 @@ impl Adapter<'_> {
             return objects.copies.wait_for_space(SpaceWaiter::Membership(membership));
         };
         objects.copies.stop_waiting_for_space(&SpaceWaiter::Membership(membership));
-        // Calls that wait here for the object get this copy.
+        // Calls that wait here get this copy.
         objects.stop_fetch(&plan.target);
         let id = plan.target.clone();
         let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
@@ -293,12 +296,12 @@ impl Adapter<'_> {
             objects.copies.touch(*source);
         }
         let combine = objects.start_exchange(copy, sources, Box::new(plan), membership);
-        collectives.began(objects.ctx.of_collectives(), membership, copy, combine);
+        collectives.members.began(&mut objects.ctx.of_collectives(), membership, copy, combine);
         objects.copies.accept_awaiting(&mut objects.ctx, copy);
         objects.wake(&id);
     }
 
-    /// Checks that this store can follow a plan now. Returns the copies of its sources.
+    /// Checks that this store can follow a plan. Returns the copies of its sources.
     fn check_plan(&self, plan: &Plan) -> Result<Vec<CopyId>, Failure> {
         let Self { objects, reductions, .. } = self;
         if objects.ctx.is_shutting_down() {
@@ -321,7 +324,7 @@ impl Adapter<'_> {
     }
 }
 
-/// Returns the calls of this node's participants that wait for a target, and their agreements.
+/// Returns the waiting participants of this node and their agreements.
 pub(super) fn participants_of(objects: &Objects, target: &ObjectId) -> Vec<(CallKey, Agreement)> {
     let agreement = |key| match objects.calls.get(key) {
         Some(Call::Get { join: Some(agreement), .. }) => Some((key, *agreement)),

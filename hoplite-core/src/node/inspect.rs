@@ -12,7 +12,7 @@ impl View<'_> {
     /// Describes the load of a store with this status. The data plane knows the rest.
     pub(super) fn load(&self, status: &NodeStatus, now: Time) -> Load {
         let running = self.reductions.running(self.objects.ctx.link(), now).map(ReduceLoad::from);
-        let coordinated = self.collectives.under_way().map(|one| coordinated(now, one));
+        let coordinated = self.collectives.coordinator.under_way().map(|one| coordinated(now, one));
         let reduces = running.chain(coordinated).take(MAX_REPORTED);
         Load {
             capacity_bytes: status.capacity_bytes,
@@ -35,16 +35,16 @@ impl View<'_> {
         self.collectives
             .record_coordinated(target, link, now)
             .or_else(|| self.reductions.running_for(target, link, now))
-            .or_else(|| self.collectives.record_member(target, link, now))
+            .or_else(|| self.collectives.members.record(target, link, now))
             .or_else(|| {
-                // Participants that wait mean no round that is over.
+                // Waiting participants want a new round.
                 let remembered = self.reductions.record(target).filter(|known| known.has_failed());
                 remembered.cloned().or_else(|| self.record_waiting(target))
             })
             .or_else(|| self.reductions.record(target).cloned())
     }
 
-    /// Describes a target that participants of this node wait for, and of which nothing else is known.
+    /// Describes a target of which only waiting participants are known.
     fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
         let (_, agreement) = *participants_of(self.objects, target).first()?;
         let plan = "not known here yet: participants of this node wait for the store of rank 0".to_owned();
@@ -86,7 +86,7 @@ impl From<ReduceRecord> for ReduceLoad {
     }
 }
 
-/// Describes a collective that this store coordinates: the request, the start, the number of members and the plan.
+/// Describes a collective that this store coordinates.
 fn coordinated(now: Time, (request, started, members, plan): (&Reduce, Time, usize, &str)) -> ReduceLoad {
     let has_begun = members > 0;
     let plan =

@@ -60,7 +60,7 @@ impl View<'_> {
         if let Some(local) = live.filter(|local| !local.awaits_sender()) {
             return self.missing_of_copy(local);
         }
-        if self.reductions.contains(id) || self.collectives.contains(id) {
+        if self.reductions.contains(id) || self.collectives.coordinator.contains(id) {
             return self.missing_of_target(id);
         }
         Some(self.objects.missing_of_fetch(id))
@@ -91,12 +91,12 @@ impl View<'_> {
         if self.objects.copies.is_waiting_for_space(&SpaceWaiter::Target(target.clone())) {
             return Some(self.objects.copies.lacks_room(self.reductions.target_size(target)?));
         }
-        if let Some(absent) = self.collectives.absent_sources(target) {
+        if let Some(absent) = self.collectives.coordinator.absent_sources(target) {
             let about = absent.values().next().unwrap_or(target);
             let refused = self.objects.faults.directory(&self.objects.ctx, about);
             return refused.or_else(|| participants(absent));
         }
-        if let Some(nodes) = self.collectives.unfinished_stores(target) {
+        if let Some(nodes) = self.collectives.coordinator.unfinished_stores(target) {
             return self.objects.missing_of_stores(nodes);
         }
         let Some(lack) = self.reductions.lack(target) else {
@@ -116,7 +116,7 @@ impl View<'_> {
             return Some(missing);
         }
         if !absent.is_empty() {
-            if self.collectives.agreement(target).is_some() {
+            if self.collectives.coordinator.participants(target).is_some() {
                 return participants(absent);
             }
             let sources = Named::of(absent.into_iter().map(|(_, id)| id));

@@ -1,26 +1,28 @@
 //! The state machine of one store.
 //!
-//! [`Event`]s go into a [`Node`], [`Effect`]s come out, and the shell performs the effects in their order. A node owns no
-//! bytes, sockets or clocks.
+//! [`Event`]s go into a [`Node`], [`Effect`]s come out, and the shell performs the effects in their
+//! order. A node owns no bytes, sockets or clocks.
 //!
-//! This file is the router. It gives each event, deadline and notice to the machine that it concerns:
+//! This file is the router. It gives each event, deadline and notice to the machine that it
+//! concerns:
 //!
 //! * `objects`: copies, calls of clients, fetches, queries and publication.
 //! * `reduction`: reduces that this store coordinates, and hops that it performs.
-//! * [`collective`](crate::collective): collectives that this store coordinates or is a member of. `collectives` performs
-//!   their actions.
+//! * [`collective`](crate::collective): collectives that this store coordinates or is a member of.
+//!   `collectives` performs their actions.
 //!
-//! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs other machines through a
-//! `Notice`, which the router delivers after the current event is complete, so no machine is entered while its state is
-//! half changed.
+//! **Calls go down, notices go up.** A machine calls machines of lower levels. It informs other
+//! machines through a `Notice`, which the router delivers after the current event is complete, so
+//! no machine is entered while its state is half changed.
 //!
 //! # Invariants
-//! * An extent is freed only when no client references the copy, no serve reads it and no pull writes it.
-//! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a conflict, evicted)
-//!   and never comes back.
+//! * An extent is freed only when no client references the copy, no serve reads it and no pull
+//!   writes it.
+//! * At most one copy of an id is in the index; a copy leaves the index once (deleted, lost, lost a
+//!   conflict, evicted) and never comes back.
 //! * Every `StartPull` is followed by one `PullEnded` before its memory is used for anything else.
-//! * Every request is answered exactly once, unless its client is gone. Exceptions are documented at the request: some
-//!   have no answer, and a subscription has any number of answers.
+//! * Every request is answered exactly once, unless its client is gone. Exceptions are documented
+//!   at the request: some have no answer, and a subscription has any number of answers.
 
 mod collectives;
 mod inspect;
@@ -101,7 +103,7 @@ impl Node {
                 objects.serve_receiver(serve, &peer, &id, put);
             }
             Event::ServeRequested { serve, id, put, awaits_hop: true, .. } => {
-                let is_expected = !self.collectives.has_ended(put);
+                let is_expected = !self.collectives.members.has_ended(put);
                 objects.copies.serve(&mut objects.ctx, serve, &id, put, is_expected);
             }
             Event::ServeEnded { serve } => objects.copies.end_serve(&mut objects.ctx, serve),
@@ -127,7 +129,7 @@ impl Node {
                 self.reductions.hostings().release(objects, HopOwner::Elsewhere(hosting));
             }
             Event::HopReported { hop, report } => self.reductions.hop_reported(objects, hop, report),
-            Event::Collective(event) => self.collectives.apply(objects.ctx.of_collectives(), event),
+            Event::Collective(event) => self.collectives.apply(&mut objects.ctx.of_collectives(), event),
             Event::Measured { link } => objects.ctx.set_link(link),
             Event::SlowLinks { peers } => objects.has_slow_links(peers),
             Event::Tick => {}
@@ -189,22 +191,23 @@ impl Node {
 
     /// Enters the call of a reduce or a collective.
     fn enter_reduce(&mut self, key: CallKey, request: &Reduce) {
-        self.collectives.attempt_begins(self.objects.ctx.of_collectives(), &request.target);
+        self.collectives.attempt_begins(&mut self.objects.ctx.of_collectives(), &request.target);
         self.objects.enter_reduce(key, request);
     }
 
     /// Returns `true` if a reduce or a collective that is coordinated here makes this object.
     fn makes(&self, target: &ObjectId) -> bool {
-        self.reductions.contains(target) || self.collectives.contains(target)
+        self.reductions.contains(target) || self.collectives.coordinator.contains(target)
     }
 
-    /// Looks whether a reduce or a collective can go on.
+    /// Lets a reduce or a collective go on, if it can.
     fn reconsider_target(&mut self, target: &ObjectId) {
         self.adapter().give_up_without_room(target);
         self.reductions.reconsider(&mut self.objects, target);
     }
 
-    /// Ends the reduce or the collective that makes an object which is being deleted. Returns `true` if there was one.
+    /// Ends the reduce or the collective that makes a deleted object. Returns `true` if there was
+    /// one.
     fn delete_target(&mut self, target: &ObjectId) -> bool {
         let is_under_way = self.makes(target);
         self.adapter().withdraw_announcement(target);
@@ -228,12 +231,13 @@ impl Node {
                 Notice::TargetLacksRoom(target) => self.adapter().give_up_without_room(&target),
                 Notice::Gone(id, copy, error) => {
                     if matches!(error, Error::Deleted { .. }) {
-                        self.collectives.target_deleted(objects.ctx.of_collectives(), &id);
+                        self.collectives.coordinator.target_deleted(&mut objects.ctx.of_collectives(), &id);
                     }
                     self.reductions.target_gone(&mut self.objects, &id, copy, error);
                 }
                 Notice::ReduceEnded(key, target, error) => {
-                    self.collectives.call_ended(objects.ctx.of_collectives(), key, &target, error.as_ref());
+                    let ctx = &mut objects.ctx.of_collectives();
+                    self.collectives.coordinator.call_ended(ctx, key, &target, error.as_ref());
                     self.reductions.call_ended(&mut self.objects, key, &target);
                 }
                 Notice::SourceLocated(target, index, locations) => {
@@ -261,12 +265,11 @@ impl Node {
                 Deadline::Reduce(target) => self.reconsider_target(&target),
             }
         }
-        self.collectives.expire(self.objects.ctx.of_collectives());
+        self.collectives.expire(&mut self.objects.ctx.of_collectives());
     }
 
     /// Lets waiters for room try again, in the order of their arrival. A waiter that still does not
-    /// fit does not hold the others up, because a huge object must not stop every small one.
-    /// Returns `true` if there was new room.
+    /// fit lets the others pass. Returns `true` if there was new room.
     fn retry_space(&mut self) -> bool {
         let Some(waiters) = self.objects.copies.take_space_waiters() else { return false };
         for waiter in waiters {
@@ -285,28 +288,27 @@ impl Node {
         self.objects.ctx.begin_shutdown();
         self.objects.end_calls();
         self.reductions.hostings().shut_down(&mut self.objects);
-        self.collectives.shut_down(self.objects.ctx.of_collectives());
+        self.collectives.members.shut_down(&mut self.objects.ctx.of_collectives());
         self.adapter().perform_all();
         self.objects.withdraw_copies();
     }
 
     /// Returns the time at which [`Event::Tick`] is due, at the latest.
     pub fn next_deadline(&self) -> Option<Time> {
-        self.objects.ctx.next_deadline().into_iter().chain(self.collectives.next_deadline()).min()
+        self.objects.ctx.next_deadline()
     }
 
     /// Describes the contents of the store now.
     pub fn status(&self) -> NodeStatus {
         NodeStatus {
-            reductions: self.reductions.len() + self.collectives.coordinated(),
-            hops: self.reductions.hosting_count() + self.collectives.memberships(),
-            directed_hops: self.reductions.hop_count() + self.collectives.enlistments(),
+            reductions: self.reductions.len() + self.collectives.coordinator.len(),
+            hops: self.reductions.hosting_count() + self.collectives.members.len(),
+            directed_hops: self.reductions.hop_count() + self.collectives.coordinator.enlistments(),
             ..self.objects.status()
         }
     }
 
-    /// Describes the load of the store now, as far as its state machine knows. The data plane knows
-    /// the rest.
+    /// Describes the load of the state machine. The data plane knows the rest.
     pub fn load(&self, now: Time) -> Load {
         self.view().load(&self.status(), now)
     }
@@ -331,29 +333,30 @@ impl Node {
         self.objects.holders()
     }
 
-    /// The copies that are being pulled now, at most [`MAX_REPORTED`].
+    /// Returns the copies that are pulled now, at most [`MAX_REPORTED`].
     pub fn pulled(&self) -> impl Iterator<Item = (CopyId, &ObjectId)> {
         self.objects.copies.pulled().take(MAX_REPORTED)
     }
 
-    /// The object and the put of a copy, as long as its space is not free.
+    /// Returns the object and the put of a copy until its space is free.
     pub fn object_of(&self, copy: CopyId) -> Option<(&ObjectId, PutId)> {
         self.objects.copies.get(&copy).map(|copy| (&copy.id, copy.put))
     }
 
-    /// Describes the latest reduce of this target that this store coordinated, if the store remembers it.
+    /// Describes the latest reduce of this target that this store coordinated and remembers.
     pub fn reduce_record(&self, target: &ObjectId) -> Option<&ReduceRecord> {
         self.reductions.record(target)
     }
 
-    /// Describes how `target` is made, or was, as far as this store knows: because it coordinates that, is a member, or has
-    /// participants that wait for it. Of what is over it remembers the latest.
+    /// Describes how `target` is made, or was: this store coordinates it, is a member, or has
+    /// participants that wait for it. It remembers the latest collective of a target.
     pub fn how_made(&self, target: &ObjectId, now: Time) -> Option<ReduceRecord> {
         self.view().how_made(target, now)
     }
 
-    /// Returns the members of the attempt that makes `target`, in their order, and the index of this store, if it is one of them.
+    /// Returns the members of the attempt that makes `target`, in their order, and the index of
+    /// this store among them.
     pub fn members_making(&self, target: &ObjectId) -> Option<(usize, &[Member])> {
-        self.collectives.members_making(target)
+        self.collectives.members.members_making(target)
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Context {
     effects: Vec<Effect>,
     notices: VecDeque<Notice>,
     deadlines: BTreeSet<(Time, Deadline)>,
+    /// The actions and deadlines of collectives.
+    collectives: collective::Outbox,
     shards_up: Vec<bool>,
     numbers: Numbers,
     is_shutting_down: bool,
@@ -45,6 +47,7 @@ impl Context {
             effects: Vec::new(),
             notices: VecDeque::new(),
             deadlines: BTreeSet::new(),
+            collectives: collective::Outbox::default(),
             is_shutting_down: false,
         }
     }
@@ -66,7 +69,7 @@ impl Context {
         self.now
     }
 
-    /// Returns the part that the machine of collectives sees.
+    /// Returns the part that the machine of collectives sees and acts on.
     pub(crate) fn of_collectives(&mut self) -> collective::Context<'_> {
         collective::Context {
             now: self.now,
@@ -74,6 +77,7 @@ impl Context {
             link: self.link,
             preference: self.config.allreduce_schedule,
             numbers: &mut self.numbers,
+            outbox: &mut self.collectives,
         }
     }
 
@@ -91,7 +95,8 @@ impl Context {
         self.link = LinkEstimate { uplink: self.link.uplink, ..link };
     }
 
-    /// The directory says in which groups this node is, and what uplinks carry. Returns whether that is news.
+    /// The directory says in which groups this node is, and what uplinks carry. Returns whether
+    /// that is news.
     pub(crate) fn be_placed(&mut self, placed: Placed) -> bool {
         let known = self.place();
         let place = match placed.version.cmp(&known.version) {
@@ -130,7 +135,8 @@ impl Context {
         size_bytes < self.config.limits.inline_below_bytes
     }
 
-    /// Returns `true` if an object of this size is small: complete soon after it was begun, so that it is published only then.
+    /// Returns `true` if an object of this size is small: complete soon after it was begun, so that
+    /// it is published only then.
     pub(crate) fn is_small(&self, size_bytes: u64) -> bool {
         self.is_inline(size_bytes) || size_bytes < self.config.limits.confirmed_from_bytes
     }
@@ -174,12 +180,13 @@ impl Context {
     }
 
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|(time, _)| *time)
+        let first = self.deadlines.first().map(|(time, _)| *time);
+        first.into_iter().chain(self.collectives.next_deadline()).min()
     }
 
     /// Takes the first deadline that is due now.
     pub(crate) fn next_due(&mut self) -> Option<Deadline> {
-        self.next_deadline().filter(|time| *time <= self.now)?;
+        self.deadlines.first().filter(|(time, _)| *time <= self.now)?;
         self.deadlines.pop_first().map(|(_, deadline)| deadline)
     }
 

@@ -48,8 +48,8 @@ fn plans(kind: Collective, schedule: &Schedule, ranks: &[Vec<usize>], elements: 
     (0..ranks.len()).map(plan).collect()
 }
 
-/// A member that computes: an element of the target is `None` until it is written, and then one byte for each rank, which says
-/// how often it was counted.
+/// A member that computes: an element of the target is `None` until it is written, and then one
+/// byte for each rank, which says how often it was counted.
 struct Machine {
     plan: Plan,
     progress: Progress,
@@ -169,7 +169,8 @@ impl World {
         true
     }
 
-    /// The connection breaks: what was on its way is given again, from what the giver has in its memory now.
+    /// The connection breaks: what was on its way is given again, from what the giver has in its
+    /// memory now.
     fn resume(&mut self, pair: (usize, usize)) {
         let taking = self.members[pair.1].progress.stream_from(pair.0);
         let pipe = self.pipes.get_mut(&pair).unwrap();
@@ -234,8 +235,8 @@ fn schedule(members: usize, which: usize) -> Schedule {
 }
 
 proptest! {
-    /// Whatever the speeds of streams are and wherever they break: nobody waits in a circle, each source is counted once, and what
-    /// has to be given again has not been overwritten.
+    /// Whatever the speeds of streams are and wherever they break: nobody waits in a circle, each
+    /// source is counted once, and what has to be given again has not been overwritten.
     #[test]
     fn all_get_what_they_are_promised(
         kind in prop_oneof![
