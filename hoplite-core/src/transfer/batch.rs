@@ -1,10 +1,12 @@
-//! What a store and a shard have yet to say to each other: queues that decide which messages share a frame, and when it leaves.
+//! Queues of messages between a store and a shard. They decide which messages share a frame, and
+//! when it leaves.
 //!
-//! What a shard says leaves at once, in an [`AnswerQueue`]. What a store says, in a [`BatchQueue`], may wait.
+//! An [`AnswerQueue`] of a shard never waits. A [`BatchQueue`] of a store may wait.
 //!
-//! Publications of small objects come in bursts, and a frame for each of them would cost the processor more than the puts
-//! themselves, in the store and in the shard. Such messages are *deferrable*: after a frame that nothing else needed, they wait
-//! for others to go along with, at most [`LINGER`]. A prompt message leaves at once and takes all before it along.
+//! Publications of small objects come in bursts. A frame for each would cost the store and the
+//! shard more processor time than the puts. Such messages are *deferrable*: after a frame of them
+//! alone, they wait for others, at most for [`LINGER`]. A prompt message leaves at once with all
+//! messages before it.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,39 +15,41 @@ use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 use crate::vocabulary::local::Urgency;
 
-/// The time that a deferrable message waits for others: about ten small puts, and less than a person or a task can tell from the
-/// round trip to another node.
+/// The time that a deferrable message waits for others: about ten small puts, and less than a
+/// person notices.
 pub const LINGER: Duration = Duration::from_micros(200);
-/// Most messages that may wait for one session: a full publication of a store with the default limit on copies fits.
+/// Most messages that wait for one session. A full publication of a store with the default limit on
+/// copies fits.
 pub const MAX_QUEUED_MESSAGES: usize = 1 << 21;
-/// Most messages that may wait in a shard for one store; 16 times the default limit on the open requests of one client.
+/// Most messages in a shard that wait for one store: 16 times the default limit on open requests of
+/// a client.
 pub const MAX_QUEUED_ANSWERS: usize = 1 << 16;
-/// A shard reads no more requests of a store while more answers wait.
+/// The number of waiting answers from which a shard stops reading the requests of a store.
 const PAUSE_ABOVE_ANSWERS: usize = 1 << 13;
-/// Most messages in one frame: enough that the cost of a frame is shared by many, and a fraction of what a frame may hold.
+/// Most messages in one frame. They share the cost of a frame, and fill only a fraction of it.
 pub const MAX_BATCH_MESSAGES: usize = 256;
-/// A batch is closed when it holds about so many bytes of inline objects: the receiver's limit is 4 MiB.
+/// The bytes of inline objects that close a batch. The receiver's limit is 4 MiB.
 pub const MAX_BATCH_BYTES: u64 = 1 << 20;
 
-/// A queue that is empty keeps room for so many messages.
+/// The room that an empty queue keeps.
 const KEPT_MESSAGES: usize = 4 * MAX_BATCH_MESSAGES;
 
 /// The messages that wait for one session, in order.
 #[derive(Debug)]
 pub struct BatchQueue<T> {
     messages: VecDeque<(T, Urgency)>,
-    /// How many of them are prompt.
+    /// The number of prompt messages.
     prompt: usize,
-    /// Until when deferrable messages wait, because a frame of such has just left.
+    /// The time until which deferrable messages wait after a frame of deferrable messages.
     linger_until: Time,
 }
 
-/// When the next frame leaves.
+/// The time at which the next frame leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextFrame {
     /// Now.
     Now,
-    /// Then, unless a prompt message comes before.
+    /// At this time, unless a prompt message comes before.
     At(Time),
     /// Nothing waits.
     Never,
@@ -62,7 +66,7 @@ impl<T> Default for BatchQueue<T> {
 }
 
 impl<T> BatchQueue<T> {
-    /// Adds a message. Answers when the next frame leaves, if that has changed.
+    /// Adds a message. Returns the time of the next frame, if it has changed.
     ///
     /// # Errors
     /// [`Full`] if [`MAX_QUEUED_MESSAGES`] wait.
@@ -77,7 +81,7 @@ impl<T> BatchQueue<T> {
         Ok((after != before).then_some(after))
     }
 
-    /// Returns the time at which the next frame leaves.
+    /// Returns the time of the next frame.
     pub fn next_frame(&self, now: Time) -> NextFrame {
         match (self.messages.is_empty(), self.prompt > 0 || self.linger_until <= now) {
             (true, _) => NextFrame::Never,
@@ -86,8 +90,8 @@ impl<T> BatchQueue<T> {
         }
     }
 
-    /// Takes the messages of a frame that leaves now, whether or not it is due. `inline_bytes` tells how many bytes of an
-    /// object go with a message.
+    /// Takes the messages of a frame, even if it is not due. `inline_bytes` returns the size of a
+    /// message's inline object.
     pub fn take_batch(&mut self, now: Time, inline_bytes: impl Fn(&T) -> u64) -> Vec<T> {
         let (mut batch, mut batch_bytes, mut is_deferrable) = (Vec::new(), 0, true);
         while batch.len() < MAX_BATCH_MESSAGES
@@ -100,21 +104,21 @@ impl<T> BatchQueue<T> {
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
         give_back(&mut self.messages);
-        // What is left over leaves next: nobody would be told when else.
+        // The caller asks for the time of the rest only now, so the rest leaves next.
         let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch
     }
 }
 
-/// Frees the memory of an empty queue that a burst has stretched.
+/// Frees the memory of an empty queue after a burst.
 fn give_back<T>(queue: &mut VecDeque<T>) {
     if queue.is_empty() && queue.capacity() > KEPT_MESSAGES {
         *queue = VecDeque::new();
     }
 }
 
-/// What a shard has yet to say to one store, in order.
+/// The messages of a shard for one store, in order.
 #[derive(Debug, Default)]
 pub struct AnswerQueue {
     messages: VecDeque<ToStore>,
@@ -124,7 +128,8 @@ impl AnswerQueue {
     /// Adds a message.
     ///
     /// # Errors
-    /// [`Full`] if [`MAX_QUEUED_ANSWERS`] wait: the store does not listen, and its session is to be ended.
+    /// [`Full`] if [`MAX_QUEUED_ANSWERS`] wait: the store does not listen, and its session must
+    /// end.
     pub fn push(&mut self, message: ToStore) -> Result<(), Full> {
         if self.messages.len() >= MAX_QUEUED_ANSWERS {
             return Err(Full);
@@ -133,13 +138,13 @@ impl AnswerQueue {
         Ok(())
     }
 
-    /// Returns `true` if more may be read of what the store asks: one that only asks faster than it listens is slowed down long before
-    /// it loses its session.
+    /// Returns `true` if the shard may read more requests. A store that asks faster than it listens
+    /// slows down long before it loses its session.
     pub fn has_room(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }
 
-    /// Takes the messages of the next frame; none if none wait.
+    /// Takes the messages of the next frame. The frame may be empty.
     pub fn take_batch(&mut self) -> Vec<ToStore> {
         let mut batch = Vec::with_capacity(self.messages.len().min(MAX_BATCH_MESSAGES));
         let mut bytes = 0;
@@ -154,13 +159,13 @@ impl AnswerQueue {
         batch
     }
 
-    /// Drops all that waits: the session ends without it.
+    /// Drops all messages when the session ends.
     pub fn clear(&mut self) {
         self.messages.clear();
     }
 }
 
-/// About how many bytes `message` has on the wire, where that matters for a frame.
+/// Returns the approximate size of `message` on the wire.
 fn about_bytes(message: &ToStore) -> u64 {
     match message {
         ToStore::Inline { bytes, .. } | ToStore::TakeOver { bytes, .. } => 256 + bytes.len() as u64,
@@ -271,7 +276,7 @@ mod tests {
         assert_eq!(queue.next_frame(at(0)), NextFrame::Now);
         assert_eq!(take(&mut queue, at(0)), [MAX_BATCH_MESSAGES as u64]);
 
-        // So does what came after a prompt message, though a deferrable one would wait now.
+        // The rest after a prompt message leaves at once, too.
         queue.push(at(1), 0, Urgency::Prompt).unwrap();
         for number in 1..=MAX_BATCH_MESSAGES as u64 {
             queue.push(at(1), number, Urgency::Deferrable).unwrap();

@@ -1,23 +1,25 @@
-//! When a transfer has stalled: nobody who could produce its next byte is known to be alive.
+//! The stall of a transfer: no live node is known to produce its next byte.
 //!
-//! A sender that waits for bytes itself says now and then that it is alive. That is not enough for its receiver to wait:
-//! if nodes pull one object from each other in a cycle, which can happen when shards know different things, all say so for
-//! ever. Nor is it enough that no byte arrives: a relay may wait long for a client that writes slowly. A cycle of two ends
-//! before it stalls, since the node that is asked by its own sender leaves that; longer ones end by what follows here.
+//! A sender without bytes sends keepalives. They do not justify waiting for ever: nodes that pull
+//! an object from each other in a cycle, because shards know different things, all send keepalives.
+//! Missing bytes do not justify giving up either: a relay may wait long for a client that writes
+//! slowly. A node leaves a cycle of two when its own sender asks it for bytes. Signs end longer
+//! cycles.
 //!
-//! So the producer of an object makes [`Sign`]s that grow, and relays pass on the latest that they have heard. Each put of
-//! an object is produced by one node, so the signs of all nodes can be compared, and in a cycle of relays the greatest of
-//! them goes round once and then nobody hears a new one. A relay passes a new sign on
-//! within a quarter of a keepalive interval, and the signs follow each other along a chain, so how long a receiver may hear
-//! nothing new hardly depends on its place in it.
+//! The producer of an object makes growing [`Sign`]s, and relays pass on the latest sign that they
+//! have heard. One node produces a put, so all signs can be compared. In a cycle of relays the
+//! greatest sign goes round once; then no node hears a new one. A relay passes a new sign on within
+//! a quarter of a keepalive interval. So the time between new signs hardly depends on the
+//! receiver's place in a chain.
 
 use std::time::Duration;
 
 use crate::time::Time;
 use crate::vocabulary::local::Producer;
 
-/// The time that a receiver may get no byte and hear no new sign. Twice as long as a sender may be silent: when a relay is
-/// frozen, its own receiver goes on elsewhere after that time, and those behind it hear the producer again.
+/// The time that a receiver waits without a byte or a new sign. It is twice the longest silence of
+/// a sender: the receiver of a frozen relay continues elsewhere after that, and those behind it
+/// hear the producer again.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A sign of life of the node that produces an object. Zero if none was heard.
@@ -25,8 +27,8 @@ pub const STALL_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Sign(pub u64);
 
 impl Sign {
-    /// What a node that sends a copy says of its producer, if it has itself heard `heard`. `now` is the time since the
-    /// node has started.
+    /// Returns the sign that the sender of a copy sends, where `heard` is the latest sign from its
+    /// own sender and `now` the time since the node started.
     pub fn of(producer: Producer, heard: Self, now: Time) -> Self {
         match producer {
             // A combination watches its own inputs.
@@ -36,18 +38,18 @@ impl Sign {
     }
 }
 
-/// What a sender that has no bytes says to a receiver.
+/// The use of a keepalive to its receiver.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {
-    /// A new sign, to be passed on.
+    /// A new sign, to pass on.
     News,
-    /// Nothing new, which may still come.
+    /// No new sign yet.
     Nothing,
-    /// Nothing new for too long.
+    /// No new sign for too long.
     Stalled,
 }
 
-/// What a receiver knows of the producer while it waits for bytes.
+/// The signs and bytes that a receiver has seen.
 #[derive(Debug, Clone)]
 pub struct StallDetector {
     timeout: Duration,
@@ -56,17 +58,17 @@ pub struct StallDetector {
 }
 
 impl StallDetector {
-    /// A transfer begins, into a copy for which `latest` was heard before.
+    /// Returns the state of a transfer that begins, into a copy with this latest sign.
     pub const fn new(now: Time, latest: Sign, timeout: Duration) -> Self {
         Self { timeout, latest, news_at: now }
     }
 
-    /// Bytes have arrived.
+    /// Notes that bytes have arrived.
     pub const fn arrived(&mut self, now: Time) {
         self.news_at = now;
     }
 
-    /// The sender has said that it is alive, and passed on `sign`.
+    /// Takes in a keepalive with the sign that the sender passed on.
     pub fn heard(&mut self, now: Time, sign: Sign) -> Heard {
         if sign > self.latest {
             (self.latest, self.news_at) = (sign, now);
@@ -87,13 +89,14 @@ mod tests {
         Time::from_micros(seconds * 1_000_000)
     }
 
-    /// Nodes that pull from each other: a node, its sender, what it has heard, and when the transfer stalled.
+    /// Nodes that pull from each other: a node, its sender, what it has heard, and when the
+    /// transfer stalled.
     struct Cluster {
         nodes: Vec<(Option<usize>, StallDetector, Option<u64>)>,
     }
 
     impl Cluster {
-        /// `senders` says from whom each node pulls; who pulls from nobody is a producer. All have heard `heard` before.
+        /// Returns nodes that pull from `senders`, or produce. All have heard `heard` before.
         fn new(senders: &[Option<usize>], heard: &[u64]) -> Self {
             let detector = |heard: &u64| StallDetector::new(at(0), Sign(*heard), STALL_TIMEOUT);
             let nodes = senders.iter().zip(heard).map(|(sender, heard)| (*sender, detector(heard), None));
@@ -106,8 +109,8 @@ mod tests {
             Sign::of(producer, detector.latest, at(second))
         }
 
-        /// Every second each sender says that it is alive, and news are passed on at once. Answers when each stalled, and
-        /// how often news were passed on in the last second.
+        /// Lets each sender send a keepalive every second, and relays pass news on at once. Returns
+        /// the second in which each node stalled, and the number of news in the last second.
         fn run(&mut self, seconds: u64) -> (Vec<Option<u64>>, usize) {
             let mut passed = 0;
             for second in 1..=seconds {

@@ -1,4 +1,4 @@
-//! Which schedule is the cheapest for such members, so much data, and such links.
+//! The choice of the cheapest schedule for given members, bytes and links.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,41 +10,46 @@ use crate::plan::Choice;
 use crate::plan::link::LinkEstimate;
 use crate::topology::place::{Path, groups_of, is_in};
 
-/// What a step costs beside the link: two wake-ups, a checksum, a call of the kernel. Measured where 16 stores share 2 cores.
+/// The cost of a step beside the link: two wake-ups, a checksum, a call of the kernel. Measured
+/// where 16 stores share 2 cores.
 const STEP_OVERHEAD: Duration = Duration::from_micros(100);
-/// How many times as long a stream takes over a slow link, at least.
+/// The factor by which a slow link is slower, at least.
 const SLOWER_TIMES: f64 = 2.0;
-/// The shortest frame: it costs two system calls and a wake-up, some 20 us.
+/// The shortest frame, which costs two system calls and a wake-up: about 20 us.
 const MIN_FRAME_BYTES: u64 = 16 << 10;
-/// The longest frame: it waits in memory until it is checked and combined, which the second-level cache should hold.
+/// The longest frame. It waits in memory until it is checked and combined, so the second-level
+/// cache should hold it.
 const MAX_FRAME_BYTES: u64 = 256 << 10;
-/// The number of frames that the part of a member is divided into, so that it travels while it is combined.
+/// The number of frames in the part of a member, so that the part travels while it is combined.
 const FRAMES_PER_PART: u64 = 4;
 
-/// Which schedule allreduces are to use.
+/// The setting for the schedules of allreduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SchedulePreference {
-    /// The one that is expected to be fastest.
+    /// The fastest schedule by its estimate.
     #[default]
     Auto,
     /// A ring.
     Ring,
     /// Halving-doubling.
     HalvingDoubling,
-    /// Halving-doubling in HDRM's order of the ranks. The labels must tell of two groups of switches, each with the same hosts.
+    /// Halving-doubling in HDRM's order of ranks. The labels must describe two groups of switches
+    /// with equally many hosts.
     Hdrm,
-    /// A ring in each group, then rings across groups. The labels must tell of groups that are as large as each other.
+    /// A ring in each group, then rings across groups. The labels must describe groups of equal
+    /// size.
     Hierarchical,
 }
 
-/// The task of an attempt.
+/// The schedule of an attempt, and the order of its members.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Arrangement {
-    /// For each rank, which of the members has it.
+    /// For each rank, the index of its member.
     pub order: Vec<usize>,
     /// The schedule.
     pub choice: Choice<Schedule>,
-    /// The reason for which it is not simply the cheapest one, or what its estimate assumes; empty if there is nothing to say.
+    /// The reason for another schedule than the cheapest, or an assumption of the estimate. May be
+    /// empty.
     pub remark: String,
 }
 
@@ -52,16 +57,17 @@ pub struct Arrangement {
 pub fn frame_bytes(members: usize, size_bytes: u64) -> u64 {
     let part_bytes = size_bytes / members.max(1) as u64;
     let frame_bytes = (part_bytes / FRAMES_PER_PART).clamp(MIN_FRAME_BYTES, MAX_FRAME_BYTES);
-    // Parts are of whole units, and no element lies in two frames.
+    // No element lies in two frames.
     frame_bytes / ALIGNMENT_BYTES * ALIGNMENT_BYTES
 }
 
-/// Returns the time that an allreduce takes by this schedule, among members in these groups, in the order of their ranks. If there are no paths,
-/// all links are alike.
+/// Estimates the time of an allreduce with this schedule among members in these groups, in the
+/// order of their ranks. Without paths all links are alike.
 ///
-/// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part is longer than a frame and what is under
-/// way on a link, steps overlap, and the latency is paid once in each direction. Streams that share the uplink of a group share
-/// its rate; one that goes over a slow link, by the ranks of `slow`, takes twice as long.
+/// A ring of p members that divides s bytes takes 2(p-1) steps of L + s/(pB). If a part is longer
+/// than a frame and the bytes in flight on a link, steps overlap, and the latency is paid once in
+/// each direction. Streams share the rate of a group's uplink. A stream over a slow link, by the
+/// ranks in `slow`, takes twice as long.
 pub fn estimate(
     schedule: &Schedule,
     size_bytes: u64,
@@ -94,7 +100,7 @@ pub fn estimate(
     Duration::try_from_secs_f64(seconds).unwrap_or(Duration::MAX)
 }
 
-/// How many times as long streams between these members take as one of them alone, because they share uplinks.
+/// Returns the factor by which streams between these members are slower because they share uplinks.
 fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize, usize)>) -> f64 {
     let mut shared: BTreeMap<Path, [f64; 2]> = BTreeMap::new();
     for (giver, taker) in streams {
@@ -109,7 +115,8 @@ fn sharing(paths: &[Path], uplink: Uplink, streams: impl Iterator<Item = (usize,
     times.fold(1.0, f64::max)
 }
 
-/// The order of a collective of parts: a ring in which members of a group are next to each other. It is half an allreduce.
+/// Returns the order of a collective of parts: a ring with the members of a group side by side. It
+/// is half an allreduce.
 pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: LinkEstimate) -> Arrangement {
     let usual_order = by_groups(paths);
     let order = around_slow_links(usual_order.clone(), paths, slow);
@@ -121,14 +128,14 @@ pub fn arrange_parts(paths: &[Path], slow: &SlowLinks, size_bytes: u64, link: Li
     Arrangement { order, choice: Choice { schedule, estimate, runner_up: None }, remark }
 }
 
-/// Slow links by the ranks that members have in this order.
+/// Converts slow links between members to ranks in this order.
 fn by_rank(order: &[usize], slow: &SlowLinks) -> SlowLinks {
     let ranks: BTreeMap<usize, usize> =
         order.iter().enumerate().map(|(rank, member)| (*member, rank)).collect();
     slow.iter().filter_map(|(from, to)| Some((*ranks.get(from)?, *ranks.get(to)?))).collect()
 }
 
-/// What is to be said of slow links, by rank, where the order may have been changed for them.
+/// Describes slow links, by rank, and a change of the order for them.
 fn remark_on_links(schedule: &Schedule, slow: &SlowLinks, is_around: bool) -> &'static str {
     let gives = (0..schedule.radices().len()).flat_map(|stage| schedule.gives(stage));
     if gives.chain(schedule.folds()).any(|stream| slow.contains(&stream)) {
@@ -140,7 +147,7 @@ fn remark_on_links(schedule: &Schedule, slow: &SlowLinks, is_around: bool) -> &'
     }
 }
 
-/// Chooses the order and the schedule of an allreduce of members in these groups. Among equals the ring wins.
+/// Chooses the order and the schedule of an allreduce. Among equals the ring wins.
 pub fn arrange(
     paths: &[Path],
     slow: &SlowLinks,
@@ -173,7 +180,7 @@ pub fn arrange(
             ranked.push((schedule, time));
         }
     }
-    // Stable, so that among equals the plainer one stays in front.
+    // The sort is stable, so the simpler of equal schedules stays first.
     ranked.sort_by_key(|(_, estimate)| *estimate);
     let by_hdrm = (preference == SchedulePreference::Hdrm).then(|| by_hdrm(paths)).flatten();
     let forced = match preference {
@@ -196,7 +203,7 @@ pub fn arrange(
         None => (order, slow_ranks),
     };
     if let Some(forced) = forced {
-        // No two streams of a step share a link then.
+        // No two streams of a step share a link in this order.
         let shared = if by_hdrm.is_some() { &[] } else { &ordered[..] };
         let time = estimate(&forced, size_bytes, link, shared, &slow_ranks);
         ranked.retain(|(other, _)| *other != forced);
@@ -211,8 +218,8 @@ pub fn arrange(
     Arrangement { order, choice, remark }
 }
 
-/// All ways to make one stage of stages that are next to each other, the most stages first and the ring last: levels with fast
-/// uplinks need no stage of their own.
+/// Returns all ways to join adjacent stages, the most stages first and the ring last. A level with
+/// fast uplinks needs no stage of its own.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

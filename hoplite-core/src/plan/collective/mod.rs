@@ -1,19 +1,20 @@
-//! The programs of the members of a collective: the ranges that each gives to and takes from each other one.
+//! The programs of the members of a collective.
 //!
-//! A collective that runs in an *attempt* has members, in the order of their ranks, and a [`Program`] for each of
-//! them: steps that give a range of the data to one member, or take one from another and combine it with what is there, or
-//! replace that. Each member makes its own from the [`Schedule`], so that only the schedule travels. Whoever runs programs
-//! need not know which schedule they are of.
+//! The members of an *attempt* are ordered by rank. The [`Program`] of a member has steps: each
+//! gives a range of the data to another member, or takes a range from one and combines it with the
+//! local bytes, or replaces those. Only the [`Schedule`] travels. Each member derives its program
+//! from it, and the executor of programs knows no schedules.
 //!
-//! A member gives to each other one over one stream, and takes over another. Within a stream, steps are done in order; across
-//! streams, a step waits for those before it that touch the same bytes, byte by byte. So a ring needs no turns: it clocks
-//! itself, since a member can give no more than what it had and what it has taken.
+//! Each pair of members uses one stream in each direction. Steps of a stream are done in order. A
+//! step waits for earlier steps of other streams that touch the same bytes, byte by byte. So a ring
+//! needs no turns: a member gives only what it has.
 //!
 //! # Invariants
-//! * At the end, each member has each byte that the collective promises it, to which each member contributed once.
-//! * A step never overwrites bytes that an earlier one gives before their receiver has verified them. Nobody needs to check
-//!   that: a final value cannot exist before all who contribute to it have been heard. So a stream that broke can go on from
-//!   where its receiver is.
+//! * At the end, each member has each byte that the collective promises, and each member
+//!   contributed to the byte once.
+//! * A step never overwrites bytes that an earlier step still gives. No check is needed: a final
+//!   value cannot exist before all contributions have arrived. So a broken stream can resume where
+//!   its receiver is.
 //! * The steps of all members can be done in some order, whatever the streams' speeds.
 
 mod cost;

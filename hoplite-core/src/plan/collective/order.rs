@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::topology::hdrm;
 use crate::topology::place::{MAX_LEVELS, Path};
 
-/// The order in which the members of each group are next to each other, as indices: groups and members come as they are first met.
-/// A ring in this order enters and leaves each group once. Without groups it is the order of the members.
+/// Returns the indices of the members with those of each group side by side, groups and members in
+/// the order of their first appearance. A ring in this order enters and leaves each group once.
 pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     let mut met: [BTreeMap<&[u32], usize>; MAX_LEVELS] = Default::default();
     let mut key = |member: usize| {
@@ -19,16 +19,17 @@ pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     order
 }
 
-/// Which links between members are slow, from the first to the second, as indices.
+/// The slow links between members, as indices of sender and receiver.
 pub type SlowLinks = BTreeSet<(usize, usize)>;
 
-/// The same order, but that members of a group have changed places where a ring would go over a slow link, and less so then.
+/// Swaps members of a group if a ring would go over a slow link, and over fewer slow links after
+/// the swap.
 ///
 /// Source: Cloud Collectives swaps the node at the worst hop of a ring first (Luo et al.).
 pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &SlowLinks) -> Vec<usize> {
     let count = order.len();
     let is_slow = |order: &[usize], place: usize| slow.contains(&(order[place], order[(place + 1) % count]));
-    // How many links to and from these places are slow.
+    // The number of slow links at these places.
     let slow_at = |order: &[usize], places: [usize; 2]| {
         let links: BTreeSet<usize> =
             places.into_iter().flat_map(|place| [(place + count - 1) % count, place]).collect();
@@ -58,10 +59,10 @@ pub(super) fn around_slow_links(mut order: Vec<usize>, paths: &[Path], slow: &Sl
     order
 }
 
-/// The sizes of the rings of stages that follow the groups, innermost first; `None` if there are no groups within groups that have
-/// as many members each. The members are in the order of [`by_groups`].
+/// Returns the sizes of the rings of stages that follow the groups, innermost first. `None` unless
+/// groups of a level have equally many members. The members are in the order of [`by_groups`].
 pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
-    // How many members a group of each level has, where all have as many; outermost first, within the group of all.
+    // The number of members in a group of each level, outermost first, within the group of all.
     let mut sizes = vec![paths.len()];
     for levels in 1..=MAX_LEVELS {
         let groups: Vec<usize> =
@@ -74,8 +75,8 @@ pub(super) fn stages(paths: &[Path]) -> Option<Vec<usize>> {
     (radices.len() > 1).then_some(radices)
 }
 
-/// HDRM's order of the members: for each rank, which member has it. `None` if the innermost groups are no switches of a `BiGraph`
-/// with as many hosts each, in two halves.
+/// Returns HDRM's order: the member of each rank. `None` unless the innermost groups are the
+/// switches of a `BiGraph` with equally many hosts in two halves.
 pub(super) fn by_hdrm(paths: &[Path]) -> Option<Vec<usize>> {
     let halves_of = |levels: usize| paths.iter().map(|path| &path[..levels]).collect::<BTreeSet<_>>();
     let halves =

@@ -2,45 +2,45 @@
 
 use std::ops::Range;
 
-/// What is done with the bytes that a step takes.
+/// The use of the bytes that a step takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Taking {
-    /// They are combined, as second operands, with those that are there: the member's own, or what it has made of them.
+    /// Combine them, as second operands, with the local bytes.
     Combine,
-    /// They are the final ones.
+    /// Replace the local bytes: they are final.
     Replace,
 }
 
-/// One step of a member. Ranges are of bytes, of its own data.
+/// One step of a member. Ranges are bytes of its own data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// Send what is there to another member.
+    /// Send local bytes to another member.
     Give {
-        /// Which bytes.
+        /// The bytes.
         range: Range<u64>,
         /// The index of the member.
         to: usize,
     },
     /// Receive as many bytes from another member.
     Take {
-        /// Which bytes.
+        /// The bytes.
         range: Range<u64>,
         /// The index of the member.
         from: usize,
-        /// What to do with them.
+        /// The use of the bytes.
         taking: Taking,
     },
 }
 
 impl Step {
-    /// Which bytes it gives or takes.
+    /// Returns the bytes that the step gives or takes.
     pub const fn range(&self) -> &Range<u64> {
         match self {
             Self::Give { range, .. } | Self::Take { range, .. } => range,
         }
     }
 
-    /// Returns `true` if it is one that takes.
+    /// Returns `true` if the step takes.
     pub const fn is_take(&self) -> bool {
         matches!(self, Self::Take { .. })
     }
@@ -51,7 +51,7 @@ impl Step {
     }
 }
 
-/// What one member does. See the [module documentation](super).
+/// The steps of one member. See the [module documentation](super).
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Program {
     steps: Vec<Step>,
@@ -64,17 +64,17 @@ impl Program {
         }
     }
 
-    /// All steps, in order.
+    /// Returns all steps, in order.
     pub fn steps(&self) -> &[Step] {
         &self.steps
     }
 
-    /// The steps that give to a member, as indices: together they are the stream to it.
+    /// Returns the indices of the steps that give to a member. They form the stream to it.
     pub fn gives(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Give { to, .. } if *to == member))
     }
 
-    /// The steps that take from a member, as indices: together they are the stream from it.
+    /// Returns the indices of the steps that take from a member. They form the stream from it.
     pub fn takes(&self, member: usize) -> Vec<usize> {
         self.indices(|step| matches!(step, Step::Take { from, .. } if *from == member))
     }
@@ -84,7 +84,7 @@ impl Program {
         steps.filter(|(_, step)| is_meant(step)).map(|(index, _)| index).collect()
     }
 
-    /// The members from which it takes, each once, in the order of their first steps.
+    /// Returns the members from which it takes, in the order of their first steps.
     pub fn sources(&self) -> Vec<usize> {
         let mut sources = Vec::new();
         for step in &self.steps {
@@ -97,8 +97,8 @@ impl Program {
         sources
     }
 
-    /// The earlier steps that write bytes of this one, as indices: it can do a byte when they have done it. If there are none,
-    /// the bytes are the member's own.
+    /// Returns the indices of the earlier steps that write bytes of this step, which waits for
+    /// them. If there are none, the bytes are the member's own.
     pub fn writers_before(&self, index: usize) -> Vec<usize> {
         let Some(step) = self.steps.get(index) else { return Vec::new() };
         let earlier = self.steps[..index].iter().enumerate();
@@ -106,7 +106,8 @@ impl Program {
         writers.map(|(index, _)| index).collect()
     }
 
-    /// The steps after which bytes are final, in the order in which they become so, as indices. Their ranges do not overlap.
+    /// Returns the indices of the steps that make bytes final, in this order. Their ranges do not
+    /// overlap.
     pub fn finals(&self) -> Vec<usize> {
         let is_final = |index: &usize| {
             let step = &self.steps[*index];

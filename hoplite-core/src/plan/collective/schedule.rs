@@ -1,4 +1,4 @@
-//! The family of schedules: a ring in each of several stages.
+//! The family of schedules: stages of rings.
 
 use crate::vocabulary::agreement::Collective;
 use std::fmt;
@@ -6,27 +6,31 @@ use std::ops::Range;
 
 use super::program::{Program, Step, Taking};
 
-/// Most members of an attempt: a plan that names more does not fit in a frame.
+/// Most members of an attempt. A plan with more members does not fit in a frame.
 pub const MAX_MEMBERS: usize = 256;
 
-/// Where ranges may begin: a cache line, which holds a whole number of elements of any type.
+/// The alignment of ranges: a cache line, which holds a whole number of elements of any type.
 pub(super) const ALIGNMENT_BYTES: u64 = 64;
 
-/// The way in which the members of an attempt exchange data.
+/// The exchange of data between the members of an attempt.
 ///
-/// The rank of a member is written in mixed radix, one digit for each stage. In each stage, those that differ only in that digit
-/// are a ring: they divide what they have between them, and each ends up with the combination of one part. Then the stages
-/// are gone through backwards, and parts become wholes.
+/// The rank of a member is written in mixed radix, one digit for each stage. In each stage, the
+/// members that differ only in that digit form a ring: they divide their data, and each ends up
+/// with the combination of one part. Then the stages are repeated in reverse order, and parts
+/// become wholes.
 ///
 /// * One stage is the *ring*: 2(n-1) steps.
-/// * Stages of two are *halving-doubling*: 2 log2 n steps. If n is no power of two, that of the largest power below it, to
-///   whose members the others give all they have before, and from whom they get all back after.
+/// * Stages of two are *halving-doubling*: 2 log2 n steps. If n is not a power of two, the members
+///   beyond the largest power give all their data to others before the stages, and get the result
+///   from them afterwards.
 /// * Anything between is *hierarchical*: stage 0 within racks, stage 1 across them.
 ///
-/// Each member sends 2S(n-1)/n bytes, in any number of stages; those that others fold their data into send S more.
+/// Each member sends 2S(n-1)/n bytes, in any number of stages. A member that serves another one
+/// beyond the power of two sends S more.
 ///
-/// Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of workstations*, 2009; Thakur et al.,
-/// *Optimization of collective communication operations in MPICH*, 2005; Cho et al., *BlueConnect*, 2019, section 4.
+/// Source: Patarasuk and Yuan, *Bandwidth optimal all-reduce algorithms for clusters of
+/// workstations*, 2009; Thakur et al., *Optimization of collective communication operations in
+/// MPICH*, 2005; Cho et al., *BlueConnect*, 2019, section 4.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Schedule {
     members: usize,
@@ -34,18 +38,19 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// The ring of so many members.
+    /// Returns the ring of all members.
     pub fn ring(members: usize) -> Self {
         Self { members, radices: vec![members.max(1)] }
     }
 
-    /// Halving-doubling among so many members.
+    /// Returns halving-doubling among all members.
     pub fn halving_doubling(members: usize) -> Self {
         Self { members, radices: vec![2; members.max(1).ilog2() as usize] }
     }
 
-    /// A ring in each stage; the first is among members whose ranks are next to each other. `None` if the product of the
-    /// sizes of the rings is not the number of members, or less of which it is at least half; or if there is no such attempt.
+    /// Returns rings in stages; the first is among members with adjacent ranks. `None` if the
+    /// product of the sizes is neither the number of members nor a smaller number of at least half
+    /// of it, or if there is no such attempt.
     pub fn hierarchical(members: usize, radices: &[usize]) -> Option<Self> {
         if !(1..=MAX_MEMBERS).contains(&members) || radices.iter().any(|radix| *radix < 2 && members > 1) {
             return None;
@@ -60,7 +65,7 @@ impl Schedule {
         self.members
     }
 
-    /// The sizes of the rings of each stage.
+    /// Returns the sizes of the rings of each stage.
     pub fn radices(&self) -> &[usize] {
         &self.radices
     }
@@ -70,23 +75,24 @@ impl Schedule {
         self.radices.iter().product()
     }
 
-    /// Returns `true` if some members only give all to another one, and get all back.
+    /// Returns `true` if some members take no part in the stages.
     pub(super) fn is_folded(&self) -> bool {
         self.core() < self.members
     }
 
-    /// The pairs of a stage in which the first gives to the second.
+    /// Returns the pairs of a stage in which the first gives to the second.
     pub(super) fn gives(&self, stage: usize) -> impl Iterator<Item = (usize, usize)> {
         let next = move |index: usize| self.stages(index).get(stage).map(|stage| (index, stage.next()));
         (0..self.core()).filter_map(next)
     }
 
-    /// The pairs in which the first gives all to the second before the stages, and gets all back after them.
+    /// Returns the pairs in which the first gives its data to the second before the stages, and
+    /// gets the result afterwards.
     pub(super) fn folds(&self) -> impl Iterator<Item = (usize, usize)> {
         (self.core()..self.members).map(|index| (index, index - self.core()))
     }
 
-    /// What member `index` does in an allreduce of `size_bytes`.
+    /// Returns the program of member `index` in an allreduce of `size_bytes`.
     pub fn program(&self, index: usize, size_bytes: u64) -> Program {
         let (core, whole) = (self.core(), 0..size_bytes);
         let mut program = Program::default();
@@ -143,8 +149,9 @@ impl fmt::Display for Schedule {
     }
 }
 
-/// What member `index` does in a ring at whose end each member has its parts of the combination, or those of all of them: those
-/// of member k are at `parts[k]`. Of an allgather, its own are not in its target, where nothing else is written to their place.
+/// Returns the program of member `index` in a ring after which each member has its parts of the
+/// combination (reduce_scatter), or all parts (allgather). Member k has `parts[k]`. In an
+/// allgather, the member's own parts are not in its target.
 ///
 /// Each member sends and receives all parts but one member's.
 pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>]) -> Program {
@@ -160,18 +167,20 @@ pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>
     program
 }
 
-/// Which rank a part is for by its place in the source of a rank in an all-to-all among `ranks`: first comes what is given first, so that it
+/// Returns the rank whose part stands at this place in the source of `rank` in an all-to-all. The
+/// part that is given first comes first, so that it can be given while the others are still
+/// written. The rank's own part comes last.
 /// can be given while the others are still being written, and last what is not given.
 pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
     (rank + 2 * ranks - 1 - place) % ranks
 }
 
-/// What member `index` does where each rank has a part for each other one. `ranks` says which ranks each member has. The sources of a
-/// member stand one after the other, with the parts in the order of [`rank_of_part`]; so does what its ranks get, in the order of
-/// the ranks that give it.
+/// Returns the program of member `index` in an all-to-all with these ranks at each member. The
+/// sources of a member stand one after the other, with parts in the order of [`rank_of_part`]. Its
+/// result has one place for each of its ranks, with parts in the order of the giving ranks.
 ///
-/// Each pair of members exchanges its parts directly, and no step waits for another one. Each begins with another giver, so that
-/// no link is the first of all.
+/// Each pair of members exchanges its parts directly, and no step waits for another one. Each
+/// member begins with another giver, so no link is the first of all.
 pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> Program {
     let (members, participants) = (ranks.len(), ranks.iter().map(Vec::len).sum::<usize>());
     let own = &ranks[index];
@@ -180,12 +189,12 @@ pub fn program_of_pairs(index: usize, ranks: &[Vec<usize>], part_bytes: u64) -> 
         start..start + part_bytes
     };
     let mut program = Program::default();
-    // No take comes before a give: what they touch is not the same, although it is numbered alike. Nobody gives to itself, but ranks
-    // of the same member give to each other.
+    // Takes need not precede gives, which touch other memory. Ranks of one member give to each
+    // other.
     for to in (1..=members).map(|distance| (index + members - distance) % members) {
         for (mine, from) in own.iter().enumerate() {
             for rank in ranks[to].iter().filter(|rank| *rank != from) {
-                // Each is its own inverse: the place of a rank, and the rank of a place.
+                // The function is its own inverse.
                 let range = part(mine, rank_of_part(*from, *rank, participants));
                 program.push(Step::Give { range, to });
             }
@@ -211,7 +220,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// The member that is so many places ahead.
+    /// Returns the member so many places ahead.
     const fn ahead(&self, places: usize) -> usize {
         self.first + (self.digit + places) % self.size * self.stride
     }
@@ -224,12 +233,13 @@ impl Stage {
         self.ahead(self.size - 1)
     }
 
-    /// The digit of the one so many places behind.
+    /// Returns the digit of the member so many places behind.
     const fn behind(&self, places: usize) -> usize {
         (self.digit + 2 * self.size - places) % self.size
     }
 
-    /// Reduce-scatter: the member ends up with the combination of its part. `part` says where that of a digit is.
+    /// Reduce-scatter: the member ends up with the combination of its part. `part` returns the part
+    /// of a digit.
     fn scatter<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,
@@ -239,7 +249,7 @@ impl Stage {
         }
     }
 
-    /// Allgather: the member, which has its part, ends up with all of them.
+    /// Allgather: the member ends up with all parts.
     fn gather<I>(&self, program: &mut Program, part: impl Fn(usize) -> I)
     where
         I: IntoIterator<Item = Range<u64>>,
@@ -262,7 +272,8 @@ impl Stage {
     }
 }
 
-/// Part `index` of `count` of a range. The first ones are longer where it does not come out even.
+/// Returns part `index` of `count` of a range. The first parts are longer if the range does not
+/// divide evenly.
 fn part(whole: &Range<u64>, count: usize, index: usize) -> Range<u64> {
     let (count, index) = (count as u64, index as u64);
     let units = (whole.end - whole.start).div_ceil(ALIGNMENT_BYTES);
