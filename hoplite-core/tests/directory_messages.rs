@@ -1,5 +1,5 @@
-//! What a get, an allreduce, and what disagrees of places cost in messages with the directory, and in those between coordinator and
-//! members: real nodes and real shards, and a count of the messages between them.
+//! The messages that a get, an allreduce, and a change of places cost. Real nodes and real shards
+//! exchange them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -23,15 +23,15 @@ use hoplite_core::time::Time;
 use hoplite_core::topology::place::EVERYWHERE;
 
 const SHARDS: usize = 3;
-/// What a get of a large object costs at most: a query, its answer, the location at the other shard, and that all bytes are
-/// there, at both.
+/// Most messages of a get of a large object: a query, its answer, the location at the other shard,
+/// and the complete copy at both.
 const MESSAGES_PER_GET: u64 = 5;
-/// What an allreduce may cost the directory for each member.
+/// Most messages of an allreduce with the directory for each member.
 const MAX_MESSAGES_PER_MEMBER: u64 = 8;
 const LARGE: u64 = 1 << 20;
 const SMALL: usize = 100;
 const LONG: Duration = Duration::from_secs(60);
-/// Most messages until all is quiet; fifty gets at once take some hundreds.
+/// Most messages until all is quiet. Fifty concurrent gets take some hundreds.
 const MAX_MESSAGES: u64 = 10_000;
 
 enum Message {
@@ -39,28 +39,30 @@ enum Message {
     ToShard(usize, shard::Event),
 }
 
-/// What each member of an allreduce costs the directory: where its source is, which rank 0's store asks, hears, and asks no
-/// longer; and its copy of the target, at two shards.
+/// The messages of each member of an allreduce: the query for its source, the answer, the end of
+/// the query, and its copy of the target at two shards.
 const MESSAGES_PER_MEMBER: u64 = 5;
-/// What rank 0 costs beside that: whether there is a target, in the same three messages, and that both shards accept it.
+/// The messages of rank 0 beside that: the query for the target, the answer, the end of the query,
+/// and the verdicts of both shards.
 const MESSAGES_OF_RANK_0: u64 = 5;
-/// What is said between a coordinator and each member elsewhere: its plan, that the target stands, and that it is done.
+/// The messages between a coordinator and each member elsewhere: the plan, the commit, and the last
+/// report.
 const WORDS_PER_MEMBER: u64 = 3;
 
-/// A cluster in which messages take no time, and pulls and exchanges end when they are told to.
+/// A cluster with instantaneous messages. The test ends pulls and exchanges.
 struct Cluster {
     nodes: Vec<Node>,
     shards: Vec<Shard>,
     queue: VecDeque<Message>,
     /// Messages between nodes and shards, in both directions.
     messages: u64,
-    /// Messages between coordinators and members of sessions, in both directions.
+    /// Messages between coordinators and members, in both directions.
     words: u64,
-    /// The members of sessions, by their coordinators and their numbers there; the number at the member is the same.
+    /// The members of attempts, by their coordinators. Both sides use the same number.
     members: BTreeMap<EnlistmentId, (usize, usize)>,
-    /// The exchanges under way: where, how long what they fill is.
+    /// The exchanges under way: the node, the exchange, and the length of its copy.
     exchanges: Vec<(usize, CombineId, u64)>,
-    /// Pulls under way, by receiver: from whom, and of what.
+    /// The pulls under way, by receiver: the sender, the object, and its size.
     pulls: BTreeMap<(usize, PullId), (usize, ObjectId, u64)>,
     answers: BTreeMap<(usize, CallId), Response>,
     next_number: u64,
@@ -163,7 +165,7 @@ impl Cluster {
                 let serve = ServeId(self.next_number);
                 let peer = name(number);
                 let event = node::Event::ServeRequested { serve, peer, id, put, awaits_hop: false };
-                // Before anything that is under way to the sender.
+                // The event precedes other messages to the sender.
                 self.queue.push_front(Message::ToNode(sender, event));
             }
             node::Effect::ServeRefused { .. } => panic!("a pull was refused"),
@@ -199,7 +201,7 @@ impl Cluster {
         self.queue.push_back(Message::ToNode(to, node::Event::Collective(event)));
     }
 
-    /// Ends all exchanges: all have all bytes, and have given all.
+    /// Ends all exchanges with all bytes.
     fn finish_exchanges(&mut self) {
         for (number, combine, valid_bytes) in std::mem::take(&mut self.exchanges) {
             let filled = node::Event::Collective(CollectiveEvent::Filled { combine });
@@ -210,7 +212,7 @@ impl Cluster {
         self.settle();
     }
 
-    /// Ends all pulls whose senders have all bytes, one after the other.
+    /// Ends all pulls whose senders have all bytes.
     fn finish_pulls(&mut self) {
         while let Some((&(node, pull), (_, _, valid_bytes))) =
             self.pulls.iter().find(|(_, (sender, id, _))| !self.is_pulled(*sender, id))
@@ -293,7 +295,7 @@ fn a_get_of_a_small_object_takes_three_messages() {
 fn each_get_of_a_broadcast_takes_five_messages() {
     const RECEIVERS: usize = 50;
     let mut cluster = Cluster::new(RECEIVERS + 1);
-    // They wait for the object, and are served when it is put.
+    // The gets wait for the object until it is put.
     let calls: Vec<CallId> = (1..=RECEIVERS).map(|node| cluster.get(node, &id("x"))).collect();
     let queries = cluster.messages;
     cluster.put(0, &id("x"), LARGE);
@@ -303,7 +305,7 @@ fn each_get_of_a_broadcast_takes_five_messages() {
     let of_gets = cluster.messages - 8;
     assert_eq!(queries, RECEIVERS as u64);
     assert_eq!(of_gets, MESSAGES_PER_GET * RECEIVERS as u64);
-    // They come one after another.
+    // The gets come one after another.
     let mut cluster = Cluster::new(RECEIVERS + 1);
     cluster.put(0, &id("x"), LARGE);
     let before = cluster.messages;
@@ -356,7 +358,8 @@ fn a_member_of_an_allreduce_costs_five_messages_and_three_words() {
     }
 }
 
-/// Two probes within one millisecond have one version. Shards that were restarted know of both only from stores.
+/// Two probes within one millisecond have one version. Restarted shards learn of both only from
+/// stores.
 #[test]
 fn what_disagrees_of_places_under_one_version_comes_to_rest() {
     let placed =
@@ -375,7 +378,7 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
             cluster.queue.extend([0, 1].map(|node| Message::ToShard(shard, of_store(node))));
         }
         cluster.settle();
-        // Each word of each shard may change twice, and each change is told to all.
+        // Each shard may learn two changes, and tells each to all stores.
         assert!(cluster.messages - before < 100, "{} messages", cluster.messages - before);
         let expected = placed(
             said[0].path[2].max(said[1].path[2]),
@@ -389,7 +392,7 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
                 (5, expected.uplink, [Some(expected.path); 2])
             );
         }
-        // A store knows the same: it says so to a shard that comes back.
+        // A store that knows the same places reports them to a shard that returns.
         cluster.queue.push_back(Message::ToNode(0, node::Event::ShardDown { shard: 2 }));
         cluster.settle();
         let mut effects = Vec::new();

@@ -1,33 +1,34 @@
-//! Runs the programs of all members of a session over symbolic data.
+//! Runs the programs of all members of an attempt over symbolic data.
 
 use hoplite_core::plan::collective::{Collective, Program, Schedule, Step, Taking, program_of_parts};
 
-/// Ranges of programs consist of these, but for the end of the data.
+/// The unit of ranges in programs, except at the end of the data.
 const UNIT_BYTES: u64 = 64;
 
-/// How often each member has contributed to some bytes, by index; `None` if nothing was ever there.
+/// The number of contributions of each member to some bytes, by index. `None` for bytes that never
+/// existed.
 pub(crate) type Value = Option<Vec<u32>>;
 
-/// All members, and how far each stream between them is.
+/// All members, and the position of each stream between them.
 pub(crate) struct Interpreter {
     kind: Collective,
     programs: Vec<Program>,
     /// The writers before each step of each member.
     writers: Vec<Vec<Vec<usize>>>,
-    /// What each member has, unit by unit, beside its own data.
+    /// The bytes of each member, unit by unit, beside its own data.
     targets: Vec<Vec<Value>>,
-    /// How many units of each step of each member are done.
+    /// The number of units that are done, of each step of each member.
     done: Vec<Vec<u64>>,
     streams: Vec<Stream>,
 }
 
-/// What one member gives to another one.
+/// The stream from one member to another.
 struct Stream {
     giver: usize,
     taker: usize,
     gives: Vec<usize>,
     takes: Vec<usize>,
-    /// The step in both lists, and the unit in it, that is next.
+    /// The next step in both lists, and the next unit in it.
     next: (usize, u64),
 }
 
@@ -81,8 +82,8 @@ impl Interpreter {
         }
     }
 
-    /// Moves one unit along one of the streams that can, which `choose` picks; whether there was any. The bytes are read only now,
-    /// as if the stream had broken and been resumed at the last moment.
+    /// Moves one unit along a stream that `choose` picks. Returns `true` if there was one. The
+    /// bytes are read only now, as if the stream had just been resumed.
     pub(crate) fn step(&mut self, choose: impl FnOnce(usize) -> usize) -> bool {
         let ready: Vec<usize> = (0..self.streams.len()).filter(|stream| self.is_ready(*stream)).collect();
         if ready.is_empty() {
@@ -131,7 +132,8 @@ impl Interpreter {
         })
     }
 
-    /// What a step of a member reads there: its own data, unless an earlier step has written.
+    /// Returns the bytes that a step of a member reads: its own data, unless an earlier step has
+    /// written.
     fn value(&self, member: usize, step: usize, unit: u64) -> Value {
         let program = &self.programs[member];
         let at = unit_at(&program.steps()[step], unit);
@@ -147,7 +149,7 @@ impl Interpreter {
         self.streams.iter().all(|stream| stream.next.0 == stream.gives.len())
     }
 
-    /// Checks that every member has what it was promised.
+    /// Checks that every member has the promised bytes.
     pub(crate) fn check(&self) {
         let members = self.programs.len();
         let units = self.targets.first().map_or(0, Vec::len);
@@ -172,19 +174,17 @@ impl Interpreter {
         }
     }
 
-    /// Whose part a unit is in, where the parts come in the order of the members.
+    /// Returns the member whose part has a unit. Parts come in the order of the members.
     fn part_of(&self, unit: usize, units: usize) -> usize {
         let members = self.programs.len();
         (0..members).find(|index| unit < start_of(index + 1, members, units)).unwrap()
     }
 
-    /// The programs.
     pub(crate) fn programs(&self) -> &[Program] {
         &self.programs
     }
 }
 
-/// The first unit of the part of a member.
 fn start_of(index: usize, members: usize, units: usize) -> usize {
     index * (units / members) + index.min(units % members)
 }

@@ -15,7 +15,7 @@ const LINK: LinkEstimate = LinkEstimate {
     latency: Duration::from_micros(100),
     uplink: Uplink::measured(0),
 };
-/// What a part may be longer than others: the unit of ranges.
+/// The unit of ranges: some parts are longer by it.
 const UNIT_BYTES: u64 = 64;
 
 fn arrange(
@@ -27,13 +27,13 @@ fn arrange(
     collective::arrange(paths, &SlowLinks::new(), size_bytes, link, preference)
 }
 
-/// So many racks of so many members, who come in turn from each.
+/// Returns members of several racks in turn.
 fn alternating(racks: usize, members: usize) -> Vec<Path> {
     (0..racks * members).map(|member| [0, 0, 1 + (member % racks) as u32, 0]).collect()
 }
 
 fn any_paths() -> impl Strategy<Value = Vec<Path>> {
-    // Some are in no pod, or in no rack.
+    // Some members are in no pod, or in no rack.
     prop::collection::vec((0_u32..3, 0_u32..4).prop_map(|(pod, rack)| [0, pod, rack, 0]), 2..40)
 }
 
@@ -67,7 +67,7 @@ fn crossing(arrangement: &Arrangement, paths: &[Path], size_bytes: u64, group: P
     crossing
 }
 
-/// The slow links that the streams of an arrangement go over, by members.
+/// Returns the slow links that the streams of an arrangement use, by members.
 fn slow_streams(arrangement: &Arrangement, slow: &SlowLinks) -> SlowLinks {
     let order = &arrangement.order;
     let programs = programs(&arrangement.choice.schedule, 1 << 20).into_iter().enumerate();
@@ -91,7 +91,7 @@ fn a_ring_goes_around_a_slow_link() {
         (chosen.remark.as_str(), slow_streams(&chosen, &slow)),
         ("around slow links", SlowLinks::new())
     );
-    // The other direction is not slow, and who is in a rack stays with it.
+    // The other direction is fast, and members stay in their rack.
     let paths = alternating(2, 4);
     let slow = SlowLinks::from([(2, 4), (3, 5), (6, 1)]);
     let chosen = collective::arrange(&paths, &slow, 64 << 20, LINK, SchedulePreference::Ring);
@@ -121,7 +121,8 @@ fn what_cannot_go_around_is_estimated_at_twice_the_time() {
 }
 
 proptest! {
-    /// With slow links, each member has a rank still, and its rack its ranks; no more streams go over slow links than without.
+    /// With slow links, each member still has a rank, and its rack its ranks. No more streams use
+    /// slow links than before.
     #[test]
     fn slow_links_never_make_a_ring_worse(
         paths in any_paths(), links in prop::collection::btree_set((0_usize..40, 0_usize..40), 0..20),
@@ -202,7 +203,7 @@ proptest! {
 
     #[test]
     fn without_groups_nothing_is_different(members in 2_usize..70, size_bytes in 0_u64..1 << 27) {
-        // All in one rack are as good as in none.
+        // One rack for all is as good as none.
         let [none, one] = [[0; 4], [0, 0, 7, 0]].map(|path| {
             arrange(&vec![path; members], size_bytes, LINK, SchedulePreference::Auto)
         });
@@ -217,7 +218,7 @@ fn two_racks_whose_members_alternate_are_a_ring_that_crosses_twice() {
     let arrangement = arrange(&paths, 64 << 20, LINK, SchedulePreference::Auto);
     assert_eq!(arrangement.order, [0, 2, 4, 6, 1, 3, 5, 7]);
     assert_eq!(arrangement.choice.schedule, Schedule::ring(8));
-    // If data is small, and all steps cross at the end, fewer steps are better.
+    // All steps cross at the end, so small data wants few steps.
     assert_ne!(arrange(&paths, 4 << 10, LINK, SchedulePreference::Auto).choice.schedule, Schedule::ring(8));
 }
 
@@ -251,7 +252,8 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
         assert!(choice.runner_up.is_some_and(|(_, estimate)| estimate >= choice.estimate));
         (choice.schedule.to_string(), choice.estimate)
     };
-    // Only zones are slow: a ring in each zone, which enters and leaves each rack once, and pairs across zones.
+    // Only zones are slow: a ring in each zone, which enters and leaves each rack once, and pairs
+    // across zones.
     assert_eq!(chosen(100, 4000).0, "hierarchical of 16x2");
     assert_eq!(chosen(100, 1000).0, "hierarchical of 16x2");
     // Only racks are slow: a ring in each rack, and rings across all racks.
@@ -259,7 +261,8 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
     // Both are slow, zones more.
     assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
     assert_eq!(chosen(4000, 4000).0, "ring of 32");
-    // One ratio for all says the same of both levels, and what it estimates is far from what zones alone cost.
+    // One ratio for all says the same of both levels, and what it estimates is far from what zones
+    // alone cost.
     let one = Uplink::measured(100);
     let link = LinkEstimate { uplink: one, ..LINK };
     let all_slow = arrange(&paths, 256 << 20, link, SchedulePreference::Auto).choice;

@@ -38,7 +38,7 @@ proptest! {
     ) {
         let mut interpreter = Interpreter::new(&schedule, kind, size_bytes);
         let mut steps = 0;
-        // One that always prefers the first stream lets it run far ahead of the others.
+        // A choice of the first stream lets it run far ahead of the others.
         let choose = |steps: usize, count: usize| {
             if is_greedy { (choices[0] as usize) % count } else { choices[steps % 64] as usize % count }
         };

@@ -1,6 +1,7 @@
-//! The kernels in the fewest words, to compare with: element by element, in numbers that hold every dtype exactly.
+//! The kernels in their simplest form, for comparison: element by element, in numbers that
+//! represent every dtype exactly.
 //!
-//! Needs the `half` crate. Other test crates may take this file in by its path.
+//! It needs the `half` crate. Other test crates may include this file by its path.
 
 use half::{bf16, f16};
 use hoplite_core::Dtype;
@@ -13,7 +14,7 @@ enum Number {
 }
 use Number::{Float, Integer};
 
-/// What `combine` leaves in `acc`.
+/// Returns the result of `combine` in `acc`.
 pub(crate) fn combined(op: ReduceOp, dtype: Dtype, acc: &[u8], input: &[u8]) -> Vec<u8> {
     let size = dtype.size_bytes() as usize;
     let pairs = acc.chunks_exact(size).zip(input.chunks_exact(size));
@@ -64,8 +65,9 @@ fn read(dtype: Dtype, bytes: &[u8]) -> Number {
     }
 }
 
-/// Integers lose what is above their size. The narrower floats are rounded by way of f32, as the kernels do it; that the
-/// result was rounded to f64 before makes no difference, since f64 has more than twice the digits of f32.
+/// Writes a number: integers wrap around, and narrow floats are rounded through f32 as in the
+/// kernels. The earlier rounding to f64 is harmless, because f64 has more than twice the digits of
+/// f32.
 fn write(dtype: Dtype, number: Number) -> Vec<u8> {
     match (dtype, number) {
         (Dtype::F16, Float(number)) => f16::from_f32(number as f32).to_le_bytes().to_vec(),

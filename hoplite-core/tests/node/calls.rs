@@ -1,4 +1,4 @@
-//! Calls that only ask the directory, and limits on calls.
+//! Calls that only query the directory, and limits on calls.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use hoplite_core::{Error, Limits, Metadata, Operation, PutId};
 
 use crate::harness::*;
 
-/// What a shard says about `name`: complete at one node, or unknown, or lost.
+/// Returns the locations of `name`: complete at one node, or unknown, or lost.
 fn complete(name: &str) -> Locations {
     let location = Location {
         node: node_id("n1"),
@@ -227,7 +227,7 @@ fn a_cancelled_call_is_not_answered() {
 fn a_call_id_in_use_is_refused() {
     let mut h = Harness::new();
     let call = h.get(A, "x");
-    // The checker knows a call once, so the second answer is looked for among the effects.
+    // The checker knows a call once, so the test reads the second answer from the effects.
     let mut effects = Vec::new();
     let request = Request::Locate { id: id("x"), timeout: LONG };
     h.node.apply(hoplite_core::Time::ZERO, Event::Request { client: A, call: call.1, request }, &mut effects);
@@ -259,7 +259,7 @@ fn the_number_of_references_is_limited() {
     h.view(again);
     let refused = h.get(A, "x");
     assert!(matches!(h.error(refused), Error::LimitExceeded { .. }), "each reference to one copy counts");
-    // Puts have references of their own: as many as a client may have calls.
+    // Puts have references of their own, as many as a client may have calls.
     let created = h.create(A, "z", SIZE);
     let created = h.view(created);
     let waiting = h.get(B, "y");
@@ -285,7 +285,8 @@ fn the_number_of_ids_is_limited() {
     for call in calls {
         assert!(matches!(h.error(call), Error::LimitExceeded { maximum: 1, .. }));
     }
-    // What open calls wait for counts: otherwise many calls of many ids each would be a lot.
+    // The objects of open calls count. Otherwise many calls with many ids each would take much
+    // memory.
     let open = wait(&mut h, &["a"], 1);
     let refused = wait(&mut h, &["b"], 1);
     assert!(matches!(h.error(refused), Error::LimitExceeded { maximum: 1, .. }));

@@ -1,9 +1,10 @@
-//! Scenarios as text: what happens to a node, and what it does.
+//! Scenarios as text: the events of a node, and its reactions.
 //!
-//! A file has paragraphs, each a scenario that starts with an empty node called `here`, its links slow, one shard connected. A
-//! line is a comment (`#`), an action, or what the node does because of the action before it (`->`). Times are in milliseconds.
-//! Objects are of `f32` and written `x`, or `x/2` for put 2 of `x`; without a number it is put 1. Clients are `A` and `B`.
-//! With `HOPLITE_WRITE_CASES=1` the tests write what happens into the files: write the actions, and read what comes of them.
+//! A paragraph of a file is a scenario. It starts with an empty node called `here`, with slow links
+//! and one connected shard. A line is a comment (`#`), an action, or a reaction of the node to the
+//! action before it (`->`). Times are in milliseconds. Objects are of `f32` and written `x`, or
+//! `x/2` for put 2 of `x`; without a number it is put 1. Clients are `A` and `B`. With
+//! `HOPLITE_WRITE_CASES=1` the tests write the reactions into the files.
 //!
 //! ```text
 //! put X | fetch X | fill X          a whole put or get of B, or a put of all memory, before what matters; nothing of it is shown
@@ -33,8 +34,9 @@
 //! empty                             nothing is left, or the test fails
 //! ```
 //!
-//! Subscriptions are not shown. A scenario may begin with where nodes are, `label NODE KEY=VALUE..`. `slow NODE PEER..` says that the links
-//! from a node to these are slow, and no others, for all that the directory tells from then on.
+//! Subscriptions are not shown. A scenario may begin with the places of nodes, `label NODE
+//! KEY=VALUE..`. `slow NODE PEER..` sets the slow links of a node for all later answers of the
+//! directory.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -99,18 +101,19 @@ fn run_file(name: &str) {
 
 struct Scenario {
     h: Harness,
-    /// Where nodes are, if it is said.
+    /// The places of labelled nodes.
     places: BTreeMap<String, Place>,
-    /// To which peers the links of nodes are slow.
+    /// The peers with slow links to a node.
     slow: BTreeMap<String, Vec<NodeId>>,
     /// The latest call of each client.
     latest: BTreeMap<ClientId, CallId>,
     /// The sources of each reduce.
     sources: BTreeMap<CallId, Vec<String>>,
-    /// What each copy is of, and which references each client has.
+    /// The object of each copy, and the references of each client.
     copies: BTreeMap<CopyId, String>,
     views: BTreeMap<(ClientId, String), CopyId>,
-    /// The latest comparison and combination of each object, pull of each put, and hop at each node.
+    /// The latest comparison and combination of each object, pull of each put, and hop at each
+    /// node.
     comparisons: BTreeMap<String, CopyId>,
     pulls: BTreeMap<String, PullId>,
     combines: BTreeMap<String, CombineId>,
@@ -118,7 +121,7 @@ struct Scenario {
 }
 
 impl Scenario {
-    /// Returns the lines as they should be written.
+    /// Runs a scenario. Returns the lines with the actual reactions.
     fn run(lines: &[&str]) -> Vec<String> {
         let labels = lines.iter().filter_map(|line| line.strip_prefix("label ")?.split_once(' '));
         let place = |(node, labels): (&str, &str)| {
@@ -370,7 +373,7 @@ impl Scenario {
         self.h.tell(news);
     }
 
-    /// What is here has the put that it got here.
+    /// Returns the put that a local object got here.
     fn put_here(&self, name: &str) -> Option<u64> {
         let mut local = self.copies.keys().filter_map(|copy| self.h.node.object_of(*copy));
         local.find(|(of, _)| **of == id(name)).map(|(_, put)| put.0)
@@ -392,7 +395,7 @@ impl Scenario {
         self.h.event(Event::HopReported { hop, report });
     }
 
-    /// The name of a copy: `hop` for the output of one.
+    /// Names a copy: `hop` for the output of a hop.
     fn name_of(&mut self, copy: CopyId) -> String {
         match self.h.node.object_of(copy) {
             Some((id, put)) if *id == ObjectId::of_hop(put) => "hop".to_owned(),
@@ -517,7 +520,7 @@ fn outcome(word: &str) -> PullOutcome {
     }
 }
 
-/// Where something begins, unless that is the first byte.
+/// Describes a first position other than zero.
 fn from(offset_bytes: u64) -> String {
     if offset_bytes == 0 { String::new() } else { format!(" from {offset_bytes} on") }
 }

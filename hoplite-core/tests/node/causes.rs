@@ -1,4 +1,4 @@
-//! Timeouts say what was missing, and what cannot succeed fails with its cause.
+//! Timeouts name the missing thing, and hopeless calls fail with their cause.
 
 use std::time::Duration;
 

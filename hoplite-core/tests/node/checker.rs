@@ -1,4 +1,4 @@
-//! Watches what goes into a node and what comes out, and fails as soon as an invariant of `node/mod.rs` is broken.
+//! Checks every event and effect of a node, and fails when an invariant of `node/mod.rs` is broken.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use hoplite_core::node::{
 };
 use hoplite_core::shard::{RequestId, Retention, ToShard, ToStore};
 
-/// What is known of one copy from the outside.
+/// The view of one copy from outside.
 #[derive(Debug, Default)]
 struct Copy {
     length_bytes: u64,
@@ -22,11 +22,11 @@ struct Copy {
     serves: u32,
     pulls: u32,
     comparisons: u32,
-    /// How many combinations write it, and how many read it.
+    /// The number of combinations that write it, and that read it.
     combinations: u32,
     readers: u32,
     is_combined: bool,
-    /// `true` if a session fills it, which goes on for others when it is complete.
+    /// `true` if an exchange fills it, which continues for others when the copy is complete.
     is_exchanged: bool,
     is_writing: bool,
     is_complete: bool,
@@ -41,7 +41,7 @@ impl Copy {
     }
 }
 
-/// What a call is answered with.
+/// The kind of answer to a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// News, any number of times.
@@ -74,24 +74,24 @@ pub(crate) struct Checker {
     /// Calls that wait for an answer.
     open_calls: BTreeMap<(ClientId, CallId), Kind>,
     pulls: BTreeMap<PullId, CopyId>,
-    /// From whom pulls take that were not cancelled.
+    /// The senders of pulls that were not cancelled.
     senders: BTreeMap<CopyId, NodeId>,
     serves: BTreeMap<ServeId, Serve>,
     combinations: BTreeMap<CombineId, Combination>,
-    /// Hops that others were asked for and that were not ended; what they have reported.
+    /// Requested hops that have not ended, and their reports.
     hops: BTreeMap<HopId, Option<HopReport>>,
-    /// Hops that others have asked for and that were not released; what was reported of them.
+    /// Hops for others that were not released, and their reports.
     hostings: BTreeMap<HostingId, Option<HopReport>>,
-    /// Members of sessions that this node coordinates, and has not stopped or dismissed.
+    /// Members that this node coordinates and has neither stopped nor dismissed.
     enlistments: BTreeMap<EnlistmentId, PutId>,
-    /// Sessions in which it is a member and has not been left, and what it has reported.
+    /// Memberships of this node that were not left, and their reports.
     memberships: BTreeMap<MembershipId, Vec<Report>>,
-    /// Attempts of sessions that it has coordinated.
+    /// Attempts that it has coordinated.
     coordinated: BTreeSet<PutId>,
     seen_combinations: BTreeSet<CombineId>,
     seen_hops: BTreeSet<HopId>,
     promoted: BTreeSet<ObjectId>,
-    /// Queries that were not answered, and where they were asked.
+    /// Queries without an answer, and their shards.
     queries: BTreeMap<RequestId, (usize, ObjectId)>,
     shards_up: BTreeSet<usize>,
     /// Calls that follow a copy.
@@ -171,7 +171,7 @@ impl Checker {
                     ToStore::Failed { request, .. } => (*request, None),
                     _ => return,
                 };
-                // With another object, the fetch of the one that was asked for still waits.
+                // With another object, the fetch of the requested one still waits.
                 let is_answer = |(asked, id): &(usize, ObjectId)| {
                     asked == shard && object.is_none_or(|object| object == id)
                 };
@@ -223,7 +223,7 @@ impl Checker {
         self.copies.get_mut(&copy).unwrap_or_else(|| panic!("{copy:?} is not open"))
     }
 
-    /// Takes in what the node answered with, and its status afterwards.
+    /// Takes in the effects of the event, and the status afterwards.
     pub(crate) fn effects(&mut self, effects: &[Effect], status: NodeStatus) {
         for effect in effects {
             self.effect(effect);
@@ -254,7 +254,7 @@ impl Checker {
                     ToShard::Cancel { request } => {
                         self.queries.remove(request);
                     }
-                    // A coordinator keeps what it had to get, because its own member has failed.
+                    // A coordinator keeps the target that it got after its own member failed.
                     ToShard::Publish(publish)
                         if self.coordinated.contains(&publish.put)
                             && publish.retention == Retention::Pinned
@@ -448,7 +448,7 @@ impl Checker {
                     read.readers += 1;
                     local.push(*input);
                 }
-                // What another node has is checked there.
+                // The other node's checker covers its copy.
                 CombineInput::Remote(_) => {}
             }
         }
@@ -504,7 +504,7 @@ impl Checker {
         }
     }
 
-    /// Compares the node's own accounts with what was seen.
+    /// Compares the node's status with the effects.
     fn status(&self, status: NodeStatus) {
         let used: u64 = self.extents.values().map(|extent| extent.length_bytes).sum();
         let used = used + status.reserved_bytes;
@@ -526,7 +526,7 @@ impl Checker {
                 |copy: &&Copy| copy.is_complete && !copy.is_pinned && !copy.has_failed && copy.is_idle();
             let evictable: u64 =
                 self.copies.values().filter(is_evictable).map(|copy| copy.length_bytes).sum();
-            // What a reduce holds to combine it later cannot be told from the outside.
+            // Effects do not show the copies that a reduce holds for later.
             if self.open_reduces() > 0 {
                 assert!(status.evictable_bytes <= evictable, "evictable bytes");
             } else {
@@ -539,11 +539,11 @@ impl Checker {
         }
     }
 
-    /// Hops, combinations and reductions do not outlive what they are for.
+    /// Checks that hops, combinations and reductions end with their users.
     fn reduces(&self, status: NodeStatus) {
         assert_eq!(status.combinations, self.combinations.len(), "combinations under way");
         let (open, elsewhere) = (self.open_reduces(), self.hops.len());
-        // A session that was decided goes on until the last member has all bytes.
+        // A decided attempt goes on until the last member has all bytes.
         let open = open + self.enlistments.values().collect::<BTreeSet<_>>().len();
         assert!(status.reductions <= open, "{} reductions of {open} calls", status.reductions);
         assert!(status.reductions > 0 || status.directed_hops == 0, "hops outlive it: {:?}", self.hops);
@@ -558,44 +558,38 @@ impl Checker {
         self.open_calls.values().filter(|kind| **kind == Kind::Reduce).count()
     }
 
-    /// The pulls that run.
     pub(crate) fn running_pulls(&self) -> Vec<PullId> {
         self.pulls.keys().copied().collect()
     }
 
-    /// The serves that were requested and have not ended.
     pub(crate) fn open_serves(&self) -> Vec<ServeId> {
         self.serves.keys().copied().collect()
     }
 
-    /// The combinations that run, and where each began.
+    /// Returns the running combinations with their first positions.
     pub(crate) fn running_combinations(&self) -> Vec<(CombineId, u64)> {
         self.combinations.iter().map(|(combine, running)| (*combine, running.offset_bytes)).collect()
     }
 
-    /// The hops that others perform and that have not failed or ended.
     pub(crate) fn running_hops(&self) -> Vec<HopId> {
         let running = self.hops.iter().filter(|(_, report)| !matches!(report, Some(HopReport::Failed(_))));
         running.map(|(hop, _)| *hop).collect()
     }
 
-    /// The hops that others asked for and have not released.
     pub(crate) fn open_hostings(&self) -> Vec<HostingId> {
         self.hostings.keys().copied().collect()
     }
 
-    /// The copies that are being compared.
     pub(crate) fn compared_copies(&self) -> Vec<CopyId> {
         self.copies.iter().filter(|(_, copy)| copy.comparisons > 0).map(|(copy, _)| *copy).collect()
     }
 
-    /// The copies that `client` refers to.
     pub(crate) fn references(&self, client: ClientId) -> Vec<CopyId> {
         let holds = |copy: &Copy| copy.references.contains_key(&client);
         self.copies.iter().filter(|(_, copy)| holds(copy)).map(|(copy, _)| *copy).collect()
     }
 
-    /// How many calls, apart from subscriptions, wait for an answer.
+    /// Returns the number of calls, except subscriptions, without an answer.
     pub(crate) fn open_calls(&self) -> usize {
         self.open_calls.values().filter(|kind| **kind != Kind::Subscription).count()
     }

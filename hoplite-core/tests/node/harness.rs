@@ -27,9 +27,9 @@ pub(crate) const CAPACITY: u64 = 10 * (HEADER_BYTES + SIZE);
 pub(crate) const SIZE: u64 = 40_960;
 /// An object that is inline in these tests.
 pub(crate) const SMALL: u64 = 1000;
-/// An object that is neither inline in these tests, nor confirmed unless its writer wants that.
+/// An object that is not inline, and is confirmed only at the writer's wish.
 pub(crate) const UNCONFIRMED: u64 = 5000;
-/// The timeout of calls whose timeout is of no interest.
+/// A timeout that never expires in a test.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) type Answer = Result<Response, Error>;
@@ -50,7 +50,6 @@ pub(crate) fn address(name: &str) -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], port))
 }
 
-/// A pull that the node has started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pull {
     pub(crate) pull: PullId,
@@ -70,42 +69,43 @@ pub(crate) struct Harness {
     next_grant: u64,
     next_serve: u64,
     answers: BTreeMap<(ClientId, CallId), VecDeque<Answer>>,
-    /// What was sent to shards and not looked at yet.
+    /// Messages to shards that the test has not read.
     sent: Vec<(usize, ToShard)>,
-    /// Which of the messages in `sent` carry a copy's bytes.
+    /// The copies whose bytes are in `sent`.
     inline: Vec<CopyId>,
-    /// The subscriptions that are open, and at which shard.
+    /// The open subscriptions, with their shards.
     pub(crate) subscriptions: Vec<(usize, RequestId, ObjectId)>,
     pulls: Vec<Pull>,
     cancelled: Vec<PullId>,
-    /// What `reducing.rs` scripts.
+    /// The effects of reduces, for `reducing.rs`.
     pub(crate) reduces: Reduces,
     ledger: Ledger,
     pub(crate) effects: Vec<Effect>,
 }
 
 impl Harness {
-    /// A node with one connected shard and the usual limits, except that objects are inline below 4 KiB.
+    /// Returns a node with one connected shard and the usual limits, but objects are inline below 4
+    /// KiB.
     pub(crate) fn new() -> Self {
         Self::with_shards(1)
     }
 
-    /// A node with so many shards, all of them connected.
+    /// Returns a node with so many connected shards.
     pub(crate) fn with_shards(count: usize) -> Self {
         Self::connected(count, limits())
     }
 
-    /// A node with one connected shard and these limits.
+    /// Returns a node with one connected shard and these limits.
     pub(crate) fn with_limits(limits: Limits) -> Self {
         Self::connected(1, limits)
     }
 
-    /// A node with so many shards, all of them connected, and these limits.
+    /// Returns a node with so many connected shards and these limits.
     pub(crate) fn connected(count: usize, limits: Limits) -> Self {
         Self::connected_at(EVERYWHERE, count, limits)
     }
 
-    /// A node with one connected shard and the usual limits, in these groups.
+    /// Returns a node with one connected shard in these groups.
     pub(crate) fn at(path: Path) -> Self {
         Self::connected_at(path, 1, limits())
     }
@@ -118,7 +118,7 @@ impl Harness {
         harness
     }
 
-    /// A node with so many shards, none of them connected.
+    /// Returns a node with so many unconnected shards.
     pub(crate) fn disconnected(count: usize, limits: Limits) -> Self {
         Self::disconnected_at(EVERYWHERE, count, limits)
     }
@@ -213,7 +213,6 @@ impl Harness {
 
     // Clients.
 
-    /// Makes a request and returns its call.
     pub(crate) fn request(&mut self, client: ClientId, request: Request) -> (ClientId, CallId) {
         self.next_call += 1;
         let call = CallId(self.next_call);
@@ -221,12 +220,12 @@ impl Harness {
         (client, call)
     }
 
-    /// The next answer to a call, if there is one.
+    /// Returns the next answer to a call.
     pub(crate) fn answer(&mut self, call: (ClientId, CallId)) -> Option<Answer> {
         self.answers.get_mut(&call)?.pop_front()
     }
 
-    /// The view that a call was answered with, of whatever kind.
+    /// Returns the view in the answer to a call.
     #[track_caller]
     pub(crate) fn view(&mut self, call: (ClientId, CallId)) -> ObjectView {
         match self.answer(call) {
@@ -236,7 +235,7 @@ impl Harness {
         }
     }
 
-    /// The error that a call was answered with.
+    /// Returns the error in the answer to a call.
     #[track_caller]
     pub(crate) fn error(&mut self, call: (ClientId, CallId)) -> Error {
         match self.answer(call) {
@@ -300,7 +299,7 @@ impl Harness {
         self.event(Event::ClientGone { client });
     }
 
-    /// A whole put, accepted by every shard; the client lets go of it.
+    /// Puts an object that every shard accepts. The client releases it.
     #[track_caller]
     pub(crate) fn put(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let view = self.put_held(client, name, size_bytes);
@@ -308,7 +307,7 @@ impl Harness {
         view
     }
 
-    /// A whole put, accepted by every shard; the client keeps its reference.
+    /// Puts an object that every shard accepts. The client keeps its reference.
     #[track_caller]
     pub(crate) fn put_held(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let call = self.create(client, name, size_bytes);
@@ -319,7 +318,7 @@ impl Harness {
         view
     }
 
-    /// A whole get of a remote object; the client keeps its reference.
+    /// Gets a remote object. The client keeps its reference.
     #[track_caller]
     pub(crate) fn fetch_held(
         &mut self,
@@ -335,7 +334,7 @@ impl Harness {
         self.view(call)
     }
 
-    /// A whole get of a remote object; the client lets go of it, so that the copy is evictable.
+    /// Gets a remote object. The client releases it, so the copy is evictable.
     #[track_caller]
     pub(crate) fn fetch(&mut self, client: ClientId, name: &str, put: u64, size_bytes: u64) -> ObjectView {
         let view = self.fetch_held(client, name, put, size_bytes);
@@ -345,24 +344,24 @@ impl Harness {
 
     // Shards.
 
-    /// What was sent to shards since the last look.
+    /// Takes the messages to shards.
     pub(crate) fn sent(&mut self) -> Vec<(usize, ToShard)> {
         self.inline.clear();
         std::mem::take(&mut self.sent)
     }
 
-    /// The copies whose bytes were sent to shards since the last look.
+    /// Takes the copies whose bytes were sent to shards.
     pub(crate) fn inline(&mut self) -> Vec<CopyId> {
         std::mem::take(&mut self.inline)
     }
 
-    /// What was sent to shards since the last look, in short: one line per message.
+    /// Takes the messages to shards, in one line each.
     pub(crate) fn told(&mut self) -> Vec<String> {
         let sent = self.sent();
         sent.iter().map(|(shard, message)| format!("{shard} {}", in_short(message))).collect()
     }
 
-    /// Accepts all publications that were not looked at yet, as far as the node wants to know; other messages stay.
+    /// Accepts all publications that want a verdict. Other messages stay.
     pub(crate) fn accept_all(&mut self) {
         let (publications, others): (Vec<_>, Vec<_>) =
             self.sent().into_iter().partition(|(_, message)| matches!(message, ToShard::Publish(_)));
@@ -381,7 +380,7 @@ impl Harness {
         self.event(Event::FromShard { shard, message });
     }
 
-    /// Takes the only publication that was not looked at yet.
+    /// Takes the only publication.
     #[track_caller]
     pub(crate) fn publication(&mut self) -> (usize, Publish) {
         let mut publications = self.publications();
@@ -389,7 +388,7 @@ impl Harness {
         publications.remove(0)
     }
 
-    /// Takes the publications that were not looked at yet.
+    /// Takes the publications.
     pub(crate) fn publications(&mut self) -> Vec<(usize, Publish)> {
         let mut publications = Vec::new();
         for (shard, message) in std::mem::take(&mut self.sent) {
@@ -401,7 +400,7 @@ impl Harness {
         publications
     }
 
-    /// Takes the only query that was not looked at yet.
+    /// Takes the only query.
     #[track_caller]
     pub(crate) fn query(&mut self) -> (usize, Query) {
         let mut queries = Vec::new();
@@ -415,7 +414,7 @@ impl Harness {
         queries.remove(0)
     }
 
-    /// Takes the query for this object, which was not looked at yet.
+    /// Takes the query for this object.
     #[track_caller]
     pub(crate) fn query_of(&mut self, name: &str) -> (usize, Query) {
         let is_meant = |(_, message): &(usize, ToShard)| matches!(message, ToShard::Query(query) if query.id == id(name));
@@ -426,12 +425,12 @@ impl Harness {
         }
     }
 
-    /// Returns the number of queries that were sent since the last look.
+    /// Returns the number of queries.
     pub(crate) fn count_queries(&self) -> usize {
         self.sent.iter().filter(|(_, message)| matches!(message, ToShard::Query(_))).count()
     }
 
-    /// Answers the only query with a slot at `sender`, and returns the pull that this started.
+    /// Answers the only query with a slot at `sender`. Returns the pull.
     #[track_caller]
     pub(crate) fn grant(&mut self, name: &str, put: u64, size_bytes: u64, sender: &str) -> Pull {
         let (shard, query) = self.query();
@@ -439,7 +438,7 @@ impl Harness {
         pulls.unwrap_or_else(|| panic!("no pull of {name} was started"))
     }
 
-    /// Answers the query for an object of `f32` and of [`SIZE`] bytes with a slot at a sender.
+    /// Answers the query for an object of `f32` and [`SIZE`] bytes with a slot at a sender.
     #[track_caller]
     pub(crate) fn grant_f32(&mut self, name: &str, put: u64) -> Pull {
         let (shard, query) = self.query_of(name);
@@ -484,7 +483,6 @@ impl Harness {
         self.event(Event::FromShard { shard, message: ToStore::Granted(grant) });
     }
 
-    /// Answers the only query with the bytes.
     #[track_caller]
     pub(crate) fn answer_inline(&mut self, name: &str, put: u64, bytes: &'static [u8]) {
         let (shard, query) = self.query();
@@ -498,7 +496,6 @@ impl Harness {
         self.event(Event::FromShard { shard, message });
     }
 
-    /// Answers the only query with an error.
     #[track_caller]
     pub(crate) fn fail_query(&mut self, error: Error) {
         let (shard, query) = self.query();
@@ -519,18 +516,18 @@ impl Harness {
         self.cancelled.contains(&pull.pull)
     }
 
-    /// Another node asks for a put; `None` if that is refused.
+    /// Requests a put for another node. Returns `None` if the node refuses.
     pub(crate) fn serve(&mut self, name: &str, put: PutId) -> Option<ServeId> {
         let serve = self.ask_to_serve(id(name), put, false);
         self.is_served(serve).then_some(serve)
     }
 
-    /// Another node asks for a put, which may be the output of a hop that has not begun yet.
+    /// Requests a put for another node, which may be the output of a hop that has not begun.
     pub(crate) fn ask_to_serve(&mut self, id: ObjectId, put: PutId, awaits_hop: bool) -> ServeId {
         self.ask_to_serve_node("peer", id, put, awaits_hop)
     }
 
-    /// The same, asked by a node of that name.
+    /// Requests a put for a node of this name.
     pub(crate) fn ask_to_serve_node(
         &mut self,
         peer: &str,
@@ -594,7 +591,6 @@ pub(crate) fn limits() -> Limits {
     Limits { inline_below_bytes: 4096, confirmed_from_bytes: 8192, ..Limits::default() }
 }
 
-/// A message in a few words.
 pub(crate) fn in_short(message: &ToShard) -> String {
     match message {
         ToShard::Publish(publish) if publish.slot.is_some() => {

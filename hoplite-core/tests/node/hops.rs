@@ -1,4 +1,5 @@
-//! Hops that this node performs for a coordinator elsewhere: room, inputs, serving, release, and what fails.
+//! Hops that this node performs for a coordinator elsewhere: room, inputs, serving, release, and
+//! failures.
 
 use std::time::Duration;
 
@@ -10,7 +11,6 @@ use hoplite_core::{Dtype, Error, ObjectId, PutId};
 use crate::harness::*;
 use crate::reducing::*;
 
-/// A hop of this number, which adds up its inputs.
 fn hop(number: u64, inputs: Vec<HopInput>) -> Hop {
     Hop {
         output: ObjectId::of_hop(PutId(number)),
@@ -24,7 +24,6 @@ fn hop(number: u64, inputs: Vec<HopInput>) -> Hop {
     }
 }
 
-/// An object of another node, as an input.
 fn remote(name: &str, put: u64, node: &str) -> HopInput {
     HopInput {
         id: id(name),
@@ -37,7 +36,6 @@ fn remote(name: &str, put: u64, node: &str) -> HopInput {
     }
 }
 
-/// An object of this node, as an input.
 fn local(name: &str, view: &ObjectView) -> HopInput {
     HopInput { size_bytes: view.size_bytes, ..remote(name, view.put.0, "here") }
 }
@@ -47,7 +45,7 @@ fn stream(number: u64, node: &str) -> HopInput {
     HopInput { id: ObjectId::of_hop(PutId(number)), is_hop: true, ..remote("hop", number, node) }
 }
 
-/// Asks this node to be served the output of the hop of this number.
+/// Requests the output of a hop from this node.
 fn ask_for_output(h: &mut Harness, number: u64) -> ServeId {
     h.ask_to_serve(ObjectId::of_hop(PutId(number)), PutId(number), true)
 }

@@ -1,4 +1,4 @@
-//! What a node says of how a target is made: as its coordinator, as a member, or for those who wait for it.
+//! Descriptions of a target by its coordinator, a member, or a store with waiting participants.
 
 use hoplite_core::collective::{CollectiveEvent, Decision};
 use hoplite_core::node::*;

@@ -1,19 +1,20 @@
-//! Keeps account of what every target is made of, and fails if a source is counted twice, or not in all bytes.
+//! Follows the sources of every target, and fails if a source is counted twice, or not in all
+//! bytes.
 //!
-//! The bytes of a target come from one combination after another, each of which goes on where the one before it ended. What
-//! a combination reads is a source, or the output of a hop, which is made of other things in turn.
+//! Combinations make a target one after another, each from the end of the previous one. Their
+//! inputs are sources, or outputs of hops with inputs of their own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use hoplite_core::node::*;
 use hoplite_core::{ObjectId, PutId};
 
-/// Something that is combined.
+/// An input of a combination.
 #[derive(Debug, Clone)]
 struct Part {
     id: ObjectId,
     put: PutId,
-    /// The local copy that it is read from: a copy can take the name of another put, of equal bytes.
+    /// The local copy that it is read from. A copy can take the name of another put of equal bytes.
     copy: Option<CopyId>,
     is_hop: bool,
 }
@@ -25,7 +26,7 @@ impl Part {
     }
 }
 
-/// What is combined from where on.
+/// A combination, and its first position.
 #[derive(Debug, Clone)]
 struct Recipe {
     offset_bytes: u64,
@@ -49,7 +50,7 @@ impl Ledger {
         }
     }
 
-    /// Takes in an effect; `node` is as it was afterwards.
+    /// Takes in an effect. `node` is the node after it.
     pub(crate) fn effect(&mut self, effect: &Effect, node: &Node) {
         match effect {
             Effect::StartHop { spec, .. } => {
@@ -77,7 +78,7 @@ impl Ledger {
                 }
             }
             Effect::Reply { client, call, response: Ok(Response::Reduced { indices }) } => {
-                // What the members of a session do is seen in the simulation.
+                // The simulation checks members of attempts.
                 if let Some(request) = self.requests.remove(&(*client, *call)) {
                     self.check(&request, indices);
                 }
@@ -86,7 +87,7 @@ impl Ledger {
         }
     }
 
-    /// Checks that all bytes of a target are made of exactly the sources that were reported.
+    /// Checks that all bytes of a target consist of exactly the reported sources.
     fn check(&self, request: &Reduce, indices: &[usize]) {
         let reported: BTreeSet<&ObjectId> = indices.iter().map(|index| &request.sources[*index]).collect();
         assert_eq!((reported.len(), indices.len()), (request.count, request.count), "as many as asked for");
@@ -113,8 +114,8 @@ impl Ledger {
         }
     }
 
-    /// The sources in a combination, in the order in which they are combined. `None` if the test has it that there are
-    /// bytes of a hop that never began.
+    /// Returns the sources of a combination, in order. `None` if a test invented bytes of a hop
+    /// that never began.
     fn expand(&self, recipe: &Recipe) -> Option<Vec<Part>> {
         let mut sources = Vec::new();
         for part in &recipe.parts {
@@ -129,7 +130,7 @@ impl Ledger {
         Some(sources)
     }
 
-    /// Checks that what is combined with something is never a combination itself.
+    /// Checks that only the first operand of a combination is a combination.
     fn check_from_left(&self, recipe: &Recipe) {
         let (first, others) = recipe.parts.split_first().expect("a combination has an input");
         assert!(others.iter().all(|part| !part.is_hop), "{recipe:?} is not from left to right");

@@ -1,7 +1,7 @@
 //! The store's object table, driven by scripted clients, shards and senders.
 //!
-//! Every test runs under a [checker](checker) that fails as soon as an invariant of `hoplite_core::node` is broken, so
-//! that the scenarios need only say what is particular to them.
+//! Every test runs under a [checker](checker), which fails when an invariant of
+//! `hoplite_core::node` is broken. So scenarios assert only their own points.
 
 mod calls;
 mod cases;

@@ -1,4 +1,4 @@
-//! Sessions of allreduces: what a member does for a coordinator elsewhere, and what this node decides as a coordinator.
+//! Attempts of allreduces: this node as a member, and as a coordinator.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(crate) const fn attempt(number: u64) -> AttemptId {
 
 pub(crate) const MEMBERSHIP: MembershipId = MembershipId::Elsewhere(1);
 
-/// The part of this node in the allreduce of `a`, which is here, and `b`, which is at `n1`.
+/// Returns the plan of this node in the allreduce of `a`, which is here, and `b`, which is at `n1`.
 fn plan(a: PutId) -> Box<Plan> {
     let member = |name: &str| Member { node: node_id(name), address: address(name) };
     Box::new(Plan {
@@ -68,7 +68,7 @@ pub(crate) fn leave(h: &mut Harness) {
     collective(h, CollectiveEvent::Left { membership: MEMBERSHIP });
 }
 
-/// What the node did for sessions since the last look.
+/// Takes the effects of collectives.
 pub(crate) fn performed(h: &mut Harness) -> Vec<CollectiveEffect> {
     let effects = std::mem::take(&mut h.effects);
     let performed = effects.into_iter().filter_map(|effect| match effect {
@@ -86,7 +86,7 @@ pub(crate) fn reports(h: &mut Harness) -> Vec<Report> {
     reports.collect()
 }
 
-/// The exchange that the node has started since the last look.
+/// Takes the exchange of the node.
 pub(crate) fn exchange(h: &mut Harness) -> CombineId {
     let started = performed(h).into_iter().find_map(|effect| match effect {
         CollectiveEffect::StartExchange { combine, .. } => Some(combine),
@@ -140,7 +140,7 @@ fn a_member_is_done_when_it_has_given_all_and_was_told_that_this_counts() {
     }
 }
 
-/// What others had given it may be overwritten by what they have made since.
+/// The member may need bytes that others have overwritten.
 #[test]
 fn a_member_that_has_left_does_not_take_part_again() {
     for has_left in [false, true] {
@@ -161,7 +161,7 @@ fn a_member_that_has_left_does_not_take_part_again() {
     }
 }
 
-/// The size of a target of which participants hear only when it is complete.
+/// The size of a target that participants do not follow.
 const SMALL: u64 = 32 << 10;
 
 pub(crate) fn asked_for_a_small_target(h: &mut Harness) -> ((ClientId, CallId), CombineId) {
@@ -217,7 +217,7 @@ fn a_participant_that_expects_a_session_asks_the_directory_only_after_a_while() 
 #[test]
 fn a_member_without_room_waits_for_it_and_refuses_in_the_end() {
     let mut h = Harness::new();
-    // The source could be evicted, but for being the source.
+    // Only the member keeps the source from eviction.
     let a = h.fetch(A, "a", 5, SIZE);
     let held: Vec<_> = (0..9).map(|number| h.put_held(B, &format!("x{number}"), SIZE)).collect();
     ask(&mut h, a.put);
@@ -279,7 +279,8 @@ fn a_target_that_is_deleted_while_a_member_makes_it_fails_there() {
     assert_eq!(h.node.status().hops, 0);
 }
 
-/// This node has `a` and coordinates; `n1` has `b`. Answers the call, the member there, and the exchange here.
+/// Lets this node coordinate with `a`; `n1` has `b`. Returns the call, the member there, and the
+/// exchange here.
 pub(crate) fn coordinate(h: &mut Harness) -> ((ClientId, CallId), EnlistmentId, CombineId) {
     coordinate_a(h, Collective::Allreduce)
 }

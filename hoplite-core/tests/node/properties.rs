@@ -1,8 +1,8 @@
-//! Random sequences of events, also such that make no sense, under the checker.
+//! Random sequences of events, some of them nonsense, under the checker.
 //!
-//! A step names what happens by small numbers, so that steps meet: six ids, three clients, two shards. What the node
-//! asked for is answered at random as well: queries with grants, bytes or errors, pulls, hops and combinations with any
-//! outcome.
+//! Steps name things by small numbers, so that steps meet: six ids, three clients, two shards.
+//! Random steps also answer the node: queries with grants, bytes or errors, and pulls, hops and
+//! combinations with any outcome.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::reducing::*;
 const CLIENTS: u64 = 3;
 const SHARDS: usize = 2;
 
-/// One thing that happens; the numbers are taken modulo what there is.
+/// An event. Numbers are taken modulo the number of candidates.
 #[derive(Debug, Clone)]
 enum Step {
     Create { client: u64, id: usize, size_bytes: u64, timeout: u64 },
@@ -120,7 +120,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What happens around a reduce of large objects, of which most go well.
+/// Returns a step of a reduce of large objects. Most steps succeed.
 fn reducing_step() -> impl Strategy<Value = Step> {
     let client = 0..CLIENTS;
     // See `World::locate`, `Step::CombineEnded` and `Step::HopReported`.
@@ -149,7 +149,7 @@ fn reducing_step() -> impl Strategy<Value = Step> {
         2 => (client.clone(), 0..4_usize).prop_map(|(client, which)| Step::Release { client, which }),
         1 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
         1 => client.prop_map(|client| Step::ClientGone { client }),
-        // It is put 4, which has `SIZE` bytes.
+        // The source is put 4, which has `SIZE` bytes.
         4 => (0..4_usize).prop_map(|which| Step::AnswerQuery { which, put: 4, answer: 1 }),
         4 => (0..4_usize, 0..10_u64, any::<u8>())
             .prop_map(|(which, blocks, outcome)| Step::PullEnded { which, blocks, outcome }),
@@ -165,7 +165,7 @@ fn object(number: usize) -> ObjectId {
     id(["w", "x", "y", "z", "t", "u"][number % 6])
 }
 
-/// How a transfer ends that does not bring all bytes.
+/// Returns the outcome of a transfer without all bytes.
 fn failure(number: u8) -> PullOutcome {
     match number % 5 {
         0 => PullOutcome::SenderUnreachable,
@@ -180,7 +180,7 @@ fn pick<T>(items: &[T], which: usize) -> Option<&T> {
     if items.is_empty() { None } else { items.get(which % items.len()) }
 }
 
-/// The machine and what of its messages the steps may answer.
+/// The node, and the messages that steps can answer.
 struct World {
     h: Harness,
     calls: Vec<(ClientId, CallId)>,
@@ -213,7 +213,7 @@ impl World {
         self.calls.push(call);
     }
 
-    /// The puts of `id` that were published, and some that nobody ever heard of.
+    /// Returns a published put of `id`, or one that never existed.
     fn put_of(&self, id: &ObjectId, number: u64) -> PutId {
         let known: Vec<PutId> =
             self.publications.iter().filter(|(_, other, _)| other == id).map(|(_, _, put)| *put).collect();
@@ -399,7 +399,7 @@ impl World {
         self.look();
     }
 
-    /// Tells what a shard knows of an object that is followed.
+    /// Tells the locations of a followed object.
     fn locate(&mut self, which: usize, kind: u8, put: u64, nodes: u8) {
         let recent: Vec<_> = self.h.subscriptions.iter().rev().take(8).cloned().collect();
         let Some((shard, request, id)) = pick(&recent, which).cloned() else { return };
@@ -407,7 +407,7 @@ impl World {
         let put = if kind < 64 { put } else { self.put_of(&id, 0).0 };
         let is_target = id == object(4) || id == object(5);
         if is_target && kind % 16 > 3 {
-            // Nobody else makes those, or hardly anybody.
+            // Other nodes rarely make these.
             let own = self.publications.iter().rev().find(|(_, published, _)| *published == id);
             let news = own.map(|(_, _, put)| located(&name, put.0, LocationState::Producing, &["here"]));
             let locations = news.unwrap_or_else(|| unknown(&name));
@@ -447,7 +447,7 @@ impl World {
     }
 
     fn answer_query(&mut self, which: usize, put: u64, answer: u8) {
-        // Answers may come twice, or for queries that were taken back.
+        // Answers may come twice, or for withdrawn queries.
         let Some((shard, query)) = pick(&self.queries, which).cloned() else { return };
         let name = query.id.to_string();
         let put = if answer.is_multiple_of(2) { query.resume.map_or(put, |resume| resume.0) } else { put };
@@ -502,7 +502,7 @@ impl World {
         self.h.event(Event::PullEnded { pull, valid_bytes: blocks * 4096, outcome });
     }
 
-    /// What no correct peer would do.
+    /// Sends an event that no correct peer sends.
     fn nonsense(&mut self, kind: u8, number: u64) {
         let copy = CopyId(number);
         match kind % 12 {
@@ -538,7 +538,7 @@ impl World {
         }
     }
 
-    /// Notes what was sent, so that later steps can answer it.
+    /// Notes the messages that later steps can answer.
     fn look(&mut self) {
         for (shard, message) in self.h.sent() {
             match message {
@@ -552,8 +552,8 @@ impl World {
         self.queries.drain(..excess);
     }
 
-    /// Lets all go well from now on: every source is ready, every hop and every combination comes to its end. Clients
-    /// leave, but for the one of the reduce that this is about; it is answered.
+    /// Lets the reduce succeed: every source is ready, and every hop and combination ends well. All
+    /// other clients leave.
     fn recover(&mut self) {
         for client in 0..CLIENTS {
             self.h.gone(ClientId(client));
@@ -590,7 +590,8 @@ impl World {
         );
     }
 
-    /// Lets everything end: all clients leave, all transfers end, all objects are deleted. Nothing must be left.
+    /// Ends everything: all clients leave, transfers end, objects are deleted. No memory may
+    /// remain.
     fn wind_down(mut self) {
         self.h.pass(Duration::from_secs(100));
         assert_eq!(self.h.checker.open_calls(), 0, "every call is answered by its deadline");
@@ -613,7 +614,7 @@ impl World {
         for copy in self.h.checker.compared_copies() {
             self.h.event(Event::Compared { copy, equal: None });
         }
-        // A comparison that could not be made leads to another publication.
+        // A failed comparison leads to another publication.
         self.h.pass(Duration::from_secs(2));
         self.look();
         self.h.event(Event::ShardUp { shard: 0 });

@@ -1,5 +1,5 @@
-//! What scenarios of reduces need beside the [harness](crate::harness): news of the directory about sources, and the
-//! combinations and hops that the node starts, which the test ends as it likes.
+//! Reduces under the [harness](crate::harness): news of the directory about sources, and the
+//! combinations and hops of the node, which the test ends.
 //!
 //! Objects are of `f32`.
 
@@ -19,17 +19,16 @@ use hoplite_core::{Dtype, Error, Metadata, ObjectId, PutId};
 
 use crate::harness::*;
 
-/// Links so slow that the schedule is a plain chain.
 pub(crate) const SLOW: LinkEstimate = LinkEstimate {
     bytes_per_second: 10_000,
     latency: Duration::from_micros(10),
     uplink: Uplink::measured(0),
 };
 
-/// The time that failures are gathered before they are mended.
+/// The time in which failures are gathered before a repair.
 pub(crate) const GATHERING: Duration = Duration::from_millis(2);
 
-/// A combination that the node has started.
+/// A combination of the node.
 #[derive(Debug, Clone)]
 pub(crate) struct Combine {
     pub(crate) combine: CombineId,
@@ -38,7 +37,7 @@ pub(crate) struct Combine {
     pub(crate) inputs: Vec<CombineInput>,
 }
 
-/// A hop that the node has asked another for.
+/// A hop that the node has requested.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
     pub(crate) hop: HopId,
@@ -46,7 +45,7 @@ pub(crate) struct Asked {
     pub(crate) spec: Hop,
 }
 
-/// What the node did for reduces, as far as the test has not looked at it.
+/// The reduces' effects that the test has not read.
 #[derive(Debug, Default)]
 pub(crate) struct Reduces {
     combines: VecDeque<Combine>,
@@ -74,12 +73,12 @@ impl Reduces {
     }
 }
 
-/// What a hop combines, as its node sees it: `a here`, `b at n1`, `hop at n2`.
+/// Describes the inputs of a hop: `a here`, `b at n1`, `hop at n2`.
 pub(crate) fn hop_inputs(hop: &Asked) -> Vec<String> {
     hop.spec.inputs.iter().map(|input| place(&hop.node, input)).collect()
 }
 
-/// `a at n1`, `a here`, `hop at n1`: where `node` takes an input from.
+/// Describes the place from which `node` takes an input: `a at n1`, `a here`, `hop at n1`.
 fn place(node: &str, input: &HopInput) -> String {
     let what = if input.is_hop { "hop".to_owned() } else { input.id.to_string() };
     if input.node.as_str() == node { format!("{what} here") } else { format!("{what} at {}", input.node) }
@@ -90,7 +89,6 @@ pub(crate) fn f32s() -> Metadata {
     Metadata { dtype: Dtype::F32, ..Metadata::default() }
 }
 
-/// A reduce of all of `sources` into `target`.
 pub(crate) fn reduce(target: &str, sources: &[&str]) -> Reduce {
     Reduce {
         target: id(target),
@@ -103,7 +101,7 @@ pub(crate) fn reduce(target: &str, sources: &[&str]) -> Reduce {
     }
 }
 
-/// What the directory says of an object of [`SIZE`] bytes that these nodes have in this state.
+/// Returns the locations of an object of [`SIZE`] bytes with copies in this state at these nodes.
 pub(crate) fn located(name: &str, put: u64, state: LocationState, nodes: &[&str]) -> Locations {
     let location = |node: &&str| Location {
         node: node_id(node),
@@ -127,24 +125,23 @@ pub(crate) fn located(name: &str, put: u64, state: LocationState, nodes: &[&str]
     }
 }
 
-/// An object of [`SIZE`] bytes that these nodes have all of.
+/// Returns the locations of an object of [`SIZE`] bytes with complete copies at these nodes.
 pub(crate) fn complete(name: &str, put: u64, nodes: &[&str]) -> Locations {
     located(name, put, LocationState::Complete, nodes)
 }
 
-/// No such object.
 pub(crate) fn unknown(name: &str) -> Locations {
     Locations { id: id(name), object: None, locations: Vec::new() }
 }
 
-/// An object of which no copy is left.
+/// Returns the locations of an object without copies.
 pub(crate) fn lost(name: &str, put: u64) -> Locations {
     let mut locations = complete(name, put, &[]);
     locations.object.as_mut().expect("it is known").lost = true;
     locations
 }
 
-/// An object of [`SMALL`] bytes that the directory has itself.
+/// Returns the locations of an object of [`SMALL`] bytes that the directory has itself.
 pub(crate) fn inline(name: &str, put: u64) -> Locations {
     let mut locations = complete(name, put, &["origin"]);
     let object = locations.object.as_mut().expect("it is known");
@@ -153,12 +150,13 @@ pub(crate) fn inline(name: &str, put: u64) -> Locations {
 }
 
 impl Harness {
-    /// A node as [`Harness::new`] makes it, with [`SLOW`] links.
+    /// Returns a node as [`Harness::new`] does, with slow links and therefore a plain chain as
+    /// schedule.
     pub(crate) fn with_slow_links() -> Self {
         Self::with_slow_links_at(EVERYWHERE)
     }
 
-    /// The same in these groups.
+    /// Returns such a node in these groups.
     pub(crate) fn with_slow_links_at(path: Path) -> Self {
         let mut harness = Self::at(path);
         harness.event(Event::Measured { link: SLOW });
@@ -167,7 +165,7 @@ impl Harness {
 
     // The directory.
 
-    /// Tells all who follow an object what the directory knows of it now.
+    /// Tells all followers of an object its locations.
     pub(crate) fn tell(&mut self, locations: Locations) {
         let open = self.subscriptions.iter().filter(|(_, _, id)| *id == locations.id);
         let open: Vec<_> = open.cloned().collect();
@@ -177,7 +175,7 @@ impl Harness {
         }
     }
 
-    /// Tells all who follow an object that it was deleted though nobody has put it.
+    /// Tells all followers of an object that was never put that it was deleted.
     pub(crate) fn tell_deleted(&mut self, name: &str) {
         let open = self.subscriptions.iter().filter(|(_, _, of)| *of == id(name));
         let open: Vec<_> = open.cloned().collect();
@@ -187,7 +185,7 @@ impl Harness {
         }
     }
 
-    /// Tells that this node has all of this object, under a put of that number.
+    /// Tells that this node has a complete copy of this put.
     pub(crate) fn ready(&mut self, name: &str, put: u64, node: &str) {
         self.tell(complete(name, put, &[node]));
     }
@@ -212,12 +210,12 @@ impl Harness {
         self.request(A, Request::Reduce(request))
     }
 
-    /// Starts a reduce of objects of which none exists elsewhere, and the directory says so.
+    /// Starts a reduce of objects that exist nowhere, as the directory says.
     pub(crate) fn reduce(&mut self, target: &str, sources: &[&str]) -> (ClientId, CallId) {
         self.reduce_unknown(reduce(target, sources))
     }
 
-    /// As [`Harness::reduce`], for any request.
+    /// Starts such a reduce for any request.
     pub(crate) fn reduce_unknown(&mut self, request: Reduce) -> (ClientId, CallId) {
         let ids: Vec<ObjectId> = request.sources.iter().chain([&request.target]).cloned().collect();
         let call = self.request_reduce(request);
@@ -227,7 +225,7 @@ impl Harness {
         call
     }
 
-    /// A whole put of `f32`, which the directory has accepted.
+    /// Puts `f32` with the directory's verdict.
     #[track_caller]
     pub(crate) fn put_f32(&mut self, name: &str, size_bytes: u64) -> ObjectView {
         let view = self.create_f32(B, name, size_bytes);
@@ -238,7 +236,7 @@ impl Harness {
         view
     }
 
-    /// A put of `f32` whose bytes are still being written.
+    /// Begins a put of `f32`.
     #[track_caller]
     pub(crate) fn create_f32(&mut self, client: ClientId, name: &str, size_bytes: u64) -> ObjectView {
         let request = Request::Create { id: id(name), size_bytes, metadata: f32s(), timeout: LONG };
@@ -246,7 +244,7 @@ impl Harness {
         self.view(call)
     }
 
-    /// A whole get of a remote object of `f32`; the client lets go of it, so that the copy is evictable.
+    /// Gets a remote object of `f32`. The client releases it, so the copy is evictable.
     #[track_caller]
     pub(crate) fn fetch_f32(&mut self, name: &str, put: u64) -> ObjectView {
         let call = self.get(B, name);
@@ -258,7 +256,7 @@ impl Harness {
         view
     }
 
-    /// Which sources a reduce was answered with, once the directory has accepted the target.
+    /// Returns the sources in the answer of a reduce, once the directory has accepted the target.
     #[track_caller]
     pub(crate) fn reduced(&mut self, call: (ClientId, CallId)) -> Vec<usize> {
         self.accept_all();
@@ -270,13 +268,13 @@ impl Harness {
 
     // Combinations.
 
-    /// The next combination that was started and not looked at yet.
+    /// Returns the next combination that was not read yet.
     #[track_caller]
     pub(crate) fn next_combine(&mut self) -> Combine {
         self.reduces.combines.pop_front().expect("a combination was started")
     }
 
-    /// The only combination that was started and not looked at yet.
+    /// Returns the only combination that was not read yet.
     #[track_caller]
     pub(crate) fn combine(&mut self) -> Combine {
         assert!(self.reduces.combines.len() < 2, "expected one combination: {:?}", self.reduces.combines);
@@ -287,7 +285,7 @@ impl Harness {
         self.reduces.combines.is_empty()
     }
 
-    /// What a combination combines: `a here`, `b at n1`, `hop at n2`.
+    /// Describes the inputs of a combination: `a here`, `b at n1`, `hop at n2`.
     pub(crate) fn inputs(&self, combine: &Combine) -> Vec<String> {
         let name = |input: &CombineInput| match input {
             CombineInput::Remote(input) => place("here", input),
@@ -316,7 +314,7 @@ impl Harness {
         self.event(Event::CombineEnded { combine: combine.combine, valid_bytes, outcome });
     }
 
-    /// An input of a combination, which has come so far, ends too soon; the failure is mended.
+    /// Fails an input of a combination at this position, and lets the node repair the failure.
     pub(crate) fn input_failed(
         &mut self,
         combine: &Combine,
@@ -328,7 +326,6 @@ impl Harness {
         self.pass(GATHERING);
     }
 
-    /// Ends a combination that the node has cancelled.
     #[track_caller]
     pub(crate) fn stop(&mut self, combine: &Combine, valid_bytes: u64) {
         assert!(self.is_cancelled_combine(combine), "{combine:?} was not cancelled");
@@ -337,14 +334,14 @@ impl Harness {
 
     // Hops that other nodes perform.
 
-    /// The only hop that was asked for and not looked at yet, which must be at `node`.
+    /// Returns the only requested hop, which must be at `node`.
     #[track_caller]
     pub(crate) fn hop_at(&mut self, node: &str) -> Asked {
         assert!(self.reduces.hops.len() < 2, "expected one hop: {:?}", self.reduces.hops);
         self.next_hop_at(node)
     }
 
-    /// The next hop that was asked for and not looked at yet, which must be at `node`.
+    /// Returns the next requested hop, which must be at `node`.
     #[track_caller]
     pub(crate) fn next_hop_at(&mut self, node: &str) -> Asked {
         let hop = self.reduces.hops.pop_front().expect("a hop was asked for");
@@ -364,7 +361,7 @@ impl Harness {
         self.hop_said(hop, HopReport::Complete);
     }
 
-    /// A hop fails, and the failure is mended.
+    /// Fails a hop, and lets the node repair the failure.
     pub(crate) fn hop_failed(&mut self, hop: &Asked, failure: HopFailure) {
         self.hop_said(hop, HopReport::Failed(failure));
         self.pass(GATHERING);
@@ -387,7 +384,7 @@ impl Harness {
         self.event(Event::HopReleased { hosting });
     }
 
-    /// The next thing that was said of a hop of this node.
+    /// Returns the next report about a hop of this node.
     pub(crate) fn report(&mut self, hosting: HostingId) -> Option<HopReport> {
         let place = self.reduces.reports.iter().position(|(of, _)| *of == hosting)?;
         self.reduces.reports.remove(place).map(|(_, report)| report)

@@ -1,4 +1,4 @@
-//! Participants of collectives that come after it was told that there will be no target.
+//! Participants that join after the rejection of their attempt.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::harness::*;
 use crate::members::*;
 use crate::reducing::*;
 
-/// The coordinator elsewhere says that one of its attempts will not make the target.
+/// Rejects an attempt of the coordinator elsewhere.
 fn reject(h: &mut Harness, attempt: AttemptId, error: &Error) {
     collective(h, CollectiveEvent::Rejected { target: id("t"), attempt, error: error.clone() });
 }
@@ -61,7 +61,7 @@ fn who_comes_when_a_disagreement_is_almost_forgotten_waits_for_another_attempt()
     let late = join(&mut h);
     h.pass(Duration::from_millis(1_999));
     h.assert_waits(late);
-    // Those of other targets do not make it forget.
+    // Rejections of other targets do not displace this one.
     let of_another =
         CollectiveEvent::Rejected { target: id("u"), attempt: attempt(2), error: disagreement() };
     collective(&mut h, of_another);
@@ -92,7 +92,8 @@ fn who_comes_after_a_loss_waits_for_another_attempt() {
     h.assert_waits(late);
 }
 
-/// An allreduce of `a`, `b` and `c`, of which `b` is of another type than `a`, and `c` is nowhere yet.
+/// Begins an allreduce of `a`, `b` of another type, and `c`, which is nowhere yet. Returns the
+/// error.
 fn disagree(h: &mut Harness) -> Error {
     let call = h.request(A, Request::Collective(Collective::Allreduce, reduce("t", &["a", "b", "c"])));
     for name in ["t", "c"] {
@@ -108,7 +109,7 @@ fn disagree(h: &mut Harness) -> Error {
     error
 }
 
-/// Which nodes were told since the last look that there will be no target, and why.
+/// Takes the rejections of other nodes, with their errors.
 fn rejected(h: &mut Harness) -> Vec<(String, Error)> {
     let rejected = performed(h).into_iter().filter_map(|effect| match effect {
         CollectiveEffect::Reject { node, error, .. } => Some((node.to_string(), error)),
@@ -184,11 +185,11 @@ fn if_the_call_of_rank_0_is_cancelled_those_who_wait_elsewhere_are_told() {
     }
     h.ready("a", 1, "n1");
     h.pass(Duration::from_secs(1));
-    // One that was missing when the general path began.
+    // A source that was missing when the general path began.
     h.ready("b", 2, "n2");
     h.event(Event::Request { client, call: CallId(999), request: Request::Cancel { call } });
     assert_eq!(rejected(&mut h), [("n1".to_owned(), lost()), ("n2".to_owned(), lost())]);
-    // What is made under that id later is none of it.
+    // A later object with that id is unrelated.
     h.put_f32("d", SIZE);
     let later = h.reduce("t", &["d"]);
     let (_, target) = h.publication();
@@ -273,12 +274,12 @@ fn a_target_that_is_deleted_when_it_is_decided_is_no_word_about_the_next_attempt
 
 #[test]
 fn who_waits_without_a_session_is_told_of_its_end_once() {
-    // Whether this store was a member, and has failed.
+    // The store was not a member, or its member has failed.
     for has_failed in [false, true] {
         let mut h = Harness::new();
         let waiting = join(&mut h);
         if has_failed {
-            // Its source is another one.
+            // The source is another one.
             ask(&mut h, PutId(77));
             let refused = Failure::Refused(Error::ObjectLost { id: id("a") });
             assert_eq!(reports(&mut h), [Report::Failed(refused)]);

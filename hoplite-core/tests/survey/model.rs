@@ -14,40 +14,40 @@ use hoplite_core::topology::probe::survey::{
 };
 use hoplite_core::topology::random::Random;
 
-/// Hosts in racks, and these in zones, one after the other: 40 us within a rack, 80 us between; 1 ns per byte, and uplinks that carry so much
-/// less.
+/// Hosts in racks in zones, in order: 40 us within a rack, 80 us between racks. A link takes 1 ns
+/// per byte, and uplinks carry less.
 pub(super) struct Racks {
     pub(super) hosts: u32,
     pub(super) per_rack: u32,
-    /// `true` if hosts stand in the racks in turn instead.
+    /// `true` if hosts alternate between racks.
     pub(super) in_turn: bool,
-    /// What the uplink of a rack carries, in links of hosts.
+    /// The rate of a rack's uplink, in links of hosts.
     pub(super) uplink: f64,
     pub(super) racks_per_zone: u32,
-    /// What the uplink of a zone carries, in links of hosts.
+    /// The rate of a zone's uplink, in links of hosts.
     pub(super) zone_uplink: f64,
     pub(super) noise: Random,
-    /// Hosts that are gone from this step of theirs on.
+    /// Hosts that disappear, with the step from which they are gone.
     pub(super) gone: BTreeMap<u32, u32>,
-    /// Hosts that say nothing from the beginning.
+    /// Hosts that never answer.
     pub(super) silent: BTreeSet<u32>,
     /// Pairs that do not reach each other.
     pub(super) cut: BTreeSet<(u32, u32)>,
-    /// Of so many pairs that exchange echoes, one is delayed threefold; none if it is zero.
+    /// One of so many pairs with echoes is delayed threefold; none for zero.
     pub(super) delayed: u64,
-    /// `true` if landmarks are to be used for few hosts too.
+    /// `true` if landmarks are used for few hosts, too.
     pub(super) by_landmarks: bool,
-    /// What has been seen.
+    /// The observations.
     pub(super) seen: Seen,
 }
 
-/// What a survey has had done.
+/// The work of a survey.
 #[derive(Default)]
 pub(super) struct Seen {
-    /// Rounds of echoes, and when they were over.
+    /// The rounds of echoes.
     pub(super) echo_rounds: u32,
     pub(super) echoed_by: Duration,
-    /// How often pairs have exchanged as many echoes as were asked for, and how often fewer, with landmarks.
+    /// The full exchanges of echoes of each pair, and the number of shorter ones, with landmarks.
     pub(super) echoes: BTreeMap<(u32, u32), u32>,
     pub(super) landmark_echoes: u64,
 }
@@ -124,7 +124,7 @@ impl Racks {
                 (Finding::Echoes { echoes, by_tcp: false }, took)
             }
             SurveyWork::Train { bytes, at_least } => {
-                // Of all flows out of the sender's group, and into the receiver's, each gets its part.
+                // Each flow out of the sender's group and into the receiver's group gets its part.
                 let part = |group: &dyn Fn(u32) -> u32, uplink: f64| {
                     let crossing = || others.iter().filter(|&&(a, b)| group(a) != group(b));
                     let leaving = crossing().filter(|&&(_, b)| group(b) == group(peer)).count();
@@ -144,7 +144,7 @@ impl Racks {
     }
 }
 
-/// Has a survey ended over a model; answers when it was, and what it has found.
+/// Runs a survey over a model. Returns its duration and its report.
 pub(super) fn survey(
     racks: &mut Racks,
     options: SurveyOptions,
@@ -213,7 +213,7 @@ fn measured(command: &SurveyCommand) -> Option<(u32, u32)> {
     }
 }
 
-/// Returns `true` if the groups of close nodes are the racks, for messages of so many bytes.
+/// Returns `true` if the groups of close nodes are the racks, for messages of this size.
 pub(super) fn finds_racks(report: &SurveyReport, per_rack: usize, size_bytes: u64) -> bool {
     let links = Links::new(&report.matrix, size_bytes).unwrap();
     let dendrogram = Dendrogram::new(links);
