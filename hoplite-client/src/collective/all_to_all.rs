@@ -7,6 +7,7 @@
 //! separate object: one rank puts it, and the other gets and deletes it.
 
 use std::pin::pin;
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ use hoplite_core::{Error as ObjectError, Metadata, ObjectId, Operation};
 use hoplite_proto::bounds::MAX_PUT_BYTES;
 
 use super::gather::{at_once, in_flight, in_order, no_such_rank, one_after_the_other};
-use super::participant::{Joined, Participant};
+use super::participant::{Out, Participant};
 use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::connection::Connection;
@@ -85,7 +86,7 @@ impl Client {
             Ok(views)
         });
         let all = pin!(connection.bounded(Operation::Get, timeout, all));
-        let request = exchange.participant.request();
+        let request = &exchange.participant.request;
         let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
         call.run(wait, Repeat::Never, all).await
     }
@@ -124,19 +125,18 @@ impl Client {
             Ok(lengths)
         });
         let all = pin!(connection.bounded(Operation::Get, timeout, all));
-        let request = exchange.participant.request();
+        let request = &exchange.participant.request;
         let wait = Wait { operation: "all_to_all", id: Some(&request.target), needs: &request.sources };
         call.run(wait, Repeat::Never, all).await
     }
 }
 
+/// One participant's side of an all-to-all.
 struct AllToAll<'a, P> {
     client: &'a Client,
     connection: &'a Arc<Connection>,
     parts: &'a [P],
-    rank: usize,
     options: PutOptions,
-    deadline: Deadline,
     /// Ids of the objects that this rank puts, by receiver, and gets, by sender, in the fallback.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
@@ -165,7 +165,6 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         let given = checked((0..participants).map(|to| id(rank, to)), maximum)?;
         let taken = checked((0..participants).map(|from| id(from, rank)), maximum)?;
         let sources = checked((0..participants).map(source), maximum)?;
-        let deadline = Deadline::after(options.timeout);
         let stacked = stacked(parts, &options.metadata);
         let request = Reduce {
             target,
@@ -177,25 +176,29 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
             timeout: options.timeout,
         };
         let part_bytes = stacked.as_ref().map_or(0, |_| parts[rank].as_ref().len() as u64);
-        let (source_bytes, dtype) = (part_bytes * participants as u64, options.metadata.dtype);
-        let participant =
-            Participant::new(Collective::AllToAll, request, rank, (source_bytes, dtype), deadline);
-        Ok(Self { client, connection, parts, rank, options, deadline, given, taken, participant, stacked })
+        let source = (part_bytes * participants as u64, options.metadata.dtype);
+        let deadline = Deadline::after(options.timeout);
+        let participant = Participant::checked(Collective::AllToAll, request, rank, source, deadline)?;
+        Ok(Self { client, connection, parts, options, given, taken, participant, stacked })
     }
 
     /// All ranks, beginning with the one after this rank, so that participants begin with different
     /// senders.
     fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
-        let (rank, participants) = (self.rank, self.parts.len());
+        let (rank, participants) = (self.participant.rank, self.parts.len());
         (1..=participants).map(move |step| (rank + step) % participants)
     }
 
     fn source(&self) -> &ObjectId {
-        &self.participant.request().sources[self.rank]
+        self.participant.source()
+    }
+
+    fn left(&self) -> Duration {
+        self.participant.deadline.left()
     }
 
     fn part_bytes(&self) -> u64 {
-        self.participant.source_bytes() / self.parts.len() as u64
+        self.participant.source_bytes / self.parts.len() as u64
     }
 
     /// Has the stores exchange all parts, and performs `take` to receive the parts for this rank.
@@ -219,13 +222,13 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     async fn put_source(&self) -> Result<()> {
         let options = |metadata: &Metadata| PutOptions {
             metadata: metadata.clone(),
-            timeout: self.deadline.left(),
+            timeout: self.left(),
             ..self.options.clone()
         };
         let Some(stacked) = &self.stacked else {
             return self.client.put_with(self.source(), b"", options(&Metadata::default())).await;
         };
-        let size_bytes = self.participant.source_bytes();
+        let size_bytes = self.participant.source_bytes;
         if size_bytes <= MAX_PUT_BYTES as u64 {
             let whole = self.in_order().collect::<Vec<_>>().concat();
             return self.client.put_with(self.source(), &whole, options(stacked)).await;
@@ -244,23 +247,15 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     /// The parts in the order in which they are sent.
     fn in_order(&self) -> impl Iterator<Item = &[u8]> {
         let participants = self.parts.len();
-        (0..participants).map(move |place| self.parts[rank_of_part(self.rank, place, participants)].as_ref())
-    }
-
-    async fn join(&self, is_again: bool) -> Result<Option<(ObjectReader, Vec<ByteRange>)>> {
-        match self.participant.join(self.connection, is_again).await? {
-            Joined::Ranges(reader, order) => Ok(Some((reader, order))),
-            Joined::Object(reader) if reader.size_bytes() == 0 => Ok(None),
-            Joined::Object(_) => {
-                Err(ObjectError::AlreadyExists { id: self.participant.target().clone() }.into())
-            }
-        }
+        (0..participants)
+            .map(move |place| self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref())
     }
 
     /// The position of the first part for this rank in the received object, which has the parts for
     /// all ranks of the node except their own.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
-        let (source_bytes, own) = (self.participant.source_bytes(), self.rank as u64 * self.part_bytes());
+        let (source_bytes, own) =
+            (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());
         let starts = (0..).map(|place| place * source_bytes);
         let is_own = |start: &u64| !order.iter().any(|range| range.offset_bytes == start + own);
         starts.take(order.len() + 1).find(is_own).unwrap_or(0)
@@ -268,59 +263,58 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
 
     async fn views(&self) -> Result<Option<Vec<ObjectView>>> {
         let mut is_again = false;
-        while let Some((reader, order)) = self.join(is_again).await? {
-            match reader.into_view(self.deadline).await {
+        while let Some((reader, order)) = self.participant.join_parts(self.connection, is_again).await? {
+            match reader.into_view(self.participant.deadline).await {
                 Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
                 Err(error) => return Err(error),
-                Ok(all) => {
-                    let own = self.client.get(self.source(), self.deadline.left()).await?;
-                    let (start, part_bytes) = (self.start_bytes(&order), self.part_bytes());
-                    let view = |from: usize| {
-                        let is_own = from == self.rank;
-                        let own_start = self.participant.source_bytes() - part_bytes;
-                        let start = if is_own { own_start } else { start + from as u64 * part_bytes };
-                        let range = to_index(start)..to_index(start + part_bytes);
-                        let whole = if is_own { &own } else { &all };
-                        whole.part(range, self.options.metadata.clone())
-                    };
-                    return (0..self.parts.len())
-                        .map(|from| view(from).ok_or_else(|| self.connection.unexpected()))
-                        .collect::<Result<_>>()
-                        .map(Some);
-                }
+                Ok(all) => return self.split(&all, &order).await.map(Some),
             }
         }
         Ok(None)
     }
 
+    /// Returns views of this participant's parts. Its own part is in its source.
+    async fn split(&self, all: &ObjectView, order: &[ByteRange]) -> Result<Vec<ObjectView>> {
+        let own = self.client.get(self.source(), self.left()).await?;
+        let (start, part_bytes) = (self.start_bytes(order), self.part_bytes());
+        let view = |from: usize| {
+            let is_own = from == self.participant.rank;
+            let own_start = self.participant.source_bytes - part_bytes;
+            let start = if is_own { own_start } else { start + from as u64 * part_bytes };
+            let range = to_index(start)..to_index(start + part_bytes);
+            let whole = if is_own { &own } else { all };
+            let part = whole.part(range, self.options.metadata.clone());
+            part.ok_or_else(|| self.connection.unexpected())
+        };
+        (0..self.parts.len()).map(view).collect()
+    }
+
     async fn copies(&self, out: &mut [u8]) -> Result<Option<()>> {
-        let (needed_bytes, given_bytes) = (self.participant.source_bytes(), out.len() as u64);
         let mut is_again = false;
-        while let Some((mut reader, order)) = self.join(is_again).await? {
-            let out = out.get_mut(..to_index(needed_bytes));
-            let out = out.ok_or(Error::BufferTooSmall { needed_bytes, given_bytes })?;
-            let copied = async {
-                reader.read_ranges(&order, self.start_bytes(&order), out, self.deadline).await?;
-                reader.completed(self.deadline).await
-            };
-            match copied.await {
+        while let Some((reader, order)) = self.participant.join_parts(self.connection, is_again).await? {
+            match self.copy(reader, &order, out).await {
                 Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
-                Err(error) => return Err(error),
-                Ok(()) => {
-                    let part_bytes = to_index(self.part_bytes());
-                    out[self.rank * part_bytes..][..part_bytes]
-                        .copy_from_slice(self.parts[self.rank].as_ref());
-                    return Ok(Some(()));
-                }
+                ended => return ended.map(Some),
             }
         }
         Ok(None)
+    }
+
+    async fn copy(&self, mut reader: ObjectReader, order: &[ByteRange], out: &mut [u8]) -> Result<()> {
+        let Participant { source_bytes, rank, deadline, .. } = self.participant;
+        let mut out = Out::Given(out);
+        let out = out.room(source_bytes)?;
+        reader.read_ranges(order, self.start_bytes(order), out, deadline).await?;
+        reader.completed(deadline).await?;
+        let part_bytes = to_index(self.part_bytes());
+        out[rank * part_bytes..][..part_bytes].copy_from_slice(self.parts[rank].as_ref());
+        Ok(())
     }
 
     /// Rank 0 deletes the empty target. It has all its parts by then, so all participants have seen
     /// the target.
     async fn forget_target(&self) -> Result<()> {
-        if self.rank > 0 || self.parts.len() == 1 {
+        if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());
         }
         self.forget(self.participant.target()).await
@@ -328,10 +322,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
 
     /// Deletes an object. Ignores a timeout, because the store deletes it nevertheless.
     async fn forget(&self, id: &ObjectId) -> Result<()> {
-        match self.client.delete([id], self.deadline.left()).await {
-            Err(Error::Object(ObjectError::Timeout { .. })) => Ok(()),
-            ended => ended.map(drop),
-        }
+        self.client.forget(slice::from_ref(id), self.participant.deadline).await
     }
 
     /// Returns the error that names the missing ranks, if they caused `error`.
@@ -344,14 +335,9 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         if !is_wait {
             return error;
         }
-        let sources = &self.participant.request().sources;
-        let Ok(here) = self.client.wait(sources, sources.len(), Duration::ZERO).await else { return error };
-        let ranks: Vec<usize> = (0..sources.len()).filter(|rank| here.binary_search(rank).is_err()).collect();
-        if ranks.is_empty() {
-            return error;
-        }
-        let (name, waited) = (self.participant.target().clone(), self.deadline.timeout());
-        Error::RanksMissing { name, ranks, waited }
+        let Participant { request, deadline, .. } = &self.participant;
+        let missing = self.client.missing(request.target.clone(), &request.sources, deadline.timeout());
+        missing.await.unwrap_or(error)
     }
 }
 
@@ -382,6 +368,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         (Self { exchange, has }, had)
     }
 
+    /// Puts, gets, and deletes objects, all at the same time.
     async fn run<T>(
         &self,
         parts: &[P],
@@ -399,15 +386,15 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
 
     /// Puts all parts, beginning with the rank that gets from this rank first.
     async fn put_all(&self, parts: &[P]) -> Result<()> {
-        let (rank, participants) = (self.exchange.rank, parts.len());
+        let (rank, participants) = (self.exchange.participant.rank, parts.len());
         let order = (1..=participants).map(|step| (rank + participants - step) % participants);
         let puts = order.map(|to| self.put(to, parts[to].as_ref()));
         at_once(self.exchange.connection, puts.collect()).try_collect().await
     }
 
     async fn put(&self, to: usize, part: &[u8]) -> Result<()> {
-        let AllToAll { client, given, options, deadline, .. } = self.exchange;
-        let options = PutOptions { timeout: deadline.left(), ..options.clone() };
+        let AllToAll { client, given, options, .. } = self.exchange;
+        let options = PutOptions { timeout: self.exchange.left(), ..options.clone() };
         match client.put_with(&given[to], part, options).await {
             // The receiver deleted it before the directory confirmed it here.
             Err(Error::Object(ObjectError::Deleted { .. })) => Ok(()),
@@ -416,21 +403,21 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
     }
 
     async fn get(&self, from: usize) -> Result<(usize, ObjectView)> {
-        let AllToAll { client, taken, deadline, .. } = self.exchange;
-        let got = client.get(&taken[from], deadline.left()).await;
+        let AllToAll { client, taken, .. } = self.exchange;
+        let got = client.get(&taken[from], self.exchange.left()).await;
         let view = got.map_err(|error| self.missing(from, error))?;
         self.took(from);
         Ok((from, view))
     }
 
     async fn open(&self, from: usize) -> Result<(usize, ObjectReader)> {
-        let AllToAll { connection, taken, deadline, .. } = self.exchange;
-        let opened = ObjectReader::open(connection, taken[from].clone(), deadline.left()).await;
+        let AllToAll { connection, taken, .. } = self.exchange;
+        let opened = ObjectReader::open(connection, taken[from].clone(), self.exchange.left()).await;
         opened.map(|reader| (from, reader)).map_err(|error| self.missing(from, error))
     }
 
     async fn copy(&self, from: usize, reader: ObjectReader, place: &mut [u8]) -> Result<()> {
-        let copied = reader.read_whole(place, self.exchange.deadline).await;
+        let copied = reader.read_whole(place, self.exchange.participant.deadline).await;
         copied.map_err(|error| self.missing(from, error))?;
         self.took(from);
         Ok(())
@@ -443,10 +430,10 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
 
     /// Deletes the received objects, batching the ids that are ready.
     async fn delete_all(&self, had: UnboundedReceiver<usize>) -> Result<()> {
-        let AllToAll { client, connection, taken, deadline, .. } = self.exchange;
+        let AllToAll { client, connection, taken, .. } = self.exchange;
         let deletes = had.ready_chunks(taken.len()).map(async |ranks| {
             let ids = ranks.into_iter().map(|from| &taken[from]);
-            client.delete(ids, deadline.left()).await
+            client.delete(ids, self.exchange.left()).await
         });
         deletes.buffer_unordered(in_flight(connection)).try_for_each(|_| ready(Ok(()))).await
     }
@@ -455,8 +442,10 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
     fn missing(&self, from: usize, error: Error) -> Error {
         match error {
             Error::Object(ObjectError::Timeout { .. }) => {
-                let (name, waited) =
-                    (self.exchange.participant.target().clone(), self.exchange.deadline.timeout());
+                let (name, waited) = (
+                    self.exchange.participant.target().clone(),
+                    self.exchange.participant.deadline.timeout(),
+                );
                 Error::RanksMissing { name, ranks: vec![from], waited }
             }
             error => error,

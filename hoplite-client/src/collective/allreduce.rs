@@ -11,14 +11,13 @@ use futures::future::{Either, select};
 use hoplite_core::plan::collective::Collective;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
-use super::participant::{Joined, Participant, check, describe};
+use super::participant::{Joined, Out, Participant, check, describe};
 use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::connection::{Connection, Description};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
-use crate::reader::to_index;
 
 /// Usual time for the result of small sources: 16 participants on two cores need 7 ms for 32 KiB
 /// (docs/dev/benchmarks.md).
@@ -141,36 +140,6 @@ impl Client {
     }
 }
 
-/// The destination of the result.
-enum Out<'a> {
-    New(&'a mut Vec<u8>),
-    Given(&'a mut [u8]),
-}
-
-impl Out<'_> {
-    fn check_room(&self, needed_bytes: u64) -> Result<()> {
-        match self {
-            Self::Given(given) if (given.len() as u64) < needed_bytes => {
-                Err(Error::BufferTooSmall { needed_bytes, given_bytes: given.len() as u64 })
-            }
-            _ => Ok(()),
-        }
-    }
-
-    fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
-        self.check_room(needed_bytes)?;
-        // It fits: the source is as long and lies in the mapped arena.
-        let length = to_index(needed_bytes);
-        match self {
-            Self::New(made) => {
-                **made = vec![0; length];
-                Ok(made)
-            }
-            Self::Given(given) => Ok(&mut given[..length]),
-        }
-    }
-}
-
 /// Acts as [`join`] for a participant that only remembers the description of its source. Looks at
 /// the source if the result is late or an error occurs, because another object may have its id now.
 /// Then it joins again. Rank 0's coordination does not depend on this.
@@ -179,7 +148,7 @@ async fn join_unseen(
     connection: &Arc<Connection>,
     out: &mut Out<'_>,
 ) -> Result<usize> {
-    let look = || describe(connection, allreduce.source(), allreduce.deadline());
+    let look = || describe(connection, allreduce.source(), allreduce.deadline);
     let source = {
         let mut join = pin!(join(allreduce, connection, out));
         let ended = match connection.within(AT_ONCE, &mut join).await {
@@ -208,7 +177,7 @@ async fn join_unseen(
 /// Copies the target into `out` while it arrives, and starts again after each restart. Returns its
 /// length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
-    let out = out.room(allreduce.source_bytes())?;
+    let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;
     loop {
         let joined = allreduce.join(connection, is_again).await?;
@@ -219,7 +188,7 @@ async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut O
         }
         let (mut reader, order) = match joined {
             Joined::Object(reader) => {
-                reader.read_whole(out, allreduce.deadline()).await?;
+                reader.read_whole(out, allreduce.deadline).await?;
                 return Ok(out.len());
             }
             Joined::Ranges(reader, order) => (reader, order),
@@ -227,7 +196,7 @@ async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut O
         if order.iter().map(|range| range.length_bytes).sum::<u64>() != reader.size_bytes() {
             return Err(connection.unexpected());
         }
-        match reader.read_ranges(&order, 0, out, allreduce.deadline()).await {
+        match reader.read_ranges(&order, 0, out, allreduce.deadline).await {
             Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
             ended => return ended.map(|()| out.len()),
         }

@@ -108,7 +108,7 @@ impl Client {
 
     /// Deletes objects of ranks that have met. Ignores a timeout, because the store deletes them
     /// nevertheless.
-    async fn forget(&self, left: &[ObjectId], deadline: Deadline) -> Result<()> {
+    pub(super) async fn forget(&self, left: &[ObjectId], deadline: Deadline) -> Result<()> {
         if left.is_empty() {
             return Ok(());
         }
@@ -120,7 +120,12 @@ impl Client {
 
     /// The error that names the missing ranks; `None` if all have called, or the directory cannot
     /// tell.
-    async fn missing(&self, name: ObjectId, ranks: &[ObjectId], waited: Duration) -> Option<Error> {
+    pub(super) async fn missing(
+        &self,
+        name: ObjectId,
+        ranks: &[ObjectId],
+        waited: Duration,
+    ) -> Option<Error> {
         let here = self.wait(ranks, ranks.len(), Duration::ZERO).await.ok()?;
         let ranks: Vec<usize> = (0..ranks.len()).filter(|rank| here.binary_search(rank).is_err()).collect();
         (!ranks.is_empty()).then_some(Error::RanksMissing { name, ranks, waited })

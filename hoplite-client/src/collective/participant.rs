@@ -18,16 +18,17 @@ use crate::connection::{Connection, Description};
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
-use crate::reader::ObjectReader;
+use crate::reader::{ObjectReader, to_index};
 
 #[derive(Debug)]
 pub(super) struct Participant {
-    kind: Collective,
-    request: Reduce,
-    rank: usize,
-    source_bytes: u64,
-    dtype: Dtype,
-    deadline: Deadline,
+    pub(super) kind: Collective,
+    pub(super) request: Reduce,
+    pub(super) rank: usize,
+    /// The size of each source.
+    pub(super) source_bytes: u64,
+    pub(super) dtype: Dtype,
+    pub(super) deadline: Deadline,
 }
 
 /// The store's answer to a join.
@@ -37,6 +38,38 @@ pub(super) enum Joined {
     Object(ObjectReader),
     /// The object that the store exchanges, and the order in which its ranges become valid.
     Ranges(ObjectReader, Vec<ByteRange>),
+}
+
+/// The place of a result.
+pub(super) enum Out<'a> {
+    New(&'a mut Vec<u8>),
+    Given(&'a mut [u8]),
+}
+
+impl Out<'_> {
+    /// Checks that a result of this size has room.
+    pub(super) fn check_room(&self, needed_bytes: u64) -> Result<()> {
+        match self {
+            Self::Given(given) if (given.len() as u64) < needed_bytes => {
+                Err(Error::BufferTooSmall { needed_bytes, given_bytes: given.len() as u64 })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the front of the place that a result of this size takes.
+    pub(super) fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
+        self.check_room(needed_bytes)?;
+        // It fits: the source, which is at least as long, is in the arena, which is mapped.
+        let length = to_index(needed_bytes);
+        match self {
+            Self::New(made) => {
+                **made = vec![0; length];
+                Ok(made)
+            }
+            Self::Given(given) => Ok(&mut given[..length]),
+        }
+    }
 }
 
 /// Checks the options and returns the request. Every participant checks, because ranks other than 0
@@ -87,65 +120,34 @@ impl Participant {
         kind: Collective,
         request: Reduce,
         rank: usize,
-        source: Description,
+        (source_bytes, dtype): Description,
         deadline: Deadline,
     ) -> Result<Self> {
-        let (op, dtype) = (request.op, source.1);
+        let op = request.op;
         if kind.properties().combines && !op.is_defined_for(dtype) {
             let reason = format!("{op} is not defined for elements of type {dtype}").into();
             return Err(ObjectError::TypeMismatch { id: request.sources[rank].clone(), reason }.into());
         }
-        Ok(Self::new(kind, request, rank, source, deadline))
+        Ok(Self { kind, request, rank, source_bytes, dtype, deadline })
     }
 
+    /// Returns the same participant with another source.
     pub(super) fn with_source(&self, source: Description) -> Result<Self> {
         Self::checked(self.kind, self.request.clone(), self.rank, source, self.deadline)
-    }
-
-    pub(super) const fn new(
-        kind: Collective,
-        request: Reduce,
-        rank: usize,
-        (source_bytes, dtype): Description,
-        deadline: Deadline,
-    ) -> Self {
-        Self { kind, request, rank, source_bytes, dtype, deadline }
     }
 
     pub(super) const fn target(&self) -> &ObjectId {
         &self.request.target
     }
 
-    pub(super) const fn request(&self) -> &Reduce {
-        &self.request
-    }
-
+    /// Returns the participant's own source.
     pub(super) fn source(&self) -> &ObjectId {
         &self.request.sources[self.rank]
     }
 
+    /// Returns the description of its source.
     pub(super) const fn description(&self) -> Description {
         (self.source_bytes, self.dtype)
-    }
-
-    pub(super) const fn kind(&self) -> Collective {
-        self.kind
-    }
-
-    pub(super) const fn rank(&self) -> usize {
-        self.rank
-    }
-
-    pub(super) const fn source_bytes(&self) -> u64 {
-        self.source_bytes
-    }
-
-    pub(super) const fn dtype(&self) -> Dtype {
-        self.dtype
-    }
-
-    pub(super) const fn deadline(&self) -> Deadline {
-        self.deadline
     }
 
     /// Performs `join`. Rank 0's store coordinates at the same time.
@@ -195,6 +197,19 @@ impl Participant {
                 Ok(Joined::Ranges(ObjectReader::over(connection, view)?, order))
             }
             _ => Err(connection.unexpected()),
+        }
+    }
+
+    /// Joins an exchange of parts. Returns `None` if the participant has to get its parts without one.
+    pub(super) async fn join_parts(
+        &self,
+        connection: &Arc<Connection>,
+        is_again: bool,
+    ) -> Result<Option<(ObjectReader, Vec<ByteRange>)>> {
+        match self.join(connection, is_again).await? {
+            Joined::Ranges(reader, order) => Ok(Some((reader, order))),
+            Joined::Object(reader) if reader.size_bytes() == 0 => Ok(None),
+            Joined::Object(_) => Err(ObjectError::AlreadyExists { id: self.target().clone() }.into()),
         }
     }
 

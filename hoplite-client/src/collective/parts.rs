@@ -14,14 +14,14 @@ use hoplite_core::plan::collective::Collective;
 use hoplite_core::reduce::combine;
 use hoplite_core::{Error as ObjectError, ObjectId, Operation};
 
-use super::participant::{Joined, Participant};
+use super::participant::{Out, Participant};
 use super::reduce::reduce;
 use crate::begun::{Repeat, Wait};
 use crate::client::{Client, checked};
 use crate::connection::Connection;
 use crate::error::{Error, Result};
 use crate::options::{AllreduceOptions, ReduceOptions};
-use crate::reader::{ObjectReader, get_into};
+use crate::reader::{ObjectReader, get_into, to_index};
 use crate::view::ObjectView;
 
 impl Client {
@@ -40,28 +40,10 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let timeout = options.timeout;
-        let call = self.begin(timeout).await?;
-        let (client, connection) = (call.client(), &call.connection);
-        let (target, sources) = named(connection, target, sources)?;
-        let all = pin!(async {
-            let parts = Parts::prepare(
-                connection,
-                Collective::ReduceScatter,
-                target.clone(),
-                sources.clone(),
-                rank,
-                options,
-            )
-            .await?;
-            // It fits: the source is longer and lies in the mapped arena.
-            let mut out = vec![0; to_index(parts.part_bytes)];
-            parts.reduce_scatter(&client, connection, &mut out).await?;
-            Ok(out)
-        });
-        let scatter = pin!(connection.bounded(Operation::Reduce, timeout, all));
-        let wait = Wait { operation: "reduce_scatter", id: Some(&target), needs: &sources };
-        call.run(wait, Repeat::Never, scatter).await
+        let mut out = Vec::new();
+        let scatter = Collective::ReduceScatter;
+        self.parts_to(scatter, target.as_ref(), sources, rank, Out::New(&mut out), options).await?;
+        Ok(out)
     }
 
     /// Reduces the objects of all n participants, and copies one part of the result into the front
@@ -99,27 +81,8 @@ impl Client {
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
-        let timeout = options.timeout;
-        let call = self.begin(timeout).await?;
-        let (client, connection) = (call.client(), &call.connection);
-        let (target, sources) = named(connection, target, sources)?;
-        let all = pin!(async {
-            let parts = Parts::prepare(
-                connection,
-                Collective::ReduceScatter,
-                target.clone(),
-                sources.clone(),
-                rank,
-                options,
-            )
-            .await?;
-            let out = room(out, parts.part_bytes)?;
-            parts.reduce_scatter(&client, connection, out).await?;
-            Ok(out.len())
-        });
-        let scatter = pin!(connection.bounded(Operation::Reduce, timeout, all));
-        let wait = Wait { operation: "reduce_scatter", id: Some(&target), needs: &sources };
-        call.run(wait, Repeat::Never, scatter).await
+        let scatter = Collective::ReduceScatter;
+        self.parts_to(scatter, target.as_ref(), sources, rank, Out::Given(out), options).await
     }
 
     /// Copies the objects of all n participants into the front of each one's `out`, one after
@@ -151,48 +114,49 @@ impl Client {
         I: IntoIterator<Item: AsRef<[u8]>>,
     {
         let options = AllreduceOptions { timeout, ..AllreduceOptions::default() };
+        let (gather, out) = (Collective::Allgather, Out::Given(out));
+        self.parts_to(gather, target.as_ref(), sources, rank, out, options).await
+    }
+
+    /// Performs a reduce_scatter or an allgather. Returns the length of the result.
+    async fn parts_to<I>(
+        &self,
+        kind: Collective,
+        target: &[u8],
+        sources: I,
+        rank: usize,
+        mut out: Out<'_>,
+        options: AllreduceOptions,
+    ) -> Result<usize>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let timeout = options.timeout;
         let call = self.begin(timeout).await?;
         let (client, connection) = (call.client(), &call.connection);
-        let (target, sources) = named(connection, target, sources)?;
+        let sources = checked(sources, connection.max_ids())?;
+        let target = ObjectId::new(target)?;
+        let (operation, class) = match kind {
+            Collective::Allgather => ("allgather_into", Operation::Get),
+            _ => ("reduce_scatter", Operation::Reduce),
+        };
         let all = pin!(async {
-            let parts = Parts::prepare(
-                connection,
-                Collective::Allgather,
-                target.clone(),
-                sources.clone(),
-                rank,
-                options,
-            )
-            .await?;
-            let out = room(out, parts.part_bytes.saturating_mul(parts.count()))?;
-            parts.allgather(&client, connection, out).await?;
+            let (target, sources) = (target.clone(), sources.clone());
+            let parts = Parts::prepare(connection, kind, target, sources, rank, options).await?;
+            let out = out.room(parts.result_bytes())?;
+            match kind {
+                Collective::Allgather => parts.allgather(&client, connection, out).await?,
+                _ => parts.reduce_scatter(&client, connection, out).await?,
+            }
             Ok(out.len())
         });
-        let gather = pin!(connection.bounded(Operation::Get, timeout, all));
-        let wait = Wait { operation: "allgather_into", id: Some(&target), needs: &sources };
-        call.run(wait, Repeat::Never, gather).await
+        let all = pin!(connection.bounded(class, timeout, all));
+        let wait = Wait { operation, id: Some(&target), needs: &sources };
+        call.run(wait, Repeat::Never, all).await
     }
 }
 
-/// Checks the ids, and returns them.
-fn named<I>(
-    connection: &Connection,
-    target: impl AsRef<[u8]>,
-    sources: I,
-) -> Result<(ObjectId, Vec<ObjectId>)>
-where
-    I: IntoIterator<Item: AsRef<[u8]>>,
-{
-    let sources = checked(sources, connection.max_ids())?;
-    Ok((ObjectId::new(target)?, sources))
-}
-
-fn room(out: &mut [u8], needed_bytes: u64) -> Result<&mut [u8]> {
-    let given_bytes = out.len() as u64;
-    let length = usize::try_from(needed_bytes).unwrap_or(usize::MAX);
-    out.get_mut(..length).ok_or(Error::BufferTooSmall { needed_bytes, given_bytes })
-}
-
+/// One participant's view of a collective of equal parts.
 struct Parts {
     participant: Participant,
     part_bytes: u64,
@@ -208,12 +172,12 @@ impl Parts {
         options: AllreduceOptions,
     ) -> Result<Self> {
         let participant = Participant::prepare(connection, kind, target, sources, rank, options).await?;
-        let source_bytes = participant.source_bytes();
+        let source_bytes = participant.source_bytes;
         if kind == Collective::Allgather {
             return Ok(Self { part_bytes: source_bytes, participant });
         }
-        let count = participant.request().sources.len() as u64;
-        if !source_bytes.is_multiple_of(count * participant.dtype().size_bytes()) {
+        let count = participant.request.sources.len() as u64;
+        if !source_bytes.is_multiple_of(count * participant.dtype.size_bytes()) {
             let reason =
                 "the sources do not divide into equal parts of whole elements, one for each participant";
             return Err(ObjectError::invalid_request(reason).into());
@@ -227,26 +191,37 @@ impl Parts {
         Ok(parts)
     }
 
+    /// Returns the name of the participant's part if it is reduced by itself.
     fn own_target(&self) -> Result<ObjectId> {
         let target = self.participant.target().as_bytes();
-        let rank = self.participant.rank().to_string();
+        let rank = self.participant.rank.to_string();
         Ok(ObjectId::new([target, b"/part/", rank.as_bytes()].concat())?)
     }
 
     fn sources(&self) -> &[ObjectId] {
-        &self.participant.request().sources
+        &self.participant.request.sources
     }
 
     fn count(&self) -> u64 {
         self.sources().len() as u64
     }
 
+    /// Returns the length of the participant's result.
+    fn result_bytes(&self) -> u64 {
+        match self.participant.kind {
+            Collective::Allgather => self.all_bytes(),
+            _ => self.part_bytes,
+        }
+    }
+
+    /// Returns the range of a rank's part.
     fn part(&self, rank: usize) -> ByteRange {
         ByteRange { offset_bytes: rank as u64 * self.part_bytes, length_bytes: self.part_bytes }
     }
 
+    /// Returns the length of all sources together.
     fn all_bytes(&self) -> u64 {
-        self.participant.source_bytes().saturating_mul(self.count())
+        self.participant.source_bytes.saturating_mul(self.count())
     }
 
     async fn reduce_scatter(
@@ -279,17 +254,17 @@ impl Parts {
 
     /// Gets all sources, and checks that they have the size and type of this participant's source.
     async fn all_sources(&self, client: &Client) -> Result<Vec<ObjectView>> {
-        let views = client.gather(self.sources(), self.participant.deadline().left()).await?;
-        let (source_bytes, dtype) = (to_index(self.participant.source_bytes()), self.participant.dtype());
+        let views = client.gather(self.sources(), self.participant.deadline.left()).await?;
+        let (source_bytes, dtype) = (to_index(self.participant.source_bytes), self.participant.dtype);
         let is_unlike = |view: &ObjectView| view.len() != source_bytes || view.metadata().dtype != dtype;
         let Some(other) = views.iter().position(is_unlike) else { return Ok(views) };
-        let reason = "its size or type differs from this participant's source".into();
+        let reason = "it is not like that of this participant".into();
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
     /// Takes part in the exchange, if there is one. Returns `true` if it has delivered everything.
     async fn exchanged(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
-        if self.all_bytes() <= self.participant.kind().properties().max_general_bytes {
+        if self.all_bytes() <= self.participant.kind.properties().max_general_bytes {
             return Ok(false);
         }
         self.participant.run(connection, self.join(connection, out)).await
@@ -297,19 +272,13 @@ impl Parts {
 
     async fn join(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
         let mut is_again = false;
-        loop {
-            let (mut reader, order) = match self.participant.join(connection, is_again).await? {
-                Joined::Ranges(reader, order) => (reader, order),
-                Joined::Object(reader) if reader.size_bytes() == 0 => return Ok(false),
-                Joined::Object(_) => {
-                    return Err(ObjectError::AlreadyExists { id: self.participant.target().clone() }.into());
-                }
-            };
+        while let Some((mut reader, order)) = self.participant.join_parts(connection, is_again).await? {
             match self.take(connection, &mut reader, &order, out).await {
                 Err(Error::Object(ObjectError::Superseded { .. })) => is_again = true,
                 ended => return ended,
             }
         }
+        Ok(false)
     }
 
     /// Copies the needed ranges in the order of their arrival. Returns `true` if everything
@@ -321,9 +290,9 @@ impl Parts {
         order: &[ByteRange],
         out: &mut [u8],
     ) -> Result<bool> {
-        let deadline = self.participant.deadline();
-        if self.participant.kind() == Collective::ReduceScatter {
-            let own = self.part(self.participant.rank());
+        let deadline = self.participant.deadline;
+        if self.participant.kind == Collective::ReduceScatter {
+            let own = self.part(self.participant.rank);
             if !order.contains(&own) {
                 return Ok(false);
             }
@@ -343,8 +312,7 @@ impl Parts {
 
     /// Has the stores reduce this participant's part, and gets it while it is made.
     async fn reduce_own(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
-        let (request, deadline) = (self.participant.request(), self.participant.deadline());
-        let rank = self.participant.rank();
+        let Participant { request, deadline, rank, .. } = &self.participant;
         let target = self.own_target()?;
         let mut sources = request.sources.clone();
         if request.order == ReduceOrder::Any {
@@ -356,7 +324,7 @@ impl Parts {
             op: request.op,
             num_objects: None,
             order: request.order,
-            range: Some(self.part(rank)),
+            range: Some(self.part(*rank)),
             timeout: deadline.left(),
         };
         tokio::try_join!(
@@ -368,20 +336,16 @@ impl Parts {
         Ok(())
     }
 
+    /// Gets all sources, and reduces this participant's part of them.
     async fn reduce_all(&self, client: &Client, out: &mut [u8]) -> Result<()> {
-        let (request, dtype) = (self.participant.request(), self.participant.dtype());
+        let Participant { request, dtype, .. } = &self.participant;
         let views = self.all_sources(client).await?;
-        let start = to_index(self.part(self.participant.rank()).offset_bytes);
+        let start = to_index(self.part(self.participant.rank).offset_bytes);
         let range = start..start + out.len();
         if let Some((first, others)) = views.split_first() {
             out.copy_from_slice(&first[range.clone()]);
-            others.iter().for_each(|other| combine(request.op, dtype, out, &other[range.clone()]));
+            others.iter().for_each(|other| combine(request.op, *dtype, out, &other[range.clone()]));
         }
         Ok(())
     }
-}
-
-/// Converts a position in a mapped object to an index.
-fn to_index(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX)
 }
