@@ -1,8 +1,8 @@
-//! The store's one piece of state and what follows from its decisions.
+//! The state of the store, and the shell of its node.
 //!
-//! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`), in order, under one short lock: nothing
-//! in here waits. What takes time is done in `tasks`. Everything else in the store (local plane, data plane, sessions, alarm) turns
-//! what happens into events; what other stores ask for comes in through `hosts`.
+//! [`Engine::apply`] gives an event to the [`Node`] and performs the effects (`effects`) in order,
+//! under one short lock that never waits. `tasks` has the longer work. The local plane, the data
+//! plane, the sessions and the alarm make events. Requests of other stores come through `hosts`.
 
 mod effects;
 mod hosts;
@@ -39,12 +39,12 @@ use crate::metrics::Observer;
 use crate::outbox::Outbox;
 use crate::traces::Traces;
 
-/// The engine keeps room for so many effects of one event.
+/// The room for effects that the engine keeps.
 const KEPT_EFFECTS: usize = 1024;
 /// Most clients that the explanation of a full store names.
 const MAX_NAMED_HOLDERS: usize = 3;
 
-/// What [`Engine::apply`] changes.
+/// The state under the lock.
 #[derive(Debug)]
 struct State {
     node: Node,
@@ -52,34 +52,35 @@ struct State {
     alarm_at: Option<Time>,
     pulls: BTreeMap<PullId, CancellationToken>,
     combines: BTreeMap<CombineId, CancellationToken>,
-    /// What was done at once, and the node is to hear of next.
+    /// Events that follow from effects that were performed at once.
     done: VecDeque<Event>,
-    /// The serves that were requested and not decided on.
+    /// Requested serves without a decision.
     verdicts: BTreeMap<ServeId, oneshot::Sender<Option<Arc<LiveCopy>>>>,
-    /// The hops that this store directs; cancelled when they are needed no longer.
+    /// The hops that this store directs.
     hops: BTreeMap<HopId, CancellationToken>,
-    /// The hops that this store performs for others, and how their coordinators are told of them.
+    /// The hops that this store performs, with the channels of reports to their coordinators.
     hostings: BTreeMap<HostingId, mpsc::Sender<HopReport>>,
-    /// The members of sessions that this store coordinates, and how they are told of decisions.
+    /// The members of attempts that this store coordinates, with the channels of decisions to them.
     enlistments: BTreeMap<EnlistmentId, mpsc::Sender<Decision>>,
-    /// The sessions in which this store is a member, and how their coordinators are told of it.
+    /// The attempts in which this store is a member, with the channels of reports to their
+    /// coordinators.
     memberships: BTreeMap<MembershipId, mpsc::Sender<Report>>,
-    /// For each shard, where messages of its present session go.
+    /// The outbox of the current session with each shard.
     sessions: Vec<Option<Outbox>>,
-    /// Counts what happens, if anybody wants to know.
+    /// Counts events, if metrics are on.
     observer: Option<Observer>,
-    /// Tells what is done for what, if anybody wants to know.
+    /// Records spans, if traces are on.
     traces: Option<Traces>,
 }
 
-/// What exchanges bytes with other stores, and the runtime to which its connections belong.
+/// The puller of other stores' bytes, and the runtime of its connections.
 #[derive(Debug, Clone)]
 struct RuntimePuller {
     puller: Arc<Puller>,
     runtime: Handle,
 }
 
-/// The store's state and its hands.
+/// The state of the store, and the parts that perform its effects.
 #[derive(Debug)]
 pub(crate) struct Engine {
     state: Mutex<State>,
@@ -88,9 +89,9 @@ pub(crate) struct Engine {
     arena: Arc<Arena>,
     copies: Copies,
     clients: DashMap<ClientId, Arc<Answers>>,
-    /// Moves anything.
+    /// Pulls any object.
     bulk: RuntimePuller,
-    /// Moves small objects, and what is made of them, where clients and shards are listened to.
+    /// Pulls small objects and results, on the thread of clients and shards.
     small: RuntimePuller,
     surveyor: Arc<Surveyor>,
     metrics: Arc<DataMetrics>,
@@ -100,8 +101,8 @@ pub(crate) struct Engine {
 }
 
 impl Engine {
-    /// An engine around `node`, whose extents lie in `arena`. Pulls run on `tasks` until `stop`, those of small objects in the
-    /// runtime `for_small`, others in the current one.
+    /// Returns an engine around `node` with extents in `arena`. Pulls run on `tasks` until `stop`:
+    /// those of small objects in the runtime `for_small`, others in the current one.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,
@@ -114,7 +115,7 @@ impl Engine {
         let link = puller.link();
         let surveyor = Arc::new(puller.surveyor());
         let bulk = RuntimePuller { puller: Arc::new(puller), runtime: Handle::current() };
-        // TLS has buffers that stay on their runtime, and its handshakes take long.
+        // Buffers of TLS stay on their runtime, and its handshakes take long.
         let small = match bulk.puller.is_plain() {
             true => RuntimePuller { puller: Arc::new(bulk.puller.for_small()), runtime: for_small },
             false => bulk.clone(),
@@ -153,28 +154,29 @@ impl Engine {
         engine
     }
 
-    /// Lets `observer` count what happens from now on.
+    /// Lets `observer` count events.
     pub(crate) fn observe(&self, observer: Observer) {
         self.lock().observer = Some(observer);
     }
 
-    /// Has `traces` tell what is done for what from now on.
+    /// Lets `traces` record spans.
     pub(crate) fn trace(&self, traces: Traces) {
         self.lock().traces = Some(traces);
     }
 
-    /// Tells the node what happened and does what it decides.
+    /// Gives an event to the node, and performs the effects.
     pub(crate) fn apply(self: &Arc<Self>, event: Event) {
         self.apply_locked(&mut self.lock(), event);
     }
 
-    /// As [`Engine::apply`], for what somebody asks for in a trace.
+    /// Performs [`Engine::apply`] for a request with a trace.
     pub(crate) fn apply_traced(self: &Arc<Self>, event: Event, trace: Option<TraceContext>) {
         self.apply_caused(&mut self.lock(), event, trace);
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A panic inside the lock is a bug that the panic itself reports; the others go on with the state as it is.
+        // A panic under the lock is a bug that the panic reports. The other threads continue with
+        // the state.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -216,13 +218,13 @@ impl Engine {
             let trace = state.traces.as_mut().and_then(|traces| traces.effect(&effect));
             self.perform(state, effect, trace);
         }
-        // A burst, such as a delete of many objects, leaves no memory behind.
+        // Frees the memory of a burst, such as a delete of many objects.
         if effects.capacity() <= KEPT_EFFECTS {
             state.effects = effects;
         }
     }
 
-    /// A session with `shard` is up; what the node says to it goes to `outbox`.
+    /// Takes in a new session with `shard`. Messages to it go to `outbox`.
     pub(crate) fn session_up(self: &Arc<Self>, shard: usize, outbox: Outbox) {
         let mut state = self.lock();
         state.sessions[shard] = Some(outbox);
@@ -236,24 +238,24 @@ impl Engine {
         self.apply_locked(&mut state, Event::ShardDown { shard });
     }
 
-    /// A session could not be opened.
+    /// Takes in that a session could not be opened.
     pub(crate) fn session_failed(&self, cause: &str) {
         if let Some(observer) = &self.lock().observer {
             observer.session_failed(cause);
         }
     }
 
-    /// Ends all sessions, after what is queued for them.
+    /// Ends all sessions, after their queued messages.
     pub(crate) fn end_sessions(&self) {
         self.lock().sessions.iter_mut().for_each(|session| *session = None);
     }
 
-    /// Which shards have a session.
+    /// Returns `true` for each shard with a session.
     pub(crate) fn shards_up(&self) -> Vec<bool> {
         self.lock().sessions.iter().map(Option::is_some).collect()
     }
 
-    /// Enters a client; its answers go to the queue that is returned.
+    /// Enters a client. Returns the queue of its answers.
     pub(crate) fn client_connected(&self, name: String) -> (ClientId, Arc<Answers>) {
         let client = ClientId(self.next_number());
         let answers = Arc::new(Answers::of(name));
@@ -261,13 +263,13 @@ impl Engine {
         (client, answers)
     }
 
-    /// Takes back all that a client held.
+    /// Releases all references of a client.
     pub(crate) fn client_gone(self: &Arc<Self>, client: ClientId) {
         self.clients.remove(&client);
         self.apply(Event::ClientGone { client });
     }
 
-    /// Says in decisions why room is in use: by objects that stay until they are deleted, and by references of clients.
+    /// Explains the used room: by pinned objects, and by references of clients.
     pub(crate) fn holders(&self) -> String {
         let (status, holders) = {
             let state = self.lock();
@@ -290,51 +292,51 @@ impl Engine {
         parts.join(", ")
     }
 
-    /// Returns the number of clients that are connected.
+    /// Returns the number of connected clients.
     pub(crate) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// The copies that exist.
     pub(crate) const fn copies(&self) -> &Copies {
         &self.copies
     }
 
-    /// Closes connections to other stores that have been idle for too long, until `stop`.
+    /// Closes connections to other stores that are idle for too long, until `stop`.
     pub(crate) async fn close_idle_connections(&self, stop: CancellationToken) {
         tokio::join!(self.bulk.puller.maintain(stop.clone()), self.small.puller.maintain(stop));
     }
 
-    /// What asks other stores on behalf of clients, where these are listened to.
+    /// Returns the puller for requests of clients, on their thread.
     pub(crate) fn asker(&self) -> &Puller {
         &self.small.puller
     }
 
-    /// What exchanges so many bytes with other stores. Both ends of a connection must come to the same answer.
+    /// Returns the puller for so many bytes. Both ends of a connection must choose alike.
     const fn puller_for(&self, size_bytes: u64) -> &RuntimePuller {
         if size_bytes <= SMALL_BYTES { &self.small } else { &self.bulk }
     }
 
-    /// What the links to other stores do.
+    /// Returns the estimate of the links to other stores.
     fn link(&self) -> LinkEstimate {
         self.bulk.puller.link()
     }
 
-    /// How far the probe is that this store coordinates.
+    /// Returns the progress of the probe that this store coordinates.
     pub(crate) fn probe_progress(&self) -> SurveyProgress {
         self.surveyor.progress()
     }
 
-    /// What the probes came to that this store has coordinated.
+    /// Returns the results of the probes that this store coordinated.
     pub(crate) fn probe_tally(&self) -> SurveyTally {
         self.surveyor.tally()
     }
 
-    /// Has `peers` measure the links between them. Runs with the rest of the store until the future is dropped, or the store ends.
+    /// Lets `peers` measure the links between them, until the future is dropped or the store ends.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] for too many nodes, or while another probe goes on; [`Error::InvalidRequest`] if there are too few, or
-    /// they do not reach each other; [`Error::ShuttingDown`].
+    /// [`Error::LimitExceeded`] for too many nodes, or during another probe.
+    /// [`Error::InvalidRequest`] for too few nodes, or nodes that do not reach each other.
+    /// [`Error::ShuttingDown`].
     pub(crate) async fn survey(
         self: &Arc<Self>,
         peers: Vec<Peer>,
@@ -355,22 +357,21 @@ impl Engine {
         }
     }
 
-    /// The arena in which they lie.
     pub(crate) const fn arena(&self) -> &Arc<Arena> {
         &self.arena
     }
 
-    /// What the data plane has done.
+    /// Returns the metrics of the data plane.
     pub(crate) fn metrics(&self) -> &DataMetrics {
         &self.metrics
     }
 
-    /// What is in the store.
+    /// Returns the status of the node.
     pub(crate) fn status(&self) -> NodeStatus {
         self.lock().node.status()
     }
 
-    /// How the store is, for those who watch the cluster. Its sessions are told of in this `order` of the shards.
+    /// Returns the load of the store. Its sessions are in this `order` of the shards.
     pub(crate) fn load(&self, order: &[usize]) -> Load {
         let state = self.lock();
         let load = state.node.load(self.now());
@@ -395,8 +396,8 @@ impl Engine {
         }
     }
 
-    /// The other members of the session that makes this target, with their indices, and how many members there are, if this store is
-    /// one of them.
+    /// Returns the other members of the attempt that makes this target, with their indices, and the
+    /// number of members.
     pub(crate) fn others_making(&self, target: &ObjectId) -> (Vec<(usize, Member)>, usize) {
         let state = self.lock();
         let Some((own, members)) = state.node.members_making(target) else { return (Vec::new(), 0) };
@@ -404,7 +405,7 @@ impl Engine {
         (others.collect(), members.len())
     }
 
-    /// How this target is made, or was, as far as this store knows.
+    /// Describes how this target is made, or was, as far as this store knows.
     pub(crate) fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord> {
         let mut record = self.lock().node.how_made(target, self.now())?;
         if let Some(position) = &mut record.position
@@ -415,7 +416,7 @@ impl Engine {
         Some(record)
     }
 
-    /// What goes wrong at this store, and the time at which it does.
+    /// Returns the troubles of this store, with the current time.
     pub(crate) fn troubles(&self) -> (Troubles, Time) {
         let now = self.now();
         (self.lock().node.troubles(now), now)
@@ -434,7 +435,7 @@ impl Engine {
         self.last_number.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Wakes the node at its deadlines, for ever.
+    /// Wakes the node at its deadlines.
     pub(crate) async fn run_alarm(self: Arc<Self>) {
         loop {
             let alarm_at = self.lock().alarm_at;
@@ -474,7 +475,7 @@ mod tests {
     use super::*;
     use crate::data::{DataConfig, HopHost, HopRequest, ServeRequest, ServeSource, Served};
 
-    /// Longer than anything here takes; a test that reaches it has hung.
+    /// The longest wait of a test. A test that reaches it hangs.
     const PATIENCE: Duration = Duration::from_secs(300);
     const PUT: PutId = PutId(7);
 
@@ -507,7 +508,7 @@ mod tests {
         tokio::spawn(async move { engine.serve(request).await })
     }
 
-    /// A hop with an input at a node where nobody listens.
+    /// Returns a hop with an input at an unreachable node.
     fn hop() -> Hop {
         let input = HopInput {
             id: ObjectId::new("x").unwrap(),

@@ -1,4 +1,4 @@
-//! What the store does on each effect of the node.
+//! Performs the effects of the node.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::data::{CombineRequest, CombineSource, CompareRequest, Exchange, HopRe
 use crate::local::CallWork;
 use crate::outbox::Outgoing;
 
-/// Most decisions that a coordinator says to a member.
+/// Most decisions of a coordinator for a member.
 const MAX_DECISIONS: usize = 2;
 
 impl Engine {
@@ -132,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Adds the bytes of the object to an answer that is to have them.
+    /// Adds the bytes of the object to an answer, if it wants them.
     fn with_contents(&self, response: node::Response) -> node::Response {
         let node::Response::Contents { view, .. } = response else { return response };
         let live = self.copies.get(view.copy).expect("a copy is open until the next event");
@@ -200,7 +200,7 @@ impl Engine {
         }
     }
 
-    /// Where the shell reads an input.
+    /// Returns the place from which the shell reads an input.
     fn source(&self, input: CombineInput) -> CombineSource {
         match input {
             CombineInput::Local { copy, base_bytes } => {
@@ -213,7 +213,8 @@ impl Engine {
 }
 
 impl State {
-    /// Tells the task that waits for it what the node thinks of a serve. A task that has left says that the serve has ended.
+    /// Tells the waiting task the node's decision about a serve. A task that is gone ends the
+    /// serve.
     fn decide(&mut self, serve: ServeId, live: Option<Arc<LiveCopy>>) {
         if let Some(verdict) = self.verdicts.remove(&serve) {
             let _ = verdict.send(live);
@@ -225,7 +226,8 @@ fn tell_shard(state: &mut State, shard: usize, outgoing: Outgoing, urgency: Urge
     if let Some(session) = &state.sessions[shard]
         && session.push(outgoing, urgency) == Err(Full)
     {
-        // Too far behind. Without its outbox the session ends; the next one starts with a full publication.
+        // The shard is too slow. Without its outbox the session ends, and the next one starts with
+        // a full publication.
         warn_repeated!(shard, "the session's queue is full, starting a new session");
         state.sessions[shard] = None;
     }

@@ -1,4 +1,4 @@
-//! What other stores ask of this one: copies, hops, membership in sessions.
+//! Requests of other stores: copies, hops, memberships.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::Engine;
 use crate::data::{Enlisted, HopHost, HopRequest, Hosted, MemberHost, ServeRequest, ServeSource, Served};
 
-/// Says that a serve has ended when it is dropped.
+/// Ends a serve when it is dropped.
 struct Serve {
     engine: Arc<Engine>,
     serve: ServeId,

@@ -1,4 +1,4 @@
-//! Work that takes time, each in a task that tells the node how it ends.
+//! Work that takes time, in tasks that report their end to the node.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -13,7 +13,7 @@ use super::{Engine, RuntimePuller, State};
 use crate::copies::LiveCopy;
 use crate::data::{CombineRequest, CompareRequest, Decisions, Exchange, HopRequest, Peer, PullRequest};
 
-/// How many bytes of inputs are combined while everything else waits.
+/// Most bytes of inputs that are combined while everything else waits.
 const MAX_LITTLE_BYTES: u64 = 64 << 10;
 
 impl Engine {
@@ -40,7 +40,8 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Combines what is here and little at once, so that what follows leaves with what the same news has caused.
+    /// Combines small local inputs at once, so that the consequences leave with those of the same
+    /// event.
     pub(super) fn start_combine(
         self: &Arc<Self>,
         state: &mut State,
@@ -59,7 +60,7 @@ impl Engine {
                 let (valid_bytes, outcome) = puller.combine(&request, &live, &cancelled).await;
                 let seconds = started.elapsed().as_secs_f64();
                 tracing::debug!(?combine, ?outcome, valid_bytes, seconds, "combination ended");
-                // The node may free the copies that were read as soon as it hears of the end.
+                // The node may free the copies as soon as it hears of the end.
                 drop((request, live));
                 Event::CombineEnded { combine, valid_bytes, outcome }
             }
@@ -82,7 +83,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Directs a hop at `host`, and tells the node how it goes.
+    /// Directs a hop at `host`, and reports its progress to the node.
     pub(super) fn spawn_hop(
         self: &Arc<Self>,
         hop: HopId,
@@ -100,7 +101,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Tells the node what a host says of a hop, unless the node has ended it.
+    /// Gives the report of a host about a hop to the node, unless the hop has ended.
     fn hop_reported(self: &Arc<Self>, hop: HopId, report: HopReport) {
         tracing::debug!(?hop, ?report, "hop reported");
         let mut state = self.lock();
@@ -145,7 +146,7 @@ impl Engine {
             let outcome = puller.exchange(&exchange, &live, &cancelled, filled).await;
             let valid_bytes = if outcome == CombineOutcome::Complete { live.size_bytes() } else { 0 };
             tracing::debug!(?combine, ?outcome, "exchange ended");
-            // The node may free the copies that were read as soon as it hears of the end.
+            // The node may free the copies as soon as it hears of the end.
             drop((exchange, live));
             let mut state = engine.lock();
             state.combines.remove(&combine);
@@ -155,7 +156,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Keeps in touch with a member, and tells the node what it says.
+    /// Connects to a member, and reports to the node.
     pub(super) fn spawn_enlistment(
         self: &Arc<Self>,
         enlistment: EnlistmentId,
@@ -173,7 +174,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Tells the node what a member says, unless it is not needed any more.
+    /// Gives the report of a member to the node, unless the member is not needed any more.
     fn member_reported(self: &Arc<Self>, enlistment: EnlistmentId, report: Report) {
         tracing::debug!(?enlistment, ?report, "a member reported");
         let mut state = self.lock();
