@@ -23,14 +23,15 @@ pub enum Effect {
     Reply {
         /// The client that asked.
         client: ClientId,
-        /// The call that this answers.
+        /// The call.
         call: CallId,
         /// The answer, or why there is none.
         response: Result<Response, Error>,
     },
-    /// Tell the node, by `Followed`, when more than so many leading bytes of a copy are valid, or it is complete, or fails.
+    /// Report `Followed` when more than this number of leading bytes of a copy are valid, or it is
+    /// complete, or fails.
     Follow {
-        /// The client that wants to know.
+        /// The client.
         client: ClientId,
         /// The call that `Followed` names.
         call: CallId,
@@ -51,7 +52,7 @@ pub enum Effect {
         /// The indices of the shards in the configured list.
         shards: Vec<usize>,
     },
-    /// A call has ended for which the shell was asked to `Follow` or `Inspect`.
+    /// End a `Follow` or an `Inspect`.
     CallEnded {
         /// The client that called.
         client: ClientId,
@@ -64,7 +65,8 @@ pub enum Effect {
         shard: usize,
         /// The message to send.
         message: ToShard,
-        /// If set, the message is a `Publish` whose `inline` the shell fills with this copy's bytes.
+        /// If set, the message is a `Publish` whose `inline` the shell fills with this copy's
+        /// bytes.
         inline_from: Option<CopyId>,
         /// The urgency of the message.
         urgency: Urgency,
@@ -80,26 +82,27 @@ pub enum Effect {
         /// The client or the transfer that writes the bytes.
         producer: Producer,
     },
-    /// Write these bytes, all of the object, into a copy.
+    /// Write all bytes of the object into a copy.
     Fill {
         /// The copy to fill.
         copy: CopyId,
         /// All bytes of the object.
         bytes: Bytes,
     },
-    /// All bytes of a copy are valid: publish that in its header, wake its followers.
+    /// Publish in the header of a copy that all its bytes are valid, and wake its followers.
     CopyCompleted {
         /// The copy that is complete.
         copy: CopyId,
     },
-    /// A copy will never be complete, or was deleted: wake its followers, end serves of it.
+    /// Wake the followers of a copy that will never be complete, or was deleted, and end its
+    /// serves.
     CopyFailed {
         /// The copy that has failed.
         copy: CopyId,
         /// The error that followers get.
         error: Error,
     },
-    /// The space of a copy is free, because it has no users any more.
+    /// Free the space of a copy without users.
     CopyClosed {
         /// The copy that is gone.
         copy: CopyId,
@@ -128,7 +131,7 @@ pub enum Effect {
         /// The pull to end.
         pull: PullId,
     },
-    /// Serve a copy, from whatever offset was asked for.
+    /// Serve a copy from the requested offset.
     ServeAccepted {
         /// The serve of a `ServeRequested`.
         serve: ServeId,
@@ -142,7 +145,8 @@ pub enum Effect {
         /// The serve of a `ServeRequested`.
         serve: ServeId,
     },
-    /// Compare a complete local copy with the copy of another put of the same id at another node; report `Compared`.
+    /// Compare a complete local copy with the copy of another put of the same id at another node.
+    /// Report `Compared`.
     Compare {
         /// The local copy, of the put that came second.
         copy: CopyId,
@@ -153,7 +157,8 @@ pub enum Effect {
         /// The node that has the other copy, and the address of its data plane.
         holder: (NodeId, SocketAddr),
     },
-    /// Fill a copy from its `offset_bytes` on with the combination of `inputs`; the bytes before that do not matter.
+    /// Fill a copy from `offset_bytes` with the combination of `inputs`. Earlier bytes do not
+    /// matter.
     StartCombine {
         /// The number of the new combination.
         combine: CombineId,
@@ -184,7 +189,7 @@ pub enum Effect {
         /// The inputs, the operation and the output.
         spec: Hop,
     },
-    /// Tell a node that its hop is needed no longer, if it can still hear it.
+    /// Tell a node, if it can hear it, that its hop is not needed any more.
     EndHop {
         /// The hop to end.
         hop: HopId,
@@ -196,6 +201,6 @@ pub enum Effect {
         /// The progress of the hop.
         report: HopReport,
     },
-    /// Do something for a session of a collective.
+    /// An effect of collectives.
     Collective(CollectiveEffect),
 }

@@ -10,7 +10,7 @@ use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{PullOutcome, ToStore};
 
-/// One thing that happened.
+/// An input of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// A client sends a request.
@@ -22,8 +22,9 @@ pub enum Event {
         /// The request, already bounded.
         request: Request,
     },
-    /// A copy that a client follows has got more bytes, or is complete, or has failed. Said at most once for each
-    /// [`Effect::Follow`](super::Effect::Follow), and not after [`Effect::CallEnded`](super::Effect::CallEnded).
+    /// A copy that a client follows has more bytes, is complete, or has failed. At most one for
+    /// each [`Effect::Follow`](super::Effect::Follow), and none after
+    /// [`Effect::CallEnded`](super::Effect::CallEnded).
     Followed {
         /// The client that follows the copy.
         client: ClientId,
@@ -32,8 +33,9 @@ pub enum Event {
         /// The number of valid leading bytes, or the error that ends the progress.
         progress: Result<u64, Error>,
     },
-    /// The answer to an inspection is on its way to the client. Said at most once for each
-    /// [`Effect::Inspect`](super::Effect::Inspect), and not after [`Effect::CallEnded`](super::Effect::CallEnded).
+    /// The answer to an inspection is on its way to the client. At most one for each
+    /// [`Effect::Inspect`](super::Effect::Inspect), and none after
+    /// [`Effect::CallEnded`](super::Effect::CallEnded).
     Inspected {
         /// The client that asked.
         client: ClientId,
@@ -65,7 +67,7 @@ pub enum Event {
         /// Its index in the configured list.
         shard: usize,
     },
-    /// A session with a shard did not come about, or has ended with an error. Said after `ShardDown`.
+    /// A session with a shard could not begin, or has ended with an error. It follows `ShardDown`.
     ShardFailed {
         /// Its index in the configured list.
         shard: usize,
@@ -91,7 +93,7 @@ pub enum Event {
         /// The message of the shard.
         message: ToStore,
     },
-    /// A pull has ended and no longer touches the copy's memory. Said exactly once for each `StartPull`.
+    /// A pull has ended and no longer touches the copy's memory. Exactly one for each `StartPull`.
     PullEnded {
         /// The pull of a `StartPull`.
         pull: PullId,
@@ -114,8 +116,8 @@ pub enum Event {
         /// `true` if the object is the output of a hop, which may not have begun yet.
         awaits_hop: bool,
     },
-    /// A serve has ended, accepted or not, and no longer touches the copy's memory. Said exactly once for each
-    /// `ServeRequested`.
+    /// A serve has ended, accepted or not, and no longer touches the copy's memory. Exactly one for
+    /// each `ServeRequested`.
     ServeEnded {
         /// The serve of a `ServeRequested`.
         serve: ServeId,
@@ -127,7 +129,8 @@ pub enum Event {
         /// `true` if both copies have the same bytes; `None` if the comparison failed.
         equal: Option<bool>,
     },
-    /// A combination has ended and no longer touches any memory. Said exactly once for each `StartCombine`.
+    /// A combination has ended and no longer touches any memory. Exactly one for each
+    /// `StartCombine`.
     CombineEnded {
         /// The combination of a `StartCombine`.
         combine: CombineId,
@@ -144,20 +147,21 @@ pub enum Event {
         /// The inputs, the operation and the output.
         hop: Hop,
     },
-    /// The coordinator of a hop needs it no longer, or is gone. Said exactly once for each `HopRequested`.
+    /// The coordinator of a hop does not need it any more, or is gone. Exactly one for each
+    /// `HopRequested`.
     HopReleased {
         /// The number of the `HopRequested`.
         hosting: HostingId,
     },
-    /// The report of another node on a hop that this store directs, or that the node cannot be heard any more. No report
-    /// comes after `Failed`, nor after `EndHop`.
+    /// Another node has reported on a hop that this store directs, or is lost. No report comes
+    /// after `Failed` or `EndHop`.
     HopReported {
         /// The hop of a `StartHop`.
         hop: HopId,
         /// The progress of the hop.
         report: HopReport,
     },
-    /// Something happened in a session of a collective.
+    /// An event of collectives.
     Collective(CollectiveEvent),
     /// Time has passed; see [`Node::next_deadline`](crate::node::Node::next_deadline).
     Tick,

@@ -1,6 +1,7 @@
 //! The inputs and outputs of a [`Node`](crate::node::Node), and its settings.
 //!
-//! [`Event`]s go in, [`Effect`]s come out. The [`Request`]s of clients are events, the [`Response`]s to them effects.
+//! [`Event`]s go in, [`Effect`]s come out. The [`Request`]s of clients are events, the
+//! [`Response`]s to them effects.
 
 mod effect;
 mod event;

@@ -25,8 +25,8 @@ pub enum Request {
         /// The time to wait for room, or for another writer of the same id.
         timeout: Duration,
     },
-    /// Puts a whole object, a small one. Answered by `Sealed`, at once or as told, or by `Existing`, with which the caller has to
-    /// compare the bytes.
+    /// Puts a whole small object. Answered by `Sealed`, at the time that `confirm` chooses, or by
+    /// `Existing`. Then the caller compares the bytes.
     Put {
         /// The id to put under.
         id: ObjectId,
@@ -39,16 +39,17 @@ pub enum Request {
         /// The time to wait for room, for another writer of the same id, and for the directory.
         timeout: Duration,
     },
-    /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has accepted the object;
-    /// see [`Request::SealUnconfirmed`]. The reference stays: it has become one of a reader.
+    /// Declares all bytes of a created copy valid. Answered by `Sealed` once the directory has
+    /// accepted the object; see [`Request::SealUnconfirmed`]. The writer's reference becomes a
+    /// reader's.
     Seal {
         /// The copy that the client has written.
         copy: CopyId,
         /// The time to wait for the directory.
         timeout: Duration,
     },
-    /// As `Seal`, but not answered, nor is the directory waited for: the first of several conflicting puts wins there,
-    /// and the copies of the others are dropped.
+    /// As `Seal`, but without an answer or a wait for the directory, where the first of several
+    /// conflicting puts wins. The copies of the others are dropped.
     SealUnconfirmed {
         /// The copy that the client has written.
         copy: CopyId,
@@ -68,8 +69,8 @@ pub enum Request {
         /// The time that the object may take.
         timeout: Duration,
     },
-    /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The client holds a reference
-    /// to it. Answered by `Progress`; fails when the copy does.
+    /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The
+    /// client holds a reference to it. Answered by `Progress`; fails with the copy.
     Follow {
         /// A copy to which the client holds a reference.
         copy: CopyId,
@@ -90,42 +91,48 @@ pub enum Request {
         /// The time that the stores may take to drop their copies.
         timeout: Duration,
     },
-    /// Combines `count` of `sources` into a new object, the first ones to become ready. Answered by `Reduced`.
+    /// Combines the first `count` of `sources` to become ready into a new object. Answered by
+    /// `Reduced`.
     Reduce(Reduce),
     /// Coordinates a collective of all nodes with sources. Answered by `Reduced`.
     ///
-    /// * Allreduce: as `Reduce`, of a target that they make together, if they can.
-    /// * Collectives of parts: they exchange parts, if they can. The target is an object without bytes that is made when that is over,
-    ///   or cannot be done: who has not its parts then gets them otherwise. An allgather does not look at the operation.
+    /// * Allreduce: as `Reduce`, of a target that the nodes make together, if they can.
+    /// * Collectives of parts: the nodes exchange parts, if they can. The target is an object
+    ///   without bytes, made after the exchange or instead of it. A participant that has no parts
+    ///   then gets them without an exchange. An allgather ignores the operation.
     Collective(Collective, Reduce),
-    /// As a `Get` of the target of a collective until it is started: also answered, by `Ranges`, if its parts come here one after
-    /// the other and are worth being followed.
+    /// As a `Get` of the target of a collective until it is started. Also answered by `Ranges`, if
+    /// its parts arrive here one after the other and are worth following.
     Join {
         /// The target of the collective.
         target: ObjectId,
         /// The agreement of this participant.
         agreement: Agreement,
-        /// `true` if it was told that what it had joined is superseded: what it hears now may have been said already.
+        /// `true` if the attempt that it joined is superseded. The answer may repeat earlier
+        /// ranges.
         is_again: bool,
         /// The size of the participant's source.
         source_bytes: u64,
         /// The time that the target may take to begin.
         timeout: Duration,
     },
-    /// Waits until `count` of `ids` are available somewhere, or the deadline. Answered by `Ready` in both cases.
+    /// Waits until `count` of `ids` are available somewhere, or the deadline. Answered by `Ready`
+    /// in both cases.
     Wait {
         /// The objects to wait for.
         ids: Vec<ObjectId>,
         /// The number of objects to wait for.
         count: usize,
-        /// The time to wait. Zero: until the directory has told once of each what it knows, at most 5 s.
+        /// The time to wait. Zero waits for one answer of the directory for each object, at most 5
+        /// s.
         timeout: Duration,
     },
-    /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it is lost.
+    /// Waits until an object has a location, or is inline. Answered by `Locations`; fails when it
+    /// is lost.
     Locate {
         /// The object to find.
         id: ObjectId,
-        /// The time to wait. Zero requests the present knowledge, which is answered in any case.
+        /// The time to wait. Zero requests the present knowledge, and always gets an answer.
         timeout: Duration,
     },
     /// Answered by `Locations` at once and at every change, until `Unsubscribe`.
@@ -141,7 +148,7 @@ pub enum Request {
     /// Inspects the directory and this store, for people and tools. The shell answers it, see
     /// [`Effect::Inspect`](super::Effect::Inspect).
     Inspect(Inspection),
-    /// Ends a call that is no longer wanted; its answer may still come. Not answered.
+    /// Ends a call. Its answer may still come. Not answered.
     Cancel {
         /// The call to end.
         call: CallId,
@@ -149,7 +156,7 @@ pub enum Request {
 }
 
 impl Request {
-    /// Returns the number of ids that the call waits for at most.
+    /// Returns the largest number of ids that the call waits for.
     pub const fn id_count(&self) -> usize {
         match self {
             Self::Delete { ids, .. } | Self::Wait { ids, .. } => ids.len(),
@@ -158,7 +165,8 @@ impl Request {
         }
     }
 
-    /// Returns `true` if a client may ask for this that is to change nothing: it looks, or gives back what it got by looking. A probe makes
+    /// Returns `true` if a client without the right to change objects may make this request. A
+    /// probe makes traffic between all stores.
     /// traffic between all stores.
     pub const fn is_for_readers(&self) -> bool {
         matches!(
@@ -185,18 +193,18 @@ impl Request {
 /// The condition that ends a `Get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Until {
-    /// Until there is a local copy, maybe without any valid byte yet; the client follows its progress. An object without
-    /// bytes must be complete.
+    /// Until there is a local copy, possibly without valid bytes. The client follows its progress.
+    /// An object without bytes must be complete.
     Started,
     /// Until all bytes are there.
     Complete,
-    /// Until all bytes are there. An object of at most [`MAX_CONTENTS_BYTES`] is answered with its bytes, without a reference,
-    /// unless the client has many open calls.
+    /// Until all bytes are there. The answer has the bytes of an object of at most
+    /// [`MAX_CONTENTS_BYTES`], and no reference, unless the client has many open calls.
     Contents,
 }
 
-/// Size in bytes of the largest object that a get may be answered with. The client copies so small an object in any case; the
-/// bytes in the answer save it the message that gives a reference back.
+/// Size in bytes of the largest object in an answer to a get. The client copies it anyway, and the
+/// answer saves the message that releases a reference.
 pub const MAX_CONTENTS_BYTES: u64 = 4 << 10;
 
 /// The time at which a put of a whole object is answered.

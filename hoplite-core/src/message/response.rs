@@ -28,8 +28,8 @@ pub struct ObjectView {
 pub enum Response {
     /// Room was made: the client writes the bytes, publishes progress, seals.
     Created(ObjectView),
-    /// The id exists with the same size and metadata: the client compares the bytes, then releases. The put succeeds
-    /// if they are equal.
+    /// The id exists with the same size and metadata: the client compares the bytes, then releases.
+    /// The put succeeds if they are equal.
     Existing(ObjectView),
     /// The object is sealed and the directory has accepted it.
     Sealed,
@@ -39,11 +39,12 @@ pub enum Response {
     Contents {
         /// The copy that the bytes were read from. It may be gone when the client reads this.
         view: ObjectView,
-        /// All bytes of the object. Empty in the effects of the node's state machine: the store reads the bytes from the
-        /// copy when it performs the effect.
+        /// All bytes of the object. Empty in the effects of the node's state machine: the store
+        /// reads the bytes from the copy when it performs the effect.
         bytes: Bytes,
     },
-    /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, one range after the other.
+    /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, one
+    /// range after the other.
     Ranges {
         /// The copy.
         view: ObjectView,
