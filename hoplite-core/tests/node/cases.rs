@@ -184,6 +184,22 @@ impl Scenario {
                 let (name, put) = parse(object);
                 self.h.fetch_f32(name, put);
             }
+            ["mended", target, times] => {
+                let record = self.h.node.reduce_record(&id(target)).expect("it is remembered");
+                assert_eq!(record.mendings, number::<u32>(times), "{record:?}");
+            }
+            ["wait", millis] => self.h.pass(duration(millis)),
+            ["shut-down"] => self.h.event(Event::ShutDown),
+            ["empty"] => {
+                self.h.assert_empty();
+                assert!(self.h.subscriptions.is_empty(), "{:?}", self.h.subscriptions);
+            }
+            _ => self.act_as_client(words),
+        }
+    }
+
+    fn act_as_client(&mut self, words: &[&str]) {
+        match words {
             ["get", name, object, options @ ..] => {
                 let (mut until, mut timeout) = (Until::Complete, LONG);
                 match options {
@@ -216,6 +232,12 @@ impl Scenario {
             }
             ["gone", name] => self.h.gone(client(name)),
             ["reduce", name, target, rest @ ..] => self.reduce(name, target, rest),
+            _ => self.act_as_directory(words),
+        }
+    }
+
+    fn act_as_directory(&mut self, words: &[&str]) {
+        match words {
             ["grant", object, sender] => {
                 let (name, put) = parse(object);
                 let (shard, query) = self.h.query_of(name);
@@ -269,19 +291,25 @@ impl Scenario {
             }
             ["delete-elsewhere", object] => self.h.tell_deleted(object),
             ["accept"] => self.h.accept_all(),
-            ["pulled", object] => self.pulled(object, SIZE, PullOutcome::Complete),
-            ["pulled", object, bytes, why] => self.pulled(object, number(bytes), outcome(why)),
-            ["serve", object, peer @ ..] => {
-                let (name, put) = parse(object);
-                let peer = peer.first().unwrap_or(&"peer");
-                self.h.ask_to_serve_node(peer, id(name), PutId(put), false);
-            }
             [
                 state @ ("ready" | "growing" | "partial" | "small" | "unknown" | "lost"),
                 object,
                 nodes @ ..,
             ] => {
                 self.located(state, object, nodes);
+            }
+            _ => self.act_as_data_plane(words),
+        }
+    }
+
+    fn act_as_data_plane(&mut self, words: &[&str]) {
+        match words {
+            ["pulled", object] => self.pulled(object, SIZE, PullOutcome::Complete),
+            ["pulled", object, bytes, why] => self.pulled(object, number(bytes), outcome(why)),
+            ["serve", object, peer @ ..] => {
+                let (name, put) = parse(object);
+                let peer = peer.first().unwrap_or(&"peer");
+                self.h.ask_to_serve_node(peer, id(name), PutId(put), false);
             }
             ["done", node] => self.hop_said(node, HopReport::Complete),
             ["broken", node] => self.hop_said(node, HopReport::Failed(HopFailure::Unreachable)),
@@ -312,16 +340,6 @@ impl Scenario {
             }
             ["stopped", object, bytes] => {
                 self.combined(object, number(bytes), CombineOutcome::Cancelled);
-            }
-            ["mended", target, times] => {
-                let record = self.h.node.reduce_record(&id(target)).expect("it is remembered");
-                assert_eq!(record.mendings, number::<u32>(times), "{record:?}");
-            }
-            ["wait", millis] => self.h.pass(duration(millis)),
-            ["shut-down"] => self.h.event(Event::ShutDown),
-            ["empty"] => {
-                self.h.assert_empty();
-                assert!(self.h.subscriptions.is_empty(), "{:?}", self.h.subscriptions);
             }
             _ => panic!("{words:?}"),
         }

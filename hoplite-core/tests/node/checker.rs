@@ -159,26 +159,7 @@ impl Checker {
                     copy.comparisons = copy.comparisons.saturating_sub(1);
                 }
             }
-            Event::FromShard {
-                message: ToStore::Promote { id, .. } | ToStore::TakeOver { id, .. }, ..
-            } => {
-                self.promoted.insert(id.clone());
-            }
-            Event::FromShard { shard, message } => {
-                let (answered, object) = match message {
-                    ToStore::Granted(grant) => (grant.request, Some(&grant.id)),
-                    ToStore::Inline { request, id, .. } => (*request, Some(id)),
-                    ToStore::Failed { request, .. } => (*request, None),
-                    _ => return,
-                };
-                // With another object, the fetch of the requested one still waits.
-                let is_answer = |(asked, id): &(usize, ObjectId)| {
-                    asked == shard && object.is_none_or(|object| object == id)
-                };
-                if self.queries.get(&answered).is_some_and(is_answer) {
-                    self.queries.remove(&answered);
-                }
-            }
+            Event::FromShard { shard, message } => self.shard_said(*shard, message),
             Event::ShardUp { shard } => {
                 self.shards_up.insert(*shard);
             }
@@ -187,6 +168,25 @@ impl Checker {
             }
             Event::ShutDown => self.is_shutting_down = true,
             _ => {}
+        }
+    }
+
+    fn shard_said(&mut self, shard: usize, message: &ToStore) {
+        let (answered, object) = match message {
+            ToStore::Promote { id, .. } | ToStore::TakeOver { id, .. } => {
+                self.promoted.insert(id.clone());
+                return;
+            }
+            ToStore::Granted(grant) => (grant.request, Some(&grant.id)),
+            ToStore::Inline { request, id, .. } => (*request, Some(id)),
+            ToStore::Failed { request, .. } => (*request, None),
+            _ => return,
+        };
+        // With another object, the fetch of the requested one still waits.
+        let is_answer =
+            |(asked, id): &(usize, ObjectId)| *asked == shard && object.is_none_or(|object| object == id);
+        if self.queries.get(&answered).is_some_and(is_answer) {
+            self.queries.remove(&answered);
         }
     }
 
@@ -268,30 +268,7 @@ impl Checker {
                     assert!(self.copy(*copy).is_complete, "the bytes of {message:?} are not there");
                 }
             }
-            Effect::CopyOpened { copy, extent, size_bytes, producer } => {
-                self.opened(*copy, *extent, *size_bytes, *producer);
-            }
-            Effect::Fill { copy, bytes } => {
-                let size_bytes = self.copy(*copy).size_bytes;
-                assert_eq!(bytes.len() as u64, size_bytes, "{copy:?} is filled with all its bytes");
-            }
-            Effect::CopyCompleted { copy } => {
-                let copy = self.copy(*copy);
-                let is_filled = copy.pulls + copy.combinations > 0 && !copy.is_exchanged;
-                assert!(!copy.is_complete && !copy.has_failed && !is_filled, "{copy:?} completes once");
-                copy.is_complete = true;
-                copy.is_writing = false;
-            }
-            Effect::CopyFailed { copy, .. } => {
-                let copy = self.copy(*copy);
-                assert!(!copy.has_failed, "{copy:?} fails once");
-                copy.has_failed = true;
-            }
-            Effect::CopyClosed { copy: closed } => {
-                let copy = self.copies.remove(closed).unwrap_or_else(|| panic!("{closed:?} is not open"));
-                assert!(copy.is_idle() && copy.has_failed, "{closed:?} is closed in use: {copy:?}");
-                self.extents.remove(closed);
-            }
+            Effect::Collective(effect) => self.collective_effect(effect),
             Effect::StartPull { pull, copy, size_bytes, sender, offset_bytes, .. } => {
                 let local = self.copy(*copy);
                 local.pulls += 1;
@@ -317,6 +294,36 @@ impl Checker {
                 self.serve_answered(*serve, Serve::Accepted(*copy));
             }
             Effect::ServeRefused { serve } => self.serve_answered(*serve, Serve::Refused),
+            _ => self.effect_on_copies(effect),
+        }
+    }
+
+    fn effect_on_copies(&mut self, effect: &Effect) {
+        match effect {
+            Effect::CopyOpened { copy, extent, size_bytes, producer } => {
+                self.opened(*copy, *extent, *size_bytes, *producer);
+            }
+            Effect::Fill { copy, bytes } => {
+                let size_bytes = self.copy(*copy).size_bytes;
+                assert_eq!(bytes.len() as u64, size_bytes, "{copy:?} is filled with all its bytes");
+            }
+            Effect::CopyCompleted { copy } => {
+                let copy = self.copy(*copy);
+                let is_filled = copy.pulls + copy.combinations > 0 && !copy.is_exchanged;
+                assert!(!copy.is_complete && !copy.has_failed && !is_filled, "{copy:?} completes once");
+                copy.is_complete = true;
+                copy.is_writing = false;
+            }
+            Effect::CopyFailed { copy, .. } => {
+                let copy = self.copy(*copy);
+                assert!(!copy.has_failed, "{copy:?} fails once");
+                copy.has_failed = true;
+            }
+            Effect::CopyClosed { copy: closed } => {
+                let copy = self.copies.remove(closed).unwrap_or_else(|| panic!("{closed:?} is not open"));
+                assert!(copy.is_idle() && copy.has_failed, "{closed:?} is closed in use: {copy:?}");
+                self.extents.remove(closed);
+            }
             Effect::Compare { copy, .. } => {
                 let copy = self.copy(*copy);
                 copy.comparisons += 1;
@@ -325,6 +332,12 @@ impl Checker {
                     "{copy:?} is compared once, when complete"
                 );
             }
+            _ => self.effect_of_reduces(effect),
+        }
+    }
+
+    fn effect_of_reduces(&mut self, effect: &Effect) {
+        match effect {
             Effect::StartCombine { combine, copy, offset_bytes, inputs, .. } => {
                 assert!(self.seen_combinations.insert(*combine), "{combine:?} was used before");
                 let read_bytes = self.copy(*copy).size_bytes;
@@ -359,7 +372,7 @@ impl Checker {
                 assert!(said.as_ref() != Some(report), "{report:?} of {hosting:?} is said once");
                 *said = Some(report.clone());
             }
-            Effect::Collective(effect) => self.collective_effect(effect),
+            _ => panic!("{effect:?}"),
         }
     }
 

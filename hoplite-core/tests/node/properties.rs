@@ -231,6 +231,65 @@ impl World {
 
     fn take(&mut self, step: Step) {
         match step {
+            Step::ShardUp { shard } => self.h.event(Event::ShardUp { shard }),
+            Step::ShardDown { shard } => self.h.event(Event::ShardDown { shard }),
+            Step::AnswerQuery { which, put, answer } => self.answer_query(which, put, answer),
+            Step::Verdict { which, verdict } => self.verdict(which, verdict),
+            Step::Drop { shard, id, put, is_deleted } => {
+                let reason = if is_deleted { DropReason::Deleted } else { DropReason::Lost };
+                let (id, put) = (object(id), self.put_of(&object(id), put));
+                self.say(shard, ToStore::Drop { id, put, reason });
+            }
+            Step::Promote { shard, id, put } => {
+                let (id, put) = (object(id), self.put_of(&object(id), put));
+                self.say(shard, ToStore::Promote { id, put });
+            }
+            Step::DeleteDone { which } => {
+                if let Some((shard, request)) = pick(&self.deletes, which).copied() {
+                    self.say(shard, ToStore::DeleteDone { request, put: Some(PutId(1)) });
+                }
+            }
+            Step::Locations { which, kind, put, nodes } => self.locate(which, kind, put, nodes),
+            Step::PullEnded { which, blocks, outcome } => self.pull_ended(which, blocks, outcome),
+            Step::Serve { id, put, peer } => {
+                self.next_serve += 1;
+                let serve = ServeId(self.next_serve);
+                let (id, put) = (object(id), self.put_of(&object(id), put));
+                // All pulls are from n1.
+                let peer = node_id(["n1", "n2"][peer]);
+                self.h.event(Event::ServeRequested { serve, peer, id, put, awaits_hop: false });
+            }
+            Step::ServeEnded { which } => {
+                if let Some(serve) = pick(&self.h.checker.open_serves(), which).copied() {
+                    self.h.event(Event::ServeEnded { serve });
+                }
+            }
+            Step::Compared { which, equal } => {
+                if let Some(copy) = pick(&self.h.checker.compared_copies(), which).copied() {
+                    self.h.event(Event::Compared { copy, equal });
+                }
+            }
+            Step::Pass { milliseconds } => self.h.pass(Duration::from_millis(milliseconds)),
+            Step::Nonsense { kind, number } => self.nonsense(kind, number),
+            Step::HopReleased { which } => {
+                if let Some(hosting) = pick(&self.h.checker.open_hostings(), which).copied() {
+                    self.h.event(Event::HopReleased { hosting });
+                }
+            }
+            Step::ServeOutput { output } => {
+                self.next_serve += 1;
+                let (id, put) = (ObjectId::of_hop(PutId(output)), PutId(output));
+                let serve = ServeId(self.next_serve);
+                let peer = node_id("n1");
+                self.h.event(Event::ServeRequested { serve, peer, id, put, awaits_hop: true });
+            }
+            step => self.take_of_client(step),
+        }
+        self.look();
+    }
+
+    fn take_of_client(&mut self, step: Step) {
+        match step {
             Step::Create { client, id, size_bytes, timeout } => {
                 let timeout = Duration::from_millis(timeout);
                 let id = object(id);
@@ -283,25 +342,12 @@ impl World {
                 }
             }
             Step::ClientGone { client } => self.h.gone(ClientId(client)),
-            Step::ShardUp { shard } => self.h.event(Event::ShardUp { shard }),
-            Step::ShardDown { shard } => self.h.event(Event::ShardDown { shard }),
-            Step::AnswerQuery { which, put, answer } => self.answer_query(which, put, answer),
-            Step::Verdict { which, verdict } => self.verdict(which, verdict),
-            Step::Drop { shard, id, put, is_deleted } => {
-                let reason = if is_deleted { DropReason::Deleted } else { DropReason::Lost };
-                let (id, put) = (object(id), self.put_of(&object(id), put));
-                self.say(shard, ToStore::Drop { id, put, reason });
-            }
-            Step::Promote { shard, id, put } => {
-                let (id, put) = (object(id), self.put_of(&object(id), put));
-                self.say(shard, ToStore::Promote { id, put });
-            }
-            Step::DeleteDone { which } => {
-                if let Some((shard, request)) = pick(&self.deletes, which).copied() {
-                    self.say(shard, ToStore::DeleteDone { request, put: Some(PutId(1)) });
-                }
-            }
-            Step::Locations { which, kind, put, nodes } => self.locate(which, kind, put, nodes),
+            step => self.take_of_reduce(step),
+        }
+    }
+
+    fn take_of_reduce(&mut self, step: Step) {
+        match step {
             Step::Reduce { client, target, sources, count, kind, timeout } => {
                 let is_source = |number: &usize| *number != target && sources & (1 << number) != 0;
                 let sources: Vec<ObjectId> = (0..6).filter(is_source).map(object).collect();
@@ -362,41 +408,8 @@ impl World {
                 };
                 self.h.event(Event::HopRequested { hosting, hop });
             }
-            Step::HopReleased { which } => {
-                if let Some(hosting) = pick(&self.h.checker.open_hostings(), which).copied() {
-                    self.h.event(Event::HopReleased { hosting });
-                }
-            }
-            Step::ServeOutput { output } => {
-                self.next_serve += 1;
-                let (id, put) = (ObjectId::of_hop(PutId(output)), PutId(output));
-                let serve = ServeId(self.next_serve);
-                let peer = node_id("n1");
-                self.h.event(Event::ServeRequested { serve, peer, id, put, awaits_hop: true });
-            }
-            Step::PullEnded { which, blocks, outcome } => self.pull_ended(which, blocks, outcome),
-            Step::Serve { id, put, peer } => {
-                self.next_serve += 1;
-                let serve = ServeId(self.next_serve);
-                let (id, put) = (object(id), self.put_of(&object(id), put));
-                // All pulls are from n1.
-                let peer = node_id(["n1", "n2"][peer]);
-                self.h.event(Event::ServeRequested { serve, peer, id, put, awaits_hop: false });
-            }
-            Step::ServeEnded { which } => {
-                if let Some(serve) = pick(&self.h.checker.open_serves(), which).copied() {
-                    self.h.event(Event::ServeEnded { serve });
-                }
-            }
-            Step::Compared { which, equal } => {
-                if let Some(copy) = pick(&self.h.checker.compared_copies(), which).copied() {
-                    self.h.event(Event::Compared { copy, equal });
-                }
-            }
-            Step::Pass { milliseconds } => self.h.pass(Duration::from_millis(milliseconds)),
-            Step::Nonsense { kind, number } => self.nonsense(kind, number),
+            step => panic!("{step:?}"),
         }
-        self.look();
     }
 
     /// Tells the locations of a followed object.
