@@ -13,8 +13,6 @@ pub enum MemberStage {
     Exchanging {
         /// The copy.
         copy: CopyId,
-        /// The exchange that fills the copy.
-        combine: CombineId,
     },
     /// It has all bytes, and waits for the decision. It still gives.
     Filled {
@@ -70,14 +68,14 @@ impl Membership {
     /// Returns the copy that is not the target yet.
     pub const fn growing_copy(&self) -> Option<CopyId> {
         match self.stage {
-            MemberStage::Exchanging { copy, .. } | MemberStage::Filled { copy } => Some(copy),
+            MemberStage::Exchanging { copy } | MemberStage::Filled { copy } => Some(copy),
             _ => None,
         }
     }
 
     /// Begins: there is room.
     pub fn begin(&mut self, copy: CopyId, combine: CombineId) {
-        self.stage = MemberStage::Exchanging { copy, combine };
+        self.stage = MemberStage::Exchanging { copy };
         self.running = Some(combine);
     }
 
@@ -89,7 +87,7 @@ impl Membership {
     /// Notes that all bytes are there. Returns the copy if it is the target now.
     pub fn filled(&mut self, now: Time) -> Option<CopyId> {
         self.ended_at.get_or_insert(now);
-        if let MemberStage::Exchanging { copy, .. } = self.stage {
+        if let MemberStage::Exchanging { copy } = self.stage {
             self.stage = MemberStage::Filled { copy };
         }
         self.settle()

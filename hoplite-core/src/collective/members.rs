@@ -157,7 +157,7 @@ impl Memberships {
     pub(super) fn filled(&mut self, ctx: &mut Context<'_>, combine: CombineId) {
         let mut members = self.members.iter_mut();
         let found = members.find(|(_, member)| {
-            matches!(member.stage(), MemberStage::Exchanging { combine: running, .. } if running == combine)
+            matches!(member.stage(), MemberStage::Exchanging { .. }) && member.running == Some(combine)
         });
         let Some((membership, member)) = found else { return };
         let (membership, completed) = (*membership, member.filled(ctx.now));

@@ -26,6 +26,19 @@ fn lost() -> Error {
     Error::ObjectLost { id: id("t") }
 }
 
+/// A reduce of `a` and `b`.
+fn request() -> Reduce {
+    Reduce {
+        target: id("t"),
+        sources: vec![id("a"), id("b")],
+        count: 2,
+        op: crate::reduce::ReduceOp::Sum,
+        order: ReduceOrder::Any,
+        range: None,
+        timeout: Duration::from_secs(9),
+    }
+}
+
 /// The machine of one store.
 struct Store {
     machine: Collectives,
@@ -52,18 +65,10 @@ impl Store {
 
     /// Coordinates a collective of `a`, which is here, and `b`, which is at `n1`.
     fn coordinate(&mut self, kind: Collective) -> Vec<Action> {
-        let request = Reduce {
-            target: id("t"),
-            sources: vec![id("a"), id("b")],
-            count: 2,
-            op: crate::reduce::ReduceOp::Sum,
-            order: ReduceOrder::Any,
-            range: None,
-            timeout: Duration::from_secs(9),
-        };
         let asks = vec![RequestId(101), RequestId(102)];
-        let mut actions = self
-            .feed(|machine, ctx| machine.coordinator.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
+        let mut actions = self.feed(|machine, ctx| {
+            machine.coordinator.coordinate(ctx, KEY, (kind, request()), EXISTENCE, asks)
+        });
         for (index, (name, node)) in [("a", "here"), ("b", "n1")].into_iter().enumerate() {
             let located = |machine: &mut Collectives, ctx: &mut Context<'_>| {
                 assert_eq!(
@@ -188,18 +193,9 @@ fn two_stores_agree_that_an_attempt_is_over() {
 #[test]
 fn participants_of_a_search_that_fails_are_told() {
     let mut store = Store::new("here", 1);
-    let request = Reduce {
-        target: id("t"),
-        sources: vec![id("a"), id("b")],
-        count: 2,
-        op: crate::reduce::ReduceOp::Sum,
-        order: ReduceOrder::Any,
-        range: None,
-        timeout: Duration::from_secs(9),
-    };
     let asks = vec![RequestId(101), RequestId(102)];
     let kind = Collective::Allreduce;
-    store.feed(|machine, ctx| machine.coordinator.coordinate(ctx, KEY, (kind, request), EXISTENCE, asks));
+    store.feed(|machine, ctx| machine.coordinator.coordinate(ctx, KEY, (kind, request()), EXISTENCE, asks));
     store.feed(|machine, ctx| drop(machine.coordinator.source_located(ctx, &id("t"), 1, located("b", "n1"))));
     let error = Error::AlreadyExists { id: id("t") };
     let actions =

@@ -17,12 +17,11 @@ use crate::metadata::Metadata;
 use crate::objects::Objects;
 use crate::objects::calls::{Access, Call, Contents, CreateCall};
 use crate::objects::notice::{Deadline, SpaceWaiter};
-use crate::objects::queries::Purpose;
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::peer::ROOM_TIMEOUT;
 use crate::plan::collective::Collective;
-use crate::reduction::{Fallback, Reductions, what_to_query_for};
-use crate::shard::{Locations, RequestId, UnpublishReason, Wants};
+use crate::reduction::{Fallback, Reductions, query, what_to_query_for};
+use crate::shard::{Locations, UnpublishReason, Wants};
 
 /// The time in which a participant's store expects a plan before it asks the directory for the
 /// target. It is twice the time until the last of 16 members on 2 cores has its plan.
@@ -38,14 +37,10 @@ pub(super) struct Adapter<'n> {
 impl Adapter<'_> {
     /// Coordinates a collective. The request is checked, and the call is entered.
     pub(super) fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
-        let target = request.target.clone();
-        let existence = self.objects.query(target.clone(), Purpose::Target);
-        let makes_target = kind.properties().makes_target;
         // A reduce may take over.
+        let makes_target = kind.properties().makes_target;
         let wants = if makes_target { what_to_query_for(&request) } else { Wants::Locations };
-        let query =
-            |(index, id): (usize, &ObjectId)| self.objects.query_source(id.clone(), &target, index, wants);
-        let queries: Vec<RequestId> = request.sources.iter().enumerate().map(query).collect();
+        let (existence, queries) = query(self.objects, &request, wants);
         let ctx = &mut self.objects.ctx.of_collectives();
         self.collectives.coordinator.coordinate(ctx, key, (kind, request), existence, queries);
     }

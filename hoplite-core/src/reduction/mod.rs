@@ -66,7 +66,7 @@ use std::collections::BTreeMap;
 
 pub(crate) use hosting::Hostings;
 pub(crate) use lack::Lack;
-pub(crate) use sources::what_to_query_for;
+pub(crate) use sources::{query, what_to_query_for};
 pub(crate) use state::Fallback;
 
 use crate::error::{Error, Result};
@@ -75,7 +75,6 @@ use crate::message::{
     CallId, CallKey, ClientId, CombineOutcome, CopyId, HopId, HopReport, Reduce, ReduceRecord, Response,
 };
 use crate::objects::Objects;
-use crate::objects::queries::Purpose;
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Locations, RequestId};
 use crate::time::Time;
@@ -140,16 +139,11 @@ impl Reductions {
         request: Reduce,
         fallback: Option<Fallback>,
     ) {
-        let target = request.target.clone();
-        let existence = objects.query(target.clone(), Purpose::Target);
-        let wants = what_to_query_for(&request);
-        let query = |(index, id): (usize, &ObjectId)| objects.query_source(id.clone(), &target, index, wants);
-        let queries = request.sources.iter().enumerate().map(query).collect();
-        self.begin(objects, (key, request, fallback), (existence, queries));
+        let queries = query(objects, &request, what_to_query_for(&request));
+        self.begin(objects, (key, request, fallback), queries);
     }
 
-    /// As [`Reductions::start`], when the directory was queried for the target, and for where each source is. It tells of the target
-    /// as long as it does not know the target as one of this store.
+    /// Begins a reduce with the queries for the target and for each source.
     pub(crate) fn begin(
         &mut self,
         objects: &mut Objects,

@@ -13,9 +13,11 @@ use crate::error::{Error, Result};
 use crate::id::ObjectId;
 use crate::message::{CallId, CallKey, ClientId, CopyId, Reduce, ReduceOrder, Until};
 use crate::metadata::Metadata;
+use crate::objects::Objects;
 use crate::objects::context::Context;
+use crate::objects::queries::Purpose;
 use crate::plan::reduce::{ReduceSchedule, choose, estimate};
-use crate::shard::{Location, LocationState, Locations, Retention, Wants};
+use crate::shard::{Location, LocationState, Locations, RequestId, Retention, Wants};
 use crate::topology::place::level;
 
 /// The time after which a source counts as lost that was in the reduce and is unknown to the
@@ -262,6 +264,14 @@ impl Reduction {
 /// Most sources for which a reduce requests bytes from the directory: of more sources, most may be
 /// combined elsewhere.
 const MAX_BROUGHT_SOURCES: usize = 16;
+
+/// Queries the directory for the target of a reduce, and for each source.
+pub(crate) fn query(objects: &mut Objects, request: &Reduce, wants: Wants) -> (RequestId, Vec<RequestId>) {
+    let Reduce { target, sources, .. } = request;
+    let existence = objects.query(target.clone(), Purpose::Target);
+    let query = |(index, id): (usize, &ObjectId)| objects.query_source(id.clone(), target, index, wants);
+    (existence, sources.iter().enumerate().map(query).collect())
+}
 
 /// Returns what a reduce queries about its sources. Bytes come at once if the reduce may combine
 /// all small sources here.
