@@ -8,7 +8,7 @@
 //! * [`Tracer`]: spans for collectors of OpenTelemetry.
 //! * [`MemoryLimits`], [`raise_descriptor_limit`]: limits of the system; [`Acceptor`]: accepts
 //!   connections within them; [`Repeated`]: keeps the log short.
-//! * [`EventLoop`]: a thread for small messages.
+//! * [`EventLoop`]: a thread for small messages; [`random_number`]: tells runs of daemons apart.
 //! * [`Announcer`]: reports addresses and readiness to the starting program; [`launch`]: its
 //!   counterpart.
 #![forbid(unsafe_code)]
@@ -37,6 +37,7 @@ mod signals;
 mod traces;
 
 mod notable;
+mod random;
 mod repeated;
 
 mod announce;
@@ -49,6 +50,7 @@ pub use descriptors::raise_descriptor_limit;
 pub use event_loop::{EventLoop, register};
 pub use memory::MemoryLimits;
 pub use notable::is_notable;
+pub use random::random_number;
 pub use repeated::Repeated;
 pub use run::{Process, run};
 pub use security::{NotLoopback, Security};

@@ -14,8 +14,8 @@ use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
-use hoplite_daemon::EventLoop;
 use hoplite_daemon::metrics::Metrics;
+use hoplite_daemon::{EventLoop, random_number};
 use hoplite_net::opening::Caller;
 use hoplite_net::{Credentials, HalfOpen, Route, TransportKind};
 use hoplite_proto::framing::max_request_bytes;
@@ -236,7 +236,7 @@ impl Running {
         });
         let info = NodeInfo {
             node: config.node.clone(),
-            incarnation: Incarnation(random_number()?),
+            incarnation: Incarnation(random_number().map_err(StoreError::Random)?),
             data_address: advertised.as_ref().map_or(UNREACHABLE, Advertised::address),
             labels: config.labels.clone(),
             shards: ShardList::new(shards),
@@ -332,7 +332,7 @@ fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<No
         limits: config.limits.clone(),
         shards: ShardMap::new(shards),
         allreduce_schedule: config.allreduce_schedule,
-        seed: random_number()?,
+        seed: random_number().map_err(StoreError::Random)?,
     }))
 }
 
@@ -418,14 +418,6 @@ async fn refusal(sessions: Sessions) -> StoreError {
 async fn goodbye(sessions: &mut Sessions) {
     let ended = sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
     let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;
-}
-
-/// A number that no other run of a store has, to tell runs and puts apart.
-fn random_number() -> Result<u64, StoreError> {
-    let mut bytes = [0; 8];
-    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| StoreError::Random(error.into()))?;
-    Ok(u64::from_ne_bytes(bytes))
 }
 
 #[cfg(test)]

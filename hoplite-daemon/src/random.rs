@@ -1,0 +1,15 @@
+//! Random numbers of the operating system.
+
+use std::io;
+
+use rustix::rand::{GetRandomFlags, getrandom};
+
+/// Returns a random number, which tells one run of a daemon from all others.
+///
+/// # Errors
+/// The error of the operating system.
+pub fn random_number() -> io::Result<u64> {
+    let mut bytes = [0; 8];
+    getrandom(&mut bytes, GetRandomFlags::empty())?;
+    Ok(u64::from_ne_bytes(bytes))
+}
