@@ -18,11 +18,16 @@ use hoplite_core::node::{
 use hoplite_core::placement::{ShardList, ShardMap};
 use hoplite_core::plan::collective::{Collective, SchedulePreference};
 use hoplite_core::reduce::ReduceOp;
-use hoplite_core::shard::{self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ToShard};
+use hoplite_core::shard::{self, NodeInfo, Placed, PullOutcome, Shard, ShardConfig, ShardRun, ToShard};
 use hoplite_core::time::Time;
 use hoplite_core::topology::place::EVERYWHERE;
 
 const SHARDS: usize = 3;
+
+const fn up(shard: usize) -> node::Event {
+    node::Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER }
+}
+
 /// Most messages of a get of a large object: a query, its answer, the location at the other shard,
 /// and the complete copy at both.
 const MESSAGES_PER_GET: u64 = 5;
@@ -107,7 +112,7 @@ impl Cluster {
                 let mut effects = Vec::new();
                 let reception = cluster.shards[shard].connect(Time::ZERO, info, &mut effects);
                 assert_eq!((reception, effects), (shard::Reception::Accepted, Vec::new()));
-                cluster.queue.push_back(Message::ToNode(node, node::Event::ShardUp { shard }));
+                cluster.queue.push_back(Message::ToNode(node, up(shard)));
             }
         }
         cluster.settle();
@@ -396,7 +401,7 @@ fn what_disagrees_of_places_under_one_version_comes_to_rest() {
         cluster.queue.push_back(Message::ToNode(0, node::Event::ShardDown { shard: 2 }));
         cluster.settle();
         let mut effects = Vec::new();
-        cluster.nodes[0].apply(Time::ZERO, node::Event::ShardUp { shard: 2 }, &mut effects);
+        cluster.nodes[0].apply(Time::ZERO, up(2), &mut effects);
         let of_place = |effect: &node::Effect| match effect {
             node::Effect::ToShard { message: ToShard::Placed(placed), .. } => Some(*placed),
             _ => None,

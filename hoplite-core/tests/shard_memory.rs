@@ -57,6 +57,7 @@ fn a_million_objects_fit_in_a_gibibyte() {
                 inline: None,
                 slot: None,
                 wants_answer: false,
+                returning: None,
             });
             let now = Time::ZERO + Duration::from_micros(number);
             shard.apply(now, Event::Message { node: node.clone(), message }, &mut effects);

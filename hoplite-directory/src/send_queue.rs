@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures::stream::{self, Stream, StreamExt};
 use hoplite_core::batch::{AnswerQueue, Full};
 use hoplite_core::error::Error;
-use hoplite_core::shard::ToStore;
+use hoplite_core::shard::{ShardRun, ToStore};
 use hoplite_proto::directory::{encode_to_store, welcome};
 use hoplite_proto::v1::ShardMessages;
 use tokio::sync::Notify;
@@ -20,6 +20,8 @@ use tokio_util::sync::CancellationToken;
 
 #[derive(Debug, Default)]
 pub(crate) struct SendQueue {
+    /// The run of the shard.
+    run: u64,
     state: Mutex<State>,
     /// Wakes the sending stream.
     news: Notify,
@@ -30,6 +32,8 @@ pub(crate) struct SendQueue {
 #[derive(Debug, Default)]
 struct State {
     queue: AnswerQueue,
+    /// The number of pings that have arrived.
+    pings: u64,
     /// `true` if the store's ping needs an answer.
     is_pinged: bool,
     /// The reason for the end of the session, until it is sent.
@@ -37,6 +41,11 @@ struct State {
 }
 
 impl SendQueue {
+    /// Creates the queue of a session with this run of the shard.
+    pub(crate) fn of(run: ShardRun) -> Self {
+        Self { run: run.0, ..Self::default() }
+    }
+
     /// Queues `message`. Does nothing once the queue is closed.
     ///
     /// # Errors
@@ -52,7 +61,10 @@ impl SendQueue {
 
     /// Answers a ping of the store, together with queued messages.
     pub(crate) fn pinged(&self) {
-        self.lock().is_pinged = true;
+        let mut state = self.lock();
+        state.pings += 1;
+        state.is_pinged = true;
+        drop(state);
         self.news.notify_one();
     }
 
@@ -97,7 +109,7 @@ impl SendQueue {
     pub(crate) fn into_stream(
         self: Arc<Self>,
     ) -> impl Stream<Item = Result<ShardMessages, Error>> + Send + 'static {
-        let hello = ShardMessages { welcome: Some(welcome()), ..Default::default() };
+        let hello = ShardMessages { welcome: Some(welcome(ShardRun(self.run))), ..Default::default() };
         let guard = CloseOnDrop(self);
         let batches = stream::unfold(guard, |guard| async move { Some((guard.0.next().await?, guard)) });
         stream::once(std::future::ready(Ok(hello))).chain(batches)
@@ -107,15 +119,16 @@ impl SendQueue {
         loop {
             // Checked before the queue, so that messages queued before the end are sent.
             let is_closed = self.closed.is_cancelled();
-            let (batch, is_pinged) = {
+            let (batch, pings) = {
                 let mut state = self.lock();
                 if let Some(error) = state.error.take() {
                     return Some(Err(error));
                 }
-                (state.queue.take_batch(), std::mem::take(&mut state.is_pinged))
+                let is_pinged = std::mem::take(&mut state.is_pinged);
+                (state.queue.take_batch(), if is_pinged { state.pings } else { 0 })
             };
-            if is_pinged || !batch.is_empty() {
-                return Some(Ok(self.frame(batch)));
+            if pings > 0 || !batch.is_empty() {
+                return Some(Ok(self.frame(batch, pings)));
             }
             if is_closed {
                 return None;
@@ -124,10 +137,10 @@ impl SendQueue {
         }
     }
 
-    fn frame(&self, batch: Vec<ToStore>) -> ShardMessages {
+    fn frame(&self, batch: Vec<ToStore>, pings: u64) -> ShardMessages {
         self.drained.notify_waiters();
         let messages = batch.into_iter().map(encode_to_store).collect();
-        ShardMessages { messages, ..Default::default() }
+        ShardMessages { messages, pings, ..Default::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {

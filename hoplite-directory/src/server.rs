@@ -7,9 +7,9 @@ use std::time::Duration;
 use hoplite_core::id::ClusterId;
 use hoplite_core::limits::Limits;
 use hoplite_core::session::SHARD_PINGS;
-use hoplite_core::shard::ShardConfig;
+use hoplite_core::shard::{ShardConfig, ShardRun};
 use hoplite_daemon::metrics::Metrics;
-use hoplite_daemon::{EventLoop, Tracer};
+use hoplite_daemon::{EventLoop, Tracer, random_number};
 use hoplite_net::{Credentials, Tls};
 use hoplite_proto::bounds::{MAX_BATCH_BYTES, MAX_SHARD_FRAME_BYTES};
 use hoplite_proto::v1::directory_server::DirectoryServer;
@@ -94,6 +94,9 @@ pub enum DirectoryError {
     /// The thread of the shard cannot be started.
     #[error("cannot start a thread")]
     Thread(#[source] io::Error),
+    /// The operating system has no random numbers.
+    #[error("the operating system has no random numbers")]
+    Random(#[source] io::Error),
     /// The task that owns the shard ended: a bug.
     #[error("the shard stopped by itself")]
     ShardEnded,
@@ -159,7 +162,8 @@ pub async fn run(
         tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
     }
 
-    let host = Host { shard, cluster: config.cluster.clone(), loads, stop: stop.clone() };
+    let run = ShardRun(random_number().map_err(DirectoryError::Random)?);
+    let host = Host { shard, cluster: config.cluster.clone(), run, loads, stop: stop.clone() };
     let sessions = TaskTracker::new();
     let direct =
         DirectSessions { host: host.clone(), event_loop: event_loop.clone(), tasks: sessions.clone() };

@@ -8,6 +8,7 @@ use futures::stream::{Stream, StreamExt};
 use hoplite_core::error::{Error, Operation, Plane, Result};
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::HELLO_TIMEOUT;
+use hoplite_core::shard::ShardRun;
 use hoplite_proto::directory::decode_hello;
 use hoplite_proto::v1::StoreMessages;
 use tokio::sync::oneshot;
@@ -23,6 +24,8 @@ use crate::watch::Loads;
 pub(crate) struct Host {
     pub(crate) shard: ShardHandle,
     pub(crate) cluster: ClusterId,
+    /// The run of the shard.
+    pub(crate) run: ShardRun,
     pub(crate) loads: Loads,
     /// Cancelled when the daemon stops.
     pub(crate) stop: CancellationToken,
@@ -74,7 +77,7 @@ async fn open(
     };
     let info = decode_hello(hello, &host.cluster)?;
     let early = decode(StoreMessages { hello: None, messages })?;
-    let send_queue = Arc::new(SendQueue::default());
+    let send_queue = Arc::new(SendQueue::of(host.run));
     let session = host.shard.open(info, send_queue.clone()).await?;
     if !early.is_empty() {
         host.shard.say(session, early).await?;

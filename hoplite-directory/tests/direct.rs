@@ -148,6 +148,7 @@ fn publish(name: &str) -> ToShard {
         inline: Some(Bytes::from_static(b"bytes").into()),
         slot: None,
         wants_answer: true,
+        returning: None,
     })
 }
 
@@ -245,9 +246,12 @@ async fn a_store_that_pings_keeps_its_session_and_a_silent_one_loses_it() {
     let [mut pings, mut silent] = [server.session("a").await, server.session("b").await];
     let begun = Instant::now();
     let pinging = async {
-        while begun.elapsed() < SHARD_PINGS.silence_limit() + Duration::from_secs(1) {
+        for count in 1.. {
+            if begun.elapsed() >= SHARD_PINGS.silence_limit() + Duration::from_secs(1) {
+                break;
+            }
             pings.write(&StoreMessages::default()).await;
-            assert_eq!(pings.next().await, Some(ShardMessages::default()));
+            assert_eq!(pings.next().await, Some(ShardMessages { pings: count, ..Default::default() }));
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
     };

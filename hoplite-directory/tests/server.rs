@@ -132,6 +132,7 @@ impl Store {
             inline: inline.map(Into::into),
             slot: None,
             wants_answer: true,
+            returning: None,
         }))
         .await;
         match self.hear().await {
@@ -522,6 +523,7 @@ fn publication() -> ToShard {
         inline: None,
         slot: None,
         wants_answer: true,
+        returning: None,
     })
 }
 

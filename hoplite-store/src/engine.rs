@@ -24,6 +24,7 @@ use hoplite_core::node::{
     ReduceRecord, ServeId, Troubles,
 };
 use hoplite_core::plan::link::LinkEstimate;
+use hoplite_core::shard::ShardRun;
 use hoplite_core::time::Time;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress, SurveyReport};
 use hoplite_shm::Arena;
@@ -224,11 +225,11 @@ impl Engine {
         }
     }
 
-    /// Takes in a new session with `shard`. Messages to it go to `outbox`.
-    pub(crate) fn session_up(self: &Arc<Self>, shard: usize, outbox: Outbox) {
+    /// Takes in a new session with this run of `shard`, as [`Event::ShardUp`] says. Messages to it go to `outbox`.
+    pub(crate) fn session_up(self: &Arc<Self>, shard: usize, run: ShardRun, asked_at: Time, outbox: Outbox) {
         let mut state = self.lock();
         state.sessions[shard] = Some(outbox);
-        self.apply_locked(&mut state, Event::ShardUp { shard });
+        self.apply_locked(&mut state, Event::ShardUp { shard, run, asked_at });
     }
 
     /// The session with `shard` is lost.
@@ -427,7 +428,8 @@ impl Engine {
         self.origin.elapsed()
     }
 
-    fn now(&self) -> Time {
+    /// The time, as the node sees it.
+    pub(crate) fn now(&self) -> Time {
         Time::ZERO + self.origin.elapsed()
     }
 

@@ -3,14 +3,15 @@
 //!
 //! The messages travel over a direct connection. The pings of gRPC beside it tell sooner if the shard is dead.
 
+use std::collections::VecDeque;
 use std::io;
 use std::pin::pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use hoplite_core::error::Error;
 use hoplite_core::node::Event;
 use hoplite_core::session::{Attempts, DIRECT_PINGS, Next, OPEN_TIMEOUT};
-use hoplite_core::shard::NodeInfo;
+use hoplite_core::shard::{NodeInfo, ShardRun};
 use hoplite_core::{ClusterId, Time};
 use hoplite_daemon::metrics::label_of;
 use hoplite_net::{Credentials, FrameReader, FrameWriter, cause};
@@ -121,10 +122,12 @@ impl Session {
         }
         let hello = encode_hello(&self.info, &self.cluster);
         let hello = StoreMessages { hello: Some(hello), messages: Vec::new() };
+        // A shard in this process stops and resumes together with this store.
+        let asked_at = if self.link.is_in_process() { Time::NEVER } else { self.engine.now() };
         let opened = timeout(OPEN_TIMEOUT, self.open(hello)).await;
-        let (reader, writer, first) = opened.map_err(|_| lost())??;
+        let (reader, writer, run, first) = opened.map_err(|_| lost())??;
         tracing::info!(shard = self.link.address, "session with the directory shard is up");
-        self.engine.session_up(self.shard, outbox);
+        self.engine.session_up(self.shard, run, asked_at, outbox);
         state.send_replace(SessionState::Up);
         self.take(first)?;
         let ended = tokio::select! {
@@ -134,8 +137,11 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store. Returns the connection, and the first messages of the shard.
-    async fn open(&self, hello: StoreMessages) -> Result<(FrameReader, FrameWriter, ShardMessages), Failure> {
+    /// Connects and introduces this store. Returns the connection, the run of the shard, and its first messages.
+    async fn open(
+        &self,
+        hello: StoreMessages,
+    ) -> Result<(FrameReader, FrameWriter, ShardRun, ShardMessages), Failure> {
         let connected = self.link.connect().await;
         let (mut reader, mut writer) =
             connected.map_err(|error| Failure::of_opening(&self.link.credentials, &error))?;
@@ -145,8 +151,8 @@ impl Session {
             decode_shard_batch(first)?;
             return Err(lost().into());
         };
-        check_welcome(&welcome)?;
-        Ok((reader, writer, first))
+        let run = check_welcome(&welcome)?;
+        Ok((reader, writer, run, first))
     }
 
     /// Exchanges messages until either side ends the session.
@@ -156,10 +162,15 @@ impl Session {
         mut writer: FrameWriter,
         mut batches: Batches,
     ) -> Result<(), Error> {
+        let sent_pings = SentPings::default();
         let reading = async {
             for number in 1.. {
                 let next = timeout(DIRECT_PINGS.silence_limit(), reader.next(MAX_SHARD_FRAME_BYTES)).await;
-                let Some(batch) = next.map_err(|_| lost())?? else { break };
+                let next: Option<ShardMessages> = next.map_err(|_| lost())??;
+                let Some(batch) = next else { break };
+                if let Some(pinged_at) = sent_pings.answered(batch.pings) {
+                    self.answered(pinged_at);
+                }
                 self.take(batch)?;
                 if number % FRAMES_PER_TURN == 0 {
                     yield_now().await;
@@ -176,7 +187,10 @@ impl Session {
                         Some(frame) => writer.write(&frame).await?,
                         None => break,
                     },
-                    _ = pings.tick() => writer.write(&StoreMessages::default()).await?,
+                    _ = pings.tick() => {
+                        sent_pings.sent(self.engine.now());
+                        writer.write(&StoreMessages::default()).await?;
+                    }
                 }
             }
             writer.end().await
@@ -196,12 +210,45 @@ impl Session {
         Time::ZERO + self.started.elapsed()
     }
 
+    /// Tells the node that the shard has answered a ping. The lease of a shard in this process does not end.
+    fn answered(&self, pinged_at: Time) {
+        if !self.link.is_in_process() {
+            self.engine.apply(Event::ShardAnswered { shard: self.shard, pinged_at });
+        }
+    }
+
     /// Tells the node what the shard has said.
     fn take(&self, batch: ShardMessages) -> Result<(), Error> {
         for message in decode_shard_batch(batch)? {
             self.engine.apply(Event::FromShard { shard: self.shard, message });
         }
         Ok(())
+    }
+}
+
+/// The pings of a session that the shard has not answered: the number of answered ones, and the times of the others,
+/// oldest first. The session ends before there are many.
+#[derive(Debug, Default)]
+struct SentPings(Mutex<(u64, VecDeque<Time>)>);
+
+impl SentPings {
+    fn sent(&self, now: Time) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).1.push_back(now);
+    }
+
+    /// Takes in the number of all pings that the shard has received; zero if a frame answers none. Returns the time of
+    /// the latest ping that it answers.
+    fn answered(&self, pings: u64) -> Option<Time> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let (answered, times) = &mut *state;
+        let mut latest = None;
+        while *answered < pings
+            && let Some(time) = times.pop_front()
+        {
+            *answered += 1;
+            latest = Some(time);
+        }
+        latest
     }
 }
 
@@ -253,4 +300,24 @@ async fn next_frame(batches: &mut Batches) -> Option<StoreMessages> {
     let encode = |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
     let messages = batches.next().await?.into_iter().map(encode).collect();
     Some(StoreMessages { hello: None, messages })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_counts_from_the_ping_that_it_answers() {
+        let at = Time::from_micros;
+        let pings = SentPings::default();
+        for time in [1, 2, 3] {
+            pings.sent(at(time));
+        }
+        assert_eq!(pings.answered(0), None, "the frame was sent before a ping arrived");
+        assert_eq!(pings.answered(2), Some(at(2)));
+        assert_eq!(pings.answered(2), None);
+        assert_eq!(pings.answered(u64::MAX), Some(at(3)), "more pings than were sent are not believed");
+        pings.sent(at(4));
+        assert_eq!(pings.answered(4), Some(at(4)));
+    }
 }

@@ -59,6 +59,11 @@ impl ShardLink {
         DirectoryClient::new(self.channel.clone()).max_decoding_message_size(MAX_SHARD_FRAME_BYTES)
     }
 
+    /// Returns `true` if the shard runs in the process of the store.
+    pub(crate) const fn is_in_process(&self) -> bool {
+        matches!(self.route, Route::InProcess(_))
+    }
+
     /// Opens a direct connection to the shard, for a session.
     pub(crate) async fn connect(&self) -> io::Result<(FrameReader, FrameWriter)> {
         self.credentials.connect_direct(&self.uri, &self.caller, &self.route).await

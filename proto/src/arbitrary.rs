@@ -244,8 +244,10 @@ pub(crate) fn locations() -> impl Strategy<Value = Locations> {
 
 fn publish() -> impl Strategy<Value = Publish> {
     let copy = (state(), retention(), option::of(node()), any::<bool>());
-    (id(), put(), metadata(), copy, option::of(any::<u64>()), any::<bool>()).prop_map(
-        |(id, put, (metadata, size_bytes), (state, retention, pulling_from, inline), slot, wants_answer)| {
+    let session = (option::of(any::<u64>()), any::<bool>(), option::of(any::<u32>()));
+    (id(), put(), metadata(), copy, session).prop_map(
+        |(id, put, (metadata, size_bytes), (state, retention, pulling_from, inline), session)| {
+            let (slot, wants_answer, returning_after_ms) = session;
             Publish {
                 id,
                 put,
@@ -260,6 +262,7 @@ fn publish() -> impl Strategy<Value = Publish> {
                     .map(Into::into),
                 slot: slot.filter(|_| state == LocationState::Complete).map(GrantId),
                 wants_answer,
+                returning: returning_after_ms.map(|after| Duration::from_millis(after.into())),
             }
         },
     )

@@ -27,7 +27,7 @@ pub mod v1 {
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/hoplite.bin"));
 
 /// The version of all three planes; peers must have the same one.
-pub const PROTOCOL_VERSION: u32 = 7;
+pub const PROTOCOL_VERSION: u32 = 8;
 
 pub mod socket_path;
 pub mod socket_place;

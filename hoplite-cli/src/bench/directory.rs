@@ -228,6 +228,7 @@ fn copy_of(id: ObjectId, retention: Retention) -> Publish {
         inline: None,
         slot: None,
         wants_answer: true,
+        returning: None,
     }
 }
 

@@ -263,6 +263,7 @@ fn publication(object: u64, retention: Retention) -> anyhow::Result<Publish> {
         inline: None,
         slot: None,
         wants_answer: retention == Retention::Pinned,
+        returning: None,
     })
 }
 

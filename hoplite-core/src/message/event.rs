@@ -8,7 +8,8 @@ use crate::collective::CollectiveEvent;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::plan::link::LinkEstimate;
-use crate::shard::{PullOutcome, ToStore};
+use crate::shard::{PullOutcome, ShardRun, ToStore};
+use crate::time::Time;
 
 /// An input of the node.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,6 +62,17 @@ pub enum Event {
     ShardUp {
         /// Its index in the configured list.
         shard: usize,
+        /// The run of the shard.
+        run: ShardRun,
+        /// The time at which the store requested the session; [`Time::NEVER`] if the shard runs in the process of the store.
+        asked_at: Time,
+    },
+    /// A shard has answered a ping of its present session.
+    ShardAnswered {
+        /// Its index in the configured list.
+        shard: usize,
+        /// The time at which the store sent the ping.
+        pinged_at: Time,
     },
     /// A session with a shard is lost.
     ShardDown {

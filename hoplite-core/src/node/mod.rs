@@ -92,8 +92,9 @@ impl Node {
             }
             Event::Inspected { client, call } => objects.inspected(CallKey { client, call }),
             Event::ClientGone { client } => objects.client_gone(client),
-            Event::ShardUp { shard } => objects.shard_changed(shard, true),
-            Event::ShardDown { shard } => objects.shard_changed(shard, false),
+            Event::ShardUp { shard, run, asked_at } => objects.shard_is_up(shard, run, asked_at),
+            Event::ShardAnswered { shard, pinged_at } => objects.shard_answered(shard, pinged_at),
+            Event::ShardDown { shard } => objects.shard_is_down(shard),
             Event::ShardFailed { shard, error } => objects.faults.shard_failed(&objects.ctx, shard, error),
             Event::PeerFailed { peer, error } => objects.faults.peer_failed(&objects.ctx, &peer, error),
             Event::PeerReached { peer } => objects.faults.peer_reached(&peer),
@@ -261,6 +262,7 @@ impl Node {
                 }
                 Deadline::Retry(id) => self.objects.retry_fetch(&id),
                 Deadline::Republish(copy) => self.objects.publish_again(copy),
+                Deadline::Settled => self.objects.sessions_settled(),
                 Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
                 Deadline::Reduce(target) => self.reconsider_target(&target),
             }

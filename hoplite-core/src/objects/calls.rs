@@ -340,6 +340,11 @@ impl Calls {
         self.waiters.contains_key(id)
     }
 
+    /// The objects for a change of which some call waits.
+    pub(crate) fn awaited(&self) -> Vec<ObjectId> {
+        self.waiters.keys().cloned().collect()
+    }
+
     /// The creates and gets that wait for a change of `id`, the first to come first.
     pub(crate) fn waiting(&self, id: &ObjectId) -> Vec<CallKey> {
         self.waiters.get(id).into_iter().flat_map(Queue::iter).copied().collect()

@@ -5,6 +5,7 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::notice::{Deadline, Notice};
+use super::shard_sessions::ShardSessions;
 use crate::collective;
 use crate::error::Error;
 use crate::id::{NodeId, ObjectId, PutId};
@@ -29,7 +30,8 @@ pub(crate) struct Context {
     deadlines: BTreeSet<(Time, Deadline)>,
     /// The actions and deadlines of collectives.
     collectives: collective::Outbox,
-    shards_up: Vec<bool>,
+    /// The sessions with the shards.
+    pub(crate) sessions: ShardSessions,
     numbers: Numbers,
     is_shutting_down: bool,
 }
@@ -37,7 +39,7 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn new(config: NodeConfig) -> Self {
         Self {
-            shards_up: vec![false; config.shards.len()],
+            sessions: ShardSessions::new(config.shards.len()),
             numbers: Numbers::new(config.seed),
             config,
             now: Time::ZERO,
@@ -199,23 +201,18 @@ impl Context {
         self.numbers.next_put()
     }
 
-    /// Notes that a session with a shard came or went.
-    pub(crate) fn set_shard(&mut self, shard: usize, is_up: bool) {
-        self.shards_up[shard] = is_up;
-    }
-
     /// Returns `true` if a shard is connected; `false` if there is no such shard.
     pub(crate) fn is_up(&self, shard: usize) -> bool {
-        self.shards_up.get(shard).is_some_and(|is_up| *is_up)
+        self.sessions.is_up(shard)
     }
 
     pub(crate) fn shard_count(&self) -> usize {
-        self.shards_up.len()
+        self.sessions.count()
     }
 
     /// The connected shards that are responsible for `id`, the one that decides first.
     pub(crate) fn responsible_shards(&self, id: &ObjectId) -> impl Iterator<Item = usize> {
-        self.config.shards.replicas(id, |shard| self.shards_up[shard])
+        self.config.shards.replicas(id, |shard| self.sessions.is_up(shard))
     }
 
     /// The shard that decides about `id`.

@@ -19,7 +19,9 @@ impl Objects {
                 Room::AfterEvicting(copy) => {
                     self.copies.count_eviction();
                     let id = self.copies[&copy].id.clone();
-                    self.abandon(copy, Error::ObjectLost { id }, UnpublishReason::Evicted);
+                    self.abandon(copy, Error::ObjectLost { id: id.clone() }, UnpublishReason::Evicted);
+                    // Gets may wait until the copy may be served.
+                    self.wake(&id);
                 }
                 Room::None => return None,
             }

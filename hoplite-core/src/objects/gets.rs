@@ -51,7 +51,7 @@ impl Objects {
         let (copy, local) = self.copies.live(id)?;
         let has_begun = until == Until::Started && local.size_bytes > 0;
         let is_ready = local.is_complete() || (has_begun && local.is_public);
-        if !is_ready {
+        if !is_ready || !self.may_serve(copy) {
             return None;
         }
         // Without a session, this store is the first to compare the agreements.
@@ -68,7 +68,11 @@ impl Objects {
     pub(crate) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until, join: Option<Agreement>) {
         if let Some(response) = self.ready_copy(key, id, until, join) {
             self.finish(key, response);
-        } else if !self.copies.live(id).is_some_and(|(_, local)| local.is_produced_here()) {
+        } else if !self
+            .copies
+            .live(id)
+            .is_some_and(|(_, local)| local.is_produced_here() || local.is_complete())
+        {
             self.fetch(id);
         }
     }

@@ -12,6 +12,7 @@
 //! | `copies`, `table` | allocate, complete, detach and free copies; serve them to other nodes |
 //! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
+//! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
 //! | `directory`, `queries`, `faults` | query the shards, and take in their messages |
 //! | `context`, `notice` | the time, effects, deadlines, notices and numbers |
 
@@ -34,6 +35,8 @@ pub(crate) mod queries;
 mod queue;
 mod recent_ends;
 mod requests;
+pub(crate) mod returning;
+mod shard_sessions;
 pub(crate) mod table;
 
 use crate::message::{NodeConfig, NodeStatus};

@@ -12,6 +12,7 @@ pub(crate) enum Deadline {
     Call(CallKey),
     Retry(ObjectId),
     Republish(CopyId),
+    Settled,
     Hop(HopOwner),
     Reduce(ObjectId),
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::fetch::back_off;
 use crate::id::{NodeId, PutId};
 use crate::message::CallKey;
+use crate::shard::ShardRun;
 use crate::time::Time;
 
 /// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
@@ -26,6 +27,12 @@ pub(crate) struct Publication {
     pub(crate) sealer: Option<CallKey>,
     /// The shards that were told of the copy in their present session.
     known_at: Vec<usize>,
+    /// The shards of `known_at` that have yet to confirm that the put still exists.
+    unverified: Vec<usize>,
+    /// The runs of shards that have listed the put.
+    listed_by: Vec<(usize, ShardRun)>,
+    /// `true` once some shard was told of the copy.
+    was_told: bool,
     /// The time to publish it again, because a shard disagreed; and how often that was needed.
     republish_at: Option<Time>,
     disputes: u32,
@@ -41,14 +48,72 @@ impl Publication {
 
     /// A shard knows the copy.
     pub(crate) fn is_known_to(&mut self, shard: usize) {
+        self.was_told = true;
         if !self.known_at.contains(&shard) {
             self.known_at.push(shard);
         }
     }
 
+    /// A shard is asked if the put still exists. The copy is known to the shard.
+    pub(crate) fn verify_at(&mut self, shard: usize) {
+        if !self.unverified.contains(&shard) {
+            self.unverified.push(shard);
+        }
+    }
+
+    /// Returns `true` if a shard has yet to confirm that the put still exists.
+    pub(crate) fn is_unverified_at(&self, shard: usize) -> bool {
+        self.unverified.contains(&shard)
+    }
+
+    /// A shard has confirmed that the put exists, or knows nothing of the put. Returns `true` if the copy waited for that.
+    pub(crate) fn verified(&mut self, shard: usize) -> bool {
+        let earlier = self.unverified.len();
+        self.unverified.retain(|other| *other != shard);
+        self.unverified.len() < earlier
+    }
+
+    /// This run of a shard lists the put, and the copy may be sure of it.
+    pub(crate) fn is_listed_by(&mut self, shard: usize, run: ShardRun) {
+        self.is_not_listed_by(shard);
+        self.listed_by.push((shard, run));
+    }
+
+    /// A shard does not list the put.
+    pub(crate) fn is_not_listed_by(&mut self, shard: usize) {
+        self.listed_by.retain(|(other, _)| *other != shard);
+    }
+
+    /// Returns `true` if this run of a shard has listed the put.
+    pub(crate) fn was_listed_by(&self, shard: usize, run: Option<ShardRun>) -> bool {
+        run.is_some_and(|run| self.listed_by.contains(&(shard, run)))
+    }
+
+    /// The shards of which some run has listed the put.
+    pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
+        self.listed_by.iter().map(|(shard, _)| *shard)
+    }
+
+    /// Returns `true` once some shard was told of the copy.
+    pub(crate) const fn was_told(&self) -> bool {
+        self.was_told
+    }
+
+    /// The connected shards that would tell the store of the end of the put.
+    pub(crate) fn watched_by(&self) -> impl Iterator<Item = usize> {
+        self.known_at.iter().copied().filter(|shard| !self.is_unverified_at(*shard))
+    }
+
+    /// Returns `true` if the store has lost contact with all shards that knew the copy, and none has confirmed since then
+    /// that the put still exists.
+    pub(crate) fn is_returning(&self) -> bool {
+        self.was_told && self.watched_by().next().is_none()
+    }
+
     /// A session with a shard came or went: one that is new knows nothing, even if the same shard was there before.
     pub(crate) fn session_changed(&mut self, shard: usize) {
         self.known_at.retain(|known| *known != shard);
+        self.verified(shard);
         self.accepted_by.retain(|other| *other != shard);
     }
 
@@ -80,6 +145,7 @@ impl Publication {
     /// The copy belongs to another put now, which no shard has accepted from this store.
     pub(crate) fn rename(&mut self) {
         self.accepted_by.clear();
+        self.listed_by.clear();
     }
 
     /// The deciding shard knows another put. Another shard may have accepted this one while that shard was away.

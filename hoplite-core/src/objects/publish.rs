@@ -1,5 +1,7 @@
 //! Publication: each copy is known at the first two connected shards of its id.
 
+use std::time::Duration;
+
 use super::Objects;
 use super::notice::Deadline;
 use crate::error::Error;
@@ -32,7 +34,8 @@ impl Objects {
     /// Tells all shards of a copy how far it is, and returns the slot over which it was pulled, if a shard waits for that.
     pub(crate) fn publish_and_return(&mut self, copy: CopyId, mut slot: Option<(usize, GrantId)>) {
         if self.copies[&copy].is_public {
-            for shard in self.informed_shards(copy) {
+            let shards = self.informed_shards(copy);
+            for shard in self.limit_to_witnesses(copy, shards) {
                 let returned = slot.take_if(|(granted_by, _)| *granted_by == shard);
                 self.publish_at(copy, shard, returned.map(|(_, slot)| slot));
             }
@@ -44,7 +47,7 @@ impl Objects {
 
     /// Tells the other shards of a copy how far it is; the one that answered the query for it knows.
     pub(crate) fn publish_elsewhere(&mut self, copy: CopyId, answered_by: usize) {
-        self.copies.publication_mut(copy).is_known_to(answered_by);
+        self.is_listed_at(copy, answered_by);
         for shard in self.informed_shards(copy) {
             if shard != answered_by {
                 self.publish_at(copy, shard, None);
@@ -56,10 +59,11 @@ impl Objects {
         let carries_bytes = self.copies[&copy].is_complete()
             && self.copies[&copy].is_pinned()
             && self.ctx.is_inline(self.copies[&copy].size_bytes);
-        self.copies.publication_mut(copy).is_known_to(shard);
+        let returning = self.begin_publication(copy, shard);
         let local = &self.copies[&copy];
         // The store acts on the verdict about a put, and has to know when a dispute is over.
-        let wants_answer = local.is_pinned() || local.publication.is_disputed();
+        let must_answer = local.is_pinned() || local.publication.is_unverified_at(shard);
+        let wants_answer = must_answer || local.publication.is_disputed();
         let message = ToShard::Publish(Publish {
             id: local.id.clone(),
             put: local.put,
@@ -71,12 +75,48 @@ impl Objects {
             inline: None,
             slot,
             wants_answer,
+            returning,
         });
         let is_patient = self.ctx.is_small(local.size_bytes) && local.publication.sealer.is_none();
         let is_awaited = slot.is_some() || (wants_answer && !is_patient);
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Deferrable };
         let inline_from = carries_bytes.then_some(copy);
         self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
+    }
+
+    /// Notes that a shard is told of a copy. Returns the absence of this store from the shard if the copy returns to it.
+    fn begin_publication(&mut self, copy: CopyId, shard: usize) -> Option<Duration> {
+        let local = &self.copies[&copy];
+        let publication = &local.publication;
+        let is_produced = local.location_state() == LocationState::Producing;
+        let is_first = !publication.known_at().contains(&shard) || publication.is_unverified_at(shard);
+        let is_witness = publication.was_listed_by(shard, self.ctx.sessions.run(shard));
+        let returns = is_first && is_witness && !is_produced;
+        let must_verify = returns || (publication.is_returning() && !is_produced);
+        let absence = self.ctx.sessions.absence(self.ctx.now(), shard);
+        let publication = self.copies.publication_mut(copy);
+        publication.is_known_to(shard);
+        if must_verify {
+            publication.verify_at(shard);
+        }
+        returns.then_some(absence)
+    }
+
+    /// Publishes a copy at the responsible shards that do not know it.
+    pub(crate) fn tell_missing_shards(&mut self, copy: CopyId) {
+        let local = &self.copies[&copy];
+        let is_unpublished =
+            !local.is_public || (local.is_produced_here() && self.ctx.is_small(local.size_bytes));
+        if is_unpublished {
+            return;
+        }
+        let known_at = local.publication.known_at().to_vec();
+        let shards = self.informed_shards(copy);
+        for shard in self.limit_to_witnesses(copy, shards) {
+            if !known_at.contains(&shard) {
+                self.publish_at(copy, shard, None);
+            }
+        }
     }
 
     /// Publishes a copy again after a pause, because a shard disagreed with other shards.
@@ -126,11 +166,8 @@ impl Objects {
 
     /// Publishes copies at shards that are responsible only now, and moves queries, because a
     /// session came or went.
-    pub(crate) fn shard_changed(&mut self, shard: usize, is_up: bool) {
-        if shard >= self.ctx.shard_count() || self.ctx.is_shutting_down() {
-            return;
-        }
-        self.ctx.set_shard(shard, is_up);
+    pub(crate) fn shard_changed(&mut self, shard: usize) {
+        let is_up = self.ctx.is_up(shard);
         if is_up {
             self.faults.shard_reached(shard);
             self.tell_place(shard);
@@ -141,17 +178,7 @@ impl Objects {
         }
         for copy in self.copies.live_copies() {
             self.copies.publication_mut(copy).session_changed(shard);
-            let local = &self.copies[&copy];
-            let is_unpublished =
-                !local.is_public || (local.is_produced_here() && self.ctx.is_small(local.size_bytes));
-            if !is_unpublished {
-                let known_at = local.publication.known_at().to_vec();
-                for responsible in self.informed_shards(copy) {
-                    if !known_at.contains(&responsible) {
-                        self.publish_at(copy, responsible, None);
-                    }
-                }
-            }
+            self.tell_missing_shards(copy);
             if !is_up {
                 self.settle_publication(copy);
             }
@@ -238,8 +265,12 @@ impl Objects {
         }
         if let Some(copy) = copy {
             let error = Error::Deleted { id: id.clone() };
+            // Gets that wait for a copy which returns have not seen it: they look for what replaced it.
+            let was_served = self.may_serve(copy);
             self.detach(copy, error.clone());
-            self.fail_gets(id, &error);
+            if was_served {
+                self.fail_gets(id, &error);
+            }
             self.wake(id);
         }
     }
@@ -255,7 +286,7 @@ impl Objects {
     /// Tells all shards of a copy that is kept on the word of one of them. That one is told too, even if it is not responsible
     /// any more: it would go on to look for somebody who keeps the object, and not hear of its end.
     pub(crate) fn publish_as_kept(&mut self, shard: usize, copy: CopyId) {
-        self.copies.publication_mut(copy).is_known_to(shard);
+        self.is_listed_at(copy, shard);
         self.publish(copy);
     }
 }

@@ -85,7 +85,7 @@ impl Objects {
             let awaits_verdict = create.contents.as_ref().is_some_and(|whole| whole.confirm == Confirm::Yes)
                 && self.is_put(copy)
                 && !self.is_accepted(copy);
-            if !local.is_complete() || awaits_verdict {
+            if !local.is_complete() || awaits_verdict || !self.may_serve(copy) {
                 return Attempt::IsBusy;
             }
             return Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Existing));
@@ -252,10 +252,16 @@ impl Objects {
     pub(crate) fn published(&mut self, shard: usize, id: &ObjectId, put: PutId, verdict: Verdict) {
         let Some(copy) = self.copies.public_put(id, put) else { return };
         let is_decisive = self.ctx.first_shard(id) == Some(shard);
+        if matches!(verdict, Verdict::ShardFull | Verdict::Conflict { .. }) {
+            self.copies.publication_mut(copy).is_not_listed_by(shard);
+        }
+        if verdict == Verdict::ShardFull {
+            self.verified(copy, shard);
+        }
         match verdict {
             Verdict::Deleted => self.dropped_as_deleted(id, put, shard),
             Verdict::Accepted => {
-                self.copies.publication_mut(copy).accept(shard);
+                self.accepted(copy, shard);
                 self.settle_publication(copy);
             }
             Verdict::ShardFull if !is_decisive => {}

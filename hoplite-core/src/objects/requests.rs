@@ -256,7 +256,7 @@ impl Objects {
             let reason = "more objects to wait for than ids given";
             return self.ctx.reply(key, Err(Error::invalid_request(reason)));
         }
-        let is_here = |index: &usize| self.copies.complete_copy(&ids[*index]).is_some();
+        let is_here = |index: &usize| self.copy_to_serve(&ids[*index]).is_some();
         let (ready, absent): (BTreeSet<usize>, BTreeSet<usize>) = (0..ids.len()).partition(is_here);
         if ready.len() >= count {
             let indices = ready.into_iter().collect();

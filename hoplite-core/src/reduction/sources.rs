@@ -120,7 +120,10 @@ impl Reduction {
         let id = &self.request.sources[index];
         let is_last = self.joined.len() + 1 == self.request.count;
         // What a session fills is not valid from its first byte on, and may yet be given up.
-        if let Some((copy, local)) = world.objects.copies.live(id).filter(|(_, local)| local.is_public) {
+        let live = world.objects.copies.live(id);
+        if let Some((copy, local)) =
+            live.filter(|(copy, local)| local.is_public && world.objects.may_serve(*copy))
+        {
             let is_small = self.is_fetched(world, local.size_bytes);
             // In fixed order only the last one is combined after all others.
             let may_be_here = !self.is_fixed() || is_small || is_last;

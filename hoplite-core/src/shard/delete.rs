@@ -63,6 +63,7 @@ impl Shard {
     }
 
     fn carry_out_delete(&mut self, turn: &mut Turn<'_>, node: NodeIndex, request: RequestId, id: &ObjectId) {
+        self.loss_memory.id_deleted(id);
         let put = match self.drop_everywhere(turn, id) {
             Some((put, holders)) => {
                 self.remember_end(turn, id, put, DropReason::Deleted);
@@ -93,6 +94,7 @@ impl Shard {
         if self.entries.get(id).is_some_and(|entry| entry.put == put) {
             self.drop_everywhere(turn, id);
         }
+        self.loss_memory.put_deleted(id, put);
         self.remember_end(turn, id, put, DropReason::Deleted);
     }
 

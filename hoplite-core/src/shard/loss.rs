@@ -67,6 +67,7 @@ impl Shard {
     pub(super) fn lose(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
         let Some((mut entry, holders)) = self.dismantle(id) else { return };
         self.losses.push(turn.now, id);
+        self.loss_memory.remember(turn.now, id, entry.put);
         self.send_drops(turn, &holders, id, entry.put, DropReason::Lost);
         self.fail_waiting(turn, id, &Error::ObjectLost { id: id.clone() }, |_| true);
         let forget_at = turn.now + MARKER_TTL;

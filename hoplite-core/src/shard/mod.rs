@@ -15,6 +15,7 @@
 //! * `places`: refines the places of nodes by measurements, within their labels.
 //! * `delete`: removes all copies of an object, and keeps tombstones so that they do not come back.
 //! * `loss`: detects objects whose last complete copy is gone.
+//! * `memory`: tells deleted objects from lost ones when a copy returns.
 //! * `orphans`: hands inline objects without any copy at a store to a store.
 //! * `subscribe`: sends updates to the subscribers of an object.
 //! * `describe`, `listing`: describe the shard to tools.
@@ -35,6 +36,7 @@ mod listing;
 mod locality;
 mod loss;
 mod losses;
+mod memory;
 mod nodes;
 mod orphans;
 mod places;
@@ -64,6 +66,7 @@ use self::deadlines::Deadlines;
 use self::entry::Entry;
 use self::history::GrantHistory;
 use self::losses::Losses;
+use self::memory::LossMemory;
 use self::nodes::{NodeIndex, Nodes};
 use self::state::{Deletion, Orphans, Queue};
 use crate::error::Error;
@@ -186,6 +189,7 @@ pub struct Shard {
     extensions: BTreeMap<ObjectId, Time>,
     history: GrantHistory,
     losses: Losses,
+    loss_memory: LossMemory,
     /// The waiting queries of each object.
     waiting: BTreeMap<ObjectId, Queue>,
     /// The time until which the queries of a group wait for a close copy, because all close copies
@@ -261,6 +265,7 @@ impl Shard {
             extensions: BTreeMap::new(),
             history: GrantHistory::default(),
             losses: Losses::default(),
+            loss_memory: LossMemory::default(),
             waiting: BTreeMap::new(),
             held_back: BTreeMap::new(),
             next_arrival: 0,

@@ -40,7 +40,7 @@ impl Shard {
             let (id, put) = (publish.id, publish.put);
             return self.send(turn, node, ToStore::Drop { id, put, reason });
         }
-        let relation = self.relation(node, &publish);
+        let relation = self.relation(turn.now, node, &publish);
         let is_recorded = match &relation {
             Relation::Refused(_) => false,
             Relation::New => self.make_room(&publish.id),
@@ -66,8 +66,15 @@ impl Shard {
         }
     }
 
-    fn relation(&self, node: NodeIndex, publish: &Publish) -> Relation {
+    fn relation(&self, now: Time, node: NodeIndex, publish: &Publish) -> Relation {
         if self.tombstones.contains_key(&(publish.id.clone(), publish.put)) {
+            return Relation::Refused(Verdict::Deleted);
+        }
+        let is_listed = self.entries.get(&publish.id).is_some_and(|entry| entry.put == publish.put);
+        if !is_listed
+            && let Some(absence) = publish.returning
+            && self.loss_memory.knows_deleted(&publish.id, publish.put, now.before(absence))
+        {
             return Relation::Refused(Verdict::Deleted);
         }
         let Some(entry) = self.entries.get(&publish.id) else { return Relation::New };

@@ -5,6 +5,7 @@ mod chains;
 mod inspections;
 mod invariants;
 mod properties;
+mod returning;
 mod semantics;
 
 use std::time::Duration;
@@ -119,6 +120,7 @@ fn publication(object: &str, put: u64, state: LocationState, retention: Retentio
         inline: None,
         slot: None,
         wants_answer: true,
+        returning: None,
     }
 }
 

@@ -40,6 +40,14 @@ pub const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 /// frame. The timeout is longer than that of gRPC, because these pings wait for the threads that handle messages.
 pub const DIRECT_PINGS: Pings = Pings { interval: Duration::from_secs(2), timeout: Duration::from_secs(4) };
 
+/// The time, from the moment at which a store sends a ping, for which the answer lets the store serve its copies.
+///
+/// The shard received the ping later than it was sent, and waits for a silent store for [`SHARD_PINGS`] and the grace period
+/// from then on. The lease is shorter than that, so it ends before a delete can pass the store over.
+pub const LEASE: Duration = Duration::from_secs(5);
+const _: () = assert!(LEASE.as_secs() < SHARD_PINGS.silence_limit().as_secs(), "the shard waits longer");
+const _: () = assert!(LEASE.as_secs() >= DIRECT_PINGS.interval.as_secs() * 2, "one lost ping is harmless");
+
 /// The time that a shard may take to answer an inspection: far more than a healthy shard needs.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 

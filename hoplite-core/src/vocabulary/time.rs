@@ -30,6 +30,11 @@ impl Time {
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_micros(self.0.saturating_sub(earlier.0))
     }
+
+    /// Returns the time that was `duration` before this one, or the origin if that was later.
+    pub fn before(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)))
+    }
 }
 
 impl Add<Duration> for Time {

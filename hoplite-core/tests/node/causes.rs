@@ -54,7 +54,7 @@ fn calls_name_the_shard_that_refuses_this_store() {
         let error = h.error(call);
         assert!(is_named(&error), "{error}");
     }
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     assert!(h.troubles().shards.is_empty());
 }
 

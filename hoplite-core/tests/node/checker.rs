@@ -160,7 +160,7 @@ impl Checker {
                 }
             }
             Event::FromShard { shard, message } => self.shard_said(*shard, message),
-            Event::ShardUp { shard } => {
+            Event::ShardUp { shard, .. } => {
                 self.shards_up.insert(*shard);
             }
             Event::ShardDown { shard } => {

@@ -83,11 +83,11 @@ fn a_report_of_a_comparison_that_nobody_asked_for_changes_nothing() {
 fn a_put_that_is_accepted_while_it_is_compared_keeps_its_name() {
     let mut h = Harness::disconnected(2, limits());
     let ranked = h.shards.ranked(&id("x"));
-    h.event(Event::ShardUp { shard: ranked[1] });
+    h.event(up(ranked[1]));
     let (view, call, publish) = sealed(&mut h, SIZE);
     h.verdict(ranked[1], &publish, unknown());
     assert_eq!(compares(&h), 1);
-    h.event(Event::ShardUp { shard: ranked[0] });
+    h.event(up(ranked[0]));
     h.verdict(ranked[0], &publish, Verdict::Accepted);
     assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
     h.event(Event::Compared { copy: view.copy, equal: Some(true) });
@@ -113,12 +113,12 @@ fn a_conflict_that_comes_back_during_a_comparison_is_not_forgotten() {
 fn an_acceptance_is_void_once_the_shard_that_decides_knows_another_put() {
     let mut h = Harness::disconnected(2, limits());
     let ranked = h.shards.ranked(&id("x"));
-    h.event(Event::ShardUp { shard: ranked[1] });
+    h.event(up(ranked[1]));
     let call = h.create(A, "x", SIZE);
     let view = h.view(call);
     let publish = h.publication().1;
     h.verdict(ranked[1], &publish, Verdict::Accepted);
-    h.event(Event::ShardUp { shard: ranked[0] });
+    h.event(up(ranked[0]));
     h.verdict(ranked[0], &publish, unknown());
     let sealed = h.seal(A, view.copy);
     h.assert_waits(sealed);
@@ -167,7 +167,7 @@ fn a_seal_waits_when_the_last_shard_goes_during_the_comparison() {
     h.assert_waits(call);
     h.event(Event::Compared { copy: view.copy, equal: Some(true) });
     h.assert_waits(call);
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     h.accept_all();
     assert_eq!(h.answer(call), Some(Ok(Response::Sealed)));
 }

@@ -11,8 +11,8 @@ use hoplite_core::node::*;
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::shard::{
-    DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ToShard,
-    ToStore, Verdict,
+    DropReason, Grant, GrantId, GrantReason, LocationState, Publish, PullOutcome, Query, RequestId, ShardRun,
+    ToShard, ToStore, Verdict,
 };
 use hoplite_core::topology::place::{EVERYWHERE, Path};
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, PutId, Time};
@@ -39,6 +39,11 @@ pub(crate) const B: ClientId = ClientId(2);
 
 pub(crate) fn id(name: &str) -> ObjectId {
     ObjectId::new(name).expect("names of tests are short")
+}
+
+/// A session with a shard that has always been the same run, and whose lease does not expire.
+pub(crate) const fn up(shard: usize) -> Event {
+    Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER }
 }
 
 pub(crate) fn node_id(name: &str) -> NodeId {
@@ -113,7 +118,7 @@ impl Harness {
     fn connected_at(path: Path, count: usize, limits: Limits) -> Self {
         let mut harness = Self::disconnected_at(path, count, limits);
         for shard in 0..count {
-            harness.event(Event::ShardUp { shard });
+            harness.event(up(shard));
         }
         harness
     }
@@ -363,13 +368,12 @@ impl Harness {
 
     /// Accepts all publications that want a verdict. Other messages stay.
     pub(crate) fn accept_all(&mut self) {
-        let (publications, others): (Vec<_>, Vec<_>) =
-            self.sent().into_iter().partition(|(_, message)| matches!(message, ToShard::Publish(_)));
-        self.sent = others;
-        for (shard, message) in publications {
-            if let ToShard::Publish(publish) = message
-                && publish.wants_answer
-            {
+        loop {
+            let publications = self.publications();
+            if publications.is_empty() {
+                return;
+            }
+            for (shard, publish) in publications.into_iter().filter(|(_, publish)| publish.wants_answer) {
                 self.verdict(shard, &publish, Verdict::Accepted);
             }
         }

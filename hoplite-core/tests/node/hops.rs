@@ -84,10 +84,10 @@ fn the_directory_never_hears_of_a_hop() {
     let hosting = h.host(hop(1, vec![remote("a", 5, "n1"), remote("b", 6, "n2")]));
     let combine = h.combine();
     h.event(Event::ShardDown { shard: 0 });
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     h.combined(&combine);
     h.event(Event::ShardDown { shard: 1 });
-    h.event(Event::ShardUp { shard: 1 });
+    h.event(up(1));
     h.release_hop(hosting);
     assert_eq!(h.told(), Vec::<String>::new());
     h.assert_empty();

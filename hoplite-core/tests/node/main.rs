@@ -21,5 +21,6 @@ mod reduce_failures;
 mod reduces;
 mod reducing;
 mod rejections;
+mod returning;
 mod shards;
 mod space;

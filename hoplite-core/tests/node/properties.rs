@@ -231,7 +231,7 @@ impl World {
 
     fn take(&mut self, step: Step) {
         match step {
-            Step::ShardUp { shard } => self.h.event(Event::ShardUp { shard }),
+            Step::ShardUp { shard } => self.h.event(up(shard)),
             Step::ShardDown { shard } => self.h.event(Event::ShardDown { shard }),
             Step::AnswerQuery { which, put, answer } => self.answer_query(which, put, answer),
             Step::Verdict { which, verdict } => self.verdict(which, verdict),
@@ -572,7 +572,7 @@ impl World {
             self.h.gone(ClientId(client));
         }
         for shard in 0..SHARDS {
-            self.h.event(Event::ShardUp { shard });
+            self.h.event(up(shard));
         }
         for _ in 0..12 {
             for (shard, request, id) in self.h.subscriptions.clone() {
@@ -630,7 +630,9 @@ impl World {
         // A failed comparison leads to another publication.
         self.h.pass(Duration::from_secs(2));
         self.look();
-        self.h.event(Event::ShardUp { shard: 0 });
+        self.h.event(up(0));
+        // Copies may wait for the other shard to connect.
+        self.h.pass(Duration::from_secs(2));
         self.look();
         let published = self.publications.clone();
         for (_, id, put) in published {

@@ -392,7 +392,7 @@ fn a_reduce_goes_on_when_its_shard_is_lost_in_the_middle() {
         h.event(Event::ShardDown { shard });
         h.tell(complete("a", 1, &["n1"]));
         if shard < 2 {
-            h.event(Event::ShardUp { shard });
+            h.event(up(shard));
         }
     }
     h.tell(unknown("b"));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use hoplite_core::link::Uplink;
 use hoplite_core::node::*;
-use hoplite_core::shard::{DropReason, Placed, PullOutcome, ToShard, ToStore, Verdict};
+use hoplite_core::shard::{DropReason, LocationState, Placed, PullOutcome, ToShard, ToStore, Verdict};
 use hoplite_core::{Error, Operation, PutId};
 
 use crate::harness::*;
@@ -42,7 +42,7 @@ fn when_a_shard_returns_it_learns_of_the_copies() {
     h.view(call);
     h.event(Event::ShardDown { shard: first });
     h.sent();
-    h.event(Event::ShardUp { shard: first });
+    h.event(up(first));
     let told = h.told();
     assert!(told.contains(&format!("{first} publish x Complete")), "{told:?}");
     assert!(!told.iter().any(|line| line.contains("unsealed")), "{told:?}");
@@ -56,7 +56,7 @@ fn a_query_moves_to_the_next_shard_and_back() {
     assert_eq!(h.told(), [format!("{first} query x")]);
     h.event(Event::ShardDown { shard: first });
     assert_eq!(h.told(), [format!("{second} query x")]);
-    h.event(Event::ShardUp { shard: first });
+    h.event(up(first));
     assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} query x")]);
     h.assert_waits(call);
 }
@@ -66,7 +66,7 @@ fn a_query_waits_for_the_first_shard_to_connect() {
     let mut h = Harness::disconnected(3, limits());
     let call = h.get(A, "x");
     assert_eq!(h.told(), Vec::<String>::new());
-    h.event(Event::ShardUp { shard: 2 });
+    h.event(up(2));
     assert_eq!(h.told(), ["2 query x"]);
     h.assert_waits(call);
 }
@@ -78,7 +78,7 @@ fn an_answer_of_a_shard_that_is_no_longer_asked_returns_its_slot() {
     h.get(A, "x");
     h.event(Event::ShardDown { shard: first });
     h.sent();
-    h.event(Event::ShardUp { shard: first });
+    h.event(up(first));
     let request = match &h.sent()[..] {
         [(_, ToShard::Cancel { request }), _] => *request,
         other => panic!("{other:?}"),
@@ -95,7 +95,7 @@ fn a_confirmed_seal_waits_for_a_shard() {
         let view = h.view(call);
         let sealed = h.seal(A, view.copy);
         h.assert_waits(sealed);
-        h.event(Event::ShardUp { shard: 1 });
+        h.event(up(1));
         h.assert_waits(sealed);
         h.accept_all();
         assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
@@ -137,7 +137,7 @@ fn a_shard_that_returns_has_accepted_nothing() {
     let view = h.view(call);
     h.accept_all();
     h.event(Event::ShardDown { shard: 0 });
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     let sealed = h.seal(A, view.copy);
     h.assert_waits(sealed);
     h.accept_all();
@@ -154,7 +154,7 @@ fn a_seal_waits_when_the_last_shard_is_lost() {
     h.event(Event::ShardDown { shard: 1 });
     let sealed = h.seal(A, view.copy);
     h.assert_waits(sealed);
-    h.event(Event::ShardUp { shard: 1 });
+    h.event(up(1));
     h.accept_all();
     assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
 }
@@ -180,16 +180,17 @@ fn a_pull_survives_the_loss_of_the_shard_that_granted_it() {
     let call = h.get(A, "x");
     let pull = h.grant("x", 5, SIZE, "n1");
     h.event(Event::ShardDown { shard: 0 });
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     let (_, publish) = h.publications().pop().expect("the new session learns of the partial copy");
     assert_eq!(publish.pulling_from, Some(node_id("n1")));
     h.sent();
     h.pull_ended(&pull, SIZE, PullOutcome::Complete);
-    assert_eq!(
-        h.told(),
-        ["0 publish x Complete"],
-        "a slot of the old session is not returned to the new one"
-    );
+    let sent = h.sent();
+    let [(0, ToShard::Publish(publish))] = &sent[..] else { panic!("expected one publication: {sent:?}") };
+    assert_eq!(publish.state, LocationState::Complete);
+    assert_eq!(publish.slot, None, "a slot of the old session is not returned to the new one");
+    h.assert_waits(call);
+    h.verdict(0, publish, Verdict::Accepted);
     h.view(call);
 }
 
@@ -218,11 +219,11 @@ fn a_shard_that_was_away_hears_of_deletions_when_it_returns() {
     h.event(Event::ShardDown { shard: 0 });
     h.drop_put(1, "x", PutId(5), DropReason::Deleted);
     h.sent();
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     assert_eq!(h.told(), ["0 forget x"]);
     h.event(Event::ShardDown { shard: 0 });
     h.pass(Duration::from_secs(31));
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     assert_eq!(h.told(), Vec::<String>::new(), "tombstones would have expired by now");
 }
 
@@ -235,14 +236,14 @@ fn a_shard_that_was_away_hears_of_what_was_given_up() {
     h.request(A, Request::Abort { copy });
     h.put(B, "x", SIZE);
     h.sent();
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     assert_eq!(h.told(), ["0 unpublish x Aborted", "0 publish x Complete"], "or it would see a conflict");
 }
 
 #[test]
 fn a_shard_that_does_not_exist_is_ignored() {
     let mut h = Harness::new();
-    h.event(Event::ShardUp { shard: 7 });
+    h.event(up(7));
     h.event(Event::ShardDown { shard: 7 });
     h.drop_put(7, "x", PutId(5), DropReason::Deleted);
     assert_eq!(h.told(), Vec::<String>::new());
@@ -286,7 +287,7 @@ fn a_delete_moves_to_the_next_shard_and_back() {
     h.event(Event::ShardDown { shard: first });
     assert_eq!(h.told(), [format!("{first} delete x"), format!("{second} delete x")]);
     // A shard does not take the number of a request that is still open.
-    h.event(Event::ShardUp { shard: first });
+    h.event(up(first));
     assert_eq!(h.told(), [format!("{second} cancel"), format!("{first} delete x")]);
     h.assert_waits(call);
 }
@@ -317,7 +318,7 @@ fn shards_that_have_not_heard_where_a_node_is_hear_it_from_the_node() {
     for known in [place(5, 1, 250), place(4, 2, 100), place(5, 0, 0)] {
         assert_eq!(said(1, known), Vec::<String>::new());
     }
-    h.event(Event::ShardUp { shard: 2 });
+    h.event(up(2));
     assert_eq!(h.told(), ["2 placed 5 [0, 0, 1, 0]"]);
     // The first shard to say it did not know where the node is.
     h.event(Event::FromShard { shard: 2, message: place(6, 0, 0) });
@@ -333,11 +334,11 @@ fn shards_hear_which_links_are_slow_and_those_that_come_later_too() {
     h.event(Event::ShardDown { shard: 1 });
     h.event(Event::SlowLinks { peers: vec![hoplite_core::id::NodeId::new("n5").unwrap()] });
     assert_eq!(h.told(), ["0 slow links [NodeId(n5)]"]);
-    h.event(Event::ShardUp { shard: 1 });
+    h.event(up(1));
     assert_eq!(h.told(), ["1 slow links [NodeId(n5)]"]);
     h.event(Event::SlowLinks { peers: Vec::new() });
     assert_eq!(h.told(), ["0 slow links []", "1 slow links []"]);
     h.event(Event::ShardDown { shard: 0 });
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     assert_eq!(h.told(), Vec::<String>::new());
 }

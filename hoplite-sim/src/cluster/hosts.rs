@@ -105,7 +105,8 @@ pub(crate) struct ShardHost {
     /// The number of messages that have arrived and are not handled.
     pub(crate) queued: usize,
     busy_until: Duration,
-    run: u64,
+    /// The number of its runs.
+    pub(super) run: u64,
     tick_at: Option<Time>,
 }
 

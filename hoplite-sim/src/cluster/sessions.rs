@@ -3,11 +3,11 @@
 
 use std::time::Duration;
 
-use hoplite_core::Error;
 use hoplite_core::batch::{BatchQueue, NextFrame};
 use hoplite_core::node::{self, Urgency};
 use hoplite_core::session::{CONNECT_TIMEOUT, Next, SHARD_PINGS, STORE_PINGS};
-use hoplite_core::shard::{self, NodeInfo, Reception, ToShard, ToStore};
+use hoplite_core::shard::{self, NodeInfo, Reception, ShardRun, ToShard, ToStore};
+use hoplite_core::{Error, Time};
 
 use super::network::{Break, LinkEnd};
 use super::{Application, Cluster};
@@ -84,7 +84,9 @@ impl<A: Application> Cluster<A> {
         // first.
         self.deliver_to_store(number, |cluster, store, shard| {
             cluster.stores[store].attempts[shard].opened();
-            cluster.store_event(store, node::Event::ShardUp { shard });
+            let run = ShardRun(cluster.shards[shard].run);
+            let asked_at = Time::NEVER;
+            cluster.store_event(store, node::Event::ShardUp { shard, run, asked_at });
         });
         match self.introduce(shard, store, info) {
             Reception::Accepted => {}
@@ -123,6 +125,17 @@ impl<A: Application> Cluster<A> {
         self.note(|_| format!("session {number} of store {store} with shard {shard} breaks: {cause:?}"));
         let (at_store, at_shard) =
             (self.notice_time(cause, STORE_PINGS), self.notice_time(cause, SHARD_PINGS));
+        // Pings are not simulated: the lease counts from now on, as if the last one had just been answered.
+        let silent_for = match cause {
+            Break::Silence => SHARD_PINGS.silence_limit().saturating_sub(at_shard),
+            Break::Reset => Duration::ZERO,
+        };
+        let pinged_at = self.now().before(silent_for);
+        self.after(Duration::ZERO, move |cluster| {
+            if cluster.stores[store].sessions[shard] == Some(number) {
+                cluster.store_event(store, node::Event::ShardAnswered { shard, pinged_at });
+            }
+        });
         self.after(at_store, move |cluster| {
             if cluster.stores[store].sessions[shard] == Some(number) {
                 cluster.stores[store].sessions[shard] = None;

@@ -3,7 +3,7 @@
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{ClusterId, Incarnation, NodeId};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList};
-use hoplite_core::shard::NodeInfo;
+use hoplite_core::shard::{NodeInfo, ShardRun};
 
 use super::encode_node;
 use crate::bounds::{
@@ -59,17 +59,18 @@ pub fn decode_hello(hello: v1::Hello, cluster: &ClusterId) -> Result<NodeInfo> {
     })
 }
 
-/// The first message of a shard.
-pub const fn welcome() -> v1::Welcome {
-    v1::Welcome { version: PROTOCOL_VERSION }
+/// The first message of this run of a shard.
+pub const fn welcome(run: ShardRun) -> v1::Welcome {
+    v1::Welcome { version: PROTOCOL_VERSION, run: run.0 }
 }
 
-/// Checks the first message of a shard.
+/// Checks the first message of a shard, and returns the run of the shard.
 ///
 /// # Errors
 /// [`Error::VersionMismatch`] if the shard speaks another version.
-pub fn check_welcome(welcome: &v1::Welcome) -> Result<()> {
-    check_version(welcome.version)
+pub fn check_welcome(welcome: &v1::Welcome) -> Result<ShardRun> {
+    check_version(welcome.version)?;
+    Ok(ShardRun(welcome.run))
 }
 
 fn check_version(theirs: u32) -> Result<()> {
@@ -108,8 +109,8 @@ mod tests {
         let hello = v1::Hello { version: 1, cluster: "?".to_owned(), node: String::new(), ..hello() };
         let error = decode_hello(hello, &cluster()).unwrap_err();
         assert_eq!(error, Error::VersionMismatch { ours: PROTOCOL_VERSION, theirs: 1 });
-        assert!(check_welcome(&welcome()).is_ok());
-        assert!(check_welcome(&v1::Welcome { version: 0 }).is_err());
+        assert!(check_welcome(&welcome(ShardRun(7))) == Ok(ShardRun(7)));
+        assert!(check_welcome(&v1::Welcome { version: 0, run: 7 }).is_err());
     }
 
     #[test]

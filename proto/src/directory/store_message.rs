@@ -1,5 +1,7 @@
 //! The messages of a store to a shard.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId, PutId};
@@ -128,7 +130,13 @@ fn encode_publish(publish: Publish) -> wire::Publish {
         inline: publish.inline.map(Into::into),
         slot: publish.slot.map(|slot| slot.0),
         wants_answer: publish.wants_answer,
+        returning_after_ms: publish.returning.map(encode_absence),
     }
+}
+
+/// A longer absence is harmless, so the milliseconds are rounded up.
+fn encode_absence(absence: Duration) -> u64 {
+    u64::try_from(absence.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 fn decode_publish(publish: wire::Publish) -> Result<Publish> {
@@ -158,6 +166,7 @@ fn decode_publish(publish: wire::Publish) -> Result<Publish> {
         inline: publish.inline.map(checked).transpose()?,
         slot: publish.slot.map(GrantId),
         wants_answer: publish.wants_answer,
+        returning: publish.returning_after_ms.map(Duration::from_millis),
     })
 }
 

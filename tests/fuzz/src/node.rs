@@ -20,7 +20,7 @@ use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, ObjectSummary,
-    PullOutcome, RequestId, Retention, ToShard, ToStore, Verdict,
+    PullOutcome, RequestId, Retention, ShardRun, ToShard, ToStore, Verdict,
 };
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time};
@@ -320,7 +320,8 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
             let shard = input.choose_index(SHARDS)?;
             let is_up = world.is_up[shard];
             world.is_up[shard] = !is_up;
-            world.apply(if is_up { Event::ShardDown { shard } } else { Event::ShardUp { shard } });
+            let session = Event::ShardUp { shard, run: ShardRun(input.int_in_range(0..=1)?), asked_at: world.now };
+            world.apply(if is_up { Event::ShardDown { shard } } else { session });
         }
         17..=23 => {
             let (shard, message) = message(input, world)?;

@@ -15,6 +15,7 @@ use hoplite_core::placement::ShardList;
 use hoplite_core::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
+    ShardRun,
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
     ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
     UnpublishReason, Verdict, Wants,
@@ -143,6 +144,7 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         inline: Some(Bytes::from(vec![7; 24]).into()),
         slot: Some(GrantId(1)),
         wants_answer: true,
+        returning: None,
     };
     let partial = Publish {
         state: LocationState::Partial,
@@ -239,7 +241,7 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
     ];
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
     let batch = |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
-    let first = v1::ShardMessages { welcome: Some(welcome()), ..Default::default() };
+    let first = v1::ShardMessages { welcome: Some(welcome(ShardRun(7))), ..Default::default() };
     let last = v1::ShardMessages { error: Some(error::encode(&Error::ShuttingDown)), ..Default::default() };
     let all = messages.into_iter().chain(failures).map(batch).chain([first, last]);
     all.map(|batch| batch.encode_to_vec()).collect()

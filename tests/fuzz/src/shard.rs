@@ -307,6 +307,11 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         },
         slot: if input.ratio(1, 4)? { Some(GrantId(input.int_in_range(0..=40)?)) } else { None },
         wants_answer: input.arbitrary()?,
+        returning: if input.ratio(1, 4)? {
+            Some(Duration::from_millis(input.int_in_range(0..=60_000)?))
+        } else {
+            None
+        },
     })
 }
 

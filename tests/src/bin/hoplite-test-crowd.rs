@@ -213,6 +213,7 @@ fn publication(id: &str, size_bytes: u64) -> Publish {
         inline: None,
         slot: None,
         wants_answer: false,
+        returning: None,
     }
 }
 

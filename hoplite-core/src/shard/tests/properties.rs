@@ -485,6 +485,7 @@ fn due_effects_come_before_a_store_leaves() {
         inline: Some(Bytes::from_static(b"1234").into()),
         slot: None,
         wants_answer: true,
+        returning: None,
     };
     let mut run = Run::new(config);
     for name in NODES {

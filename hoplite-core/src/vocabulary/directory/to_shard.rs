@@ -131,6 +131,9 @@ pub struct Publish {
     pub slot: Option<GrantId>,
     /// `true` if the store waits for the verdict even if the copy is accepted.
     pub wants_answer: bool,
+    /// For a copy of a put that this run of the shard has listed, in the first publication of a new session: the time
+    /// since the store last heard from the shard. The shard rejects a put that was deleted since.
+    pub returning: Option<Duration>,
 }
 
 /// The reason for which a copy is no longer there.

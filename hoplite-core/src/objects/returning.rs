@@ -1,0 +1,130 @@
+//! Copies that return to the directory after their store was cut off or frozen.
+//!
+//! # Serving
+//!
+//! The store serves a copy while a shard that knows the copy has a lease ([`shard_sessions`](super::shard_sessions)).
+//! Otherwise gets wait as if there were no copy. No lease is necessary for a copy that no shard was ever told of, and for
+//! one that is still being produced here. So a small put works without any shard until it is published.
+//!
+//! # Returning
+//!
+//! A shard does not remember deleted objects for ever. But the shard has forgotten nothing that it listed, except in
+//! a restart: if it does not list a put any more that it has listed in its present run, the put was deleted, or all its copies
+//! were lost. It remembers losses (`shard/memory.rs`). So the store remembers which runs of shards have listed the put,
+//! and the first publication of a new session with such a run is marked as *returning*. The shard answers `Deleted`
+//! if it has listed the put and has not lost it.
+//!
+//! The store is sure that a shard has listed a put if the shard has accepted a publication, or has granted or sent
+//! the object. A publication alone proves nothing, because the session may have ended before the shard read it.
+//!
+//! After the store has lost contact with all shards of a copy, the copy *returns*: it is served only after a shard has
+//! confirmed that the put exists. The store asks the shards first that have listed the put in their present run. It tells
+//! the others, such as one that was restarted, after that. If a shard that has listed the put is not connected yet, the
+//! store waits two seconds for it, because a restarted shard would list a deleted put again.
+
+use super::Objects;
+use super::notice::Deadline;
+use crate::id::ObjectId;
+use crate::message::CopyId;
+use crate::shard::{LocationState, ShardRun};
+use crate::time::Time;
+
+impl Objects {
+    /// Returns `true` if a copy may be served: its put cannot have been deleted without this store.
+    pub(crate) fn may_serve(&self, copy: CopyId) -> bool {
+        let local = &self.copies[&copy];
+        let has_lease = |shard| self.ctx.sessions.has_lease(self.ctx.now(), shard);
+        !local.is_public
+            || local.location_state() == LocationState::Producing
+            || !local.publication.was_told()
+            || local.publication.watched_by().any(has_lease)
+    }
+
+    /// Returns the complete copy of an object that may be served.
+    pub(crate) fn copy_to_serve(&self, id: &ObjectId) -> Option<CopyId> {
+        self.copies.complete_copy(id).filter(|copy| self.may_serve(*copy))
+    }
+
+    /// Limits `shards`, which have to know a copy, to those that the store may tell now.
+    pub(crate) fn limit_to_witnesses(&mut self, copy: CopyId, mut shards: Vec<usize>) -> Vec<usize> {
+        let local = &self.copies[&copy];
+        let publication = &local.publication;
+        if !publication.is_returning() || local.location_state() == LocationState::Producing {
+            return shards;
+        }
+        let is_witness = |shard: &usize| publication.was_listed_by(*shard, self.ctx.sessions.run(*shard));
+        let settled_at = self.ctx.sessions.settled_at();
+        let may_connect =
+            self.ctx.now() < settled_at && publication.witnesses().any(|shard| !self.ctx.is_up(shard));
+        if may_connect || shards.iter().any(is_witness) {
+            shards.retain(|shard| is_witness(shard) || publication.known_at().contains(shard));
+        }
+        if may_connect {
+            self.ctx.schedule(settled_at, Deadline::Settled);
+        }
+        shards
+    }
+
+    /// Tells the shards of the copies that waited for other shards to connect.
+    pub(crate) fn sessions_settled(&mut self) {
+        for copy in self.copies.live_copies() {
+            if self.copies[&copy].publication.is_returning() {
+                self.tell_missing_shards(copy);
+            }
+        }
+    }
+
+    /// A shard lists the put of a copy, by its own words.
+    pub(crate) fn is_listed_at(&mut self, copy: CopyId, shard: usize) {
+        let run = self.ctx.sessions.run(shard);
+        let publication = self.copies.publication_mut(copy);
+        publication.is_known_to(shard);
+        publication.verified(shard);
+        if let Some(run) = run {
+            publication.is_listed_by(shard, run);
+        }
+    }
+
+    /// A shard has accepted the put of a copy.
+    pub(crate) fn accepted(&mut self, copy: CopyId, shard: usize) {
+        if let Some(run) = self.ctx.sessions.run(shard) {
+            self.copies.publication_mut(copy).is_listed_by(shard, run);
+        }
+        self.copies.publication_mut(copy).accept(shard);
+        self.verified(copy, shard);
+    }
+
+    /// A shard has confirmed that the put of a copy exists: tells the other shards, and answers the calls that wait for it.
+    pub(crate) fn verified(&mut self, copy: CopyId, shard: usize) {
+        if self.copies.publication_mut(copy).verified(shard) {
+            self.tell_missing_shards(copy);
+            let id = self.copies[&copy].id.clone();
+            self.wake(&id);
+        }
+    }
+
+    /// Begins a session with a shard.
+    pub(crate) fn shard_is_up(&mut self, shard: usize, run: ShardRun, asked_at: Time) {
+        if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
+            self.ctx.sessions.begin(self.ctx.now(), shard, run, asked_at);
+            self.shard_changed(shard);
+        }
+    }
+
+    /// Ends a session with a shard.
+    pub(crate) fn shard_is_down(&mut self, shard: usize) {
+        if shard < self.ctx.shard_count() && !self.ctx.is_shutting_down() {
+            self.ctx.sessions.end(self.ctx.now(), shard);
+            self.shard_changed(shard);
+        }
+    }
+
+    /// Renews the lease of a shard. Wakes the calls that wait for it.
+    pub(crate) fn shard_answered(&mut self, shard: usize, pinged_at: Time) {
+        if self.ctx.sessions.answered(self.ctx.now(), shard, pinged_at) {
+            for id in self.calls.awaited() {
+                self.wake(&id);
+            }
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The sessions with the shards, and their leases.
+//!
+//! A delete waits until each store with a copy has confirmed it. A shard stops waiting for a store that was silent for
+//! six seconds and then away for the grace period. From then on, others may put the id anew, so the store must not
+//! serve its copy any more. A store that is cut off or frozen hears of none of this.
+//!
+//! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping, the shard still waits
+//! for this store. A store serves a local copy only while a shard that knows the copy has a valid lease. The store
+//! compares times when a get arrives, so a process that was stopped for a while answers nothing before a shard has
+//! answered it again.
+//!
+//! A shard in the process of the store stops and resumes together with the store. Its lease lasts as long as the session.
+
+use std::time::Duration;
+
+use crate::session::LEASE;
+use crate::shard::ShardRun;
+use crate::time::Time;
+
+/// Time that the other shards have to connect after the first one, once the store was without any shard. It is longer than the
+/// pause between two attempts, and shorter than the time for which a new shard waits for copies.
+const SETTLING: Duration = Duration::from_secs(2);
+
+/// See the [module documentation](self).
+#[derive(Debug)]
+pub(crate) struct ShardSessions {
+    shards: Vec<ShardSession>,
+    /// The time at which every shard that can be reached should be connected.
+    settled_at: Time,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct ShardSession {
+    is_up: bool,
+    /// The latest run of the shard; `None` before the first session.
+    run: Option<ShardRun>,
+    /// The time at which the store sent the latest message that the shard is known to have answered.
+    heard_at: Time,
+    /// The same, as of the end of the previous session.
+    heard_before: Time,
+}
+
+impl ShardSessions {
+    /// Returns the sessions with `count` shards, all of them down.
+    pub(crate) fn new(count: usize) -> Self {
+        let none = ShardSession { is_up: false, run: None, heard_at: Time::ZERO, heard_before: Time::ZERO };
+        Self { shards: vec![none; count], settled_at: Time::ZERO }
+    }
+
+    /// Returns the number of shards.
+    pub(crate) fn count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// Begins a session that the store requested at `asked_at`.
+    pub(crate) fn begin(&mut self, now: Time, shard: usize, run: ShardRun, asked_at: Time) {
+        if !(0..self.count()).any(|other| self.has_lease(now, other)) {
+            self.settled_at = now + SETTLING;
+        }
+        let session = &mut self.shards[shard];
+        let heard_before = session.heard_at;
+        *session = ShardSession { is_up: true, run: Some(run), heard_at: asked_at, heard_before };
+    }
+
+    /// Ends a session.
+    pub(crate) fn end(&mut self, now: Time, shard: usize) {
+        let session = &mut self.shards[shard];
+        session.is_up = false;
+        session.heard_at = session.heard_at.min(now);
+    }
+
+    /// Renews the lease of a shard. Returns `true` if the lease had expired.
+    pub(crate) fn answered(&mut self, now: Time, shard: usize, pinged_at: Time) -> bool {
+        let had_expired = !self.has_lease(now, shard);
+        let Some(session) = self.shards.get_mut(shard).filter(|session| session.is_up) else { return false };
+        session.heard_at = pinged_at.min(now);
+        had_expired && self.has_lease(now, shard)
+    }
+
+    /// Returns `true` if a shard is connected; `false` if there is no such shard.
+    pub(crate) fn is_up(&self, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(|session| session.is_up)
+    }
+
+    /// Returns `true` if a shard still waits for this store before it counts a delete as done.
+    pub(crate) fn has_lease(&self, now: Time, shard: usize) -> bool {
+        self.shards.get(shard).is_some_and(|session| session.is_up && now < session.heard_at + LEASE)
+    }
+
+    /// The run of a shard that was connected.
+    pub(crate) fn run(&self, shard: usize) -> Option<ShardRun> {
+        self.shards.get(shard)?.run
+    }
+
+    /// Returns the time at which every shard that can be reached should be connected.
+    pub(crate) const fn settled_at(&self) -> Time {
+        self.settled_at
+    }
+
+    /// Returns the time since the store had last heard from a shard before the present session.
+    pub(crate) fn absence(&self, now: Time, shard: usize) -> Duration {
+        self.shards.get(shard).map_or(Duration::MAX, |session| now.since(session.heard_before))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Time {
+        Time::from_micros(seconds * 1_000_000)
+    }
+
+    #[test]
+    fn a_lease_lasts_from_the_time_of_the_ping_and_ends_with_the_session() {
+        let mut sessions = ShardSessions::new(1);
+        sessions.begin(at(10), 0, ShardRun(1), at(10));
+        assert!(sessions.has_lease(at(14), 0) && !sessions.has_lease(at(15), 0));
+        assert!(!sessions.answered(at(13), 0, at(12)), "the lease was still valid");
+        assert!(sessions.has_lease(at(16), 0) && !sessions.has_lease(at(17), 0));
+        assert!(sessions.answered(at(20), 0, at(19)), "the lease had expired");
+        assert!(!sessions.answered(at(40), 0, at(21)), "an answer that is too old renews nothing");
+        sessions.answered(at(40), 0, at(40));
+        sessions.end(at(41), 0);
+        assert!(!sessions.has_lease(at(41), 0));
+        sessions.begin(at(50), 0, ShardRun(1), at(50));
+        assert_eq!(sessions.settled_at(), at(52));
+        assert_eq!(sessions.absence(at(51), 0), Duration::from_secs(11));
+    }
+
+    #[test]
+    fn the_lease_of_a_shard_in_the_process_of_the_store_does_not_expire() {
+        let mut sessions = ShardSessions::new(1);
+        sessions.begin(at(1), 0, ShardRun(1), Time::NEVER);
+        assert!(sessions.has_lease(at(1 << 40), 0));
+        sessions.end(at(7), 0);
+        sessions.begin(at(1), 0, ShardRun(1), Time::NEVER);
+        assert_eq!(sessions.absence(at(9), 0), Duration::from_secs(2));
+    }
+}

@@ -1,0 +1,107 @@
+//! The memory of lost objects: it tells deleted objects from lost ones when a copy returns.
+//!
+//! A store that was cut off publishes its copies again. If the shard has listed the put of a copy in its present run and does
+//! not list it any more, all copies that the shard knew were either deleted or lost. A lost object may come back. A deleted one
+//! may not, however long ago that was.
+//!
+//! The shard therefore remembers each loss until the id is deleted. A put may lose its entry in other ways: its producer gave
+//! it up before it was complete, or its writer conceded to another put. Neither leaves a copy that may come back.
+//!
+//! The memory is bounded. Once it has forgotten a loss, a store that was away at that time may have the last copy of the lost
+//! object. The shard then accepts what that store publishes, as it accepts the copies of a store that it does not know.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::id::{ObjectId, PutId};
+use crate::time::Time;
+
+/// Most losses that a shard remembers to tell them from deletes: about 20 MiB at some 300 bytes each.
+const MAX_REMEMBERED: usize = 1 << 16;
+
+/// The lost puts of a shard, and how far back its memory reaches.
+#[derive(Debug, Default)]
+pub(super) struct LossMemory {
+    by_put: BTreeMap<(ObjectId, PutId), Time>,
+    by_time: BTreeSet<(Time, (ObjectId, PutId))>,
+    /// The time of the latest loss that was forgotten.
+    forgotten: Option<Time>,
+}
+
+impl LossMemory {
+    /// Remembers a loss. Forgets the oldest one at the limit.
+    pub(super) fn remember(&mut self, now: Time, id: &ObjectId, put: PutId) {
+        let key = (id.clone(), put);
+        self.forget_put(&key);
+        if self.by_put.len() >= MAX_REMEMBERED
+            && let Some((at, oldest)) = self.by_time.pop_first()
+        {
+            self.by_put.remove(&oldest);
+            self.forgotten = self.forgotten.max(Some(at));
+        }
+        self.by_time.insert((now, key.clone()));
+        self.by_put.insert(key, now);
+    }
+
+    /// Notes that an id was deleted: none of its puts may come back.
+    pub(super) fn id_deleted(&mut self, id: &ObjectId) {
+        let all = (id.clone(), PutId(0))..=(id.clone(), PutId(u64::MAX));
+        let lost: Vec<(ObjectId, PutId)> = self.by_put.range(all).map(|(key, _)| key.clone()).collect();
+        for key in lost {
+            self.forget_put(&key);
+        }
+    }
+
+    /// Notes that a put was deleted.
+    pub(super) fn put_deleted(&mut self, id: &ObjectId, put: PutId) {
+        self.forget_put(&(id.clone(), put));
+    }
+
+    /// Returns `true` if a put that the shard has listed, and does not list any more, was deleted for certain. `since` is
+    /// the time at which the shard and the store with the copy were last in contact.
+    pub(super) fn knows_deleted(&self, id: &ObjectId, put: PutId, since: Time) -> bool {
+        let is_unbroken = self.forgotten.is_none_or(|forgotten| forgotten < since);
+        is_unbroken && !self.by_put.contains_key(&(id.clone(), put))
+    }
+
+    fn forget_put(&mut self, key: &(ObjectId, PutId)) {
+        if let Some(at) = self.by_put.remove(key) {
+            self.by_time.remove(&(at, key.clone()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn id(name: &str) -> ObjectId {
+        ObjectId::new(name).unwrap()
+    }
+
+    #[test]
+    fn a_lost_put_is_not_deleted_until_its_id_is() {
+        let mut memory = LossMemory::default();
+        assert!(memory.knows_deleted(&id("x"), PutId(1), Time::ZERO));
+        memory.remember(Time::from_micros(5), &id("x"), PutId(1));
+        memory.remember(Time::from_micros(6), &id("x"), PutId(2));
+        assert!(!memory.knows_deleted(&id("x"), PutId(1), Time::ZERO));
+        memory.put_deleted(&id("x"), PutId(2));
+        assert!(memory.knows_deleted(&id("x"), PutId(2), Time::ZERO));
+        memory.id_deleted(&id("x"));
+        assert!(memory.knows_deleted(&id("x"), PutId(1), Time::ZERO));
+        assert!(memory.by_time.is_empty());
+    }
+
+    #[test]
+    fn a_forgotten_loss_breaks_the_memory_for_stores_that_were_away() {
+        let mut memory = LossMemory::default();
+        let lost = |number: usize| id(&format!("x{number}"));
+        for number in 0..=MAX_REMEMBERED {
+            memory.remember(Time::from_micros(number as u64 + 10), &lost(number), PutId(1));
+        }
+        assert_eq!(memory.by_put.len(), MAX_REMEMBERED);
+        assert!(!memory.knows_deleted(&lost(0), PutId(1), Time::from_micros(10)));
+        assert!(!memory.knows_deleted(&id("deleted"), PutId(1), Time::from_micros(9)));
+        assert!(memory.knows_deleted(&id("deleted"), PutId(1), Time::from_micros(11)));
+    }
+}
