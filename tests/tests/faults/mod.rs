@@ -1,5 +1,6 @@
 //! The failure model with real processes, which are killed or frozen.
 //!
+//! * `stale`: stores that were frozen while objects were deleted.
 //! * `stores`: senders, origins and the only holder of an object.
 //! * `workers`: application processes.
 //! * `shards`: the directory.
@@ -10,6 +11,7 @@
 mod chances;
 mod races;
 mod shards;
+mod stale;
 mod stores;
 mod workers;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use hoplite_core::ErrorCode;
+use hoplite_core::{Error as ObjectError, ErrorCode};
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
@@ -168,13 +168,19 @@ fn calls_outlast_the_restart_of_the_only_shard() {
 }
 
 #[test]
-fn what_is_here_is_served_without_any_directory() {
+fn without_any_directory_only_new_puts_are_served() {
     let mut cluster = Cluster::of(1);
     let client = cluster.client(0);
     let expected = bytes(5, 300_000);
     client.put("before", &expected).unwrap();
     cluster.kill_shard(0);
-    assert!(client.get("before", PATIENCE).unwrap()[..] == expected[..]);
+    // Others may delete it without this store.
+    let error = refusal(client.get("before", Duration::from_millis(500)));
+    let missing = match &error {
+        ObjectError::Timeout { missing: Some(missing), .. } => missing.kind(),
+        other => panic!("{other}"),
+    };
+    assert_eq!(missing, "shard", "{error}");
     client.put("small", b"1").unwrap();
     assert_eq!(&client.get("small", PATIENCE).unwrap()[..], b"1");
     let started = std::time::Instant::now();
@@ -183,5 +189,6 @@ fn what_is_here_is_served_without_any_directory() {
     cluster.restart_shard(0);
     cluster.await_sessions(0);
     assert!(client.contains("small").unwrap());
+    assert!(client.get("before", PATIENCE).unwrap()[..] == expected[..]);
     cluster.assert_serves();
 }

@@ -1,0 +1,79 @@
+//! Stores that were frozen while others deleted their objects and put new ones.
+
+use std::time::Duration;
+
+use hoplite_client::blocking::Client;
+use hoplite_core::Error as ObjectError;
+use hoplite_tests::cluster::{Cluster, Plan, refusal};
+use hoplite_tests::contents::bytes;
+use rustix::process::Signal;
+
+use super::PATIENCE;
+
+/// Freezes store 1, which has copies, and lets store 0 delete them and put `replaced` anew. Returns a client of store 1.
+fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) -> Client {
+    for id in ["kept", "replaced", "deleted"] {
+        cluster.client(0).put(id, old).unwrap();
+        assert!(cluster.client(1).get(id, PATIENCE).unwrap()[..] == *old);
+    }
+    let own = cluster.client(1);
+    own.put("of-the-frozen", old).unwrap();
+    assert!(cluster.client(0).get("of-the-frozen", PATIENCE).unwrap()[..] == *old);
+    cluster.store(1).signal(Signal::STOP);
+    // Answered after the shard has given up the frozen store.
+    let gone = ["replaced", "deleted", "of-the-frozen"];
+    assert_eq!(cluster.client(0).delete(gone, PATIENCE).unwrap(), gone.len());
+    cluster.client(0).put("replaced", new).unwrap();
+    own
+}
+
+/// Checks every read of store 1 from the moment at which it resumes.
+fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
+    std::thread::scope(|scope| {
+        let reads: Vec<_> = (0..8)
+            .map(|_| scope.spawn(|| client.get("replaced", PATIENCE).map(|view| view[..] == *new)))
+            .collect();
+        let absent: Vec<_> = ["deleted", "of-the-frozen"]
+            .map(|id| scope.spawn(move || client.get(id, Duration::from_secs(3)).map(|view| view.len())))
+            .into();
+        let kept = scope.spawn(|| client.get("kept", PATIENCE).map(|view| view[..] == *old));
+        // The requests wait in the sockets of the frozen store.
+        std::thread::sleep(Duration::from_millis(100));
+        cluster.store(1).signal(Signal::CONT);
+        for read in reads {
+            assert!(read.join().unwrap().unwrap(), "the old value was read");
+        }
+        for read in absent {
+            let error = refusal(read.join().unwrap());
+            assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
+        }
+        assert!(kept.join().unwrap().unwrap(), "an object that was not deleted stays readable");
+    });
+    cluster.await_sessions(1);
+    for node in 0..2 {
+        assert!(cluster.client(node).get("replaced", PATIENCE).unwrap()[..] == *new, "node {node}");
+        assert!(!cluster.client(node).contains("deleted").unwrap(), "node {node}");
+    }
+}
+
+#[test]
+fn a_store_that_was_frozen_never_serves_what_was_deleted() {
+    for size in [1000, 1 << 20] {
+        let (old, new) = (bytes(1, size), bytes(2, size));
+        let mut cluster = Cluster::of(2);
+        let client = replace_behind_a_frozen_store(&mut cluster, &old, &new);
+        check_reads(&mut cluster, &client, &old, &new);
+        cluster.assert_serves();
+    }
+}
+
+#[test]
+fn deleted_objects_do_not_come_back_after_the_tombstones() {
+    let (old, new) = (bytes(1, 1 << 20), bytes(2, 1 << 20));
+    let shard_arguments = vec!["--tombstone-ttl".to_owned(), "10s".to_owned()];
+    let mut cluster = Cluster::start(Plan { shards: 2, shard_arguments, ..Plan::default() });
+    let client = replace_behind_a_frozen_store(&mut cluster, &old, &new);
+    std::thread::sleep(Duration::from_secs(11));
+    check_reads(&mut cluster, &client, &old, &new);
+    cluster.assert_serves();
+}
