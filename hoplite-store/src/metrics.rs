@@ -102,6 +102,8 @@ pub(crate) struct Observer {
     /// The number of earlier events.
     events: u64,
     calls: BTreeMap<(ClientId, CallId), Call>,
+    /// The operations of open batches, in the order of their items.
+    batches: BTreeMap<(ClientId, CallId), Vec<Call>>,
     /// The copies that clients are writing.
     writes: BTreeMap<CopyId, Write>,
     pulls: BTreeMap<PullId, Pull>,
@@ -145,6 +147,14 @@ struct Exchange {
 impl std::fmt::Debug for Observer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Observer").field("calls", &self.calls.len()).finish_non_exhaustive()
+    }
+}
+
+/// Removes the entries of a client.
+fn forget_client<T>(entries: &mut BTreeMap<(ClientId, CallId), T>, client: ClientId) {
+    let mut later = entries.split_off(&(client, CallId(0)));
+    if let Some(next) = client.0.checked_add(1) {
+        entries.append(&mut later.split_off(&(ClientId(next), CallId(0))));
     }
 }
 
@@ -260,6 +270,7 @@ impl Observer {
             now: Instant::now(),
             events: 0,
             calls: BTreeMap::new(),
+            batches: BTreeMap::new(),
             writes: BTreeMap::new(),
             pulls: BTreeMap::new(),
             peers: BTreeSet::new(),
@@ -279,10 +290,8 @@ impl Observer {
         match event {
             Event::Request { client, call, request } => self.request((*client, *call), request),
             Event::ClientGone { client } => {
-                let mut later = self.calls.split_off(&(*client, CallId(0)));
-                if let Some(next) = client.0.checked_add(1) {
-                    self.calls.append(&mut later.split_off(&(ClientId(next), CallId(0))));
-                }
+                forget_client(&mut self.calls, *client);
+                forget_client(&mut self.batches, *client);
                 self.count_calls();
             }
             Event::ShardDown { .. } => self.session_losses.inc(),
@@ -324,6 +333,27 @@ impl Observer {
     }
 
     fn request(&mut self, key: (ClientId, CallId), request: &Request) {
+        match request {
+            Request::SealUnconfirmed { copy } => return self.sealed(*copy),
+            // Cancelled calls get no answer.
+            Request::Cancel { call } | Request::Unsubscribe { call } => {
+                self.calls.remove(&(key.0, *call));
+                self.batches.remove(&(key.0, *call));
+            }
+            Request::Batch(requests) => {
+                let calls = requests.iter().filter_map(|request| self.call(request)).collect();
+                self.batches.insert(key, calls);
+            }
+            request => match self.call(request) {
+                Some(call) => drop(self.calls.insert(key, call)),
+                None => return,
+            },
+        }
+        self.count_calls();
+    }
+
+    /// Returns the operation that a request begins, if it is one of those that are measured.
+    fn call(&self, request: &Request) -> Option<Call> {
         let mut put_bytes = None;
         let (operation, copy) = match request {
             Request::Put { bytes, .. } => {
@@ -332,7 +362,6 @@ impl Observer {
             }
             Request::Create { .. } => (OPERATIONS[0], None),
             Request::Seal { copy, .. } => (OPERATIONS[0], Some(*copy)),
-            Request::SealUnconfirmed { copy } => return self.sealed(*copy),
             Request::Get { .. } => (OPERATIONS[1], None),
             Request::Reduce(_) => (OPERATIONS[2], None),
             Request::Delete { .. } => (OPERATIONS[3], None),
@@ -343,22 +372,21 @@ impl Observer {
             Request::Collective(Collective::ReduceScatter, _) => (OPERATIONS[8], None),
             Request::Collective(Collective::Allgather, _) => (OPERATIONS[9], None),
             Request::Collective(Collective::AllToAll, _) => (OPERATIONS[10], None),
-            // Cancelled calls get no answer.
-            Request::Cancel { call } | Request::Unsubscribe { call } => {
-                self.calls.remove(&(key.0, *call));
-                return self.count_calls();
-            }
-            _ => return,
+            _ => return None,
         };
-        self.calls.insert(key, Call { operation, began: self.now, event: self.events, copy, put_bytes });
-        self.count_calls();
+        Some(Call { operation, began: self.now, event: self.events, copy, put_bytes })
     }
 
     pub(crate) fn effect(&mut self, effect: &Effect) {
         match effect {
             Effect::Reply { client, call, response } => {
-                if let Some(call) = self.calls.remove(&(*client, *call)) {
+                let key = (*client, *call);
+                if let Some(call) = self.calls.remove(&key) {
                     self.answered(call, response);
+                    self.count_calls();
+                }
+                if let Some(calls) = self.batches.remove(&key) {
+                    self.batch_answered(calls, response);
                     self.count_calls();
                 }
             }
@@ -384,6 +412,15 @@ impl Observer {
             }
             Effect::ServeRefused { .. } => self.serves.with_label_values(&["refused"]).inc(),
             _ => {}
+        }
+    }
+
+    fn batch_answered(&mut self, calls: Vec<Call>, response: &Result<Response, Error>) {
+        match response {
+            Ok(Response::Batch(answers)) => {
+                calls.into_iter().zip(answers).for_each(|(call, answer)| self.answered(call, answer));
+            }
+            response => calls.into_iter().for_each(|call| self.answered(call, response)),
         }
     }
 
@@ -454,7 +491,7 @@ impl Observer {
     }
 
     fn count_calls(&self) {
-        self.open_calls.set(level(self.calls.len()));
+        self.open_calls.set(level(self.calls.len() + self.batches.len()));
     }
 
     fn count_serves(&self) {

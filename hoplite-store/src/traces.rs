@@ -289,6 +289,7 @@ impl Traces {
             Request::Collective(_, reduce) => self.call("collective", &reduce.target, given),
             Request::Locate { id, .. } => self.call("locate", id, given),
             Request::Delete { .. } => self.begin("delete", SpanKind::Server, given),
+            Request::Batch(_) => self.begin("batch", SpanKind::Server, given),
             Request::Wait { .. } => self.begin("wait", SpanKind::Server, given),
             // The second half of a put.
             Request::Seal { copy, .. } => self.writes.remove(copy),

@@ -433,6 +433,7 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         call().prop_map(|call| node::Request::Unsubscribe { call }),
         call().prop_map(|call| node::Request::Cancel { call }),
         reduce().prop_map(node::Request::Reduce),
+        prop::collection::vec(batch_item(), 0..5).prop_map(node::Request::Batch),
         (kind(), reduce()).prop_map(|(kind, reduce)| node::Request::Collective(kind, reduce)),
         (kind(), reduce()).prop_map(|(kind, reduce)| node::Request::Join {
             agreement: Agreement::of(kind, &reduce),
@@ -441,6 +442,18 @@ fn node_request() -> impl Strategy<Value = node::Request> {
             target: reduce.target,
             timeout: reduce.timeout,
         }),
+    ]
+}
+
+fn batch_item() -> impl Strategy<Value = node::Request> {
+    prop_oneof![
+        put_request(),
+        (id(), timeout()).prop_map(|(id, timeout)| node::Request::Get {
+            id,
+            until: Until::Contents,
+            timeout
+        }),
+        (id(), timeout()).prop_map(|(id, timeout)| node::Request::Delete { ids: vec![id], timeout }),
     ]
 }
 
@@ -515,6 +528,14 @@ fn view() -> impl Strategy<Value = ObjectView> {
     )
 }
 
+fn batch_answer() -> impl Strategy<Value = Result<node::Response, Error>> {
+    prop_oneof![
+        view().prop_map(|view| Ok(node::Response::Object(view))),
+        Just(Ok(node::Response::Sealed)),
+        error().prop_map(Err),
+    ]
+}
+
 pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
     let indices = prop::collection::btree_set(any::<usize>(), 0..10);
     let reduced = prop::collection::btree_set(any::<u32>(), 0..10)
@@ -534,6 +555,7 @@ pub(crate) fn response() -> impl Strategy<Value = Result<Response, Error>> {
         }),
         Just(node::Response::Sealed),
         any::<usize>().prop_map(|count| node::Response::Deleted { count }),
+        prop::collection::vec(batch_answer(), 0..5).prop_map(node::Response::Batch),
         indices.prop_map(|indices| node::Response::Ready { indices: indices.into_iter().collect() }),
         reduced.prop_map(|indices| node::Response::Reduced { indices }),
         locations().prop_map(node::Response::Locations),

@@ -18,6 +18,8 @@ pub const MAX_INLINE_BYTES: usize = 1 << 20;
 /// Most bytes of an object that a client puts in one request through the socket. Above this size,
 /// sending the bytes costs as much as a second request that seals the bytes in the arena.
 pub const MAX_PUT_BYTES: usize = 8 << 10;
+/// Most bytes of the objects that a client puts in one batch.
+pub const MAX_BATCH_PUT_BYTES: usize = 1 << 20;
 /// Most nodes that a query may ask to avoid.
 pub const MAX_AVOIDED_NODES: usize = 64;
 /// Most labels of a node.

@@ -6,9 +6,10 @@ use bytes::{Buf, BytesMut};
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::MAX_OBJECT_ID_BYTES;
 use hoplite_core::limits::Limits;
+use hoplite_core::node::MAX_BATCH_ITEMS;
 use prost::Message;
 
-use crate::bounds::MAX_PUT_BYTES;
+use crate::bounds::{MAX_BATCH_PUT_BYTES, MAX_PUT_BYTES};
 
 /// Bytes of the length in front of each message.
 pub const LENGTH_BYTES: usize = 4;
@@ -26,11 +27,15 @@ const REQUEST_OVERHEAD_BYTES: usize = (16 << 10) + MAX_PUT_BYTES;
 /// Tag and length in front of each id of a list.
 const ID_OVERHEAD_BYTES: usize = 4;
 
+/// Longest batch in bytes: the objects, and the room of other fields for each item.
+const MAX_BATCH_BYTES: usize =
+    MAX_BATCH_PUT_BYTES + MAX_BATCH_ITEMS * (REQUEST_OVERHEAD_BYTES - MAX_PUT_BYTES);
+
 /// Longest request in bytes, without its length, under `limits`: a list of the most and longest
-/// ids.
-pub const fn max_request_bytes(limits: &Limits) -> usize {
+/// ids, or a batch.
+pub fn max_request_bytes(limits: &Limits) -> usize {
     let ids = limits.max_ids_per_request.saturating_mul(MAX_OBJECT_ID_BYTES + ID_OVERHEAD_BYTES);
-    ids.saturating_add(REQUEST_OVERHEAD_BYTES)
+    ids.saturating_add(REQUEST_OVERHEAD_BYTES).max(MAX_BATCH_BYTES)
 }
 
 /// Appends `message` and its length to `out`.

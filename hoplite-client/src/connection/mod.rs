@@ -481,7 +481,7 @@ impl Shared {
         }
     }
 
-    /// Gives back the reference in the answer to a cancelled call.
+    /// Gives back the references in the answer to a cancelled call.
     fn discard(&self, answer: Answer) {
         match answer {
             Ok(Response::Node(node::Response::Created(view))) => {
@@ -489,6 +489,9 @@ impl Shared {
             }
             Ok(Response::Node(node::Response::Existing(view) | node::Response::Object(view))) => {
                 self.give_back_reference(view.copy, Role::Reader);
+            }
+            Ok(Response::Node(node::Response::Batch(answers))) => {
+                answers.into_iter().for_each(|answer| self.discard(answer.map(Response::Node)));
             }
             _ => {}
         }

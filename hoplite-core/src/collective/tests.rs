@@ -12,7 +12,7 @@ use crate::vocabulary::number::Numbers;
 use crate::vocabulary::reduce::{Reduce, ReduceOrder};
 use crate::{Dtype, Metadata};
 
-const KEY: CallKey = CallKey { client: ClientId(1), call: CallId(1) };
+const KEY: CallKey = CallKey::of(ClientId(1), CallId(1));
 const SIZE: u64 = 1 << 20;
 const EXISTENCE: RequestId = RequestId(100);
 const COPY: CopyId = CopyId(7);

@@ -91,6 +91,9 @@ pub enum Request {
         /// The time that the stores may take to drop their copies.
         timeout: Duration,
     },
+    /// Performs several requests as calls of their own. Answered by `Batch`, after the last of them is. Every item is
+    /// [fit for a batch](Request::is_for_batches).
+    Batch(Vec<Self>),
     /// Combines the first `count` of `sources` to become ready into a new object. Answered by
     /// `Reduced`.
     Reduce(Reduce),
@@ -160,15 +163,28 @@ impl Request {
     pub const fn id_count(&self) -> usize {
         match self {
             Self::Delete { ids, .. } | Self::Wait { ids, .. } => ids.len(),
+            Self::Batch(requests) => requests.len(),
             Self::Reduce(reduce) | Self::Collective(_, reduce) => reduce.sources.len(),
             _ => 1,
         }
     }
 
+    /// Returns `true` for a request that may be an item of a batch: it concerns one object, and has one answer.
+    pub fn is_for_batches(&self) -> bool {
+        match self {
+            Self::Put { .. } => true,
+            Self::Get { until, .. } => *until == Until::Contents,
+            Self::Delete { ids, .. } => ids.len() == 1,
+            _ => false,
+        }
+    }
+
     /// Returns `true` if a client without the right to change objects may make this request. A
     /// probe makes traffic between all stores.
-    /// traffic between all stores.
-    pub const fn is_for_readers(&self) -> bool {
+    pub fn is_for_readers(&self) -> bool {
+        if let Self::Batch(requests) = self {
+            return requests.iter().all(Self::is_for_readers);
+        }
         matches!(
             self,
             Self::Get { .. }
@@ -189,6 +205,9 @@ impl Request {
         )
     }
 }
+
+/// Most requests in a batch. It bounds the time for which a store serves no other client.
+pub const MAX_BATCH_ITEMS: usize = 256;
 
 /// The condition that ends a `Get`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

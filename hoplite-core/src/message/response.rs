@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::{ByteRange, CopyId};
+use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::PutId;
 use crate::metadata::Metadata;
@@ -43,6 +44,8 @@ pub enum Response {
         /// reads the bytes from the copy when it performs the effect.
         bytes: Bytes,
     },
+    /// The answers to the items of a batch, in their order.
+    Batch(Vec<Result<Self, Error>>),
     /// A reference to a copy that grows in parts: its progress counts the bytes of `order`, one
     /// range after the other.
     Ranges {

@@ -197,7 +197,7 @@ impl Adapter<'_> {
             }
             Action::Announce(id, metadata, timeout) => {
                 let contents = Some(Contents { bytes: Bytes::new(), confirm: Confirm::No });
-                let key = CallKey { client: ClientId::STORE, call: CallId(objects.ctx.next_number()) };
+                let key = CallKey::of(ClientId::STORE, CallId(objects.ctx.next_number()));
                 objects.create(key, CreateCall { id, size_bytes: 0, metadata, contents }, timeout);
             }
             Action::Remember(record) => reductions.remember(record),

@@ -86,11 +86,11 @@ impl Node {
     fn take(&mut self, event: Event) {
         let objects = &mut self.objects;
         match event {
-            Event::Request { client, call, request } => self.request(CallKey { client, call }, request),
+            Event::Request { client, call, request } => self.request(CallKey::of(client, call), request),
             Event::Followed { client, call, progress } => {
-                objects.followed(CallKey { client, call }, progress);
+                objects.followed(CallKey::of(client, call), progress);
             }
-            Event::Inspected { client, call } => objects.inspected(CallKey { client, call }),
+            Event::Inspected { client, call } => objects.inspected(CallKey::of(client, call)),
             Event::ClientGone { client } => objects.client_gone(client),
             Event::ShardUp { shard, run, asked_at } => objects.shard_is_up(shard, run, asked_at),
             Event::ShardAnswered { shard, pinged_at } => objects.shard_answered(shard, pinged_at),
@@ -149,13 +149,24 @@ impl Node {
                 self.adapter().join(key, target, (agreement, is_again), source_bytes, timeout);
             }
             Request::Delete { ids, timeout } => self.delete(key, ids, timeout),
+            Request::Batch(requests) => self.batch(key, requests),
             request => self.objects.request(key, request),
+        }
+    }
+
+    /// Begins all items of a batch as single calls.
+    fn batch(&mut self, key: CallKey, requests: Vec<Request>) {
+        if let Err(error) = self.objects.open_batch(key, &requests) {
+            return self.objects.ctx.reply(key, Err(error));
+        }
+        for (item, request) in (1..).zip(requests) {
+            self.request(CallKey { item, ..key }, request);
         }
     }
 
     /// Deletes objects, and ends the reduces and collectives that make some of them.
     fn delete(&mut self, key: CallKey, ids: Vec<ObjectId>, timeout: Duration) {
-        if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key.client, &ids) {
+        if let Err(error) = self.objects.calls.check_ids(self.objects.ctx.limits(), key, ids.len()) {
             return self.objects.ctx.reply(key, Err(error));
         }
         let ids: BTreeSet<ObjectId> = ids.into_iter().collect();
@@ -164,7 +175,7 @@ impl Node {
     }
 
     fn reduce(&mut self, key: CallKey, request: Reduce) {
-        if let Err(error) = self.check_reduce(key.client, &request) {
+        if let Err(error) = self.check_reduce(key, &request) {
             return self.objects.ctx.reply(key, Err(error));
         }
         self.enter_reduce(key, &request);
@@ -172,7 +183,7 @@ impl Node {
     }
 
     fn coordinate(&mut self, key: CallKey, kind: Collective, request: Reduce) {
-        if let Err(error) = self.check_reduce(key.client, &request) {
+        if let Err(error) = self.check_reduce(key, &request) {
             return self.objects.ctx.reply(key, Err(error));
         }
         self.enter_reduce(key, &request);
@@ -180,9 +191,9 @@ impl Node {
     }
 
     /// Checks that this store may coordinate a reduce or a collective.
-    fn check_reduce(&self, client: ClientId, request: &Reduce) -> Result<()> {
+    fn check_reduce(&self, key: CallKey, request: &Reduce) -> Result<()> {
         request.check()?;
-        self.objects.calls.check_ids(self.objects.ctx.limits(), client, &request.sources)?;
+        self.objects.calls.check_ids(self.objects.ctx.limits(), key, request.sources.len())?;
         let target = &request.target;
         if self.objects.copies.live(target).is_some() || self.makes(target) {
             return Err(Error::AlreadyExists { id: target.clone() });
@@ -223,6 +234,7 @@ impl Node {
             let objects = &mut self.objects;
             match notice {
                 Notice::Answer(call, response) => self.reductions.fetched(objects, call, response),
+                Notice::BatchAnswered(key) => objects.end_batch(key),
                 Notice::Report(hop, report) => self.reductions.hop_reported(objects, hop, report),
                 Notice::Changed(id) => {
                     objects.changed(&id);

@@ -221,11 +221,17 @@ impl Calls {
         self.clients.get(&client).map_or(0, |holder| holder.calls)
     }
 
-    /// Checks that a client may wait for these ids in addition to the ids of its open calls.
-    pub(crate) fn check_ids(&self, limits: &Limits, client: ClientId, ids: &[ObjectId]) -> Result<()> {
+    /// Checks that a client may wait for so many ids in addition to the ids of its open calls.
+    ///
+    /// An item of a batch was checked with its batch.
+    pub(crate) fn check_ids(&self, limits: &Limits, key: CallKey, ids: usize) -> Result<()> {
+        if key.is_item() {
+            return Ok(());
+        }
         let limit = limits.max_ids_per_request;
-        let open: usize = self.of_client(client).map(|(_, open)| open.call.open_ids()).sum();
-        if ids.len() + open > limit {
+        let calls = self.of_client(key.client).filter(|(key, _)| !key.is_item());
+        let open: usize = calls.map(|(_, open)| open.call.open_ids()).sum();
+        if ids.saturating_add(open) > limit {
             return Err(Error::limit_exceeded("ids of a client's open requests", limit as u64));
         }
         Ok(())
@@ -286,8 +292,8 @@ impl Calls {
     }
 
     fn of_client(&self, client: ClientId) -> impl Iterator<Item = (&CallKey, &OpenCall)> {
-        let first = CallKey { client, call: CallId(0) };
-        let last = CallKey { client, call: CallId(u64::MAX) };
+        let first = CallKey::of(client, CallId(0));
+        let last = CallKey { client, call: CallId(u64::MAX), item: u32::MAX };
         self.open.range(first..=last)
     }
 
@@ -307,8 +313,26 @@ impl Calls {
         self.handed_over_bytes += call.handed_over_bytes();
         let (started, deadline) = (ctx.now(), ctx.now() + timeout);
         self.open.insert(key, OpenCall { call, operation, started, deadline });
-        self.clients.entry(key.client).or_default().calls += 1;
+        self.clients.entry(key.client).or_default().calls += usize::from(!key.is_item());
         ctx.schedule(deadline, Deadline::Call(key));
+    }
+
+    /// Counts a batch as one call. Its items are not counted.
+    pub(crate) fn enter_batch(&mut self, key: CallKey) {
+        self.clients.entry(key.client).or_default().calls += 1;
+    }
+
+    /// Ends [`Calls::enter_batch`].
+    pub(crate) fn leave_batch(&mut self, key: CallKey) {
+        if let Some(client) = self.clients.get_mut(&key.client) {
+            client.calls -= 1;
+        }
+    }
+
+    /// The open items of a batch.
+    pub(crate) fn items_of(&self, batch: CallKey) -> Vec<CallKey> {
+        let items = CallKey { item: 1, ..batch }..=CallKey { item: u32::MAX, ..batch };
+        self.open.range(items).map(|(key, _)| *key).collect()
     }
 
     /// Removes a call.
@@ -317,7 +341,7 @@ impl Calls {
         ctx.unschedule(deadline, Deadline::Call(key));
         self.handed_over_bytes -= call.handed_over_bytes();
         if let Some(client) = self.clients.get_mut(&key.client) {
-            client.calls -= 1;
+            client.calls -= usize::from(!key.is_item());
         }
         if let Call::Create(CreateCall { id, .. }) | Call::Get { id, .. } = &call
             && let Some(waiting) = self.waiters.get_mut(id)

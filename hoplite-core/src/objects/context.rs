@@ -4,6 +4,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
 
+use super::batches::Batches;
 use super::notice::{Deadline, Notice};
 use super::shard_sessions::ShardSessions;
 use crate::collective;
@@ -34,6 +35,8 @@ pub(crate) struct Context {
     pub(crate) sessions: ShardSessions,
     numbers: Numbers,
     is_shutting_down: bool,
+    /// The open calls with several requests.
+    pub(super) batches: Batches,
 }
 
 impl Context {
@@ -51,6 +54,7 @@ impl Context {
             deadlines: BTreeSet::new(),
             collectives: collective::Outbox::default(),
             is_shutting_down: false,
+            batches: Batches::default(),
         }
     }
 
@@ -155,9 +159,15 @@ impl Context {
 
     /// Answers a call that was never entered, or goes on.
     pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
-        let CallKey { client, call } = key;
+        let CallKey { client, call, .. } = key;
         if client == ClientId::STORE {
             return self.notify(Notice::Answer(call, response));
+        }
+        if key.is_item() {
+            if self.batches.answered(key, response) {
+                self.notify(Notice::BatchAnswered(key.whole()));
+            }
+            return;
         }
         self.push(Effect::Reply { client, call, response });
     }

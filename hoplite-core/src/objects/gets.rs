@@ -56,12 +56,13 @@ impl Objects {
         }
         // Without a session, this store is the first to compare the agreements.
         let checked = join.map_or(Ok(()), |agreement| local.metadata.check_made_by(id, &agreement));
-        let is_small = until == Until::Contents && local.size_bytes <= MAX_CONTENTS_BYTES;
+        // A batch holds references until all of its objects are there.
+        let is_small = until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
         if is_small && self.calls.open_calls(key.client) <= MAX_CALLS_FOR_CONTENTS {
             self.copies.touch(copy);
             return Some(Ok(Response::Contents { view: self.copies.view(copy), bytes: Bytes::new() }));
         }
-        Some(checked.and_then(|()| self.refer(key.client, copy, Access::Read).map(Response::Object)))
+        Some(checked.and_then(|()| self.refer(key.holder(), copy, Access::Read).map(Response::Object)))
     }
 
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.

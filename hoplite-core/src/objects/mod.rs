@@ -7,6 +7,7 @@
 //! | files | what they do |
 //! | --- | --- |
 //! | `requests`, `calls`, `missing`, `holders` | begin and end calls, and explain what calls wait for |
+//! | `batch`, `batches` | collect the answers to a call with several requests |
 //! | `gets`, `fetch` | answer gets from a local copy, and fetch objects from one sender after another |
 //! | `put` | create, seal and abort puts, and resolve conflicts |
 //! | `copies`, `table` | allocate, complete, detach and free copies; serve them to other nodes |
@@ -16,6 +17,8 @@
 //! | `directory`, `queries`, `faults` | query the shards, and take in their messages |
 //! | `context`, `notice` | the time, effects, deadlines, notices and numbers |
 
+mod batch;
+mod batches;
 pub(crate) mod calls;
 pub(crate) mod combinations;
 mod combine;

@@ -24,6 +24,8 @@ pub(crate) enum Deadline {
 pub(crate) enum Notice {
     /// The answer to a call of [`ClientId::STORE`](crate::message::ClientId::STORE).
     Answer(CallId, Result<Response, Error>),
+    /// Every item of a batch is answered.
+    BatchAnswered(CallKey),
     /// The report of a hop that this store both directs and performs.
     Report(HopId, HopReport),
     /// The copies of an object have changed; calls may wait for that.

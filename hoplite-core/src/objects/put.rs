@@ -27,7 +27,7 @@ use super::table::{Object, Phase};
 use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::{ObjectId, PutId};
-use crate::message::{CallKey, ClientId, Confirm, CopyId, Effect, Response};
+use crate::message::{CallKey, Confirm, CopyId, Effect, Response};
 use crate::metadata::Metadata;
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
@@ -47,7 +47,7 @@ impl Objects {
         if let Err(error) = self.check_incoming(&create.id, create.size_bytes, &create.metadata) {
             return self.ctx.reply(key, Err(error));
         }
-        match self.try_create(key.client, &create) {
+        match self.try_create(key, &create) {
             Attempt::Answered(response) => self.answer_create(key, create, response, timeout),
             attempt => {
                 if let Some(contents) = &create.contents
@@ -66,7 +66,7 @@ impl Objects {
     pub(crate) fn retry_create(&mut self, key: CallKey) {
         let Some(Call::Create(create)) = self.calls.get(key) else { return };
         let create = create.clone();
-        match self.try_create(key.client, &create) {
+        match self.try_create(key, &create) {
             Attempt::Answered(response) => {
                 let left = self.calls.time_left(key, self.ctx.now());
                 self.forget_call(key);
@@ -77,7 +77,8 @@ impl Objects {
     }
 
     /// Answers a create if that can be done now.
-    fn try_create(&mut self, client: ClientId, create: &CreateCall) -> Attempt {
+    fn try_create(&mut self, key: CallKey, create: &CreateCall) -> Attempt {
+        let client = key.client;
         if let Some((copy, local)) = self.copies.live(&create.id) {
             if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
                 return Attempt::Answered(Err(Error::AlreadyExists { id: create.id.clone() }));
@@ -88,7 +89,7 @@ impl Objects {
             if !local.is_complete() || awaits_verdict || !self.may_serve(copy) {
                 return Attempt::IsBusy;
             }
-            return Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Existing));
+            return Attempt::Answered(self.refer(key.holder(), copy, Access::Write).map(Response::Existing));
         }
         if let Err(error) = self.calls.check_may_refer(self.ctx.limits(), client, Access::Write) {
             return Attempt::Answered(Err(error));

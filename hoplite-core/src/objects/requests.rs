@@ -59,8 +59,11 @@ impl Objects {
         if self.ctx.is_shutting_down() {
             return Err(Error::ShuttingDown);
         }
+        if key.is_item() {
+            return Ok(());
+        }
         self.calls.check_limit(self.ctx.limits(), key.client)?;
-        if self.calls.contains(key) {
+        if self.calls.contains(key) || self.ctx.batches.contains(key) {
             return Err(Error::invalid_request("the call id is in use"));
         }
         Ok(())
@@ -73,7 +76,9 @@ impl Objects {
             Request::Abort { copy } => self.give_up(key.client, *copy),
             Request::Release { copy } => self.release(key.client, *copy),
             Request::Unsubscribe { call } | Request::Cancel { call } => {
-                self.forget_call(CallKey { client: key.client, call: *call });
+                let key = CallKey::of(key.client, *call);
+                self.forget_batch(key);
+                self.forget_call(key);
             }
             _ => {}
         }
@@ -141,6 +146,7 @@ impl Objects {
     }
 
     pub(crate) fn client_gone(&mut self, client: ClientId) {
+        self.forget_batches(client);
         for key in self.calls.keys_of(client) {
             self.forget_call(key);
         }
@@ -176,7 +182,7 @@ impl Objects {
             return self.ctx.reply(key, Err(Error::UnknownReference { reference: copy.0 }));
         }
         self.calls.enter(&mut self.ctx, key, Call::Follow { copy }, Operation::Get, timeout);
-        let CallKey { client, call } = key;
+        let CallKey { client, call, .. } = key;
         self.ctx.push(Effect::Follow { client, call, copy, beyond_bytes });
     }
 
@@ -213,7 +219,7 @@ impl Objects {
             return self.ctx.reply(key, Err(error));
         }
         self.calls.enter(&mut self.ctx, key, Call::Inspect, Operation::Connect, Duration::MAX);
-        let CallKey { client, call } = key;
+        let CallKey { client, call, .. } = key;
         self.ctx.push(Effect::Inspect { client, call, inspection, shards });
     }
 
@@ -249,7 +255,7 @@ impl Objects {
     }
 
     fn wait(&mut self, key: CallKey, ids: &[ObjectId], count: usize, timeout: Duration) {
-        if let Err(error) = self.calls.check_ids(self.ctx.limits(), key.client, ids) {
+        if let Err(error) = self.calls.check_ids(self.ctx.limits(), key, ids.len()) {
             return self.ctx.reply(key, Err(error));
         }
         if count > ids.len() {

@@ -173,7 +173,7 @@ impl Reduction {
         self.fetching += 1;
         world.shared.fetches.insert(call, (self.request.target.clone(), index));
         let id = self.request.sources[index].clone();
-        let key = CallKey { client: ClientId::STORE, call };
+        let key = CallKey::of(ClientId::STORE, call);
         world.objects.get(key, id, Until::Complete, None, self.time_left(world.now()));
     }
 
@@ -257,7 +257,7 @@ impl Reduction {
             SourcePlace::Fetching(call) => {
                 self.fetching -= 1;
                 world.shared.fetches.remove(&call);
-                world.objects.forget_call(CallKey { client: ClientId::STORE, call });
+                world.objects.forget_call(CallKey::of(ClientId::STORE, call));
             }
             SourcePlace::Apart | SourcePlace::Elsewhere => {}
         }

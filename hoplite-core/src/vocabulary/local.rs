@@ -13,11 +13,36 @@ impl ClientId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CallId(pub u64);
 
-/// A call, unique in the store.
+/// A call, or one item of a batch. Unique in the store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CallKey {
     pub(crate) client: ClientId,
     pub(crate) call: CallId,
+    /// The position of an item in its batch, beginning with 1. Zero stands for the whole call.
+    pub(crate) item: u32,
+}
+
+impl CallKey {
+    /// Returns the key of a whole call.
+    pub(crate) const fn of(client: ClientId, call: CallId) -> Self {
+        Self { client, call, item: 0 }
+    }
+
+    /// Returns the key of the whole call.
+    pub(crate) const fn whole(self) -> Self {
+        Self { item: 0, ..self }
+    }
+
+    /// Returns the holder of a reference in the answer. For an item, the store is the holder until the
+    /// batch is answered, because a client can release its own references at any time.
+    pub(crate) const fn holder(self) -> ClientId {
+        if self.is_item() { ClientId::STORE } else { self.client }
+    }
+
+    /// Returns `true` for an item of a batch.
+    pub(crate) const fn is_item(self) -> bool {
+        self.item != 0
+    }
 }
 
 /// One local copy of an object, from the moment its space is allocated to the moment that space is free again. Never

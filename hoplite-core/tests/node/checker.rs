@@ -47,6 +47,7 @@ enum Kind {
     /// News, any number of times.
     Subscription,
     Reduce,
+    Batch,
     Other,
 }
 
@@ -199,6 +200,7 @@ impl Checker {
             }
             Request::Subscribe { .. } => self.enter(client, call, Kind::Subscription),
             Request::Reduce(_) | Request::Collective(..) => self.enter(client, call, Kind::Reduce),
+            Request::Batch(_) => self.enter(client, call, Kind::Batch),
             _ => self.enter(client, call, Kind::Other),
         }
     }
@@ -497,6 +499,20 @@ impl Checker {
         if kind != Kind::Subscription || response.is_err() {
             self.open_calls.remove(&(client, call));
         }
+        match response {
+            // An object may be deleted before the last item of its batch is answered. It stays readable.
+            Ok(Response::Batch(answers)) => {
+                for answer in answers {
+                    if let Ok(Response::Existing(view) | Response::Object(view)) = answer {
+                        *self.copy(view.copy).references.entry(client).or_default() += 1;
+                    }
+                }
+            }
+            response => self.refer(client, response),
+        }
+    }
+
+    fn refer(&mut self, client: ClientId, response: &Result<Response, hoplite_core::Error>) {
         let Ok(
             Response::Created(view)
             | Response::Existing(view)
@@ -539,8 +555,8 @@ impl Checker {
                 |copy: &&Copy| copy.is_complete && !copy.is_pinned && !copy.has_failed && copy.is_idle();
             let evictable: u64 =
                 self.copies.values().filter(is_evictable).map(|copy| copy.length_bytes).sum();
-            // Effects do not show the copies that a reduce holds for later.
-            if self.open_reduces() > 0 {
+            // Effects do not show the copies that a reduce or a batch holds for later.
+            if self.open(Kind::Reduce) + self.open(Kind::Batch) > 0 {
                 assert!(status.evictable_bytes <= evictable, "evictable bytes");
             } else {
                 assert_eq!(status.evictable_bytes, evictable, "evictable bytes");
@@ -555,7 +571,7 @@ impl Checker {
     /// Checks that hops, combinations and reductions end with their users.
     fn reduces(&self, status: NodeStatus) {
         assert_eq!(status.combinations, self.combinations.len(), "combinations under way");
-        let (open, elsewhere) = (self.open_reduces(), self.hops.len());
+        let (open, elsewhere) = (self.open(Kind::Reduce), self.hops.len());
         // A decided attempt goes on until the last member has all bytes.
         let open = open + self.enlistments.values().collect::<BTreeSet<_>>().len();
         assert!(status.reductions <= open, "{} reductions of {open} calls", status.reductions);
@@ -567,8 +583,8 @@ impl Checker {
         assert!(status.hops <= hosted + here, "hops were not released: {:?}", self.hostings);
     }
 
-    fn open_reduces(&self) -> usize {
-        self.open_calls.values().filter(|kind| **kind == Kind::Reduce).count()
+    fn open(&self, kind: Kind) -> usize {
+        self.open_calls.values().filter(|open| **open == kind).count()
     }
 
     pub(crate) fn running_pulls(&self) -> Vec<PullId> {

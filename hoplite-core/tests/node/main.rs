@@ -3,6 +3,7 @@
 //! Every test runs under a [checker](checker), which fails when an invariant of
 //! `hoplite_core::node` is broken. So scenarios assert only their own points.
 
+mod batches;
 mod calls;
 mod cases;
 mod causes;

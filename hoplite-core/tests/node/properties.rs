@@ -32,6 +32,7 @@ enum Step {
     Release { client: u64, which: usize },
     Get { client: u64, id: usize, is_patient: bool, timeout: u64 },
     Delete { client: u64, id: usize },
+    Batch { client: u64, items: Vec<(usize, u8)>, timeout: u64 },
     Wait { client: u64, id: usize },
     Subscribe { client: u64, id: usize },
     Cancel { client: u64, back: u64 },
@@ -56,6 +57,24 @@ enum Step {
     Compared { which: usize, equal: Option<bool> },
     Pass { milliseconds: u64 },
     Nonsense { kind: u8, number: u64 },
+}
+
+/// A put of different sizes, a get or a delete.
+fn batch_item(id: ObjectId, kind: u8, timeout: Duration) -> Request {
+    let put = |size_bytes: u64, confirm| Request::Put {
+        id: id.clone(),
+        metadata: f32s(),
+        bytes: vec![1; usize::try_from(size_bytes).expect("it is small")].into(),
+        confirm,
+        timeout,
+    };
+    match kind {
+        0 => put(SMALL, Confirm::No),
+        1 => put(SMALL, Confirm::Yes),
+        2 => put(SIZE, Confirm::No),
+        3 => Request::Delete { ids: vec![id], timeout },
+        _ => Request::Get { id, until: Until::Contents, timeout },
+    }
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -88,6 +107,8 @@ fn step() -> impl Strategy<Value = Step> {
         10 => (client.clone(), 0..6_usize, any::<bool>(), timeout.clone())
             .prop_map(|(client, id, is_patient, timeout)| Step::Get { client, id, is_patient, timeout }),
         1 => (client.clone(), 0..6_usize).prop_map(|(client, id)| Step::Delete { client, id }),
+        4 => (client.clone(), prop::collection::vec((0..6_usize, 0..6_u8), 1..5), timeout.clone())
+            .prop_map(|(client, items, timeout)| Step::Batch { client, items, timeout }),
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Wait { client, id }),
         1 => (client.clone(), 0..4_usize).prop_map(|(client, id)| Step::Subscribe { client, id }),
         3 => (client.clone(), 0..4_u64).prop_map(|(client, back)| Step::Cancel { client, back }),
@@ -329,6 +350,11 @@ impl World {
             Step::Delete { client, id } => {
                 let ids = vec![object(id), object(id + 1)];
                 self.request(client, Request::Delete { ids, timeout: Duration::from_secs(1) });
+            }
+            Step::Batch { client, items, timeout } => {
+                let timeout = Duration::from_millis(timeout);
+                let requests = items.into_iter().map(|(id, kind)| batch_item(object(id), kind, timeout));
+                self.request(client, Request::Batch(requests.collect()));
             }
             Step::Wait { client, id } => {
                 let ids = vec![object(id), object(id + 1)];

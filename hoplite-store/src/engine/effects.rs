@@ -134,7 +134,15 @@ impl Engine {
 
     /// Adds the bytes of the object to an answer, if it wants them.
     fn with_contents(&self, response: node::Response) -> node::Response {
-        let node::Response::Contents { view, .. } = response else { return response };
+        let view = match response {
+            node::Response::Contents { view, .. } => view,
+            node::Response::Batch(answers) => {
+                let with_contents =
+                    |answer: Result<_, _>| answer.map(|response| self.with_contents(response));
+                return node::Response::Batch(answers.into_iter().map(with_contents).collect());
+            }
+            response => return response,
+        };
         let live = self.copies.get(view.copy).expect("a copy is open until the next event");
         let mut bytes = BytesMut::zeroed(usize::try_from(view.size_bytes).unwrap_or(usize::MAX));
         live.buffer().read(0, &mut bytes);

@@ -269,8 +269,8 @@ impl Connection {
                     break;
                 }
                 let Some(request) = framing::decode::<v1::Request>(&mut inbox, frame_limit)? else { break };
+                handled += item_count(&request);
                 self.handle(request, before - inbox.len())?;
-                handled += 1;
                 if long_request.take().is_some() {
                     // Shrinks the buffer that the long request has grown.
                     inbox = usual(&inbox);
@@ -394,17 +394,12 @@ impl Connection {
         if self.intake == AnswerIntake::Closed {
             return Ok(());
         }
-        let response = response.map_err(|error| match error {
-            // Other stores that take part in a reduce or collective name only themselves, so this
-            // store adds its holders.
-            Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
-                if holders.is_empty() || holders == format!("on {}", self.plane.node) =>
-            {
-                let holders = format!("on {}, {}", self.plane.node, self.plane.engine.holders());
-                Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
+        let mut response = response.map_err(|error| self.with_holders(error));
+        if let Ok(Response::Node(node::Response::Batch(answers))) = &mut response {
+            for error in answers.iter_mut().filter_map(|answer| answer.as_mut().err()) {
+                *error = self.with_holders(error.clone());
             }
-            error => error,
-        });
+        }
         let mut message = encode_response(call, response);
         if message.encoded_len() > MAX_RESPONSE_BYTES {
             let error = Error::limit_exceeded("bytes of an answer", MAX_RESPONSE_BYTES as u64);
@@ -413,6 +408,20 @@ impl Connection {
         framing::encode(&message, &mut self.outbox)?;
         self.is_outbox_stretched |= self.outbox.len() > MAX_UNWRITTEN_BYTES;
         Ok(())
+    }
+
+    /// Adds the holders of this store to the error of a full store. Other stores that take part in a
+    /// reduce or collective name only themselves.
+    fn with_holders(&self, error: Error) -> Error {
+        match error {
+            Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
+                if holders.is_empty() || holders == format!("on {}", self.plane.node) =>
+            {
+                let holders = format!("on {}, {}", self.plane.node, self.plane.engine.holders());
+                Error::StoreFull { needed_bytes, free_bytes, capacity_bytes, holders }
+            }
+            error => error,
+        }
     }
 
     /// Writes as many bytes as the socket takes.
@@ -479,6 +488,14 @@ impl Connection {
             }
         }
         Ok(())
+    }
+}
+
+/// Returns the number of requests in a message.
+fn item_count(request: &v1::Request) -> usize {
+    match &request.body {
+        Some(v1::request::Body::Batch(batch)) => batch.items.len().max(1),
+        _ => 1,
     }
 }
 

@@ -3,11 +3,15 @@
 use bytes::Bytes;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
-use hoplite_core::node::{self, ByteRange, CallId, Confirm, CopyId, Inspection, Reduce, ReduceOrder, Until};
+use hoplite_core::node::{
+    self, ByteRange, CallId, Confirm, CopyId, Inspection, MAX_BATCH_ITEMS, Reduce, ReduceOrder, Until,
+};
 use hoplite_core::topology::probe::survey::{Bandwidth, MAX_NODES, SurveyOptions};
+use prost::Message;
 
 use crate::bounds::{
-    MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_timeout, encode_id, encode_timeout,
+    MAX_BATCH_PUT_BYTES, MAX_LISTED_OBJECTS, MAX_PUT_BYTES, check_count, decode_timeout, encode_id,
+    encode_timeout,
 };
 use crate::data::probe::probes;
 use crate::enumeration::enumeration;
@@ -44,6 +48,41 @@ pub fn encode_request(call: CallId, request: Request) -> v1::Request {
 pub fn decode_request(request: v1::Request, max_ids: usize) -> (CallId, Result<Request>) {
     let body = request.body.ok_or(Error::malformed(Plane::Local, "a request without a body"));
     (CallId(request.call), body.and_then(|body| decode_body(body, max_ids)))
+}
+
+fn encode_batch(requests: Vec<node::Request>) -> wire::Batch {
+    let encode = |request| {
+        let item = v1::Request { body: Some(encode_node_request(request)), ..Default::default() };
+        item.encode_to_vec().into()
+    };
+    wire::Batch { items: requests.into_iter().map(encode).collect() }
+}
+
+/// Checks the number of items before it decodes them, and all items before the first one is performed.
+fn decode_batch(batch: wire::Batch, max_ids: usize) -> Result<node::Request> {
+    check_count("requests in a batch", batch.items.len(), MAX_BATCH_ITEMS)?;
+    let mut requests = Vec::with_capacity(batch.items.len());
+    let mut put_bytes = 0;
+    for item in batch.items {
+        let item = v1::Request::decode(item)
+            .map_err(|_| Error::malformed(Plane::Local, "an item of a batch that is not a request"))?;
+        let body = item.body.ok_or(Error::malformed(Plane::Local, "an item of a batch without a body"))?;
+        match decode_body(body, max_ids)? {
+            Request::Node(request) if request.is_for_batches() => {
+                if let node::Request::Put { bytes, .. } = &request {
+                    put_bytes += bytes.len();
+                    check_count("bytes of the puts in a batch", put_bytes, MAX_BATCH_PUT_BYTES)?;
+                }
+                requests.push(request);
+            }
+            _ => {
+                return Err(Error::invalid_request(
+                    "a batch has only puts, gets and deletes of one object each",
+                ));
+            }
+        }
+    }
+    Ok(node::Request::Batch(requests))
 }
 
 fn encode_node_request(request: node::Request) -> wire::Body {
@@ -116,6 +155,7 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             collective: encode_kind(kind),
             reduce: Some(encode_reduce(&reduce)),
         }),
+        node::Request::Batch(requests) => wire::Body::Batch(encode_batch(requests)),
         node::Request::Join { target, agreement, is_again, source_bytes, timeout } => {
             wire::Body::Join(wire::Join {
                 is_again,
@@ -137,6 +177,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             timeout: decode_timeout(create.timeout_ms),
         },
         wire::Body::Put(put) => decode_put(put)?,
+        wire::Body::Batch(batch) => decode_batch(batch, max_ids)?,
         wire::Body::Seal(seal) => {
             node::Request::Seal { copy: CopyId(seal.copy), timeout: decode_timeout(seal.timeout_ms) }
         }
@@ -298,7 +339,6 @@ fn decode_until(number: i32) -> Result<Until> {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
-    use prost::Message;
 
     use super::*;
     use crate::arbitrary;

@@ -3,7 +3,7 @@
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::PutId;
-use hoplite_core::node::{self, ByteRange, CallId, CopyId, ObjectView};
+use hoplite_core::node::{self, ByteRange, CallId, CopyId, MAX_BATCH_ITEMS, ObjectView};
 use hoplite_core::plan::collective::MAX_MEMBERS;
 use hoplite_core::shard::Locations;
 use hoplite_core::topology::probe::survey::SurveyProgress;
@@ -84,6 +84,10 @@ fn encode_node_response(response: node::Response) -> wire::Body {
                 })
                 .collect(),
         }),
+        node::Response::Batch(answers) => {
+            let encode = |answer: Result<_>| encode_response(CallId(0), answer.map(Response::Node));
+            wire::Body::Batch(wire::Batch { items: answers.into_iter().map(encode).collect() })
+        }
         node::Response::Sealed => wire::Body::Sealed(wire::Sealed {}),
         node::Response::Deleted { count } => {
             wire::Body::Deleted(wire::Deleted { count: u64::try_from(count).unwrap_or(u64::MAX) })
@@ -107,6 +111,7 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         wire::Body::Object(view) => node::Response::Object(decode_view(view)?),
         wire::Body::Contents(contents) => decode_contents(contents)?,
         wire::Body::Ranges(ranges) => decode_ranges(ranges)?,
+        wire::Body::Batch(batch) => decode_batch(batch)?,
         wire::Body::Sealed(_) => node::Response::Sealed,
         wire::Body::Deleted(deleted) => node::Response::Deleted { count: decode_number(deleted.count)? },
         wire::Body::Ready(ready) => node::Response::Ready { indices: decode_indices(&ready.indices)? },
@@ -127,6 +132,20 @@ fn decode_body(body: wire::Body) -> Result<Response> {
         }
     };
     Ok(Response::Node(response))
+}
+
+/// Checks that each item has an answer or an error, and that no item is a batch.
+fn decode_batch(batch: wire::Batch) -> Result<node::Response> {
+    check_count("answers in a batch", batch.items.len(), MAX_BATCH_ITEMS)?;
+    let decode = |item: v1::Response| match item.body {
+        None | Some(wire::Body::Batch(_)) => Err(malformed("an item of a batch that is not an answer")),
+        Some(wire::Body::Error(error)) => Ok(Err(error::decode(error, Plane::Local))),
+        Some(body) => match decode_body(body)? {
+            Response::Node(response) => Ok(Ok(response)),
+            _ => Err(malformed("an item of a batch that is not an answer")),
+        },
+    };
+    Ok(node::Response::Batch(batch.items.into_iter().map(decode).collect::<Result<_>>()?))
 }
 
 fn encode_indices(indices: &[usize]) -> Vec<u64> {

@@ -149,15 +149,19 @@ impl World {
         assert!(self.node.next_deadline().is_none_or(|due| due > self.now), "what is due was done");
     }
 
+    fn note_answer(&mut self, response: &Response) {
+        if let Response::Created(view) | Response::Existing(view) | Response::Object(view) = response {
+            assert!(self.open_copies.contains_key(&view.copy), "{view:?} is open");
+            self.told.push(view.copy);
+        }
+    }
+
     fn perform(&mut self, effect: Effect) {
         match effect {
-            Effect::Reply { response: Ok(response), .. } => {
-                if let Response::Created(view) | Response::Existing(view) | Response::Object(view) = response
-                {
-                    assert!(self.open_copies.contains_key(&view.copy), "{view:?} is open");
-                    self.told.push(view.copy);
-                }
+            Effect::Reply { response: Ok(Response::Batch(answers)), .. } => {
+                answers.into_iter().flatten().for_each(|answer| self.note_answer(&answer));
             }
+            Effect::Reply { response: Ok(response), .. } => self.note_answer(&response),
             Effect::Reply { response: Err(_), .. } => {}
             Effect::ToShard { shard, message, inline_from, .. } => {
                 assert!(inline_from.is_none_or(|copy| self.open_copies.contains_key(&copy)), "{message:?}");
@@ -386,7 +390,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
 }
 
 fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
-    Ok(match input.int_in_range(0..=20)? {
+    Ok(match input.int_in_range(0..=21)? {
         0..=2 => Request::Create {
             id: object(input)?,
             size_bytes: *input.choose(&[0, 100, LARGE, LARGE, 3 * LARGE, CAPACITY, 1 << 40, u64::MAX])?,
@@ -412,17 +416,33 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         13 => Request::Locate { id: object(input)?, timeout: timeout(input)? },
         14 => Request::Subscribe { id: object(input)? },
         15..=18 => Request::Reduce(reduce(input)?),
-        19 => Request::Put {
-            id: object(input)?,
-            metadata: f32s(),
-            bytes: vec![7; *input.choose(&[0, 100, 8192])?].into(),
-            confirm: *input.choose(&[Confirm::Yes, Confirm::No])?,
-            timeout: timeout(input)?,
-        },
+        19 => put(input)?,
+        20 => {
+            let items = input.int_in_range(1..=4)?;
+            Request::Batch((0..items).map(|_| batch_item(input)).collect::<Result<_>>()?)
+        }
         _ => {
             let call = pick(input, &world.calls)?.unwrap_or(CallId(0));
             if input.arbitrary()? { Request::Cancel { call } } else { Request::Unsubscribe { call } }
         }
+    })
+}
+
+fn put(input: &mut Unstructured<'_>) -> Result<Request> {
+    Ok(Request::Put {
+        id: object(input)?,
+        metadata: f32s(),
+        bytes: vec![7; *input.choose(&[0, 100, 8192])?].into(),
+        confirm: *input.choose(&[Confirm::Yes, Confirm::No])?,
+        timeout: timeout(input)?,
+    })
+}
+
+fn batch_item(input: &mut Unstructured<'_>) -> Result<Request> {
+    Ok(match input.int_in_range(0..=2)? {
+        0 => put(input)?,
+        1 => Request::Get { id: object(input)?, until: Until::Contents, timeout: timeout(input)? },
+        _ => Request::Delete { ids: vec![object(input)?], timeout: timeout(input)? },
     })
 }
 

@@ -68,6 +68,10 @@ pub fn requests() -> Vec<Vec<u8>> {
             confirm: Confirm::Yes,
             timeout: TIMEOUT,
         },
+        node::Request::Batch(vec![
+            node::Request::Get { id: object(), until: Until::Contents, timeout: TIMEOUT },
+            node::Request::Delete { ids: vec![object()], timeout: TIMEOUT },
+        ]),
         node::Request::Seal { copy, timeout: TIMEOUT },
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT },
         node::Request::Delete { ids: ids(), timeout: TIMEOUT },
