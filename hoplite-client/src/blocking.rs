@@ -18,6 +18,7 @@ use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::Locations;
 use hoplite_core::{ClusterId, Metadata, NodeId, ObjectId, PutId};
 
+use crate::batch::{NewObject, Results};
 use crate::begun::{Access, Single, User};
 use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
@@ -106,6 +107,11 @@ impl Client {
     /// See [`crate::Client::confirmed_from_bytes`].
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.shared.link.current().connection.confirmed_from_bytes()
+    }
+
+    /// See [`crate::Client::max_ids`].
+    pub fn max_ids(&self) -> usize {
+        self.shared.link.current().connection.max_ids()
     }
 
     /// See [`crate::Client::is_connected`].
@@ -254,6 +260,20 @@ calls! {
 
     "Copies an object into a new vector while it arrives"
     get_vec(id: impl AsRef<[u8]>, timeout: Duration) -> Vec<u8>;
+
+    "Puts many objects of plain bytes"
+    put_many(
+        objects: impl IntoIterator<Item = (impl AsRef<[u8]>, impl AsRef<[u8]>)>, options: PutOptions
+    ) -> Results<()>;
+
+    "Puts many objects"
+    put_many_with(objects: Vec<NewObject<'_>>, options: PutOptions) -> Results<()>;
+
+    "Gets views of many objects"
+    get_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Results<ObjectView>;
+
+    "Removes every copy of many objects"
+    delete_many(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> Results<bool>;
 
     "Removes every copy of each object"
     delete(ids: impl IntoIterator<Item: AsRef<[u8]>>, timeout: Duration) -> usize;

@@ -124,6 +124,11 @@ impl Client {
         self.connection().confirmed_from_bytes()
     }
 
+    /// Most objects in one call of [`Client::put_many`], [`Client::get_many`] or [`Client::delete_many`].
+    pub fn max_ids(&self) -> usize {
+        self.connection().max_ids()
+    }
+
     /// Returns `true` unless the connection is known to be lost, or this process is a forked child
     /// of the one that connected.
     ///

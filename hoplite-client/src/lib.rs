@@ -83,6 +83,7 @@ mod reader;
 mod view;
 mod writer;
 
+mod batch;
 mod collective;
 mod location_watch;
 mod many;
@@ -104,6 +105,7 @@ pub mod blocking;
 #[cfg(test)]
 mod tests;
 
+pub use batch::{NewObject, Results, check_count};
 pub use client::{Client, Page};
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};
 pub use hoplite_core::error::Missing;

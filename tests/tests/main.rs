@@ -3,6 +3,7 @@
 
 mod background;
 mod bad_input;
+mod batches;
 mod broadcast;
 mod command_line;
 mod configuration;

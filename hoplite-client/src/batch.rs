@@ -1,0 +1,329 @@
+//! Puts, gets and deletes of many objects in one call.
+//!
+//! Small objects travel in batches: one message has many requests, and its answer has a result for each. The batches of a call
+//! are in flight together, so the call costs about one round trip. Larger objects are put one by one.
+
+use std::borrow::Cow;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::stream::{FuturesOrdered, StreamExt};
+use hoplite_core::node::{self, Confirm, MAX_BATCH_ITEMS, Response, Until};
+use hoplite_core::{Error as ObjectError, Metadata, ObjectId, Operation};
+use hoplite_proto::bounds::MAX_PUT_BYTES;
+
+use crate::begun::{Repeat, Wait};
+use crate::client::{Client, checked};
+use crate::connection::Connection;
+use crate::deadline::Deadline;
+use crate::error::{Error, Result};
+use crate::options::{Confirmation, PutOptions};
+use crate::view::ObjectView;
+use crate::writer;
+
+/// Most bytes of the objects in one batch. A message of this size fits into the usual buffer of the store.
+const BATCH_BYTES: usize = 48 << 10;
+/// Bytes of an item beside its object: the id, the metadata and the tags, as they usually are.
+const ITEM_OVERHEAD_BYTES: usize = 64;
+/// Most batches and larger puts of one call in flight at once.
+const MAX_IN_FLIGHT: usize = 64;
+
+/// An object for [`Client::put_many_with`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewObject<'a> {
+    /// The id to put under.
+    pub id: ObjectId,
+    /// All bytes of the object.
+    pub bytes: Cow<'a, [u8]>,
+    /// Element type, shape and a few bytes of the application. It replaces that of the [`PutOptions`].
+    pub metadata: Metadata,
+}
+
+/// The result for each item, in the order of the items.
+pub type Results<T> = Vec<Result<T>>;
+
+impl Client {
+    /// Puts many objects of plain bytes. Returns a result for each, in their order.
+    ///
+    /// # Errors
+    /// As for [`Client::put_many_with`].
+    pub async fn put_many<I, K, V>(&self, objects: I, options: PutOptions) -> Result<Results<()>>
+    where
+        I: IntoIterator<Item = (K, V)>,
+        K: AsRef<[u8]>,
+        V: AsRef<[u8]>,
+    {
+        let objects: Vec<(K, V)> = objects.into_iter().collect();
+        let mut new = Vec::with_capacity(objects.len());
+        for (id, bytes) in &objects {
+            let (id, metadata) = (ObjectId::new(id)?, options.metadata.clone());
+            new.push(NewObject { id, bytes: Cow::Borrowed(bytes.as_ref()), metadata });
+        }
+        self.put_many_with(new, options).await
+    }
+
+    /// Puts many objects, each with its own metadata. Returns a result for each, in their order: one object may fail while the
+    /// others are put. The timeout of the options applies to the whole call.
+    ///
+    /// # Errors
+    /// `LimitExceeded`, before anything is put, if there are more objects than ids in a request of this store (65,536 by
+    /// default). The errors of [`Client::put_with`] stand in the results.
+    ///
+    /// # Cancel safety
+    /// If the future is dropped, some of the objects may have been put.
+    pub async fn put_many_with(
+        &self,
+        objects: Vec<NewObject<'_>>,
+        options: PutOptions,
+    ) -> Result<Results<()>> {
+        let call = self.begin(options.timeout).await?;
+        let connection = &call.connection;
+        check_count(objects.len(), connection.max_ids())?;
+        let Some(first) = objects.first().map(|object| object.id.clone()) else { return Ok(Vec::new()) };
+        let put = pin!(put(connection, &objects, &options));
+        let put = pin!(connection.bounded(Operation::Put, options.timeout, put));
+        call.run(Wait::of("put", &first), Repeat::Harmless, put).await
+    }
+
+    /// Gets views of many objects. Returns a result for each, in the order of `ids`, when all objects are on this node, or at the
+    /// timeout. An object that is missing then has the error `Timeout`.
+    ///
+    /// All objects must fit into the store's memory together.
+    ///
+    /// # Errors
+    /// `LimitExceeded`, before anything is requested, if there are more ids than in a request of this store (65,536 by default).
+    /// The errors of [`Client::get`] stand in the results.
+    pub async fn get_many<I>(&self, ids: I, timeout: Duration) -> Result<Results<ObjectView>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let call = self.begin(timeout).await?;
+        let connection = &call.connection;
+        let ids = checked(ids, connection.max_ids())?;
+        let get = pin!(get(connection, &ids, timeout));
+        let get = pin!(connection.bounded(Operation::Get, timeout, get));
+        call.run(Wait::for_objects("get", &ids), Repeat::Harmless, get).await
+    }
+
+    /// Removes every copy of many objects. Returns a result for each id, in their order: `true` if the id named an object.
+    ///
+    /// # Errors
+    /// `LimitExceeded`, before anything is deleted, if there are more ids than in a request of this store (65,536 by default).
+    /// The errors of [`Client::delete`] stand in the results.
+    pub async fn delete_many<I>(&self, ids: I, timeout: Duration) -> Result<Results<bool>>
+    where
+        I: IntoIterator<Item: AsRef<[u8]>>,
+    {
+        let call = self.begin(timeout).await?;
+        let connection = &call.connection;
+        let ids = checked(ids, connection.max_ids())?;
+        connection.check_usable()?;
+        ids.iter().for_each(|id| connection.recent_puts().forget(id));
+        let delete = pin!(delete(connection, &ids, timeout));
+        let delete = pin!(connection.bounded(Operation::Delete, timeout, delete));
+        let wait = Wait { operation: "delete", id: ids.first(), needs: &[] };
+        let repeat = if ids.len() <= MAX_BATCH_ITEMS { Repeat::IfUnsent } else { Repeat::Never };
+        call.run(wait, repeat, delete).await
+    }
+}
+
+/// Checks the number of objects of a call.
+///
+/// # Errors
+/// `LimitExceeded` if there are more than `maximum`.
+pub fn check_count(objects: usize, maximum: usize) -> Result<()> {
+    if objects > maximum {
+        return Err(ObjectError::limit_exceeded("ids in a request", maximum as u64).into());
+    }
+    Ok(())
+}
+
+/// Puts small objects in batches, and larger ones each with a writer.
+async fn put(
+    connection: &Arc<Connection>,
+    objects: &[NewObject<'_>],
+    options: &PutOptions,
+) -> Result<Results<()>> {
+    let deadline = Deadline::after(options.timeout);
+    let mut parts = parts(objects);
+    let mut running = FuturesOrdered::new();
+    let mut results = Vec::with_capacity(objects.len());
+    loop {
+        while running.len() < MAX_IN_FLIGHT
+            && let Some(part) = parts.next()
+        {
+            running.push_back(put_part(connection, part, options, deadline));
+        }
+        match running.next().await {
+            Some(part) => results.extend(part?),
+            None => return Ok(results),
+        }
+    }
+}
+
+/// Divides objects into batches of small objects, and single larger objects.
+fn parts<'a, 'b>(mut rest: &'a [NewObject<'b>]) -> impl Iterator<Item = &'a [NewObject<'b>]> {
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let mut bytes = 0;
+        let fits = |object: &&NewObject<'_>| {
+            bytes += object.bytes.len() + object.id.as_bytes().len() + ITEM_OVERHEAD_BYTES;
+            object.bytes.len() <= MAX_PUT_BYTES && bytes <= BATCH_BYTES
+        };
+        let small = rest.iter().take(MAX_BATCH_ITEMS).take_while(fits).count();
+        let count = if first.bytes.len() > MAX_PUT_BYTES { 1 } else { small.max(1) };
+        let (part, others) = rest.split_at(count);
+        rest = others;
+        Some(part)
+    })
+}
+
+async fn put_part(
+    connection: &Arc<Connection>,
+    objects: &[NewObject<'_>],
+    options: &PutOptions,
+    deadline: Deadline,
+) -> Result<Results<()>> {
+    if let [object] = objects {
+        return Ok(vec![put_one(connection, object, options, deadline).await]);
+    }
+    // While the store is full, the program may hold views that it does not need. A single put gives them back and waits.
+    let is_patient = options.confirm == Confirmation::Confirmed || !connection.has_on_full();
+    let timeout = if is_patient { deadline.left() } else { Duration::ZERO };
+    let mut results = Vec::with_capacity(objects.len());
+    let mut requests = Vec::with_capacity(objects.len());
+    for object in objects {
+        let size_bytes = object.bytes.len() as u64;
+        let valid = object.metadata.validate(size_bytes).map_err(Error::from);
+        if valid.is_ok() {
+            let is_confirmed =
+                options.confirm == Confirmation::Confirmed || size_bytes >= connection.confirmed_from_bytes();
+            requests.push(node::Request::Put {
+                id: object.id.clone(),
+                metadata: object.metadata.clone(),
+                bytes: Bytes::copy_from_slice(&object.bytes),
+                confirm: if is_confirmed { Confirm::Yes } else { Confirm::No },
+                timeout,
+            });
+        }
+        results.push(valid);
+    }
+    let answers = batch(connection, requests, Operation::Put, timeout).await?;
+    let mut delayed = Vec::new();
+    let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
+    // References in the answers have owners before this function waits again.
+    for ((index, (object, result)), answer) in sent.zip(answers) {
+        *result = match answer {
+            Ok(Response::Sealed) => Ok(()),
+            Ok(Response::Existing(view)) => compared(connection, object, view),
+            Ok(_) => Err(connection.unexpected()),
+            Err(ObjectError::StoreFull { .. } | ObjectError::Timeout { .. }) if !is_patient => {
+                delayed.push(index);
+                Ok(())
+            }
+            Err(error) => Err(error.into()),
+        };
+    }
+    for index in delayed {
+        results[index] = put_one(connection, &objects[index], options, deadline).await;
+    }
+    Ok(results)
+}
+
+async fn put_one(
+    connection: &Arc<Connection>,
+    object: &NewObject<'_>,
+    options: &PutOptions,
+    deadline: Deadline,
+) -> Result<()> {
+    let options =
+        PutOptions { metadata: object.metadata.clone(), timeout: deadline.left(), confirm: options.confirm };
+    writer::put(connection, object.id.clone(), &object.bytes, options).await
+}
+
+/// Compares an object with the one that already has its id.
+fn compared(connection: &Arc<Connection>, object: &NewObject<'_>, view: node::ObjectView) -> Result<()> {
+    let view = ObjectView::open(connection, view)?;
+    if *view != *object.bytes || *view.metadata() != object.metadata {
+        return Err(ObjectError::AlreadyExists { id: object.id.clone() }.into());
+    }
+    Ok(())
+}
+
+async fn get(
+    connection: &Arc<Connection>,
+    ids: &[ObjectId],
+    timeout: Duration,
+) -> Result<Results<ObjectView>> {
+    let request = |id: &ObjectId| node::Request::Get { id: id.clone(), until: Until::Contents, timeout };
+    let open = |response| match response {
+        Response::Object(view) => ObjectView::open(connection, view),
+        Response::Contents { view, bytes } => Ok(ObjectView::copied(view, &bytes)),
+        _ => Err(connection.unexpected()),
+    };
+    of_ids(connection, ids, (Operation::Get, timeout), request, open).await
+}
+
+async fn delete(connection: &Arc<Connection>, ids: &[ObjectId], timeout: Duration) -> Result<Results<bool>> {
+    let request = |id: &ObjectId| node::Request::Delete { ids: vec![id.clone()], timeout };
+    let was_there = |response| match response {
+        Response::Deleted { count } => Ok(count > 0),
+        _ => Err(connection.unexpected()),
+    };
+    of_ids(connection, ids, (Operation::Delete, timeout), request, was_there).await
+}
+
+/// Makes a request for each id, in batches. Has `result` make the results of the answers.
+async fn of_ids<T>(
+    connection: &Connection,
+    ids: &[ObjectId],
+    (operation, timeout): (Operation, Duration),
+    request: impl Fn(&ObjectId) -> node::Request,
+    result: impl Fn(Response) -> Result<T>,
+) -> Result<Results<T>> {
+    // The store answers a batch of gets only when all its objects are there, so all batches begin at once.
+    let mut running = FuturesOrdered::new();
+    for ids in ids.chunks(MAX_BATCH_ITEMS) {
+        let requests = ids.iter().map(&request).collect();
+        running.push_back(batch_of(connection, requests, operation, timeout, &result));
+    }
+    let mut results = Vec::with_capacity(ids.len());
+    while let Some(part) = running.next().await {
+        results.extend(part?);
+    }
+    Ok(results)
+}
+
+async fn batch_of<T>(
+    connection: &Connection,
+    requests: Vec<node::Request>,
+    operation: Operation,
+    timeout: Duration,
+    result: impl Fn(Response) -> Result<T>,
+) -> Result<Results<T>> {
+    let mut results = Vec::with_capacity(requests.len());
+    // References in the answers have owners before this future ends.
+    for answer in batch(connection, requests, operation, timeout).await? {
+        results.push(answer.map_err(Error::from).and_then(&result));
+    }
+    Ok(results)
+}
+
+/// Sends one batch, and returns an answer for each request.
+async fn batch(
+    connection: &Connection,
+    requests: Vec<node::Request>,
+    operation: Operation,
+    timeout: Duration,
+) -> Result<Vec<hoplite_core::error::Result<Response>>> {
+    if requests.is_empty() {
+        return Ok(Vec::new());
+    }
+    let count = requests.len();
+    match connection.call_node(node::Request::Batch(requests), operation, timeout).await? {
+        Response::Batch(answers) if answers.len() == count => Ok(answers),
+        _ => Err(connection.unexpected()),
+    }
+}
