@@ -31,6 +31,7 @@ from hoplite._checks import (
     several,
     text,
 )
+from hoplite._many import ManyCalls
 from hoplite._process import may_unpickle, new_id
 from hoplite._reports import Status, Topology, topology
 from hoplite._serialize import Described, Encoded, Framework, Layout
@@ -47,7 +48,7 @@ CONNECT_TIMEOUT = 5.0
 PAGE = 1000
 
 
-class Calls:
+class Calls(ManyCalls):
     """The methods of both clients. `hoplite.Client` documents them."""
 
     __slots__ = ("_limit", "_native", "allow_pickle")

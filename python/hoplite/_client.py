@@ -11,6 +11,7 @@ from hoplite import _native
 from hoplite._answers import OnProgress, T, run
 from hoplite._calls import CONNECT_TIMEOUT, Calls
 from hoplite._checks import AnyId, Id, Op
+from hoplite._many import Many
 from hoplite._process import log_connected, may_unpickle, program_name, refuse_to_pickle
 from hoplite._reports import Objects, Status, Topology
 from hoplite._serialize import Framework
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from hoplite._info import ObjectInfo
 
 
-class Client:
+class Client(Many):
     """A connection to the store of this node.
 
     `hoplite.init` and `hoplite.connect` make clients. In the examples, `client` is

@@ -20,6 +20,7 @@ mod buffers;
 mod client;
 mod errors;
 mod mailbox;
+mod many;
 mod notices;
 mod operations;
 mod progress;

@@ -1,6 +1,5 @@
 //! The operations of both clients. The caller's thread or the runtime drives these functions.
 
-use std::borrow::Cow;
 use std::time::{Duration, Instant};
 
 use futures::try_join;
@@ -10,6 +9,7 @@ use hoplite_client::{
 };
 
 use crate::buffers::{Input, Output};
+use crate::many::{Objects, Outcomes, whole};
 use crate::report::{Ids, Page, Status, Summary};
 use crate::view::{Reader, View};
 
@@ -45,6 +45,34 @@ async fn write(writer: &mut ObjectWriter, bytes: &[u8]) -> Result<()> {
 
 pub(crate) async fn get(client: Client, id: ObjectId, timeout: Duration) -> Result<View> {
     client.get(&id, timeout).await.map(View)
+}
+
+/// Puts many objects. Each outcome is `None`, or an error.
+pub(crate) async fn put_many(
+    client: Client,
+    objects: Objects,
+    options: PutOptions,
+) -> Result<Outcomes<Option<bool>>> {
+    let results = client.put_many_with(objects.new_objects(), options).await?;
+    Ok(Outcomes::new(objects.ids(), results, |()| None))
+}
+
+pub(crate) async fn get_many(
+    client: Client,
+    ids: Vec<ObjectId>,
+    timeout: Duration,
+) -> Result<Outcomes<View>> {
+    let results = client.get_many(&ids, timeout).await?;
+    Ok(Outcomes::new(ids, results, View))
+}
+
+pub(crate) async fn delete_many(
+    client: Client,
+    ids: Vec<ObjectId>,
+    timeout: Duration,
+) -> Result<Outcomes<bool>> {
+    let results = client.delete_many(&ids, timeout).await?;
+    Ok(Outcomes::new(ids, results, |was_there| was_there))
 }
 
 pub(crate) async fn open(client: Client, id: ObjectId, timeout: Duration) -> Result<Reader> {
@@ -162,13 +190,6 @@ pub(crate) async fn all_to_all(
 ) -> Result<Vec<View>> {
     let parts: Vec<_> = parts.iter().map(|pieces| whole(pieces)).collect();
     Ok(client.all_to_all(&name, &parts, rank, options).await?.into_iter().map(View).collect())
-}
-
-fn whole(pieces: &[Input]) -> Cow<'_, [u8]> {
-    match pieces {
-        [piece] => Cow::Borrowed(piece.bytes()),
-        pieces => Cow::Owned(pieces.iter().map(Input::bytes).collect::<Vec<_>>().concat()),
-    }
 }
 
 pub(crate) async fn barrier(

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
+from hoplite._many import Many
+
 #: Shows only the beginning of an error text.
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
@@ -18,7 +20,8 @@ def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
         if inspect.isclass(item) or inspect.isfunction(item):
             yield name, item
         if inspect.isclass(item):
-            for own, member in vars(item).items():
+            own_and_mixed_in = vars(item) | (vars(Many) if Many in item.__bases__ else {})
+            for own, member in own_and_mixed_in.items():
                 member = member.__func__ if isinstance(member, (classmethod, staticmethod)) else member
                 if not own.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
                     yield f"{name}.{own}", member

@@ -10,6 +10,8 @@ use pyo3::prelude::*;
 use super::{Answer, AsyncClient, Client, usable};
 use crate::arguments::{Id, Ids, Op, Timeout, order, put_options};
 use crate::buffers::{Input, Output};
+use crate::errors::exception;
+use crate::many::{Described, Objects};
 use crate::operations::{self, range};
 use crate::progress::Progress;
 use crate::view::Reader;
@@ -123,6 +125,38 @@ macro_rules! methods {
             fn get(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| operations::get(client, id, timeout.0))
+            }
+
+            /// Checks the number of objects of a call before they are looked at.
+            fn check_count(&self, py: Python<'_>, objects: usize) -> PyResult<()> {
+                let maximum = usable(py, self.process, &self.client)?.max_ids();
+                hoplite_client::check_count(objects, maximum).map_err(|error| exception(py, &error))
+            }
+
+            /// Puts many objects, and returns a list with `None` or an exception for each.
+            fn put_many(
+                &self,
+                py: Python<'_>,
+                objects: Vec<Described>,
+                timeout: Timeout,
+                confirm: bool,
+            ) -> PyResult<Py<PyAny>> {
+                let objects = Objects::new(py, objects, &self.cluster)?;
+                let options = put_options(py, "opaque", None, &[], timeout, confirm)?;
+                let keep = objects.keep();
+                self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
+            }
+
+            /// Gets many objects, and returns a list with a view or an exception for each.
+            fn get_many(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                let ids = ids.within(py, &self.cluster)?;
+                self.perform(py, None, move |client| operations::get_many(client, ids, timeout.0))
+            }
+
+            /// Deletes many objects, and returns a list with a `bool` or an exception for each.
+            fn delete_many(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
+                let ids = ids.within(py, &self.cluster)?;
+                self.perform(py, None, move |client| operations::delete_many(client, ids, timeout.0))
             }
 
             /// Waits until the object starts to arrive on this node, and returns a reader.

@@ -1,0 +1,266 @@
+"""Puts, gets and deletes of many small objects in one call, for both clients."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from hoplite import _native, _serialize
+from hoplite._answers import T, run, settled
+from hoplite._checks import Id, check_framework, listed, text
+from hoplite._process import new_id
+from hoplite._serialize import Encoded, Framework
+from hoplite._timeouts import TimeLimit
+from hoplite.ref import Ref
+
+if TYPE_CHECKING:
+    from hoplite._calls import Calls
+
+#: Values by id, or pairs of an id and a value.
+Objects = Mapping[Id, object] | Iterable[tuple[Id | None, object]]
+
+
+class ManyCalls:
+    """The methods for many objects that both clients have. Those of `hoplite.Client` say what they do and raise."""
+
+    __slots__ = ()
+
+    _native: _native.Client | _native.AsyncClient
+    allow_pickle: bool
+
+    def _encoded(self, id: Id, value: object) -> Encoded:
+        raise NotImplementedError
+
+    async def put_many(
+        self,
+        objects: Objects,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """See `hoplite.Client.put_many`. The methods of the handles block, and use the client of `hoplite.init`."""
+        pairs = list(objects.items() if isinstance(objects, Mapping) else objects)
+        self._native.check_count(len(pairs))
+        named = [(new_id() if id is None else id, value) for id, value in pairs]
+        encoded = [self._encoded(id, value) for id, value in named]
+        described = [(id, *one) for (id, _), one in zip(named, encoded, strict=True)]
+        outcomes = await settled(self._native.put_many(described, timeout, confirm))
+        cluster = self._native.cluster
+        refs = [
+            outcome or Ref(text(id), _serialize.dtype_name(one.dtype), one.shape, one.nbytes, cluster)
+            for (id, _), one, outcome in zip(named, encoded, outcomes, strict=True)
+        ]
+        return _checked(refs, return_exceptions)
+
+    async def get_many(
+        self,
+        ids: Iterable[Id],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """See `hoplite.Client.get_many`."""
+        check_framework(framework)
+        ids = listed(ids)
+        self._native.check_count(len(ids))
+        views = await settled(self._native.get_many(ids, timeout))
+        _checked(views, return_exceptions)
+        values: list[Any] = []
+        for id, view in zip(ids, views, strict=True):
+            if isinstance(view, Exception):
+                values.append(view)
+                continue
+            try:
+                values.append(_serialize.decode(view, copy, framework, self.allow_pickle, text(id)))
+            except Exception as error:
+                if not return_exceptions:
+                    raise
+                values.append(error)
+        return values
+
+    async def delete_many(
+        self, ids: Iterable[Id], timeout: TimeLimit = "default", *, return_exceptions: bool = False
+    ) -> list[Any]:
+        """See `hoplite.Client.delete_many`."""
+        ids = listed(ids)
+        self._native.check_count(len(ids))
+        outcomes = await settled(self._native.delete_many(ids, timeout))
+        return _checked(outcomes, return_exceptions)
+
+
+class Many:
+    """The methods of `hoplite.Client` for many objects."""
+
+    __slots__ = ()
+
+    _calls: Calls
+
+    @overload
+    def put_many(
+        self,
+        objects: Objects,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        return_exceptions: Literal[False] = False,
+    ) -> list[Ref[Any]]: ...
+    @overload
+    def put_many(
+        self,
+        objects: Objects,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        return_exceptions: bool,
+    ) -> list[Ref[Any] | Exception]: ...
+    def put_many(
+        self,
+        objects: Objects,
+        timeout: TimeLimit = "default",
+        *,
+        confirm: bool = False,
+        return_exceptions: bool = False,
+    ) -> Any:
+        """Stores many values, and returns their handles.
+
+        Small objects share messages to the store, so a put of many takes a fraction of the time of
+        single puts. Blocks as `put` does, until each value is stored or has failed.
+
+        Args:
+            objects: Values by id, or pairs of an id and a value. The id `None` stands for a new random
+                one.
+            timeout: Seconds to wait for room, for all values together.
+            confirm: As for `put`.
+            return_exceptions: `True` returns the exception of a value that failed in place of its
+                handle. Otherwise the call raises the first one, and the other values are stored.
+
+        Returns:
+            The handles, in the order of the values.
+
+        Raises:
+            LimitExceeded: There are more than 65,536 values, or another limit of the store. Nothing was
+                put.
+            AlreadyExists: As for `put`, which has further errors.
+
+        Examples:
+            >>> client.put_many({"step/1": np.ones(2), "step/2": np.zeros(2)})
+            [hoplite.Ref('step/1', float64[2]), hoplite.Ref('step/2', float64[2])]
+            >>> results = client.put_many([("step/1", b"other"), ("step/3", b"3")], return_exceptions=True)
+            >>> [type(result).__name__ for result in results]
+            ['AlreadyExists', 'Ref']
+        """
+        refs = run(
+            self._calls.put_many(objects, timeout, confirm=confirm, return_exceptions=return_exceptions)
+        )
+        for ref in refs:
+            if isinstance(ref, Ref):
+                ref._client = self  # type: ignore[assignment]
+        return refs
+
+    @overload
+    def get_many(
+        self,
+        ids: Iterable[Ref[T]],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: None = None,
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> list[T]: ...
+    @overload
+    def get_many(
+        self,
+        ids: Iterable[Id],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        return_exceptions: bool = False,
+    ) -> list[Any]: ...
+    def get_many(
+        self,
+        ids: Iterable[Id],
+        timeout: TimeLimit = "default",
+        copy: bool | None = None,
+        framework: Framework = None,
+        *,
+        return_exceptions: bool = False,
+    ) -> list[Any]:
+        """Waits for many objects, and returns their values in the order of `ids`.
+
+        Requests for small objects share messages to the store. Blocks until all objects are on this
+        node, or until the timeout. All must fit into the store together. Values are as for `get`.
+
+        Args:
+            ids: The objects; they need not exist yet.
+            timeout: Seconds to wait for all of them.
+            copy: As for `get`.
+            framework: As for `get`.
+            return_exceptions: `True` returns the exception of an object that failed in place of its
+                value, such as `Timeout` for a missing one. Otherwise the call raises the first one.
+
+        Raises:
+            LimitExceeded: There are more than 65,536 ids, or another limit of the store.
+            Timeout: As for `get`, which has further errors.
+
+        Examples:
+            >>> refs = client.put_many((None, np.full(2, k)) for k in range(3))
+            >>> [array.sum() for array in client.get_many(refs)]
+            [np.int64(0), np.int64(2), np.int64(4)]
+            >>> values = client.get_many([refs[0], "absent"], timeout=0.1, return_exceptions=True)
+            >>> [type(value).__name__ for value in values]
+            ['ndarray', 'Timeout']
+        """
+        return run(self._calls.get_many(ids, timeout, copy, framework, return_exceptions=return_exceptions))
+
+    @overload
+    def delete_many(
+        self,
+        ids: Iterable[Id],
+        timeout: TimeLimit = "default",
+        *,
+        return_exceptions: Literal[False] = False,
+    ) -> list[bool]: ...
+    @overload
+    def delete_many(
+        self, ids: Iterable[Id], timeout: TimeLimit = "default", *, return_exceptions: bool
+    ) -> list[bool | Exception]: ...
+    def delete_many(
+        self, ids: Iterable[Id], timeout: TimeLimit = "default", *, return_exceptions: bool = False
+    ) -> Any:
+        """Removes every copy of many objects, and returns a result for each id.
+
+        Blocks as `delete` does, which returns the number of objects that existed instead.
+
+        Args:
+            ids: The objects.
+            timeout: Seconds to wait for all of them.
+            return_exceptions: `True` returns the exception of an id that failed in place of its result.
+                Otherwise the call raises the first one, after it has deleted the others.
+
+        Returns:
+            `True` for each id that named an object, in the order of `ids`.
+
+        Raises:
+            LimitExceeded: There are more than 65,536 ids, or another limit of the store. Nothing was
+                deleted.
+            Timeout: Not all copies are known to be gone in time.
+
+        Examples:
+            >>> ref = client.put("old", b"1", confirm=True)
+            >>> client.delete_many(["old", "absent"])
+            [True, False]
+        """
+        return run(self._calls.delete_many(ids, timeout, return_exceptions=return_exceptions))
+
+
+def _checked(outcomes: list[Any], return_exceptions: bool) -> list[Any]:
+    """Raises the first exception among the outcomes, unless the caller wants them all."""
+    if not return_exceptions:
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+    return outcomes
