@@ -33,6 +33,9 @@ pub(crate) struct Arguments {
     /// Number of small objects that are put and got after 20 ms without a call; 0 for none
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(..=100_000))]
     cold_samples: u32,
+    /// Number of small objects in one call of put_many and get_many; 0 for none
+    #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(..=65_536))]
+    batch: u32,
     /// Number of puts of the large object
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1000))]
     repetitions: u32,
@@ -45,6 +48,9 @@ pub(super) fn measure(cluster: &Cluster, arguments: &Arguments) -> anyhow::Resul
     small(&client, arguments, &mut report)?;
     if arguments.cold_samples > 0 {
         cold(&client, arguments, &mut report)?;
+    }
+    if arguments.batch > 0 {
+        batches(&client, arguments, &mut report)?;
     }
     large(&client, arguments, &mut report)?;
     Ok(report)
@@ -95,6 +101,47 @@ fn small(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow:
         .add(Measurement::new(format!("{size} put, confirmed by the directory"), &confirmed).beside(&floor));
     report.add(Measurement::new(format!("{size} get"), &gets).beside(&floor));
     report.add(floor);
+    Ok(())
+}
+
+/// Time for each object of calls with many small objects.
+fn batches(client: &Client, arguments: &Arguments, report: &mut Report) -> anyhow::Result<()> {
+    let bytes = vec![7; usize::try_from(arguments.small_size)?];
+    let rounds = arguments.samples.div_ceil(arguments.batch).clamp(3, 100);
+    let [mut puts, mut gets, mut deletes] = [const { Vec::<Duration>::new() }; 3];
+    for round in 0..=rounds {
+        let ids: Vec<_> = (0..arguments.batch).map(|number| format!("batch/{round}/{number}")).collect();
+        let options = PutOptions { timeout: TIMEOUT, ..PutOptions::default() };
+        let started = Instant::now();
+        let put = client.put_many(ids.iter().map(|id| (id, &bytes)), options)?;
+        let put_at = Instant::now();
+        put.into_iter().collect::<Result<(), _>>()?;
+        let getting = Instant::now();
+        let views = client.get_many(&ids, TIMEOUT)?;
+        let got_at = Instant::now();
+        for view in views {
+            ensure!(*view? == *bytes, "the store returned other bytes");
+        }
+        let deleting = Instant::now();
+        let deleted = client.delete_many(&ids, TIMEOUT)?;
+        let deleted_at = Instant::now();
+        for was_there in deleted {
+            ensure!(was_there?, "an object was not there");
+        }
+        // The first round is not counted.
+        if round > 0 {
+            puts.push((put_at - started) / arguments.batch);
+            gets.push((got_at - getting) / arguments.batch);
+            deletes.push((deleted_at - deleting) / arguments.batch);
+        }
+    }
+    let (size, count) = (output::size(arguments.small_size), arguments.batch);
+    report.note(format!(
+        "put_many, get_many and delete_many have {count} objects; the time is that of one object."
+    ));
+    report.add(Measurement::new(format!("{size} put_many"), &puts));
+    report.add(Measurement::new(format!("{size} get_many"), &gets));
+    report.add(Measurement::new(format!("{size} delete_many"), &deletes));
     Ok(())
 }
 
