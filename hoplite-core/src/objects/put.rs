@@ -159,7 +159,7 @@ impl Objects {
             }
             return;
         }
-        if let Some(error) = self.copies[&copy].detached.clone() {
+        if let Some(error) = self.copies[&copy].detached.as_deref().cloned() {
             self.copies.end_writing(&mut self.ctx, copy);
             if confirm.is_some() {
                 self.ctx.reply(key, Err(error));

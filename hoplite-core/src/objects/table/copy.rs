@@ -15,7 +15,7 @@ pub(crate) enum Phase {
     /// A client writes it.
     Writing { client: ClientId },
     /// It is pulled from another node, or waits for a sender.
-    Receiving { pull: Option<ActivePull>, valid_bytes: u64 },
+    Receiving { pull: Option<Box<ActivePull>>, valid_bytes: u64 },
     /// It is computed from other copies, or waits until that can go on.
     Combining { combine: Option<CombineId> },
     /// All bytes are there.
@@ -68,7 +68,7 @@ pub(crate) struct LocalCopy {
     /// `true` if the directory may know it. Only nodes that were told its name request a private copy.
     pub(crate) is_public: bool,
     /// The reason for which it left the index, which its writer is told.
-    pub(crate) detached: Option<Error>,
+    pub(crate) detached: Option<Box<Error>>,
     pub(super) references: u32,
     pub(super) serves: u32,
     /// A comparison reads the bytes.

@@ -40,7 +40,8 @@ pub(crate) enum Room {
 #[derive(Debug)]
 pub(crate) struct Table {
     allocator: Allocator,
-    copies: BTreeMap<CopyId, LocalCopy>,
+    /// Boxed, because a node of the map has room for more entries than it has.
+    copies: BTreeMap<CopyId, Box<LocalCopy>>,
     /// The live copy of each id.
     index: BTreeMap<ObjectId, CopyId>,
     /// The copies that may be evicted, with the length of their extents, the least recently used one first.
@@ -95,7 +96,7 @@ impl Table {
 
     /// The copy, as long as its space is not free.
     pub(crate) fn get(&self, copy: &CopyId) -> Option<&LocalCopy> {
-        self.copies.get(copy)
+        self.copies.get(copy).map(Box::as_ref)
     }
 
     /// The publication of a copy.
@@ -110,7 +111,7 @@ impl Table {
     /// The live copy of `id`, complete or not.
     pub(crate) fn live(&self, id: &ObjectId) -> Option<(CopyId, &LocalCopy)> {
         let copy = *self.index.get(id)?;
-        Some((copy, &self.copies[&copy]))
+        Some((copy, self.copies[&copy].as_ref()))
     }
 
     /// The live copy of `id`, if all its bytes are there.
@@ -166,7 +167,7 @@ impl Table {
         if opening.is_pinned() {
             self.pinned_bytes += extent.length_bytes;
         }
-        self.copies.insert(copy, opening);
+        self.copies.insert(copy, Box::new(opening));
         copy
     }
 
@@ -184,7 +185,7 @@ impl Table {
         if local.detached.is_some() {
             return false;
         }
-        local.detached = Some(error.clone());
+        local.detached = Some(Box::new(error.clone()));
         let cancel = match &local.phase {
             Phase::Receiving { pull: Some(active), .. } => Some(Effect::CancelPull { pull: active.pull }),
             Phase::Combining { combine: Some(combine), .. } => {
@@ -256,7 +257,7 @@ impl Table {
         self.pulls.insert(active.pull, copy);
         let local = self.copy_mut(copy);
         let valid_bytes = local.received_bytes();
-        local.phase = Phase::Receiving { pull: Some(active), valid_bytes };
+        local.phase = Phase::Receiving { pull: Some(Box::new(active)), valid_bytes };
     }
 
     /// A pull no longer touches the memory of its copy. Returns the copy and the pull.
@@ -270,7 +271,7 @@ impl Table {
         let copy = self.pulls.remove(&pull)?;
         let local = self.copy_mut(copy);
         let Phase::Receiving { pull: Some(active), .. } = &local.phase else { return None };
-        let active = active.clone();
+        let active = (**active).clone();
         let valid_bytes = if outcome == PullOutcome::Complete { local.size_bytes } else { valid_bytes };
         local.phase = Phase::Receiving { pull: None, valid_bytes: valid_bytes.min(local.size_bytes) };
         self.settle(ctx, copy);
@@ -286,7 +287,7 @@ impl Table {
     pub(crate) fn forget_grants_of(&mut self, shard: usize) {
         for copy in self.pulls.values() {
             if let Some(LocalCopy { phase: Phase::Receiving { pull: Some(active), .. }, .. }) =
-                self.copies.get_mut(copy)
+                self.copies.get_mut(copy).map(Box::as_mut)
                 && active.shard == shard
             {
                 active.grant = None;

@@ -50,7 +50,8 @@ impl Table {
     /// Returns `true` if an object could be stored without anybody deleting another one, once all that is under way is over.
     pub(crate) fn may_come_to_fit(&self, size_bytes: u64) -> bool {
         let stays = |copy: &&LocalCopy| copy.is_live() && copy.is_pinned() && copy.is_complete();
-        let kept_bytes: u64 = self.copies.values().filter(stays).map(|copy| copy.extent.length_bytes).sum();
+        let kept = self.copies.values().map(Box::as_ref).filter(stays);
+        let kept_bytes: u64 = kept.map(|copy| copy.extent.length_bytes).sum();
         HEADER_BYTES + size_bytes <= self.allocator.capacity_bytes().saturating_sub(kept_bytes)
     }
 

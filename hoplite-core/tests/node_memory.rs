@@ -1,0 +1,73 @@
+//! Measures the memory that a node takes for each object. Alone in its process, because it measures the process.
+#![cfg(target_os = "linux")]
+
+use bytes::Bytes;
+use hoplite_core::node::{CallId, ClientId, Confirm, Effect, Event, Node, NodeConfig, Request};
+use hoplite_core::placement::ShardMap;
+use hoplite_core::plan::collective::SchedulePreference;
+use hoplite_core::shard::{ToShard, ToStore, Verdict};
+use hoplite_core::topology::place::EVERYWHERE;
+use hoplite_core::{Limits, Metadata, NodeId, ObjectId, Time};
+
+/// A fifth of the most objects of a store. The memory is linear.
+const OBJECTS: u64 = 200_000;
+/// Above the present cost, so that the test finds a larger one.
+const MAX_BYTES_PER_OBJECT: u64 = 700;
+
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux has it");
+    let pages: u64 = statm.split(' ').nth(1).and_then(|field| field.parse().ok()).expect("the second field");
+    pages * 4096
+}
+
+/// Performs an event, and accepts what the node publishes.
+fn apply(node: &mut Node, effects: &mut Vec<Effect>, event: Event) {
+    node.apply(Time::ZERO, event, effects);
+    let published: Vec<_> = effects
+        .drain(..)
+        .filter_map(|effect| match effect {
+            Effect::ToShard { shard, message: ToShard::Publish(publish), .. } => Some((shard, publish)),
+            _ => None,
+        })
+        .collect();
+    for (shard, publish) in published {
+        let message = ToStore::Published { id: publish.id, put: publish.put, verdict: Verdict::Accepted };
+        node.apply(Time::ZERO, Event::FromShard { shard, message }, effects);
+        effects.clear();
+    }
+}
+
+#[test]
+fn a_small_object_takes_little_more_than_half_a_kibibyte() {
+    let mut node = Node::new(NodeConfig {
+        node: NodeId::new("node").expect("a valid name"),
+        path: EVERYWHERE,
+        capacity_bytes: 1 << 30,
+        limits: Limits::default(),
+        shards: ShardMap::new(["shard-a", "shard-b"]),
+        allreduce_schedule: SchedulePreference::Auto,
+        seed: 1,
+    });
+    let mut effects = Vec::new();
+    for shard in 0..2 {
+        apply(&mut node, &mut effects, Event::ShardUp { shard });
+    }
+    let bytes = Bytes::from_static(b"ten bytes.");
+    let before = resident_bytes();
+    for number in 0..OBJECTS {
+        // Ids as Ray has them, 28 bytes, in no order.
+        let scattered = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let request = Request::Put {
+            id: ObjectId::new(format!("{scattered:028x}")).expect("a valid id"),
+            metadata: Metadata::default(),
+            bytes: bytes.clone(),
+            confirm: Confirm::No,
+            timeout: std::time::Duration::ZERO,
+        };
+        apply(&mut node, &mut effects, Event::Request { client: ClientId(1), call: CallId(number), request });
+    }
+    let per_object = (resident_bytes() - before) / OBJECTS;
+    assert_eq!(u64::try_from(node.status().copies), Ok(OBJECTS));
+    println!("{per_object} bytes per object");
+    assert!(per_object < MAX_BYTES_PER_OBJECT, "{per_object} bytes per object");
+}
