@@ -42,10 +42,17 @@ pub(crate) struct LiveCopy {
     completed: AtomicBool,
     /// Set before the memory can be given to another copy. A task that writes to the header without
     /// owning the copy holds this lock while it writes.
-    failure: Mutex<Option<Error>>,
-    failed: CancellationToken,
+    failure: Mutex<Option<Box<Error>>>,
     /// The session that fills the copy, if there is one.
     exchange: OnceLock<Arc<Exchange>>,
+    /// What transfers of the copy wait for. Most small objects are never transferred.
+    transfers: OnceLock<Box<Transfers>>,
+}
+
+/// The part of a copy that its transfers use.
+#[derive(Default)]
+struct Transfers {
+    failed: CancellationToken,
     /// The latest sign of life of the object's producer, if a sender has forwarded one.
     heard: watch::Sender<Sign>,
 }
@@ -71,9 +78,8 @@ impl LiveCopy {
             known_bytes: AtomicU64::new(0),
             completed: AtomicBool::new(false),
             failure: Mutex::default(),
-            failed: CancellationToken::new(),
             exchange: OnceLock::new(),
-            heard: watch::Sender::default(),
+            transfers: OnceLock::new(),
         }
     }
 
@@ -156,10 +162,12 @@ impl LiveCopy {
             if failure.is_some() {
                 return;
             }
-            *failure = Some(error);
+            *failure = Some(Box::new(error));
             self.buffer.set_failed();
         }
-        self.failed.cancel();
+        if let Some(transfers) = self.transfers.get() {
+            transfers.failed.cancel();
+        }
         self.progressed.notify_waiters();
     }
 
@@ -212,7 +220,7 @@ impl LiveCopy {
     fn valid_or_wanted(&self, offset_bytes: u64, end_bytes: u64) -> Result<u64, Error> {
         let failure = self.lock_failure();
         if let Some(error) = &*failure {
-            return Err(error.clone());
+            return Err((**error).clone());
         }
         let valid_bytes = self.forwardable(self.shown_bytes(|buffer| buffer.valid_bytes()), end_bytes);
         if self.is_old_news(valid_bytes, offset_bytes, end_bytes) && self.producer == Producer::Worker {
@@ -237,26 +245,31 @@ impl LiveCopy {
 
     /// The error with which the copy failed, if it did.
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.lock_failure().clone()
+        self.lock_failure().as_deref().cloned()
     }
 
-    fn lock_failure(&self) -> MutexGuard<'_, Option<Error>> {
+    fn lock_failure(&self) -> MutexGuard<'_, Option<Box<Error>>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Records a new sign of life of the producer, which the copy's sender has forwarded.
     pub(crate) fn heard(&self, sign: Sign) {
-        self.heard.send_replace(sign);
+        self.transfers().heard.send_replace(sign);
     }
 
     /// The producer's signs of life that the copy's sender forwards.
     pub(crate) fn signs(&self) -> watch::Receiver<Sign> {
-        self.heard.subscribe()
+        self.transfers().heard.subscribe()
     }
 
     /// The sign of life that this store sends to the stores that pull the copy.
     pub(crate) fn sign(&self, now: Time) -> Sign {
-        Sign::of(self.producer, *self.heard.borrow(), now)
+        let heard = self.transfers.get().map(|transfers| *transfers.heard.borrow()).unwrap_or_default();
+        Sign::of(self.producer, heard, now)
+    }
+
+    fn transfers(&self) -> &Transfers {
+        self.transfers.get_or_init(Box::default)
     }
 
     /// Waits until the copy fails.
@@ -264,7 +277,11 @@ impl LiveCopy {
     /// # Cancel safety
     /// Cancel safe.
     pub(crate) async fn failed(&self) {
-        self.failed.cancelled().await;
+        let transfers = self.transfers();
+        // A failure before the line above has cancelled nothing.
+        if self.failure().is_none() {
+            transfers.failed.cancelled().await;
+        }
     }
 }
 
