@@ -140,6 +140,7 @@ async fn in_cluster(
         labels: Vec::new(),
         first_memory_bytes: Some(room.first_bytes),
         pages: Pages::AllAtStart,
+        dashboard: false,
     };
     with_cluster(options, async |cluster| {
         let cluster = cluster.clone();

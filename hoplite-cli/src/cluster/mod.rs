@@ -13,6 +13,7 @@ mod own_directory;
 mod signals;
 mod workplace;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
@@ -47,6 +48,8 @@ pub(crate) struct ClusterOptions {
     pub(crate) labels: Vec<LabelInTurn>,
     /// The time at which the arenas' pages are first touched.
     pub(crate) pages: Pages,
+    /// `true` if the first shard has a dashboard.
+    pub(crate) dashboard: bool,
 }
 
 /// A label and its values. The stores take the values in turn.
@@ -70,6 +73,8 @@ pub(crate) struct Cluster {
     pub(crate) directory: PathBuf,
     pub(crate) nodes: Vec<NodeProcess>,
     pub(crate) shards: Vec<String>,
+    /// The address of the dashboard, if there is one.
+    pub(crate) dashboard: Option<SocketAddr>,
     pub(crate) shard_pids: Vec<u32>,
 }
 
@@ -139,10 +144,15 @@ impl Daemons {
 
     async fn start_all(&mut self, options: &ClusterOptions) -> anyhow::Result<Cluster> {
         for shard in 0..options.shards {
-            self.shards.push(self.spawn(&shard_name(shard), launch::shard("127.0.0.1:0"))?);
+            let mut command = launch::shard("127.0.0.1:0");
+            if options.dashboard && shard == 0 {
+                command.args(["--dashboard", "0"]);
+            }
+            self.shards.push(self.spawn(&shard_name(shard), command)?);
         }
-        let mut shards = Vec::new();
+        let (mut shards, mut dashboard) = (Vec::new(), None);
         for addresses in self.shards_listen().await? {
+            dashboard = dashboard.or(addresses.dashboard);
             shards.push(addresses.directory.context("a shard has no address")?.to_string());
         }
         for node in 0..options.nodes {
@@ -160,7 +170,7 @@ impl Daemons {
             });
         }
         let shard_pids = self.shards.iter().map(Daemon::pid).collect::<anyhow::Result<_>>()?;
-        Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards, shard_pids })
+        Ok(Cluster { directory: self.workplace.path().to_owned(), nodes, shards, dashboard, shard_pids })
     }
 
     async fn shards_listen(&mut self) -> anyhow::Result<Vec<Addresses>> {
@@ -259,6 +269,7 @@ mod tests {
             first_memory_bytes: None,
             labels: Vec::new(),
             pages: Pages::OnUse,
+            dashboard: false,
         };
         let mut daemons = Daemons::new(&options)?;
         daemons.shards.push(daemons.spawn("directory-0", program(shard))?);

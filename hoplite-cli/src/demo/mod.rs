@@ -67,6 +67,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         labels: Vec::new(),
         first_memory_bytes: None,
         pages: Pages::AllAtStart,
+        dashboard: false,
     };
     with_cluster(options, async |cluster| {
         share(cluster, &input, place.path()).await?;

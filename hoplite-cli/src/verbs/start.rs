@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -20,13 +20,15 @@ use crate::output;
 /// The port in the guide, which firewalls must open.
 const DATA_PORT: u16 = 7400;
 const DIRECTORY_PORT: u16 = 7401;
+/// The port of the dashboard, unless another program has it.
+const DASHBOARD_PORT: u16 = 7402;
 
 const EXAMPLES: &str = "Examples:
   hoplite start                                          a store for this machine alone
   hoplite start --head --host 10.0.0.1                   the first node of a cluster, with the directory in its store
   hoplite start --address 10.0.0.1:7401 --host 10.0.0.2  another node of it
   hoplite start -- --token-file /etc/hoplite/token       with more flags of hoplite-store
-  hoplite start --head -- --dashboard 7402 --metrics 9740
+  hoplite start --head -- --dashboard 10.0.0.1:7402 --metrics 9740
   hoplite start --head -- --directory-listen 127.0.0.1:0  the directory at another port than 7401
   hoplite stop                                           ends it
 
@@ -36,7 +38,7 @@ variables, such as HOPLITE_TOKEN_FILE and HOPLITE_TLS_CERT, count too. Its log a
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
-    /// Start the first node of a cluster, with the directory in its store, at port 7401
+    /// Start the first node of a cluster, with the directory in its store at port 7401, and its dashboard on loopback
     #[arg(long, conflicts_with = "address")]
     head: bool,
     /// Join the cluster with this directory: the addresses of all its shards
@@ -100,6 +102,9 @@ impl Arguments {
             let directory = SocketAddr::new(self.host, DIRECTORY_PORT);
             command.arg("--directory-listen").arg(directory.to_string());
         }
+        if self.head && !self.has("--dashboard") && std::env::var_os("HOPLITE_DASHBOARD").is_none() {
+            command.arg("--dashboard").arg(dashboard_port().to_string());
+        }
         if let Some(memory) = self.memory {
             command.arg("--memory").arg(memory.to_string());
         }
@@ -111,6 +116,11 @@ impl Arguments {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).process_group(0);
         command
     }
+}
+
+/// Returns the port of the dashboard: the usual one, or any port if another program has that.
+fn dashboard_port() -> u16 {
+    TcpListener::bind((Ipv4Addr::LOCALHOST, DASHBOARD_PORT)).map_or(0, |_| DASHBOARD_PORT)
 }
 
 /// Returns `true` if no named shard is known to be on loopback.
@@ -261,9 +271,9 @@ mod tests {
         assert_eq!(flags("start"), format!("--print-addresses {socket}"));
         assert_eq!(flags("start --port 5"), format!("--print-addresses --listen 127.0.0.1:5 {socket}"));
         assert_eq!(
-            flags("start --head --host 10.0.0.1 --memory 1MiB"),
+            flags("start --head --host 10.0.0.1 --memory 1MiB -- --dashboard 1"),
             format!(
-                "--print-addresses --listen 10.0.0.1:7400 {socket} --directory-listen 10.0.0.1:7401 --memory 1048576"
+                "--print-addresses --listen 10.0.0.1:7400 {socket} --directory-listen 10.0.0.1:7401 --memory 1048576 --dashboard 1"
             )
         );
         assert_eq!(
@@ -271,9 +281,13 @@ mod tests {
             format!("--print-addresses --listen [::1]:5 {socket} --directory a:1,b:2 --node-id n --insecure")
         );
         assert_eq!(
-            flags("start --head -- --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"),
-            format!("--print-addresses {socket} --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0")
+            flags("start --head -- --dashboard=0 --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"),
+            format!(
+                "--print-addresses {socket} --dashboard=0 --directory-listen 127.0.0.1:0 --listen=127.0.0.1:0"
+            )
         );
+        let usual = flags("start --head");
+        assert!(usual.ends_with("--dashboard 7402") || usual.ends_with("--dashboard 0"), "{usual}");
         assert!(Line::try_parse_from(["start", "--head", "--address", "a:1"]).is_err());
     }
 }

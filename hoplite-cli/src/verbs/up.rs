@@ -2,6 +2,7 @@
 
 use std::future::pending;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
@@ -48,6 +49,7 @@ pub(crate) struct Arguments {
 struct Report<'c> {
     nodes: Vec<Node<'c>>,
     directory: &'c [String],
+    dashboard: Option<SocketAddr>,
     logs: PathBuf,
 }
 
@@ -67,6 +69,7 @@ pub(crate) async fn run(arguments: Arguments) -> anyhow::Result<()> {
         labels: arguments.labels,
         first_memory_bytes: None,
         pages: Pages::OnUse,
+        dashboard: true,
     };
     let outcome = with_cluster(options, async |cluster| {
         announce(cluster, arguments.json)?;
@@ -91,7 +94,7 @@ fn announce(cluster: &Cluster, json: bool) -> io::Result<()> {
         let nodes = cluster.nodes.iter();
         let nodes = nodes.map(|node| Node { node: &node.name, socket: &node.socket, process: node.pid });
         let nodes = nodes.collect();
-        let report = Report { nodes, directory: &cluster.shards, logs };
+        let report = Report { nodes, directory: &cluster.shards, dashboard: cluster.dashboard, logs };
         serde_json::to_writer(&mut stdout, &report).map_err(io::Error::from)?;
         writeln!(stdout)?;
         return stdout.flush();
@@ -101,6 +104,10 @@ fn announce(cluster: &Cluster, json: bool) -> io::Result<()> {
         writeln!(stderr, "{}  --socket {}  (process {})", node.name, node.socket.display(), node.pid)?;
     }
     writeln!(stderr, "directory  {}; logs in {}", cluster.shards.join(","), logs.display())?;
+    if let Some(dashboard) = cluster.dashboard {
+        let scheme = if std::env::var_os("HOPLITE_TLS_CERT").is_some() { "https" } else { "http" };
+        writeln!(stderr, "dashboard  {scheme}://{dashboard}/")?;
+    }
     drop(stderr);
     writeln!(stdout, "ready")?;
     stdout.flush()

@@ -44,6 +44,8 @@ fn up_prints_its_nodes_as_json() {
     let mut daemon = Daemon::start("up", command.arg("--json"));
     let report: Value = serde_json::from_str(&daemon.first_line).unwrap();
     assert_eq!(report["directory"].as_array().unwrap().len(), 1);
+    let dashboard = report["dashboard"].as_str().unwrap();
+    assert!(std::net::TcpStream::connect(dashboard).is_ok(), "{report}");
     let socket = report["nodes"][1]["socket"].as_str().unwrap();
     let status = hoplite(&["--socket", socket, "status", "--json"]).output().unwrap();
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
