@@ -38,6 +38,7 @@ mod traces;
 
 mod notable;
 mod random;
+mod recent;
 mod repeated;
 
 mod announce;
@@ -51,6 +52,7 @@ pub use event_loop::{EventLoop, register};
 pub use memory::MemoryLimits;
 pub use notable::is_notable;
 pub use random::random_number;
+pub use recent::recent_log_lines;
 pub use repeated::Repeated;
 pub use run::{Process, run};
 pub use security::{NotLoopback, Security};

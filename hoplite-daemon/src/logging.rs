@@ -7,6 +7,8 @@ use anyhow::Context;
 use clap::ValueEnum;
 use tracing_subscriber::EnvFilter;
 
+use crate::recent;
+
 /// The settings of the log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogSettings {
@@ -33,6 +35,7 @@ struct Log;
 
 impl Write for Log {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
+        recent::remember(line);
         if io::stderr().write_all(line).is_err() {
             LOST_LINES.fetch_add(1, Ordering::Relaxed);
         }

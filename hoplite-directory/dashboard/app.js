@@ -1,5 +1,6 @@
 // The page: which view is shown, and when it asks again. Asks only while somebody can see it, and one thing at a time.
 import { count, duration, make, rate, replace, size } from "./dom.js";
+import { banner } from "./node.js";
 import { views } from "./views.js";
 
 const INTERVAL_MS = 2000;
@@ -17,15 +18,26 @@ let round = 0;
 let paused = false;
 let wasConnected = null;
 
+/** The latest answers with their tags: an answer that has not changed does not cross the network again. */
+const known = new Map();
+const MAX_KNOWN = 16;
+
 /** What the shard answers to a question. */
 export async function ask(path) {
-  const response = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store" });
+  const before = known.get(path);
+  const headers = before ? { "If-None-Match": before.tag } : {};
+  const response = await fetch(path, { signal: AbortSignal.timeout(PATIENCE_MS), cache: "no-store", headers });
+  if (response.status === 304) return before.answer;
   if (response.status === 401) {
     location.assign("/login");
     throw new Error("log in first");
   }
   if (!response.ok) throw new Error((await response.text()).trim());
-  return response.json();
+  const answer = await response.json();
+  known.delete(path);
+  known.set(path, { tag: response.headers.get("etag"), answer });
+  if (known.size > MAX_KNOWN) known.delete(known.keys().next().value);
+  return answer;
 }
 
 function facts(overview) {
@@ -57,6 +69,7 @@ async function refresh() {
     const [overview, answer] = await Promise.all([ask("/api/overview"), shown.ask ? shown.ask(ask) : null]);
     if (mine !== round) return;
     facts(overview);
+    banner(document.getElementById("problems"), overview.problems);
     shown.show(answer, overview);
     trouble.hidden = true;
   } catch (error) {
@@ -77,10 +90,13 @@ function plan() {
 
 function open() {
   const [name, ...rest] = location.hash.slice(1).split("/");
-  const make_view = views[name] ?? views.nodes;
-  const title = views[name] ? name : "nodes";
+  const make_view = views[name] ?? views.overview;
+  const title = views[name] ? name : "overview";
+  const parent = { node: "#nodes", object: "#objects" }[title];
   for (const link of document.querySelectorAll("nav a")) {
-    if (link.getAttribute("href") === `#${title}`) link.setAttribute("aria-current", "page");
+    const target = link.getAttribute("href");
+    if (target === `#${title}`) link.setAttribute("aria-current", "page");
+    else if (target === parent) link.setAttribute("aria-current", "true");
     else link.removeAttribute("aria-current");
   }
   view = make_view(main, rest.join("/"), refresh);

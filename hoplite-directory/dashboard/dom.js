@@ -86,23 +86,19 @@ export function table(caption, columns, rows, empty) {
 }
 
 /**
- * Replaces what is in `place` without taking away the focus: what has it is found again by the id that it must have then, or by
- * its link.
+ * Replaces what is in `place`, and keeps the focus: the element with the same id, link or label gets it. Of several, the one
+ * at the same position does.
  */
 export function replace(place, ...children) {
   const focused = place.contains(document.activeElement) ? document.activeElement : null;
-  const id = focused?.id;
-  const link = focused?.getAttribute("href");
-  const key = focused?.dataset?.key;
+  const mark = focused && ["id", "href", "aria-label"].find((name) => focused.getAttribute(name));
+  const value = mark && focused.getAttribute(mark);
+  const alike = () => (mark ? [...place.querySelectorAll(`[${mark}]`)].filter((one) => one.getAttribute(mark) === value) : []);
+  const position = alike().indexOf(focused);
   const scroll = [...place.querySelectorAll(".scroll")].map((region) => [region.scrollLeft, region.scrollTop]);
   place.replaceChildren(...children.filter((child) => child !== null));
   [...place.querySelectorAll(".scroll")].forEach((region, index) => {
     if (scroll[index]) [region.scrollLeft, region.scrollTop] = scroll[index];
   });
-  if (!focused) return;
-  const again = id ? document.getElementById(id)
-    : key ? [...place.querySelectorAll("[data-key]")].find((one) => one.dataset.key === key)
-    : link ? [...place.querySelectorAll("a")].find((one) => one.getAttribute("href") === link)
-    : null;
-  again?.focus({ preventScroll: true });
+  (alike()[position] ?? alike()[0])?.focus({ preventScroll: true });
 }

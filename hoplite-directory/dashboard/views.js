@@ -1,5 +1,6 @@
 // What is shown: each view makes its headings and controls once, asks the shard, and shows what it answers again and again.
 import { count, duration, fine, make, memory, part, rate, replace, size, table, words } from "./dom.js";
+import { node, node_link, overview, recent, schedule } from "./node.js";
 import { trees } from "./tree.js";
 
 const ROWS = 100;
@@ -100,7 +101,7 @@ function nodes(main, _argument, refresh) {
     draw_map(some);
     first = Math.min(first, Math.max(0, Math.floor((some.length - 1) / ROWS) * ROWS));
     const rows = some.slice(first, first + ROWS).map((node) => [
-      make("span", {}, make("span", { class: "mono" }, node.node), node.connected ? null : make("span", { class: "tag bad" }, "away")),
+      make("span", {}, node_link(node.node), node.connected ? null : make("span", { class: "tag bad" }, "away")),
       memory(node.load),
       node.load ? size(node.load.capacity_bytes - node.load.free_bytes) : "–",
       node.load ? size(node.load.capacity_bytes) : "–",
@@ -186,20 +187,17 @@ function show_tree(place, tree, limit, more) {
 }
 
 function grants(tree) {
-  const rows = [...tree.grants].reverse().map((grant) => [
-    make("span", { class: "mono" }, grant.receiver), make("span", { class: "mono" }, grant.sender), words(grant.reason),
-    grant.outcome === null ? make("span", { class: "tag live" }, "running") : ["complete", "cancelled", "gave-way"].includes(grant.outcome) ? words(grant.outcome) : make("span", { class: "tag bad" }, words(grant.outcome)),
-    `${duration(grant.age_ms)} ago`,
-  ]);
-  return make("details", { id: "grants" }, make("summary", { id: "grants-summary" }, `The latest ${count(rows.length)} grants`), table("Who was told to pull from whom", [["Receiver", ""], ["Sender", ""], ["Why", ""], ["Outcome", ""], ["When", "number"]], rows, "None that this shard remembers."));
+  const latest = [...tree.grants].reverse();
+  return make("details", { id: "grants", open: true }, make("summary", { id: "grants-summary" }, `The latest ${count(latest.length)} grants, as a schedule of hops`),
+    schedule("Who sent to whom, and when", latest, "This shard remembers no grant of the object."));
 }
 
 /** Keeps what is open and what is scrolled while `show` draws anew. */
 function keep_open(place, show) {
-  const was_open = place.querySelector("details")?.open;
+  const was_open = place.querySelector("details")?.open ?? true;
   show();
   const now = place.querySelector("details");
-  if (now && was_open) now.open = true;
+  if (now) now.open = was_open;
 }
 
 function object(main, key, refresh) {
@@ -220,17 +218,20 @@ function transfers(main) {
   const list = make("section", { "aria-label": "Objects in transfer" });
   const title = make("h2", {}, "");
   const place = make("section", { "aria-label": "Busiest object" });
-  replace(main, heading("Transfers"), list, title, place);
+  const past = make("section", { "aria-label": "Objects that were sent lately" });
+  replace(main, heading("Transfers"), list, title, place, make("h2", {}, "Lately"), past);
   return {
     ask: async (ask) => {
       const busy = await ask("/api/transfers");
-      return { busy, tree: busy.objects.length > 0 ? await ask(`/api/object?id=${busy.objects[0].key}`) : null };
+      const tree = busy.objects.length > 0 ? await ask(`/api/object?id=${busy.objects[0].key}`) : null;
+      return { busy, tree, sent: (await ask("/api/recent")).objects };
     },
-    show: ({ busy, tree }) => {
+    show: ({ busy, tree, sent }) => {
       replace(list, table("Objects in transfer, most receivers first", OBJECT_COLUMNS, object_rows(busy.objects), "This shard has no transfers running."));
       title.replaceChildren(...(tree ? ["How ", make("span", { class: "mono id" }, tree.id), " spreads"] : []));
       if (tree) keep_open(place, () => show_tree(place, tree, 200, () => { location.hash = `#object/${busy.objects[0].key}`; }));
       else replace(place);
+      replace(past, recent(sent));
     },
   };
 }
@@ -323,14 +324,11 @@ function events(main) {
 function health(main) {
   const here = make("section", { "aria-label": "This shard" });
   const shards = make("section", { "aria-label": "All shards" });
-  const troubles = make("section", { "aria-label": "Troubles" });
-  replace(main, heading("Health"), troubles, shards, here,
+  replace(main, heading("Health"), shards, here,
     make("p", { class: "note" }, "This page shows what one shard knows. With up to two shards each of them knows every object; with more, each knows its part."));
   return {
     show: (_, overview) => {
       const port = location.port;
-      const wrong = overview.troubles.map((trouble) => [make("span", { class: "mono" }, trouble.node), trouble.text]);
-      replace(troubles, table("Full stores, refused peers and calls that wait for more than 10 s, as the stores tell", [["Store", ""], ["", "text"]], wrong, "No store tells of a trouble."));
       const rows = overview.shards.map((shard) => {
         const host = shard.name.slice(0, shard.name.lastIndexOf(":"));
         const state = overview.telling === 0 ? make("span", { class: "quiet" }, "no data") : shard.sessions === overview.telling ? make("span", { class: "tag good" }, "all stores") : make("span", { class: "tag bad" }, shard.sessions === 0 ? "no store" : "some stores");
@@ -343,4 +341,4 @@ function health(main) {
   };
 }
 
-export const views = { nodes, objects, object, transfers, reduces, links, events, health };
+export const views = { overview, nodes, node, objects, object, transfers, reduces, links, events, health };

@@ -11,7 +11,8 @@
 //! * `send_queue`: outgoing messages.
 //! * `batch`: the messages in one frame; `refusals`: counts the refused peers.
 //! * `metrics` and `levels`: for Prometheus; `dashboard`: for people; `events`: recent events;
-//!   `watch`: the load reports of stores.
+//!   `watch`: the load reports of stores; `history`: the last hour; `problems`: their causes and
+//!   cures.
 //! * `inspections`: answers for tools.
 #![forbid(unsafe_code)]
 
@@ -29,8 +30,10 @@ mod owner;
 
 mod dashboard;
 mod events;
+mod history;
 mod levels;
 mod metrics;
+mod problems;
 mod refusals;
 mod send_queue;
 mod traces;

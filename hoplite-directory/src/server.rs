@@ -159,6 +159,7 @@ pub async fn run(
             refusals: refusals.clone(),
         };
         let refused = metrics.as_ref().map(|metrics| metrics.refused_connections("dashboard"));
+        tasks.spawn(loads.clone().keep_history(stop.clone()));
         tasks.spawn(dashboard::serve(listener, config.credentials.clone(), sights, refused, stop.clone()));
     }
 

@@ -8,22 +8,25 @@ use std::time::Duration;
 use futures::stream::{self, Stream};
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::NodeId;
-use hoplite_core::load::{ASKED_FOR, Load, ReportRequest, ReportRequests};
+use hoplite_core::load::{ASKED_FOR, Load, ReportRequest, ReportRequests, Trouble};
 use hoplite_core::session::HELLO_TIMEOUT;
 use hoplite_core::time::Time;
 use hoplite_proto::directory::decode_load;
 use hoplite_proto::status::{from_status, to_status};
 use hoplite_proto::v1::{LoadReport, WatchOrder};
 use tokio::sync::watch;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::{Status, Streaming};
 
 use crate::events::{EventKind, Events};
+use crate::history::{History, STEP, Slice};
 
 /// Most stores with a remembered report: the most stores of a shard.
 const MAX_LOADS: usize = 1 << 16;
+/// Most stores that report in detail at a time, because somebody looks at their pages.
+const MAX_DETAILED: usize = 16;
 
 /// The commands to one store, as a stream.
 pub(crate) type Orders = Pin<Box<dyn Stream<Item = Result<WatchOrder, Status>> + Send>>;
@@ -36,15 +39,35 @@ pub(crate) struct Loads(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     started: Instant,
-    orders: watch::Sender<Option<WatchOrder>>,
+    orders: watch::Sender<Option<Order>>,
     events: Events,
 }
 
 #[derive(Debug, Default)]
 struct State {
     next_teller: u64,
-    loads: BTreeMap<NodeId, (u64, Option<Arc<Load>>)>,
+    loads: BTreeMap<NodeId, (u64, Option<Told>)>,
     report_requests: ReportRequests,
+    /// The last request.
+    requested: Option<ReportRequest>,
+    /// The stores that report in detail, and until when.
+    detailed: BTreeMap<NodeId, Time>,
+    history: History,
+}
+
+/// A report, and the time of its arrival.
+#[derive(Debug, Clone)]
+struct Told {
+    at: Time,
+    load: Arc<Load>,
+}
+
+/// A request to all stores.
+#[derive(Debug, Clone)]
+struct Order {
+    request: ReportRequest,
+    /// The stores that are to report in detail.
+    detailed: Arc<BTreeSet<NodeId>>,
 }
 
 impl Loads {
@@ -60,27 +83,76 @@ impl Loads {
 
     /// Requests load reports from all stores, now and for a while.
     pub(crate) fn look(&self) {
-        let ReportRequest { interval, .. } = {
+        let mut state = self.lock();
+        let stores = state.loads.len();
+        if let Some(request) = state.report_requests.look(self.now(), stores) {
+            self.request(&mut state, request);
+        }
+    }
+
+    /// Somebody looks at the page of a store, which is to report in detail.
+    pub(crate) fn look_at(&self, node: &NodeId) {
+        self.look();
+        let now = self.now();
+        let mut state = self.lock();
+        state.detailed.retain(|_, until| *until > now);
+        let is_known = state.detailed.contains_key(node);
+        if state.loads.contains_key(node) && (is_known || state.detailed.len() < MAX_DETAILED) {
+            state.detailed.insert(node.clone(), now + ASKED_FOR);
+        }
+        if !is_known && let Some(request) = state.requested {
+            self.request(&mut state, ReportRequest { forget: false, ..request });
+        }
+    }
+
+    fn request(&self, state: &mut State, request: ReportRequest) {
+        if request.forget {
+            state.loads.values_mut().for_each(|(_, told)| *told = None);
+        }
+        let now = self.now();
+        state.detailed.retain(|_, until| *until > now);
+        state.requested = Some(request);
+        let detailed = Arc::new(state.detailed.keys().cloned().collect());
+        self.0.orders.send_replace(Some(Order { request, detailed }));
+    }
+
+    /// Keeps the history of the last hour, until `stop`.
+    pub(crate) async fn keep_history(self, stop: CancellationToken) {
+        let mut steps = interval(STEP);
+        steps.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(steps.tick()).await.is_some() {
             let mut state = self.lock();
             let stores = state.loads.len();
-            let Some(ask) = state.report_requests.look(self.now(), stores) else { return };
-            if ask.forget {
-                state.loads.values_mut().for_each(|(_, told)| *told = None);
+            if let Some(request) = state.report_requests.keep(self.now(), stores) {
+                self.request(&mut state, request);
             }
-            ask
-        };
-        let order = WatchOrder { interval_ms: millis(interval), duration_ms: millis(ASKED_FOR) };
-        self.0.orders.send_replace(Some(order));
+            let State { loads, history, .. } = &mut *state;
+            let told = loads.iter().filter_map(|(node, (_, told))| Some((node, told.as_ref()?)));
+            history.sample(told.map(|(node, told)| (node, told.at, &*told.load)));
+        }
+    }
+
+    /// The last hour of a node, or of all nodes, after a step.
+    pub(crate) fn history(&self, node: Option<&NodeId>, after: u64) -> Option<Slice> {
+        self.lock().history.since(node, after)
+    }
+
+    /// The nodes with failed calls in the last step of the history, and the calls per second.
+    pub(crate) fn failing(&self) -> Vec<(NodeId, f32)> {
+        self.lock().history.failing().map(|(node, failures)| (node.clone(), failures)).collect()
     }
 
     pub(crate) fn of<'a>(&self, nodes: impl IntoIterator<Item = &'a NodeId>) -> Vec<Option<Arc<Load>>> {
         let state = self.lock();
-        nodes.into_iter().map(|node| state.loads.get(node)?.1.clone()).collect()
+        nodes.into_iter().map(|node| Some(state.loads.get(node)?.1.as_ref()?.load.clone())).collect()
     }
 
     pub(crate) fn all(&self) -> Vec<(NodeId, Arc<Load>)> {
         let state = self.lock();
-        state.loads.iter().filter_map(|(node, (_, load))| Some((node.clone(), load.clone()?))).collect()
+        let told = |(node, (_, told)): (&NodeId, &(u64, Option<Told>))| {
+            Some((node.clone(), told.as_ref()?.load.clone()))
+        };
+        state.loads.iter().filter_map(told).collect()
     }
 
     pub(crate) async fn serve(
@@ -93,7 +165,8 @@ impl Loads {
         let Ok(Ok(Some(first))) = first else {
             return Err(Error::malformed(Plane::Control, "a store says first who it is"));
         };
-        let teller = self.enter(NodeId::new(&first.node)?)?;
+        let node = NodeId::new(&first.node)?;
+        let teller = self.enter(node.clone())?;
         // A recent first command counts too, because a store may connect while a user watches.
         let mut orders = self.0.orders.subscribe();
         let now = self.now();
@@ -113,13 +186,18 @@ impl Loads {
                 () = ended.cancelled() => {}
             }
         });
-        let next = move |(mut orders, end, reading): (watch::Receiver<_>, CancellationToken, _)| async move {
+        let next = move |(mut orders, end, reading, node): (
+            watch::Receiver<Option<Order>>,
+            CancellationToken,
+            _,
+            NodeId,
+        )| async move {
             let changed = end.run_until_cancelled(orders.changed()).await;
             changed?.ok()?;
-            let order: Option<WatchOrder> = *orders.borrow_and_update();
-            Some((order.ok_or_else(|| to_status(&Error::ShuttingDown)), (orders, end, reading)))
+            let order = orders.borrow_and_update().as_ref().map(|order| order.of(&node));
+            Some((order.ok_or_else(|| to_status(&Error::ShuttingDown)), (orders, end, reading, node)))
         };
-        Ok(Box::pin(stream::unfold((orders, end_of_orders, reading), next)))
+        Ok(Box::pin(stream::unfold((orders, end_of_orders, reading, node), next)))
     }
 
     fn enter(&self, node: NodeId) -> Result<ReportingStore> {
@@ -143,6 +221,17 @@ impl Loads {
     }
 }
 
+impl Order {
+    fn of(&self, node: &NodeId) -> WatchOrder {
+        let ReportRequest { interval, duration, .. } = self.request;
+        WatchOrder {
+            interval_ms: millis(interval),
+            duration_ms: millis(duration),
+            detailed: self.detailed.contains(node),
+        }
+    }
+}
+
 /// A reporting store. Dropping this forgets its report.
 struct ReportingStore {
     loads: Loads,
@@ -154,11 +243,12 @@ impl ReportingStore {
     async fn read(&self, mut reports: Streaming<LoadReport>) -> Result<()> {
         while let Some(report) = reports.message().await.map_err(|status| from_status(&status))? {
             let load = Arc::new(decode_load(report)?);
+            let now = Told { at: self.loads.now(), load: Arc::clone(&load) };
             let before = match self.loads.lock().loads.get_mut(&self.node) {
-                Some((number, told)) if *number == self.number => told.replace(Arc::clone(&load)),
+                Some((number, told)) if *number == self.number => told.replace(now),
                 _ => continue,
             };
-            for trouble in new_troubles(before.as_deref(), &load) {
+            for trouble in new_troubles(before.as_ref().map(|told| &*told.load), &load) {
                 self.loads.0.events.push(EventKind::Trouble, &self.node, trouble);
             }
         }
@@ -180,9 +270,13 @@ impl Drop for ReportingStore {
 fn new_troubles<'a>(before: Option<&Load>, now: &'a Load) -> impl Iterator<Item = &'a str> {
     let without_numbers =
         |trouble: &str| trouble.chars().filter(|letter| !letter.is_ascii_digit()).collect::<String>();
-    let known: BTreeSet<String> =
-        before.into_iter().flat_map(|load| &load.troubles).map(|trouble| without_numbers(trouble)).collect();
-    now.troubles.iter().map(String::as_str).filter(move |trouble| !known.contains(&without_numbers(trouble)))
+    let known: BTreeSet<String> = before
+        .into_iter()
+        .flat_map(|load| &load.troubles)
+        .map(|trouble| without_numbers(&trouble.text))
+        .collect();
+    let troubles = now.troubles.iter().map(|Trouble { text, .. }| text.as_str());
+    troubles.filter(move |trouble| !known.contains(&without_numbers(trouble)))
 }
 
 fn millis(duration: Duration) -> u64 {

@@ -6,6 +6,7 @@
 
 mod effects;
 mod hosts;
+mod report;
 mod tasks;
 
 use std::collections::{BTreeMap, VecDeque};
@@ -18,10 +19,9 @@ use hoplite_core::TraceContext;
 use hoplite_core::collective::{Decision, EnlistmentId, Member, MembershipId, Report};
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
-use hoplite_core::load::{LinkLoad, Load, MAX_LINKS, TransferLoad};
 use hoplite_core::node::{
-    ClientId, CombineId, CopyId, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId,
-    ReduceRecord, ServeId, Troubles,
+    ClientId, CombineId, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId, ReduceRecord,
+    ServeId, Troubles,
 };
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::ShardRun;
@@ -42,8 +42,6 @@ use crate::traces::Traces;
 
 /// The room for effects that the engine keeps.
 const KEPT_EFFECTS: usize = 1024;
-/// Most clients that the explanation of a full store names.
-const MAX_NAMED_HOLDERS: usize = 3;
 
 /// The state under the lock.
 #[derive(Debug)]
@@ -270,29 +268,6 @@ impl Engine {
         self.apply(Event::ClientGone { client });
     }
 
-    /// Explains the used room: by pinned objects, and by references of clients.
-    pub(crate) fn holders(&self) -> String {
-        let (status, holders) = {
-            let state = self.lock();
-            (state.node.status(), state.node.holders())
-        };
-        let name = |client| {
-            let answers = self.clients.get(&client);
-            answers.map_or_else(|| "a client".to_owned(), |answers| answers.client().to_owned())
-        };
-        let kept_bytes = status.pinned_bytes.saturating_sub(holders.deleted_bytes);
-        let named = holders.clients.iter().take(MAX_NAMED_HOLDERS).map(|holder| {
-            format!("{} holds {} bytes in {} objects", name(holder.client), holder.bytes, holder.copies)
-        });
-        let mut parts = vec![format!("objects that were put and not deleted take {kept_bytes}")];
-        parts.extend(named);
-        match holders.clients.len().saturating_sub(MAX_NAMED_HOLDERS) {
-            0 => {}
-            more => parts.push(format!("and {more} other clients hold some")),
-        }
-        parts.join(", ")
-    }
-
     /// Returns the number of connected clients.
     pub(crate) fn clients(&self) -> usize {
         self.clients.len()
@@ -370,31 +345,6 @@ impl Engine {
     /// Returns the status of the node.
     pub(crate) fn status(&self) -> NodeStatus {
         self.lock().node.status()
-    }
-
-    /// Returns the load of the store. Its sessions are in this `order` of the shards.
-    pub(crate) fn load(&self, order: &[usize]) -> Load {
-        let state = self.lock();
-        let load = state.node.load(self.now());
-        let pulled: Vec<(CopyId, ObjectId)> =
-            state.node.pulled().map(|(copy, id)| (copy, id.clone())).collect();
-        let up = order.iter().map(|shard| state.sessions.get(*shard).is_some_and(Option::is_some));
-        let shards_up = up.collect();
-        drop(state);
-        let transfers = pulled.into_iter().filter_map(|(copy, id)| {
-            let live = self.copies.get(copy)?;
-            let (size_bytes, valid_bytes) = (live.size_bytes(), live.valid_bytes());
-            Some(TransferLoad { id, size_bytes, valid_bytes, rate: 0 })
-        });
-        Load {
-            clients: self.clients() as u64,
-            sent_bytes: self.metrics.sent_bytes.load(Ordering::Relaxed),
-            received_bytes: self.metrics.received_bytes.load(Ordering::Relaxed),
-            shards_up,
-            transfers: transfers.collect(),
-            links: self.metrics.links().into_iter().take(MAX_LINKS).map(LinkLoad::from).collect(),
-            ..load
-        }
     }
 
     /// Returns the other members of the attempt that makes this target, with their indices, and the

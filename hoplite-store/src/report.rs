@@ -1,4 +1,4 @@
-//! Reports the store's load to a shard while the shard's dashboard is in use.
+//! Reports the store's load to a shard that has a dashboard, or while `hoplite top` looks.
 
 use std::future::pending;
 use std::sync::Arc;
@@ -6,8 +6,9 @@ use std::sync::Arc;
 use futures::stream;
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
-use hoplite_core::load::Reporter;
+use hoplite_core::load::{Detail, Load, Reporter};
 use hoplite_core::time::Time;
+use hoplite_daemon::recent_log_lines;
 use hoplite_proto::directory::encode_load;
 use hoplite_proto::status::from_status;
 use hoplite_proto::v1::LoadReport;
@@ -54,7 +55,7 @@ impl LoadReports {
         let mut orders = link.client().watch(outbound).await?.into_inner();
         let started = Instant::now();
         let now = || Time::ZERO + started.elapsed();
-        let mut reporter = Reporter::default();
+        let (mut reporter, mut is_detailed) = (Reporter::default(), false);
         loop {
             let due = async {
                 match reporter.next() {
@@ -65,10 +66,11 @@ impl LoadReports {
             tokio::select! {
                 order = orders.message() => {
                     let Some(order) = order? else { return Ok(()) };
+                    is_detailed = order.detailed;
                     reporter.watch(now(), millis(order.interval_ms), millis(order.duration_ms));
                 }
                 () = due => {
-                    if let Some(load) = reporter.measured(now(), self.engine.load(&self.order))
+                    if let Some(load) = reporter.measured(now(), self.load(is_detailed))
                         && reports.try_send(encode_load(load)).is_err()
                     {
                         // The shard does not read its reports.
@@ -77,6 +79,12 @@ impl LoadReports {
                 }
             }
         }
+    }
+
+    fn load(&self, is_detailed: bool) -> Load {
+        let detail =
+            is_detailed.then(|| Detail { clients: self.engine.client_loads(), log: recent_log_lines() });
+        Load { detail, ..self.engine.load(&self.order) }
     }
 }
 

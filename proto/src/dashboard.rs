@@ -1,6 +1,6 @@
 //! The requests of the dashboard's page to a shard, over HTTP. The answers are JSON.
 
-use hoplite_core::id::{MAX_OBJECT_ID_BYTES, ObjectId};
+use hoplite_core::id::{MAX_OBJECT_ID_BYTES, NodeId, ObjectId};
 use hoplite_core::shard::ObjectSearch;
 
 use self::query::{from_hex, number, value};
@@ -41,6 +41,17 @@ pub enum Question {
     },
     /// Recent events.
     Events,
+    /// The last hour.
+    History {
+        /// The node; `None` for the whole cluster.
+        node: Option<NodeId>,
+        /// The number of the last point that the page has.
+        after: u64,
+    },
+    /// One node.
+    Node(NodeId),
+    /// Objects that were sent lately.
+    Recent,
 }
 
 impl Question {
@@ -76,9 +87,22 @@ impl Question {
                 Self::Links { group: Some(group).filter(|group| group.len() <= MAX_KEY_BYTES)? }
             }
             "/api/events" => Self::Events,
+            "/api/recent" => Self::Recent,
+            "/api/history" => Self::History {
+                node: match value(query, "node") {
+                    None => None,
+                    Some(name) => Some(node(&name)?),
+                },
+                after: number(query, "after", 0)?,
+            },
+            "/api/node" => Self::Node(node(&value(query, "name")?)?),
             _ => return None,
         })
     }
+}
+
+fn node(name: &[u8]) -> Option<NodeId> {
+    NodeId::new(std::str::from_utf8(name).ok()?).ok()
 }
 
 #[cfg(test)]
@@ -102,7 +126,20 @@ mod tests {
         assert!(matches!(parse("/api/objects"), Some(Question::Objects(search)) if search.limit == 100));
         assert!(matches!(parse("/api/nodes?limit=0"), Some(Question::Nodes { limit: 1, .. })));
         assert!(matches!(parse("/api/object?id=78"), Some(Question::Object(id)) if id.as_bytes() == b"x"));
+        assert!(matches!(parse("/api/node?name=a"), Some(Question::Node(name)) if name.as_str() == "a"));
+        let Some(Question::History { node: Some(name), after: 7 }) = parse("/api/history?node=n&after=7")
+        else {
+            panic!("not understood");
+        };
+        assert_eq!(name.as_str(), "n");
+        assert_eq!(parse("/api/history"), Some(Question::History { node: None, after: 0 }));
         for nonsense in [
+            "/api/node".to_owned(),
+            "/api/node?name=".to_owned(),
+            format!("/api/node?name={}", "x".repeat(1 << 16)),
+            "/api/node?name=%ff".to_owned(),
+            "/api/history?node=".to_owned(),
+            "/api/history?after=-1".to_owned(),
             "/api/object".to_owned(),
             "/api/object?id=".to_owned(),
             "/api/object?id=7".to_owned(),

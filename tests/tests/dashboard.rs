@@ -14,12 +14,14 @@ use hoplite_tests::contents::bytes;
 
 const TOKEN: &str = "a token of these tests";
 /// All paths with an answer, except for the login paths.
-const PATHS: [&str; 14] = [
+const PATHS: [&str; 19] = [
     "/",
     "/app.js",
     "/dom.js",
     "/tree.js",
     "/views.js",
+    "/chart.js",
+    "/node.js",
     "/api/overview",
     "/api/nodes",
     "/api/objects",
@@ -28,6 +30,9 @@ const PATHS: [&str; 14] = [
     "/api/reduces",
     "/api/links",
     "/api/events",
+    "/api/history",
+    "/api/node?name=node-0",
+    "/api/recent",
     "/nothing",
 ];
 
@@ -210,10 +215,74 @@ fn a_full_store_is_an_event() {
         await_that("the event", || {
             events().iter().any(|event| event.starts_with("\"node-0\"") && event.contains("store is full"))
         });
+        let overview = json(&get(address, "/api/overview", ""));
+        let problem = &overview["problems"][0];
+        assert_eq!(
+            (&problem["severity"], &problem["places"][0]["node"]),
+            (&"critical".into(), &"node-0".into())
+        );
+        assert!(problem["cure"].as_str().unwrap().contains("hoplite ls"), "{overview}");
         client.delete(&["kept"], PATIENCE).unwrap();
         waiting.join().unwrap().unwrap();
     });
     assert_eq!(events().iter().filter(|event| event.contains("store is full")).count(), 1, "{:?}", events());
+}
+
+#[test]
+fn a_node_has_a_page_and_a_past() {
+    let cluster = cluster(&[]);
+    let address = address(&cluster);
+    let (writer, reader) = (cluster.client(0), cluster.client(1));
+    writer.put("large", &bytes(2, 1 << 20)).unwrap();
+    let held = reader.get("large", PATIENCE).unwrap();
+    assert!(reader.get("nothing", Duration::from_millis(1)).is_err());
+    let page = || json(&get(address, "/api/node?name=node-1", ""));
+    await_that("the clients and the log", || {
+        let page = page();
+        let client = &page["clients"][0];
+        let log = page["log"].as_array().is_some_and(|log| !log.is_empty());
+        client["references"] == 1 && client["bytes"].as_u64() >= Some(1 << 20) && log
+    });
+    let page = page();
+    assert!(page["clients"][0]["name"].as_str().unwrap().contains("process"), "{page}");
+    assert!(
+        page["clients"][0]["held_bytes"].as_u64() >= Some(1 << 20),
+        "only the reference keeps it: {page}"
+    );
+    let transfer = &page["transfers"][0];
+    assert_eq!((&transfer["sender"], &transfer["outcome"]), (&"node-0".into(), &"complete".into()), "{page}");
+    assert!(transfer["took_ms"].is_u64() && transfer["is_running"] == false, "{page}");
+    drop(held);
+    let nobody = json(&get(address, "/api/node?name=nobody", ""));
+    assert!(nobody["node"].is_null() && nobody["clients"].is_null(), "{nobody}");
+
+    let recent = json(&get(address, "/api/recent", ""));
+    assert_eq!((&recent["objects"][0]["id"], &recent["objects"][0]["grants"]), (&"large".into(), &1.into()));
+    let history = |query: &str| json(&get(address, &format!("/api/history?{query}"), ""));
+    // A reader that gets an object in each step, until two points have rates.
+    await_that("the past of the node", || {
+        let _ = reader.get("large", PATIENCE);
+        let known = history("node=node-1");
+        let points = known["points"].as_array().unwrap();
+        points.iter().any(|point| point[3].as_f64() > Some(0.0) && point[2].as_f64() > Some(0.0))
+    });
+    let last = history("")["last"].as_u64().unwrap();
+    assert!(history(&format!("after={last}"))["points"].as_array().unwrap().len() <= 1, "only news");
+    assert!(history("node=nobody")["points"].as_array().unwrap().is_empty());
+}
+
+#[test]
+fn an_answer_that_has_not_changed_is_not_sent_again() {
+    let cluster = cluster(&[]);
+    let address = address(&cluster);
+    let first = get(address, "/api/objects", "");
+    let tag = header(&first, "etag").unwrap();
+    let again = get(address, "/api/objects", &format!("If-None-Match: {tag}\r\n"));
+    assert_eq!((status(&again), again.split_once("\r\n\r\n").unwrap().1), (304, ""), "{again}");
+    cluster.client(0).put("x", b"y").unwrap();
+    await_that("the object", || {
+        status(&get(address, "/api/objects", &format!("If-None-Match: {tag}\r\n"))) == 200
+    });
 }
 
 #[test]
@@ -231,6 +300,9 @@ fn what_makes_no_sense_is_refused() {
         "/api/links?group=%ff",
         "/api/nodes?after=%ff",
         "/api/object",
+        "/api/node",
+        "/api/node?name=%ff",
+        "/api/history?node=",
         "/style.css/",
     ] {
         let answer = get(address, path, "");

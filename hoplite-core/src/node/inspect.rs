@@ -3,7 +3,9 @@
 use super::collectives::participants_of;
 use super::missing::View;
 use crate::id::ObjectId;
-use crate::load::{Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad};
+use crate::load::{
+    Load, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, Trouble, TroubleKind,
+};
 use crate::message::{LongWait, NodeStatus, PeerFault, Reduce, ReduceRecord, ShardFault, Troubles};
 use crate::text::{cut, escape};
 use crate::time::Time;
@@ -25,6 +27,7 @@ impl View<'_> {
             hops: status.hops as u64,
             reduces: reduces.collect(),
             troubles: self.trouble_lines(now),
+            tally: self.objects.ctx.tally(),
             ..Load::default()
         }
     }
@@ -53,22 +56,27 @@ impl View<'_> {
     }
 
     /// Describes troubles in words, the most important first.
-    fn trouble_lines(&self, now: Time) -> Vec<String> {
+    fn trouble_lines(&self, now: Time) -> Vec<Trouble> {
         let Troubles { full_waiters, long_waits, waits, shards, peers } = self.troubles(now);
-        let full = (full_waiters > 0)
-            .then(|| format!("the store is full: {full_waiters} calls or transfers wait for room"));
+        let full = (full_waiters > 0).then(|| {
+            (TroubleKind::Full, format!("the store is full: {full_waiters} calls or transfers wait for room"))
+        });
         let shards = shards.iter().map(|ShardFault { shard, fault }| {
             let name = escape(self.objects.ctx.config().shards.name(*shard));
-            format!("directory shard {name}: {}", fault.error)
+            (TroubleKind::Shard, format!("directory shard {name}: {}", fault.error))
         });
-        let peers = peers.iter().map(|PeerFault { node, fault }| format!("store {node}: {}", fault.error));
-        let count = (long_waits > 0).then(|| format!("{long_waits} calls wait for more than 10 s"));
+        let peers = peers
+            .iter()
+            .map(|PeerFault { node, fault }| (TroubleKind::Peer, format!("store {node}: {}", fault.error)));
+        let count = (long_waits > 0)
+            .then(|| (TroubleKind::Wait, format!("{long_waits} calls wait for more than 10 s")));
         let waits = waits.iter().map(|LongWait { operation, waited, missing }| {
             let missing = missing.as_ref().map_or_else(String::new, |missing| format!(": {missing}"));
-            format!("a {operation} has waited for {} s{missing}", waited.as_secs())
+            (TroubleKind::Wait, format!("a {operation} has waited for {} s{missing}", waited.as_secs()))
         });
         let lines = full.into_iter().chain(shards).chain(peers).chain(count).chain(waits);
-        lines.take(MAX_TROUBLES).map(|line| cut(line, MAX_TROUBLE_BYTES)).collect()
+        let trouble = |(kind, line)| Trouble { kind, text: cut(line, MAX_TROUBLE_BYTES) };
+        lines.take(MAX_TROUBLES).map(trouble).collect()
     }
 }
 

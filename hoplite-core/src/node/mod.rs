@@ -30,7 +30,7 @@ mod missing;
 
 pub use crate::fault::Fault;
 pub use crate::message::*;
-pub use crate::objects::{Holder, Holders};
+pub use crate::objects::{ClientUse, Holder, Holders};
 pub use crate::transfer::forwardable::{forwardable, is_news};
 pub use missing::{LONG_WAIT, MAX_LONG_WAITS};
 
@@ -345,6 +345,11 @@ impl Node {
     /// Returns the clients that refer to copies which are deleted or could be evicted.
     pub fn holders(&self) -> Holders {
         self.objects.holders()
+    }
+
+    /// Returns the references and calls of the clients that have any, those with most bytes first.
+    pub fn client_uses(&self) -> Vec<ClientUse> {
+        self.objects.client_uses()
     }
 
     /// Returns the copies that are pulled now, at most [`MAX_REPORTED`].

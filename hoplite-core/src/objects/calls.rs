@@ -450,6 +450,11 @@ impl Calls {
             .flat_map(|(client, holder)| holder.references.keys().map(move |copy| (*client, *copy)))
     }
 
+    /// All clients that have references or calls.
+    pub(crate) fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.clients.keys().copied()
+    }
+
     /// Forgets a client that holds nothing any more.
     pub(crate) fn forget_client(&mut self, client: ClientId) {
         self.clients.remove(&client);

@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use super::batches::Batches;
 use super::notice::{Deadline, Notice};
@@ -14,6 +15,7 @@ use crate::limits::Limits;
 use crate::message::{CallKey, ClientId, Effect, NodeConfig, Response, Urgency};
 use crate::plan::link::LinkEstimate;
 use crate::shard::{Placed, ToShard, UnpublishReason};
+use crate::tally::Tally;
 use crate::time::Time;
 use crate::vocabulary::number::Numbers;
 
@@ -34,6 +36,7 @@ pub(crate) struct Context {
     /// The sessions with the shards.
     pub(crate) sessions: ShardSessions,
     numbers: Numbers,
+    tally: Tally,
     is_shutting_down: bool,
     /// The open calls with several requests.
     pub(super) batches: Batches,
@@ -53,6 +56,7 @@ impl Context {
             notices: VecDeque::new(),
             deadlines: BTreeSet::new(),
             collectives: collective::Outbox::default(),
+            tally: Tally::default(),
             is_shutting_down: false,
             batches: Batches::default(),
         }
@@ -159,9 +163,19 @@ impl Context {
 
     /// Answers a call that was never entered, or goes on.
     pub(crate) fn reply(&mut self, key: CallKey, response: Result<Response, Error>) {
+        self.reply_after(Duration::ZERO, key, response);
+    }
+
+    /// Answers a call that has waited for this time.
+    pub(crate) fn reply_after(&mut self, waited: Duration, key: CallKey, response: Result<Response, Error>) {
         let CallKey { client, call, .. } = key;
         if client == ClientId::STORE {
             return self.notify(Notice::Answer(call, response));
+        }
+        match &response {
+            Ok(Response::Object(_) | Response::Contents { .. }) => self.tally.got(waited),
+            Ok(_) => {}
+            Err(_) => self.tally.failures += 1,
         }
         if key.is_item() {
             if self.batches.answered(key, response) {
@@ -170,6 +184,11 @@ impl Context {
             return;
         }
         self.push(Effect::Reply { client, call, response });
+    }
+
+    /// Returns the counts of the calls that were answered.
+    pub(crate) const fn tally(&self) -> Tally {
+        self.tally
     }
 
     pub(crate) fn notify(&mut self, notice: Notice) {

@@ -30,7 +30,44 @@ pub struct Holders {
     pub deleted_bytes: u64,
 }
 
+/// The references and the open calls of one client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientUse {
+    /// The client.
+    pub client: ClientId,
+    /// The number of copies to which it refers.
+    pub references: usize,
+    /// The size of these copies.
+    pub bytes: u64,
+    /// The size of the copies that would be freed or evictable without references.
+    pub held_bytes: u64,
+    /// The number of open calls.
+    pub calls: usize,
+}
+
 impl Objects {
+    /// Returns the references and calls of the clients that have any, those with most bytes first.
+    pub(crate) fn client_uses(&self) -> Vec<ClientUse> {
+        let mut found: BTreeMap<ClientId, ClientUse> = BTreeMap::new();
+        let calls = self.calls.clients().map(|client| (client, self.calls.open_calls(client)));
+        for (client, calls) in calls.filter(|(client, _)| *client != ClientId::STORE) {
+            found.insert(client, ClientUse { client, references: 0, bytes: 0, held_bytes: 0, calls });
+        }
+        for (client, copy) in self.calls.all_references().take(MAX_LOOKED_AT) {
+            let (Some(client), Some(local)) = (found.get_mut(&client), self.copies.get(&copy)) else {
+                continue;
+            };
+            client.references += 1;
+            client.bytes += local.extent.length_bytes;
+            if !(local.is_written() || local.is_live() && local.is_pinned()) {
+                client.held_bytes += local.extent.length_bytes;
+            }
+        }
+        let mut clients: Vec<ClientUse> = found.into_values().collect();
+        clients.sort_by_key(|client| (std::cmp::Reverse(client.bytes), client.client));
+        clients
+    }
+
     /// Returns the clients that refer to copies which are deleted or could be evicted.
     pub(crate) fn holders(&self) -> Holders {
         let mut deleted = BTreeSet::new();

@@ -48,7 +48,7 @@ use combinations::Combinations;
 use context::Context;
 use faults::Faults;
 use fetch::Fetches;
-pub use holders::{Holder, Holders};
+pub use holders::{ClientUse, Holder, Holders};
 use queries::Queries;
 use recent_ends::RecentEnds;
 use table::Table;

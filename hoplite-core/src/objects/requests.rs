@@ -86,8 +86,9 @@ impl Objects {
 
     /// Answers a call and forgets it.
     pub(crate) fn finish(&mut self, key: CallKey, response: Result<Response>) {
+        let waited = self.calls.waited(key, self.ctx.now()).map_or(Duration::ZERO, |(_, waited)| waited);
         self.end_call(key, response.as_ref().err().cloned());
-        self.ctx.reply(key, response);
+        self.ctx.reply_after(waited, key, response);
     }
 
     /// Forgets a call whose client no longer wants the answer.

@@ -81,6 +81,7 @@ impl Shard {
             reason: choice.reason,
             at: turn.now,
             outcome: None,
+            ended: None,
         };
         self.history.record(id, grant, grant_record.clone());
         let message = ToStore::Granted(Grant {
@@ -149,7 +150,7 @@ impl Shard {
         outcome: PullOutcome,
     ) {
         let Some(record) = self.nodes.get(node) else { return };
-        self.history.conclude(grant, &record.info.node, outcome);
+        self.history.conclude(turn.now, grant, &record.info.node, outcome);
         if !record.receiving.contains_key(&grant) {
             return;
         }

@@ -1,6 +1,6 @@
-//! The latest grants per object, for `hoplite stat` and the log.
+//! The latest grants per object, for `hoplite stat`, the dashboard and the log.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::id::{NodeId, ObjectId};
 use crate::time::Time;
@@ -24,6 +24,8 @@ pub struct GrantRecord {
     pub at: Time,
     /// The outcome of the pull; `None` while the pull runs, or if the receiver was lost.
     pub outcome: Option<PullOutcome>,
+    /// The time of the outcome.
+    pub ended: Option<Time>,
 }
 
 /// The latest grants, including grants of objects that are gone.
@@ -56,7 +58,7 @@ impl GrantHistory {
     }
 
     /// Records the outcome of a grant to `receiver`. Later outcomes of the same grant are ignored.
-    pub(super) fn conclude(&mut self, grant: GrantId, receiver: &NodeId, outcome: PullOutcome) {
+    pub(super) fn conclude(&mut self, now: Time, grant: GrantId, receiver: &NodeId, outcome: PullOutcome) {
         let records = self.order.get(&grant).and_then(|id| self.by_object.get_mut(id));
         let Some(records) = records else { return };
         let record = records.iter_mut().rev().find(|(number, _)| *number == grant);
@@ -64,7 +66,34 @@ impl GrantHistory {
             && record.receiver == *receiver
         {
             record.outcome.get_or_insert(outcome);
+            record.ended.get_or_insert(now);
         }
+    }
+
+    /// Returns the objects with the latest grants, latest first, and their number of grants.
+    pub(super) fn latest(&self, limit: usize) -> Vec<(&ObjectId, &VecDeque<(GrantId, GrantRecord)>)> {
+        let mut seen = BTreeSet::new();
+        let ids = self.order.values().rev().filter(|id| seen.insert(*id)).take(limit);
+        ids.filter_map(|id| self.by_object.get_key_value(id)).collect()
+    }
+
+    /// Returns the latest grants with `node` as the receiver or the sender, latest first. Examines
+    /// at most `examined` grants.
+    pub(super) fn of_node(
+        &self,
+        node: &NodeId,
+        limit: usize,
+        examined: usize,
+    ) -> Vec<(GrantId, ObjectId, GrantRecord)> {
+        let all = self.order.iter().rev().take(examined);
+        let of_node = all.filter_map(|(grant, id)| {
+            let records = self.by_object.get(id)?;
+            let index = records.binary_search_by_key(grant, |(number, _)| *number).ok()?;
+            let record = &records.get(index)?.1;
+            let is_part = record.receiver == *node || record.sender == *node;
+            is_part.then(|| (*grant, id.clone(), record.clone()))
+        });
+        of_node.take(limit).collect()
     }
 
     /// Returns the grants of `id`, oldest first.
@@ -87,6 +116,7 @@ mod tests {
             reason: GrantReason::OnlyCandidate,
             at: Time::from_micros(at),
             outcome: None,
+            ended: None,
         };
         let mut history = GrantHistory::default();
         let first = ObjectId::new("first").unwrap();
@@ -96,10 +126,17 @@ mod tests {
         assert_eq!(history.of(&first).len(), MAX_GRANTS_PER_OBJECT);
         assert_eq!(history.of(&first)[0].at, Time::from_micros(36));
 
-        history.conclude(GrantId(99), &NodeId::new("other").unwrap(), PullOutcome::Corrupt);
-        history.conclude(GrantId(99), &receiver, PullOutcome::Complete);
-        history.conclude(GrantId(99), &receiver, PullOutcome::Cancelled);
-        assert_eq!(history.of(&first)[63].outcome, Some(PullOutcome::Complete));
+        let at = Time::from_micros;
+        history.conclude(at(200), GrantId(99), &NodeId::new("other").unwrap(), PullOutcome::Corrupt);
+        history.conclude(at(201), GrantId(99), &receiver, PullOutcome::Complete);
+        history.conclude(at(202), GrantId(99), &receiver, PullOutcome::Cancelled);
+        let last = &history.of(&first)[63];
+        assert_eq!((last.outcome, last.ended), (Some(PullOutcome::Complete), Some(at(201))));
+        assert_eq!(history.latest(10).len(), 1);
+        let of_receiver = history.of_node(&receiver, 10, 5);
+        assert_eq!(of_receiver.iter().map(|(grant, ..)| grant.0).collect::<Vec<_>>(), [99, 98, 97, 96, 95]);
+        assert_eq!(history.of_node(&NodeId::new("s").unwrap(), 2, 100).len(), 2, "senders count, too");
+        assert!(history.of_node(&NodeId::new("other").unwrap(), 2, 100).is_empty());
 
         for number in 100..100 + u64::try_from(MAX_GRANTS).unwrap() {
             history.record(&ObjectId::new(number.to_le_bytes()).unwrap(), GrantId(number), record(number));

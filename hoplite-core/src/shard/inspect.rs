@@ -1,7 +1,7 @@
 //! Inspections of a shard for the dashboard. Each inspection is bounded for any number of nodes and
 //! objects, because the shard serves no store while it runs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::ops::Bound;
 
@@ -9,13 +9,13 @@ use super::Shard;
 use super::entry::Entry;
 use super::history::GrantRecord;
 use super::losses::LostObject;
-use super::nodes::NodeIndex;
+use super::nodes::{NodeIndex, NodeRecord};
 use crate::dtype::Dtype;
 use crate::id::{NodeId, ObjectId};
 use crate::metadata::Metadata;
 use crate::placement::ShardList;
 use crate::time::Time;
-use crate::vocabulary::directory::{GrantReason, LocationState, Retention};
+use crate::vocabulary::directory::{GrantId, GrantReason, LocationState, PullOutcome, Retention};
 
 /// Most objects that one search examines, in about two milliseconds.
 pub const MAX_LOOKED_AT: usize = 20_000;
@@ -114,6 +114,36 @@ pub struct CopyOverview {
     pub grant: Option<(GrantReason, Time)>,
 }
 
+/// A grant of an object, as the page of a node shows it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeTransfer {
+    /// The object.
+    pub id: ObjectId,
+    /// The grant.
+    pub grant: GrantRecord,
+    /// `true` while the transfer runs.
+    pub is_running: bool,
+}
+
+/// The grants of an object that was sent lately.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RecentObject {
+    /// The object.
+    pub id: ObjectId,
+    /// The size in bytes, if the shard still knows the object.
+    pub size_bytes: Option<u64>,
+    /// The number of remembered grants, at most 64.
+    pub grants: usize,
+    /// The number of its transfers that run.
+    pub running: usize,
+    /// The number of its transfers that failed.
+    pub failed: usize,
+    /// The time of the first remembered grant.
+    pub began: Time,
+    /// The time of the latest grant or outcome.
+    pub latest: Time,
+}
+
 /// An object and its transfers, which form trees.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectTree {
@@ -125,24 +155,24 @@ pub struct ObjectTree {
     pub grants: Vec<GrantRecord>,
 }
 
+fn node_overview(record: &NodeRecord) -> NodeOverview {
+    NodeOverview {
+        node: record.info.node.clone(),
+        data_address: record.info.data_address,
+        labels: record.info.labels.clone(),
+        connected: record.is_connected(),
+        copies: record.holdings.len(),
+        receiving: record.receiving.len(),
+        requests: record.requests.len(),
+    }
+}
+
 impl Shard {
     /// Returns at most `limit` nodes whose names are greater than `after`, and `true` if more nodes
     /// follow.
     pub fn node_overviews(&self, after: &str, limit: usize) -> (Vec<NodeOverview>, bool) {
         let mut later = self.nodes.iter().filter(|record| record.info.node.as_str() > after);
-        let nodes = later
-            .by_ref()
-            .take(limit)
-            .map(|record| NodeOverview {
-                node: record.info.node.clone(),
-                data_address: record.info.data_address,
-                labels: record.info.labels.clone(),
-                connected: record.is_connected(),
-                copies: record.holdings.len(),
-                receiving: record.receiving.len(),
-                requests: record.requests.len(),
-            })
-            .collect();
+        let nodes = later.by_ref().take(limit).map(node_overview).collect();
         (nodes, later.next().is_some())
     }
 
@@ -225,6 +255,38 @@ impl Shard {
         };
         let copies = entry.copies.iter().take(MAX_SHOWN_COPIES).filter_map(copy).collect();
         ObjectTree { object: Some(self.overview(id, entry)), copies, grants }
+    }
+
+    /// Returns the objects with the latest grants, latest first.
+    pub fn recent_objects(&self, limit: usize) -> Vec<RecentObject> {
+        let describe = |(id, records): (&ObjectId, &VecDeque<(GrantId, GrantRecord)>)| {
+            let failed = |outcome: PullOutcome| {
+                !matches!(outcome, PullOutcome::Complete | PullOutcome::Cancelled | PullOutcome::GaveWay)
+            };
+            let times = records.iter().map(|(_, record)| record.ended.unwrap_or(record.at));
+            Some(RecentObject {
+                id: id.clone(),
+                size_bytes: self.entries.get(id).map(|entry| entry.size_bytes),
+                grants: records.len(),
+                running: records.iter().filter(|(grant, _)| self.grants.contains_key(grant)).count(),
+                failed: records.iter().filter(|(_, record)| record.outcome.is_some_and(failed)).count(),
+                began: records.front()?.1.at,
+                latest: times.max()?,
+            })
+        };
+        self.history.latest(limit).into_iter().filter_map(describe).collect()
+    }
+
+    /// Returns the latest transfers to and from `node`, latest first.
+    pub fn transfers_of(&self, node: &NodeId, limit: usize) -> Vec<NodeTransfer> {
+        let transfer =
+            |(number, id, grant)| NodeTransfer { id, grant, is_running: self.grants.contains_key(&number) };
+        self.history.of_node(node, limit, MAX_LOOKED_AT).into_iter().map(transfer).collect()
+    }
+
+    /// Returns the node with this name.
+    pub fn node_overview(&self, node: &NodeId) -> Option<NodeOverview> {
+        self.nodes.get(self.nodes.index(node)?).map(node_overview)
     }
 
     /// Returns the latest lost objects, oldest first; at most 256.

@@ -56,8 +56,8 @@ pub use crate::vocabulary::directory::*;
 pub use describe::{Description, KnownNode, ShardStatus};
 pub use history::GrantRecord;
 pub use inspect::{
-    CopyOverview, Found, MAX_LOOKED_AT, MAX_SHOWN_COPIES, NodeOverview, ObjectOverview, ObjectSearch,
-    ObjectTree,
+    CopyOverview, Found, MAX_LOOKED_AT, MAX_SHOWN_COPIES, NodeOverview, NodeTransfer, ObjectOverview,
+    ObjectSearch, ObjectTree, RecentObject,
 };
 pub use listing::{MAX_PAGE_BYTES, Page, best_informed};
 pub use losses::LostObject;

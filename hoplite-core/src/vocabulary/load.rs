@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::vocabulary::id::{NodeId, ObjectId};
+use crate::vocabulary::tally::Tally;
 use crate::vocabulary::time::Time;
 
 /// Most transfers, and most reduces, in a report: about the pulls of a busy receiver.
@@ -20,6 +21,14 @@ pub const MAX_PLAN_BYTES: usize = 256;
 pub const MAX_TROUBLES: usize = 16;
 /// Longest description of a trouble, in bytes.
 pub const MAX_TROUBLE_BYTES: usize = 256;
+/// Most clients in a report, those with the most bytes first.
+pub const MAX_CLIENTS: usize = 64;
+/// Longest name of a client, in bytes.
+pub const MAX_CLIENT_BYTES: usize = 256;
+/// Most lines of the log in a report.
+pub const MAX_LOG_LINES: usize = 64;
+/// Longest line of the log in a report, in bytes.
+pub const MAX_LOG_LINE_BYTES: usize = 512;
 /// Shortest time between two reports of a store.
 pub const MIN_INTERVAL: Duration = Duration::from_millis(250);
 /// Longest time for which one request makes a store report.
@@ -62,9 +71,60 @@ pub struct Load {
     pub reduces: Vec<ReduceLoad>,
     /// Links to other stores, at most [`MAX_LINKS`], slowest first.
     pub links: Vec<LinkLoad>,
-    /// Descriptions of troubles, at most [`MAX_TROUBLES`]: a full store, peers that refuse the
-    /// store, or long waits.
-    pub troubles: Vec<String>,
+    /// Troubles, at most [`MAX_TROUBLES`], the most important first.
+    pub troubles: Vec<Trouble>,
+    /// The calls of clients that were answered since the start.
+    pub tally: Tally,
+    /// The clients and the log, if a tool looks at this store alone.
+    pub detail: Option<Detail>,
+}
+
+/// The kind of a trouble.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TroubleKind {
+    /// Calls or transfers wait for room in the store.
+    Full,
+    /// The store has no session with a shard of the directory.
+    Shard,
+    /// Another store refuses this one, or cannot be reached.
+    Peer,
+    /// A call of a client has waited for long.
+    Wait,
+    /// A trouble of a kind that this version does not know.
+    Other,
+}
+
+/// A trouble of a store, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Trouble {
+    /// The kind.
+    pub kind: TroubleKind,
+    /// The description, at most [`MAX_TROUBLE_BYTES`].
+    pub text: String,
+}
+
+/// The part of a report that only the page of one node shows.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Detail {
+    /// The connected clients, at most [`MAX_CLIENTS`].
+    pub clients: Vec<ClientLoad>,
+    /// The latest lines of the log, oldest first, at most [`MAX_LOG_LINES`].
+    pub log: Vec<String>,
+}
+
+/// A client of a store.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ClientLoad {
+    /// The name of the program, and the number of its process if it is known.
+    pub name: String,
+    /// The number of copies to which the client refers.
+    pub references: u64,
+    /// The size of these copies.
+    pub bytes: u64,
+    /// The size of the copies that only references keep, because they are deleted or evictable.
+    pub held_bytes: u64,
+    /// The number of open calls.
+    pub calls: u64,
 }
 
 /// A transfer of an object to a store.
@@ -153,6 +213,10 @@ impl Reporter {
             // The last report may be old, and the shard may have forgotten it.
             (self.last, self.told, self.next) = (None, None, Some(now));
         }
+        // A tool that watches closely gets its first report at once.
+        if self.watched.is_some_and(|(_, known)| interval < known) {
+            self.next = Some(now);
+        }
         self.watched = Some((now + duration.min(MAX_WATCH), interval));
     }
 
@@ -184,6 +248,10 @@ impl Reporter {
     }
 }
 
+/// The interval at which stores report for the history of the dashboard, while no tool watches.
+pub const HISTORY_INTERVAL: Duration = Duration::from_secs(5);
+/// Interval at which a shard repeats the request for the history.
+const HISTORY_RENEWAL: Duration = Duration::from_secs(30);
 /// Time for which a shard requests reports.
 pub const ASKED_FOR: Duration = Duration::from_secs(15);
 /// Interval at which a shard repeats the request while a tool watches.
@@ -196,14 +264,21 @@ const REPORTS_A_SECOND: u64 = 500;
 /// than the shard has time for.
 #[derive(Debug, Clone, Default)]
 pub struct ReportRequests {
+    /// The time of the last request for a tool.
     requested: Option<Time>,
+    /// The time of the last request for the history.
+    kept: Option<Time>,
+    /// The time until which stores report.
+    reporting_until: Option<Time>,
 }
 
 /// A request for reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReportRequest {
-    /// The interval at which each store must report, for [`ASKED_FOR`].
+    /// The interval at which each store must report.
     pub interval: Duration,
+    /// The time for which each store must report.
+    pub duration: Duration,
     /// `true` if earlier reports are too old to be shown. A store may report for one more interval
     /// after a request, and does not repeat unchanged loads. Therefore recent reports are still
     /// valid.
@@ -214,20 +289,42 @@ impl ReportRequests {
     /// Notes that a tool watches `stores` stores. Returns the request to send, unless one was sent
     /// just now.
     pub fn look(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
-        let since = self.requested.map(|requested| now.since(requested));
-        if since.is_some_and(|since| since < RENEWAL) {
+        if self.requested.is_some_and(|requested| now.since(requested) < RENEWAL) {
             return None;
         }
         self.requested = Some(now);
-        let seconds = (stores as u64).div_ceil(REPORTS_A_SECOND).max(1);
-        let forget = since.is_none_or(|since| since >= 2 * ASKED_FOR);
-        Some(ReportRequest { interval: Duration::from_secs(seconds), forget })
+        Some(self.request(now, shortest_interval(stores), ASKED_FOR))
+    }
+
+    /// Notes that the shard keeps a history of `stores` stores. Returns the request to send, unless
+    /// the stores report already. To be called every few seconds.
+    pub fn keep(&mut self, now: Time, stores: usize) -> Option<ReportRequest> {
+        let is_watched = self.requested.is_some_and(|requested| now.since(requested) < ASKED_FOR);
+        let is_kept = self.kept.is_some_and(|kept| {
+            now.since(kept) < HISTORY_RENEWAL && self.requested.is_none_or(|requested| requested < kept)
+        });
+        if is_watched || is_kept {
+            return None;
+        }
+        self.kept = Some(now);
+        Some(self.request(now, shortest_interval(stores).max(HISTORY_INTERVAL), MAX_WATCH))
+    }
+
+    fn request(&mut self, now: Time, interval: Duration, duration: Duration) -> ReportRequest {
+        let forget = self.reporting_until.is_none_or(|until| now.since(until) >= ASKED_FOR);
+        self.reporting_until = Some(now + duration);
+        ReportRequest { interval, duration, forget }
     }
 
     /// Returns `true` if a store that connects now must report, too.
     pub fn holds(&self, now: Time) -> bool {
-        self.requested.is_some_and(|requested| now.since(requested) < ASKED_FOR)
+        self.reporting_until.is_some_and(|until| now < until)
     }
+}
+
+/// Returns the interval at which a shard has the time for the reports of `stores` stores.
+fn shortest_interval(stores: usize) -> Duration {
+    Duration::from_secs((stores as u64).div_ceil(REPORTS_A_SECOND).max(1))
 }
 
 #[cfg(test)]
@@ -280,8 +377,9 @@ mod tests {
     fn requests_are_repeated_at_intervals_while_a_tool_watches() {
         let mut report_requests = ReportRequests::default();
         assert!(!report_requests.holds(at(0)));
-        let request =
-            |seconds, forget| Some(ReportRequest { interval: Duration::from_secs(seconds), forget });
+        let request = |seconds, forget| {
+            Some(ReportRequest { interval: Duration::from_secs(seconds), duration: ASKED_FOR, forget })
+        };
         assert_eq!(report_requests.look(at(0), 0), request(1, true));
         assert_eq!(report_requests.look(at(4999), 500), None);
         assert_eq!(report_requests.look(at(5000), 500), request(1, false));
@@ -293,6 +391,36 @@ mod tests {
             request(132, true),
             "earlier reports may be old"
         );
+    }
+
+    #[test]
+    fn a_history_needs_few_requests_and_none_beside_those_of_a_tool() {
+        let mut requests = ReportRequests::default();
+        let kept = |forget| Some(ReportRequest { interval: HISTORY_INTERVAL, duration: MAX_WATCH, forget });
+        assert_eq!(requests.keep(at(0), 10), kept(true));
+        assert_eq!(requests.keep(at(29_999), 10), None);
+        assert!(requests.holds(at(59_999)), "a store that connects reports, too");
+        assert_eq!(requests.keep(at(30_000), 10), kept(false));
+        let tool = ReportRequest { interval: Duration::from_secs(1), duration: ASKED_FOR, forget: false };
+        assert_eq!(requests.look(at(31_000), 10), Some(tool), "recent reports stay");
+        assert_eq!(requests.keep(at(45_999), 10), None, "the tool requests more");
+        assert_eq!(requests.keep(at(46_000), 10), kept(false));
+        assert_eq!(requests.keep(at(50_000), 10_000), None);
+        let slow = requests.keep(at(80_000), 10_000).unwrap();
+        assert_eq!(slow.interval, Duration::from_secs(20), "a shard has little time for many stores");
+    }
+
+    #[test]
+    fn a_tool_gets_its_first_report_at_once() {
+        let mut reporter = Reporter::default();
+        reporter.watch(at(0), HISTORY_INTERVAL, MAX_WATCH);
+        reporter.measured(at(0), Load::default());
+        assert_eq!(reporter.next(), Some(at(5000)));
+        reporter.watch(at(100), Duration::from_secs(1), ASKED_FOR);
+        assert_eq!(reporter.next(), Some(at(100)));
+        reporter.measured(at(100), Load::default());
+        reporter.watch(at(200), Duration::from_secs(1), ASKED_FOR);
+        assert_eq!(reporter.next(), Some(at(1100)));
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub mod op;
 pub mod place;
 pub mod placement;
 pub mod reduce;
+pub mod tally;
 pub mod text;
 pub mod time;
 pub mod trace;

@@ -24,7 +24,7 @@ pub fn is_plain(text: &str) -> bool {
 }
 
 /// Returns the beginning of a text: at most so many bytes.
-pub(crate) fn cut(mut text: String, max_bytes: usize) -> String {
+pub fn cut(mut text: String, max_bytes: usize) -> String {
     while text.len() > max_bytes {
         text.pop();
     }

@@ -2,38 +2,44 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use hoplite_core::error::Result;
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{Load, ReduceLoad};
 use hoplite_core::shard::{
-    CopyOverview, Found, GrantRecord, LocationState, LostObject, NodeOverview, ObjectOverview, ObjectTree,
-    Retention, Shard, ShardStatus,
+    CopyOverview, Found, LocationState, LostObject, NodeOverview, ObjectOverview, ObjectTree, Retention,
+    Shard, ShardStatus,
 };
 use hoplite_core::time::Time;
 use hoplite_daemon::metrics::label_of;
-use hoplite_proto::bounds::encode_address;
 use hoplite_proto::dashboard::query::to_hex;
 use hoplite_proto::dashboard::{MAX_NODES, Question};
 use serde::Serialize;
 
 use super::Sights;
 use super::heat::Heat;
+use super::node::{MAX_NODE_TRANSFERS, NodePage, Recent, history};
+use super::rows::{EventRow, Grant, Node, age_ms, millis, wall_ms};
 use crate::events::PastEvent;
+use crate::problems::{Known, Problem, problems};
 
 /// Most objects in transfer that are shown.
 const MAX_BUSY: usize = 50;
 const MAX_REDUCES: usize = 200;
+/// Most objects that were sent lately.
+const MAX_RECENT: usize = 100;
 
 pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String> {
     let shard = &sights.shard;
     Ok(match question {
         Question::Overview => {
-            let look = |shard: &Shard| (shard.counters(), shard.node_counts(), shard.shard_list().cloned());
-            let (status, nodes, shards) = shard.inspect(look).await?;
+            let look = |shard: &Shard| {
+                (shard.counters(), shard.node_counts(), shard.shard_list().cloned(), shard.losses())
+            };
+            let (status, nodes, shards, losses) = shard.inspect(look).await?;
             let shards = shards.iter().flat_map(|list| list.names()).map(str::to_owned).collect();
-            json(&Overview::new(sights, status, nodes, shards))
+            json(&Overview::new(sights, status, nodes, shards, &losses))
         }
         Question::Nodes { after, limit } => {
             let (nodes, more) = shard.inspect(move |shard| shard.node_overviews(&after, limit)).await?;
@@ -65,15 +71,26 @@ pub(super) async fn answer(question: Question, sights: &Sights) -> Result<String
             let losses = shard.inspect(Shard::losses).await?;
             json(&events(shard.uptime(), sights.events.latest(), losses))
         }
+        Question::History { node, after } => json(&history(sights, node.as_ref(), after)),
+        Question::Node(name) => {
+            sights.loads.look_at(&name);
+            let asked = name.clone();
+            let look = move |shard: &Shard| {
+                (shard.node_overview(&asked), shard.transfers_of(&asked, MAX_NODE_TRANSFERS))
+            };
+            let (overview, transfers) = shard.inspect(look).await?;
+            let load = sights.loads.of([&name]).pop().flatten();
+            json(&NodePage::new(sights, &name, (overview, load), transfers))
+        }
+        Question::Recent => {
+            let recent = shard.inspect(|shard| shard.recent_objects(MAX_RECENT)).await?;
+            json(&Recent::new(shard.uptime(), recent))
+        }
     })
 }
 
 fn json(answer: &impl Serialize) -> String {
     serde_json::to_string(answer).expect("these types have names and numbers only")
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// The state of the shard, and the sums over all stores.
@@ -104,17 +121,9 @@ struct Overview {
     pulls: u64,
     reduces: usize,
     shards: Vec<ShardHealth>,
-    /// Problems that stores have reported.
-    troubles: Vec<Trouble>,
+    /// The most important first.
+    problems: Vec<Problem>,
 }
-
-#[derive(Serialize)]
-struct Trouble {
-    node: String,
-    text: String,
-}
-
-const MAX_SHOWN_TROUBLES: usize = 64;
 
 #[derive(Serialize)]
 struct ShardHealth {
@@ -129,6 +138,7 @@ impl Overview {
         status: ShardStatus,
         (connected, away): (usize, usize),
         shards: Vec<String>,
+        losses: &[LostObject],
     ) -> Self {
         let loads = sights.loads.all();
         let sum =
@@ -140,13 +150,17 @@ impl Overview {
             .into_iter()
             .enumerate()
             .map(|(index, name)| ShardHealth { name, sessions: sessions(index) });
-        let troubles = loads.iter().flat_map(|(node, load)| {
-            let trouble = |text: &String| Trouble { node: node.to_string(), text: text.clone() };
-            load.troubles.iter().map(trouble).collect::<Vec<_>>()
-        });
-        let troubles = troubles.take(MAX_SHOWN_TROUBLES).collect();
+        let (events, failing) = (sights.events.latest(), sights.loads.failing());
+        let losses: Vec<_> = losses.iter().map(|loss| (loss.at.since(Time::ZERO), loss.id.clone())).collect();
+        let known = Known {
+            now: sights.shard.uptime(),
+            loads: &loads,
+            events: &events,
+            losses: &losses,
+            failing: &failing,
+        };
         Self {
-            troubles,
+            problems: problems(&known),
             cluster: sights.cluster.to_string(),
             version: env!("CARGO_PKG_VERSION"),
             uptime_ms: millis(sights.shard.uptime()),
@@ -179,60 +193,6 @@ impl Overview {
 struct Nodes {
     nodes: Vec<Node>,
     more: bool,
-}
-
-#[derive(Serialize)]
-struct Node {
-    node: String,
-    address: String,
-    labels: BTreeMap<String, String>,
-    connected: bool,
-    copies: usize,
-    receiving: usize,
-    requests: usize,
-    load: Option<NodeLoad>,
-}
-
-#[derive(Serialize)]
-struct NodeLoad {
-    capacity_bytes: u64,
-    free_bytes: u64,
-    pinned_bytes: u64,
-    evictable_bytes: u64,
-    reserved_bytes: u64,
-    clients: u64,
-    pulls: u64,
-    hops: u64,
-    send_rate: u64,
-    receive_rate: u64,
-    shards_up: usize,
-}
-
-impl Node {
-    fn new(node: NodeOverview, load: Option<&Load>) -> Self {
-        Self {
-            node: node.node.to_string(),
-            address: encode_address(node.data_address),
-            labels: node.labels.into_iter().collect(),
-            connected: node.connected,
-            copies: node.copies,
-            receiving: node.receiving,
-            requests: node.requests,
-            load: load.map(|load| NodeLoad {
-                capacity_bytes: load.capacity_bytes,
-                free_bytes: load.free_bytes,
-                pinned_bytes: load.pinned_bytes,
-                evictable_bytes: load.evictable_bytes,
-                reserved_bytes: load.reserved_bytes,
-                clients: load.clients,
-                pulls: load.pulls,
-                hops: load.hops,
-                send_rate: load.send_rate,
-                receive_rate: load.receive_rate,
-                shards_up: load.shards_up.iter().filter(|is_up| **is_up).count(),
-            }),
-        }
-    }
 }
 
 #[derive(Serialize)]
@@ -301,19 +261,9 @@ struct Copy {
     rate: Option<u64>,
 }
 
-#[derive(Serialize)]
-struct Grant {
-    receiver: String,
-    sender: String,
-    reason: String,
-    age_ms: u64,
-    outcome: Option<String>,
-}
-
 impl Tree {
     fn new(sights: &Sights, id: &ObjectId, tree: ObjectTree) -> Self {
         let uptime = sights.shard.uptime();
-        let age = |at: Time| millis(uptime.saturating_sub(at.since(Time::ZERO)));
         let loads = sights.loads.of(tree.copies.iter().map(|copy| &copy.node));
         let copy = |(copy, load): (CopyOverview, Option<Arc<Load>>)| {
             let load = load.as_ref();
@@ -325,25 +275,18 @@ impl Tree {
                 away: copy.away,
                 sender: copy.sender.map(|sender| sender.to_string()),
                 reason: copy.grant.map(|(reason, _)| label_of(reason)),
-                age_ms: copy.grant.map(|(_, at)| age(at)),
+                age_ms: copy.grant.map(|(_, at)| age_ms(uptime, at)),
                 valid_bytes: transfer
                     .map(|transfer| transfer.valid_bytes)
                     .filter(|_| copy.state != LocationState::Complete),
                 rate: transfer.map(|transfer| transfer.rate),
             }
         };
-        let grant = |grant: GrantRecord| Grant {
-            receiver: grant.receiver.to_string(),
-            sender: grant.sender.to_string(),
-            reason: label_of(grant.reason),
-            age_ms: age(grant.at),
-            outcome: grant.outcome.map(label_of),
-        };
         Self {
             id: id.readable(),
             object: tree.object.map(Object::from),
             copies: tree.copies.into_iter().zip(loads).map(copy).collect(),
-            grants: tree.grants.into_iter().map(grant).collect(),
+            grants: tree.grants.into_iter().map(|grant| Grant::new(uptime, grant)).collect(),
         }
     }
 }
@@ -418,26 +361,11 @@ struct EventList {
     events: Vec<EventRow>,
 }
 
-#[derive(Serialize)]
-struct EventRow {
-    /// Milliseconds since 1970.
-    at_ms: u64,
-    kind: String,
-    node: Option<String>,
-    text: String,
-}
-
+/// Recent events, newest first.
 fn events(uptime: Duration, past: Vec<PastEvent>, losses: Vec<LostObject>) -> EventList {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let at_ms = |at: Duration| millis(now.saturating_sub(uptime.saturating_sub(at)));
-    let past = past.into_iter().map(|event| EventRow {
-        at_ms: at_ms(event.at),
-        kind: label_of(event.kind),
-        node: event.node.map(|node| node.to_string()),
-        text: event.text,
-    });
+    let past = past.into_iter().map(|event| EventRow::new(uptime, event));
     let losses = losses.into_iter().rev().map(|loss| EventRow {
-        at_ms: at_ms(loss.at.since(Time::ZERO)),
+        at_ms: wall_ms(uptime, loss.at.since(Time::ZERO)),
         kind: "object-lost".to_owned(),
         node: None,
         text: loss.id.readable(),

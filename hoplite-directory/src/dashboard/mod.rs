@@ -4,12 +4,14 @@
 //! see data. With TLS and no token, only peers with a certificate of the cluster can send requests.
 //!
 //! * `login`: sessions of users. `throttle`: limits on wrong tokens. `api`: the JSON.
-//!   `page`: the files for browsers.
+//!   `node`: the page of a node, history, and recent transfers. `page`: the files for browsers.
 
 mod api;
 mod heat;
 mod login;
+mod node;
 mod page;
+mod rows;
 mod throttle;
 
 use std::net::{IpAddr, Ipv4Addr};
@@ -18,7 +20,7 @@ use std::time::Duration;
 
 use hoplite_core::id::ClusterId;
 use hoplite_core::session::ANSWER_TIMEOUT;
-use hoplite_daemon::http::{self, HttpPeer, HttpRequest, HttpResponse, Method, Scheme, StatusCode, Uri};
+use hoplite_daemon::http::{self, HttpPeer, HttpRequest, HttpResponse, Method, Scheme, StatusCode};
 use hoplite_daemon::is_notable;
 use hoplite_daemon::metrics::IntCounter;
 use hoplite_net::Credentials;
@@ -97,19 +99,20 @@ impl Dashboard {
         let is_in = self.door.admits(request.headers());
         match Asset::at(path) {
             Some(asset) if is_in || asset.is_public() => asset.response(StatusCode::OK),
-            None if is_in => self.tell(request.uri()).await,
+            None if is_in => self.tell(&request).await,
             None if path.starts_with("/api/") => page::text(StatusCode::UNAUTHORIZED, "log in first"),
             _ => page::to("/login", Vec::new()),
         }
     }
 
-    async fn tell(&self, uri: &Uri) -> HttpResponse {
+    async fn tell(&self, request: &HttpRequest) -> HttpResponse {
+        let uri = request.uri();
         let Some(question) = Question::parse(uri.path(), uri.query().unwrap_or_default().as_bytes()) else {
             return page::text(StatusCode::NOT_FOUND, "not found, or a parameter is invalid");
         };
         self.sights.loads.look();
         match timeout(ANSWER_TIMEOUT, api::answer(question, &self.sights)).await {
-            Ok(Ok(json)) => page::json(json),
+            Ok(Ok(json)) => page::json(json, request.headers()),
             Ok(Err(error)) => page::text(StatusCode::SERVICE_UNAVAILABLE, &error.to_string()),
             Err(_) => page::text(StatusCode::SERVICE_UNAVAILABLE, "the shard is too busy"),
         }

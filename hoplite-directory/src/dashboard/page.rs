@@ -1,8 +1,9 @@
 //! The files for browsers, which are part of the program, and the headers of all answers.
 
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
-use hoplite_daemon::http::header::{self, HeaderValue};
+use hoplite_daemon::http::header::{self, HeaderMap, HeaderValue};
 use hoplite_daemon::http::{Bytes, HttpResponse, StatusCode};
 
 /// Forbids other hosts, inline code and frames; forms go to this server only.
@@ -33,6 +34,8 @@ assets! {
     "/dom.js", "dom.js", SCRIPT, Admitted;
     "/tree.js", "tree.js", SCRIPT, Admitted;
     "/views.js", "views.js", SCRIPT, Admitted;
+    "/chart.js", "chart.js", SCRIPT, Admitted;
+    "/node.js", "node.js", SCRIPT, Admitted;
     "/login", "login.html", HTML, Anybody;
     "/style.css", "style.css", STYLE, Anybody;
     "/icon.svg", "icon.svg", IMAGE, Anybody;
@@ -93,8 +96,19 @@ pub(super) fn text(status: StatusCode, words: &str) -> HttpResponse {
     response(status, TEXT, format!("{words}\n").into())
 }
 
-pub(super) fn json(text: String) -> HttpResponse {
-    response(StatusCode::OK, JSON, text.into())
+/// An answer in JSON. It is empty if the browser has it already.
+pub(super) fn json(text: String, headers: &HeaderMap) -> HttpResponse {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(text.as_bytes());
+    let tag = format!("\"{:016x}\"", hasher.finish());
+    let is_known = headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes());
+    let mut response = match is_known {
+        true => response(StatusCode::NOT_MODIFIED, JSON, Bytes::new()),
+        false => response(StatusCode::OK, JSON, text.into()),
+    };
+    let tag = HeaderValue::try_from(tag).expect("hexadecimal digits are ASCII");
+    response.headers_mut().insert(header::ETAG, tag);
+    response
 }
 
 /// Redirects the browser to `path` on this server, and sets `cookies`.

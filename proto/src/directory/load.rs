@@ -5,10 +5,12 @@ use std::time::Duration;
 use hoplite_core::error::{Error, Plane, Result};
 use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::load::{
-    LinkLoad, Load, MAX_LINKS, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad,
-    TransferLoad,
+    ClientLoad, Detail, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS, MAX_LOG_LINE_BYTES,
+    MAX_LOG_LINES, MAX_PLAN_BYTES, MAX_REPORTED, MAX_TROUBLE_BYTES, MAX_TROUBLES, ReduceLoad, TransferLoad,
+    Trouble, TroubleKind,
 };
 use hoplite_core::placement::MAX_SHARDS;
+use hoplite_core::tally::{Tally, WAIT_CLASSES, Waits};
 use hoplite_core::text::is_plain;
 
 use crate::bounds::{check_count, decode_timeout, encode_id};
@@ -39,7 +41,12 @@ pub fn encode_load(load: Load) -> v1::LoadReport {
         transfers: load.transfers.iter().map(encode_transfer).collect(),
         reduces: load.reduces.into_iter().map(encode_reduce).collect(),
         links: load.links.iter().map(encode_link).collect(),
-        troubles: load.troubles,
+        trouble_kinds: load.troubles.iter().map(|trouble| encode_kind(trouble.kind).into()).collect(),
+        troubles: load.troubles.into_iter().map(|trouble| trouble.text).collect(),
+        gets: load.tally.gets,
+        failures: load.tally.failures,
+        waits: encode_waits(&load.tally.waits),
+        detail: load.detail.map(encode_detail),
     }
 }
 
@@ -53,9 +60,14 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
     check_count("reduces in a report", report.reduces.len(), MAX_REPORTED)?;
     check_count("links in a report", report.links.len(), MAX_LINKS)?;
     check_count("troubles in a report", report.troubles.len(), MAX_TROUBLES)?;
-    if !report.troubles.iter().all(|trouble| trouble.len() <= MAX_TROUBLE_BYTES && is_plain(trouble)) {
-        return Err(Error::malformed(Plane::Control, "a trouble that is too long, or cannot be shown"));
-    }
+    check_count("kinds of troubles in a report", report.trouble_kinds.len(), MAX_TROUBLES)?;
+    check_count("classes of waits in a report", report.waits.len(), WAIT_CLASSES)?;
+    report.troubles.iter().try_for_each(|trouble| check_text(trouble, MAX_TROUBLE_BYTES))?;
+    let kinds = report.trouble_kinds.into_iter().chain(std::iter::repeat(0));
+    let troubles =
+        report.troubles.into_iter().zip(kinds).map(|(text, kind)| Trouble { kind: decode_kind(kind), text });
+    let mut waits = Waits::default();
+    waits.0.iter_mut().zip(report.waits).for_each(|(count, told)| *count = told);
     Ok(Load {
         capacity_bytes: report.capacity_bytes,
         free_bytes: report.free_bytes,
@@ -74,8 +86,63 @@ pub fn decode_load(report: v1::LoadReport) -> Result<Load> {
         transfers: report.transfers.iter().map(decode_transfer).collect::<Result<_>>()?,
         reduces: report.reduces.into_iter().map(decode_reduce).collect::<Result<_>>()?,
         links: report.links.iter().map(decode_link).collect::<Result<_>>()?,
-        troubles: report.troubles,
+        troubles: troubles.collect(),
+        tally: Tally { gets: report.gets, failures: report.failures, waits },
+        detail: report.detail.map(decode_detail).transpose()?,
     })
+}
+
+fn check_text(text: &str, max_bytes: usize) -> Result<()> {
+    if text.len() <= max_bytes && is_plain(text) {
+        return Ok(());
+    }
+    Err(Error::malformed(Plane::Control, "a text that is too long, or cannot be shown"))
+}
+
+fn encode_kind(kind: TroubleKind) -> wire::TroubleKind {
+    match kind {
+        TroubleKind::Full => wire::TroubleKind::Full,
+        TroubleKind::Shard => wire::TroubleKind::Shard,
+        TroubleKind::Peer => wire::TroubleKind::Peer,
+        TroubleKind::Wait => wire::TroubleKind::Wait,
+        TroubleKind::Other => wire::TroubleKind::Unspecified,
+    }
+}
+
+fn decode_kind(kind: i32) -> TroubleKind {
+    match wire::TroubleKind::try_from(kind) {
+        Ok(wire::TroubleKind::Full) => TroubleKind::Full,
+        Ok(wire::TroubleKind::Shard) => TroubleKind::Shard,
+        Ok(wire::TroubleKind::Peer) => TroubleKind::Peer,
+        Ok(wire::TroubleKind::Wait) => TroubleKind::Wait,
+        Ok(wire::TroubleKind::Unspecified) | Err(_) => TroubleKind::Other,
+    }
+}
+
+/// Encodes the counts up to the last class with calls.
+fn encode_waits(waits: &Waits) -> Vec<u64> {
+    let used = waits.0.iter().rposition(|count| *count > 0).map_or(0, |last| last + 1);
+    waits.0[..used].to_vec()
+}
+
+fn encode_detail(detail: Detail) -> wire::Detail {
+    let client = |client: ClientLoad| {
+        let ClientLoad { name, references, bytes, held_bytes, calls } = client;
+        wire::Client { name, references, bytes, held_bytes, calls }
+    };
+    wire::Detail { clients: detail.clients.into_iter().map(client).collect(), log: detail.log }
+}
+
+fn decode_detail(detail: wire::Detail) -> Result<Detail> {
+    check_count("clients in a report", detail.clients.len(), MAX_CLIENTS)?;
+    check_count("lines of a log in a report", detail.log.len(), MAX_LOG_LINES)?;
+    detail.log.iter().try_for_each(|line| check_text(line, MAX_LOG_LINE_BYTES))?;
+    let client = |client: wire::Client| {
+        let wire::Client { name, references, bytes, held_bytes, calls } = client;
+        check_text(&name, MAX_CLIENT_BYTES)?;
+        Ok(ClientLoad { name, references, bytes, held_bytes, calls })
+    };
+    Ok(Detail { clients: detail.clients.into_iter().map(client).collect::<Result<_>>()?, log: detail.log })
 }
 
 fn encode_transfer(transfer: &TransferLoad) -> wire::Transfer {
@@ -158,9 +225,29 @@ mod tests {
             reduces: vec![reduce; lists],
             links: vec![link; lists * MAX_LINKS / MAX_REPORTED],
             troubles: vec![
-                "x".repeat(lists * MAX_TROUBLE_BYTES / MAX_REPORTED);
+                Trouble {
+                    kind: TroubleKind::Full,
+                    text: "x".repeat(lists * MAX_TROUBLE_BYTES / MAX_REPORTED)
+                };
                 lists * MAX_TROUBLES / MAX_REPORTED
             ],
+            tally: Tally { gets: one, failures: two, waits: Waits([three; WAIT_CLASSES]) },
+            detail: (lists > 0).then(|| Detail {
+                clients: vec![
+                    ClientLoad {
+                        name: "x".repeat(lists * MAX_CLIENT_BYTES / MAX_REPORTED),
+                        references: one,
+                        bytes: two,
+                        held_bytes: three,
+                        calls: four
+                    };
+                    lists * MAX_CLIENTS / MAX_REPORTED
+                ],
+                log: vec![
+                    "x".repeat(lists * MAX_LOG_LINE_BYTES / MAX_REPORTED);
+                    lists * MAX_LOG_LINES / MAX_REPORTED
+                ],
+            }),
             ..Load::default()
         }
     }
@@ -189,9 +276,23 @@ mod tests {
         long.troubles[0].push('x');
         let mut control = most.clone();
         control.troubles[0] = "\x1b".to_owned();
-        let mut id = most;
+        let mut id = most.clone();
         id.transfers[0].id = vec![0; 256].into();
-        for wrong in [transfers, reduces, links, peer, shards, plan, op, troubles, long, control, id] {
+        let mut waits = most.clone();
+        waits.waits.push(0);
+        let detailed = |change: fn(&mut wire::Detail)| {
+            let mut report = most.clone();
+            change(report.detail.as_mut().unwrap());
+            report
+        };
+        let clients = detailed(|detail| detail.clients.push(wire::Client::default()));
+        let name = detailed(|detail| detail.clients[0].name.push('x'));
+        let lines = detailed(|detail| detail.log.push(String::new()));
+        let line = detailed(|detail| detail.log[0] = "\u{202e}".to_owned());
+        for wrong in [
+            transfers, reduces, links, peer, shards, plan, op, troubles, long, control, id, waits, clients,
+            name, lines, line,
+        ] {
             assert!(decode_load(wrong).is_err());
         }
     }

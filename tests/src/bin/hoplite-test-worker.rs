@@ -62,6 +62,7 @@ fn perform(socket: &Path, client: &Client, held: &mut Held, line: &str) -> anyho
         ["seal"] => held.writer.take().context("nothing was created")?.seal()?,
         ["get", id] => held.views.push(client.get(id, PATIENCE)?),
         ["put", id, size] => client.put(id, &vec![0; size.parse()?])?,
+        ["delete", id] => drop(client.delete(&[id], PATIENCE)?),
         ["reduce", target, ref sources @ ..] => {
             client.reduce(target, sources, ReduceOp::Sum, PATIENCE)?;
         }

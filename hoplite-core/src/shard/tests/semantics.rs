@@ -185,6 +185,7 @@ fn grants_are_described_with_their_reasons() {
         reason: GrantReason::OnlyCandidate,
         at: Time::from_micros(5),
         outcome: None,
+        ended: None,
     };
     assert_eq!(effects.last(), Some(&Effect::Granted { id: id("x"), record: record.clone() }));
     world.say("b", ToShard::Query(query("x", 1)));

@@ -1,0 +1,67 @@
+//! The latest lines of the log, for the dashboard.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+
+use hoplite_core::load::{MAX_LOG_LINE_BYTES, MAX_LOG_LINES};
+use hoplite_core::text::{cut, escape};
+
+/// The lines of this process.
+static LINES: Mutex<Lines> = Mutex::new(Lines(VecDeque::new()));
+
+#[derive(Debug)]
+struct Lines(VecDeque<String>);
+
+impl Lines {
+    fn add(&mut self, written: &str) {
+        for line in written.lines().filter(|line| !line.trim().is_empty()) {
+            if self.0.len() == MAX_LOG_LINES {
+                self.0.pop_front();
+            }
+            self.0.push_back(plain(line));
+        }
+    }
+}
+
+/// Remembers what was written to the log.
+pub(crate) fn remember(written: &[u8]) {
+    let written = String::from_utf8_lossy(written);
+    LINES.lock().unwrap_or_else(PoisonError::into_inner).add(&written);
+}
+
+/// Returns the latest lines of this process's log, oldest first: at most
+/// [`MAX_LOG_LINES`], of at most [`MAX_LOG_LINE_BYTES`].
+pub fn recent_log_lines() -> Vec<String> {
+    LINES.lock().unwrap_or_else(PoisonError::into_inner).0.iter().cloned().collect()
+}
+
+/// Returns a line without colours and other characters for terminals, cut to its limit.
+fn plain(line: &str) -> String {
+    let mut text = String::new();
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        if character == '\u{1b}' {
+            // A colour is `ESC [ numbers m`.
+            characters.by_ref().find(char::is_ascii_alphabetic);
+        } else {
+            text.push(character);
+        }
+    }
+    cut(escape(text.trim_end()), MAX_LOG_LINE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_plain_and_bounded() {
+        let mut lines = Lines(VecDeque::new());
+        lines.add("\x1b[2m2026\x1b[0m \x1b[32m INFO\x1b[0m id=\u{202e}x\n\n");
+        assert_eq!(lines.0, [r"2026  INFO id=\u{202e}x"]);
+        (0..100).for_each(|number| lines.add(&format!("{number} {}\n", "é".repeat(1000))));
+        assert_eq!(lines.0.len(), MAX_LOG_LINES);
+        assert!(lines.0.iter().all(|line| line.len() <= MAX_LOG_LINE_BYTES));
+        assert!(lines.0[0].starts_with("36 "), "{}", lines.0[0]);
+    }
+}

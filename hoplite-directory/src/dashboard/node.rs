@@ -1,0 +1,190 @@
+//! The page of a node, the last hour, and the objects that were sent lately.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::id::NodeId;
+use hoplite_core::load::{ClientLoad, Load};
+use hoplite_core::shard::{NodeOverview, NodeTransfer, RecentObject};
+use hoplite_proto::dashboard::query::to_hex;
+use serde::Serialize;
+
+use super::Sights;
+use super::rows::{EventRow, Grant, Node, age_ms, millis};
+use crate::history::{Point, STEP, Slice};
+
+/// Most transfers on the page of a node.
+pub(super) const MAX_NODE_TRANSFERS: usize = 50;
+/// Most events on the page of a node.
+const MAX_NODE_EVENTS: usize = 50;
+
+#[derive(Serialize)]
+pub(super) struct NodePage {
+    name: String,
+    /// Absent if no such node is connected.
+    node: Option<Node>,
+    troubles: Vec<String>,
+    receiving: Vec<Receiving>,
+    links: Vec<Link>,
+    reduces: Vec<String>,
+    /// Absent until the node has reported in detail.
+    clients: Option<Vec<Client>>,
+    log: Option<Vec<String>>,
+    transfers: Vec<Transfer>,
+    events: Vec<EventRow>,
+}
+
+/// An object that the node receives now.
+#[derive(Serialize)]
+struct Receiving {
+    key: String,
+    id: String,
+    size_bytes: u64,
+    valid_bytes: u64,
+    rate: u64,
+}
+
+#[derive(Serialize)]
+struct Link {
+    peer: String,
+    bytes_per_second: u64,
+    round_trip_ns: u64,
+    slow: bool,
+}
+
+#[derive(Serialize)]
+struct Client {
+    name: String,
+    references: u64,
+    bytes: u64,
+    held_bytes: u64,
+    calls: u64,
+}
+
+#[derive(Serialize)]
+struct Transfer {
+    key: String,
+    id: String,
+    is_running: bool,
+    #[serde(flatten)]
+    grant: Grant,
+}
+
+impl NodePage {
+    pub(super) fn new(
+        sights: &Sights,
+        name: &NodeId,
+        (overview, load): (Option<NodeOverview>, Option<Arc<Load>>),
+        transfers: Vec<NodeTransfer>,
+    ) -> Self {
+        let uptime = sights.shard.uptime();
+        let events = sights.events.latest().into_iter().filter(|event| event.node.as_ref() == Some(name));
+        let transfer = |transfer: NodeTransfer| Transfer {
+            key: to_hex(transfer.id.as_bytes()),
+            id: transfer.id.readable(),
+            is_running: transfer.is_running,
+            grant: Grant::new(uptime, transfer.grant),
+        };
+        let node = overview.map(|overview| Node::new(overview, load.as_deref()));
+        let load = load.map(|load| Load::clone(&load)).unwrap_or_default();
+        let (clients, log) = load.detail.map(|detail| (detail.clients, detail.log)).unzip();
+        Self {
+            name: name.to_string(),
+            node,
+            troubles: load.troubles.into_iter().map(|trouble| trouble.text).collect(),
+            receiving: load
+                .transfers
+                .into_iter()
+                .map(|transfer| Receiving {
+                    key: to_hex(transfer.id.as_bytes()),
+                    id: transfer.id.readable(),
+                    size_bytes: transfer.size_bytes,
+                    valid_bytes: transfer.valid_bytes,
+                    rate: transfer.rate,
+                })
+                .collect(),
+            links: load
+                .links
+                .into_iter()
+                .map(|link| Link {
+                    peer: link.peer.to_string(),
+                    bytes_per_second: link.bytes_per_second,
+                    round_trip_ns: link.round_trip_ns,
+                    slow: link.is_slow,
+                })
+                .collect(),
+            reduces: load.reduces.iter().map(|reduce| reduce.target.readable()).collect(),
+            clients: clients.map(|clients| clients.into_iter().map(Client::from).collect()),
+            log,
+            transfers: transfers.into_iter().map(transfer).collect(),
+            events: events.take(MAX_NODE_EVENTS).map(|event| EventRow::new(uptime, event)).collect(),
+        }
+    }
+}
+
+impl From<ClientLoad> for Client {
+    fn from(client: ClientLoad) -> Self {
+        let ClientLoad { name, references, bytes, held_bytes, calls } = client;
+        Self { name, references, bytes, held_bytes, calls }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct HistoryPage {
+    step_ms: u64,
+    /// The number of the last point.
+    last: u64,
+    /// The points after the one that the page has, oldest first. Each is a list: bytes received and
+    /// sent per second, bytes in use, gets and failures per second, median and 99th percentile of
+    /// the waits in seconds.
+    points: Vec<[f32; 7]>,
+}
+
+/// Returns the last hour of a node, or of all nodes. It is empty if nothing is known of the node.
+pub(super) fn history(sights: &Sights, node: Option<&NodeId>, after: u64) -> HistoryPage {
+    let Slice { last, points } =
+        sights.loads.history(node, after).unwrap_or(Slice { last: 0, points: Vec::new() });
+    let list = |point: Point| {
+        let Point { received, sent, used, gets, failures, median, slowest } = point;
+        [received, sent, used, gets, failures, median, slowest]
+    };
+    HistoryPage { step_ms: millis(STEP), last, points: points.into_iter().map(list).collect() }
+}
+
+#[derive(Serialize)]
+pub(super) struct Recent {
+    objects: Vec<Sent>,
+}
+
+#[derive(Serialize)]
+struct Sent {
+    key: String,
+    id: String,
+    size_bytes: Option<u64>,
+    grants: usize,
+    running: usize,
+    failed: usize,
+    /// Time since the first transfer.
+    age_ms: u64,
+    /// Time from the first grant to the latest grant or outcome, or to now.
+    took_ms: u64,
+}
+
+impl Recent {
+    pub(super) fn new(uptime: Duration, recent: Vec<RecentObject>) -> Self {
+        let sent = |object: RecentObject| Sent {
+            key: to_hex(object.id.as_bytes()),
+            id: object.id.readable(),
+            size_bytes: object.size_bytes,
+            grants: object.grants,
+            running: object.running,
+            failed: object.failed,
+            age_ms: age_ms(uptime, object.began),
+            took_ms: match object.running {
+                0 => millis(object.latest.since(object.began)),
+                _ => age_ms(uptime, object.began),
+            },
+        };
+        Self { objects: recent.into_iter().map(sent).collect() }
+    }
+}

@@ -1,0 +1,127 @@
+//! The parts of answers that several views show.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use hoplite_core::load::Load;
+use hoplite_core::shard::{GrantRecord, NodeOverview};
+use hoplite_core::time::Time;
+use hoplite_daemon::metrics::label_of;
+use hoplite_proto::bounds::encode_address;
+use serde::Serialize;
+
+use crate::events::PastEvent;
+
+pub(super) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+#[derive(Serialize)]
+pub(super) struct Node {
+    node: String,
+    address: String,
+    labels: BTreeMap<String, String>,
+    connected: bool,
+    copies: usize,
+    receiving: usize,
+    requests: usize,
+    load: Option<NodeLoad>,
+}
+
+/// The load of a node, if the node reports it.
+#[derive(Serialize)]
+struct NodeLoad {
+    capacity_bytes: u64,
+    free_bytes: u64,
+    pinned_bytes: u64,
+    evictable_bytes: u64,
+    reserved_bytes: u64,
+    clients: u64,
+    pulls: u64,
+    hops: u64,
+    send_rate: u64,
+    receive_rate: u64,
+    shards_up: usize,
+}
+
+impl Node {
+    pub(super) fn new(node: NodeOverview, load: Option<&Load>) -> Self {
+        Self {
+            node: node.node.to_string(),
+            address: encode_address(node.data_address),
+            labels: node.labels.into_iter().collect(),
+            connected: node.connected,
+            copies: node.copies,
+            receiving: node.receiving,
+            requests: node.requests,
+            load: load.map(|load| NodeLoad {
+                capacity_bytes: load.capacity_bytes,
+                free_bytes: load.free_bytes,
+                pinned_bytes: load.pinned_bytes,
+                evictable_bytes: load.evictable_bytes,
+                reserved_bytes: load.reserved_bytes,
+                clients: load.clients,
+                pulls: load.pulls,
+                hops: load.hops,
+                send_rate: load.send_rate,
+                receive_rate: load.receive_rate,
+                shards_up: load.shards_up.iter().filter(|is_up| **is_up).count(),
+            }),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct Grant {
+    receiver: String,
+    sender: String,
+    reason: String,
+    age_ms: u64,
+    /// Time from the grant to the outcome.
+    took_ms: Option<u64>,
+    outcome: Option<String>,
+}
+
+impl Grant {
+    pub(super) fn new(uptime: Duration, grant: GrantRecord) -> Self {
+        Self {
+            receiver: grant.receiver.to_string(),
+            sender: grant.sender.to_string(),
+            reason: label_of(grant.reason),
+            age_ms: age_ms(uptime, grant.at),
+            took_ms: grant.ended.map(|ended| millis(ended.since(grant.at))),
+            outcome: grant.outcome.map(label_of),
+        }
+    }
+}
+
+/// Returns the milliseconds since `at`.
+pub(super) fn age_ms(uptime: Duration, at: Time) -> u64 {
+    millis(uptime.saturating_sub(at.since(Time::ZERO)))
+}
+
+#[derive(Serialize)]
+pub(super) struct EventRow {
+    /// Milliseconds since 1970.
+    pub(super) at_ms: u64,
+    pub(super) kind: String,
+    pub(super) node: Option<String>,
+    pub(super) text: String,
+}
+
+impl EventRow {
+    pub(super) fn new(uptime: Duration, event: PastEvent) -> Self {
+        Self {
+            at_ms: wall_ms(uptime, event.at),
+            kind: label_of(event.kind),
+            node: event.node.map(|node| node.to_string()),
+            text: event.text,
+        }
+    }
+}
+
+/// Returns the milliseconds from 1970 to a time since the start of the shard.
+pub(super) fn wall_ms(uptime: Duration, at: Duration) -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    millis(now.saturating_sub(uptime.saturating_sub(at)))
+}

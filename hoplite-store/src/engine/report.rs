@@ -1,0 +1,76 @@
+//! Descriptions of the store for people and for load reports.
+
+use std::sync::atomic::Ordering;
+
+use hoplite_core::id::ObjectId;
+use hoplite_core::load::{
+    ClientLoad, LinkLoad, Load, MAX_CLIENT_BYTES, MAX_CLIENTS, MAX_LINKS, TransferLoad,
+};
+use hoplite_core::node::{ClientUse, CopyId};
+use hoplite_core::text::cut;
+
+use super::Engine;
+
+/// Most clients that the explanation of a full store names.
+const MAX_NAMED_HOLDERS: usize = 3;
+
+impl Engine {
+    /// Explains the used room: by pinned objects, and by references of clients.
+    pub(crate) fn holders(&self) -> String {
+        let (status, holders) = {
+            let state = self.lock();
+            (state.node.status(), state.node.holders())
+        };
+        let name = |client| {
+            let answers = self.clients.get(&client);
+            answers.map_or_else(|| "a client".to_owned(), |answers| answers.client().to_owned())
+        };
+        let kept_bytes = status.pinned_bytes.saturating_sub(holders.deleted_bytes);
+        let named = holders.clients.iter().take(MAX_NAMED_HOLDERS).map(|holder| {
+            format!("{} holds {} bytes in {} objects", name(holder.client), holder.bytes, holder.copies)
+        });
+        let mut parts = vec![format!("objects that were put and not deleted take {kept_bytes}")];
+        parts.extend(named);
+        match holders.clients.len().saturating_sub(MAX_NAMED_HOLDERS) {
+            0 => {}
+            more => parts.push(format!("and {more} other clients hold some")),
+        }
+        parts.join(", ")
+    }
+
+    /// Describes the clients with references or calls, those with most bytes first.
+    pub(crate) fn client_loads(&self) -> Vec<ClientLoad> {
+        let uses = self.lock().node.client_uses();
+        let describe = |used: ClientUse| {
+            let name = cut(self.clients.get(&used.client)?.client().to_owned(), MAX_CLIENT_BYTES);
+            let (references, calls) = (used.references as u64, used.calls as u64);
+            Some(ClientLoad { name, references, bytes: used.bytes, held_bytes: used.held_bytes, calls })
+        };
+        uses.into_iter().filter_map(describe).take(MAX_CLIENTS).collect()
+    }
+
+    /// Returns the load of the store. Its sessions are in this `order` of the shards.
+    pub(crate) fn load(&self, order: &[usize]) -> Load {
+        let state = self.lock();
+        let load = state.node.load(self.now());
+        let pulled: Vec<(CopyId, ObjectId)> =
+            state.node.pulled().map(|(copy, id)| (copy, id.clone())).collect();
+        let up = order.iter().map(|shard| state.sessions.get(*shard).is_some_and(Option::is_some));
+        let shards_up = up.collect();
+        drop(state);
+        let transfers = pulled.into_iter().filter_map(|(copy, id)| {
+            let live = self.copies.get(copy)?;
+            let (size_bytes, valid_bytes) = (live.size_bytes(), live.valid_bytes());
+            Some(TransferLoad { id, size_bytes, valid_bytes, rate: 0 })
+        });
+        Load {
+            clients: self.clients() as u64,
+            sent_bytes: self.metrics.sent_bytes.load(Ordering::Relaxed),
+            received_bytes: self.metrics.received_bytes.load(Ordering::Relaxed),
+            shards_up,
+            transfers: transfers.collect(),
+            links: self.metrics.links().into_iter().take(MAX_LINKS).map(LinkLoad::from).collect(),
+            ..load
+        }
+    }
+}
