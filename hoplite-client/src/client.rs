@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_core::id::MAX_OBJECT_ID_BYTES;
-use hoplite_core::node::{self, Inspection, Response, Until};
+use hoplite_core::node::{self, DrainReport, Inspection, Response, Until};
 use hoplite_core::shard::Locations;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress};
 use hoplite_core::{ClusterId, Error as ObjectError, NodeId, ObjectId, Operation};
@@ -407,6 +407,39 @@ impl Client {
         }
     }
 
+    /// Moves the pinned copies of the store to other stores. Calls `report_progress` a few times a
+    /// second, and returns the result. After success, the store stops; otherwise it accepts puts again.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a client that may only read, and the errors of every call: see
+    /// [`Client`].
+    pub async fn drain(
+        &self,
+        limit: Duration,
+        mut report_progress: impl FnMut(&DrainReport),
+    ) -> Result<DrainReport> {
+        let call = self.begin(REPORT_TIMEOUT).await?;
+        let connection = &call.connection;
+        let request = node::Request::Drain { timeout: limit };
+        let patience = limit.saturating_add(REPORT_TIMEOUT);
+        let mut drain = pin!(connection.call_node(request, Operation::Connect, patience));
+        loop {
+            let answer = match timeout(PROGRESS_INTERVAL, &mut drain).await {
+                Ok(answer) => return drain_report(answer?).ok_or_else(|| connection.unexpected()),
+                Err(_) => {
+                    let request = node::Request::DrainProgress;
+                    connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await
+                }
+            };
+            // At the end, the answer of the drain is under way.
+            if let Ok(report) = answer.map(drain_report)
+                && let Some(report) = report
+            {
+                report_progress(&report);
+            }
+        }
+    }
+
     /// Measures the links between `nodes`, or between all nodes of the cluster if `nodes` is empty.
     /// Calls `report_progress` a few times a second. Dropping the future ends the probe.
     ///
@@ -443,6 +476,13 @@ impl Client {
                 }
             }
         }
+    }
+}
+
+fn drain_report(response: Response) -> Option<DrainReport> {
+    match response {
+        Response::Drain(report) => Some(report),
+        _ => None,
     }
 }
 

@@ -109,7 +109,10 @@ pub use batch::{NewObject, Results, check_count};
 pub use client::{Client, Page};
 pub use error::{ConnectFailure, Error, ErrorCode, Loss, LostCall, Result};
 pub use hoplite_core::error::Missing;
-pub use hoplite_core::node::{ByteRange, LongWait as WaitingCall, ReduceOrder};
+pub use hoplite_core::metadata::Replicas;
+pub use hoplite_core::node::{
+    ByteRange, DrainReport, DrainState, LongWait as WaitingCall, ReduceOrder, Unmoved,
+};
 pub use hoplite_core::reduce::ReduceOp;
 pub use hoplite_core::shard::{Location, LocationState, Locations, ObjectSummary, Retention};
 pub use hoplite_core::trace::NotATraceparent;

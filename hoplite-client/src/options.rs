@@ -77,7 +77,8 @@ impl Default for ConnectOptions {
 /// Options of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// Element type, shape and a few bytes of the application; plain bytes by default.
+    /// Element type, shape, a few bytes of the application, and the number of copies; plain bytes with
+    /// the copies of the store's default by default.
     pub metadata: Metadata,
     /// Total time to wait for room, for another writer of the same id, and for the directory; by
     /// default [`default_timeout`].
@@ -95,7 +96,8 @@ impl Default for PutOptions {
 /// The confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// The store has the object, and announces it to the directory afterwards. Another node may put
+    /// As [`Confirmation::Confirmed`] if the put waits for several copies
+    /// ([`Replicas`](crate::Replicas)). Otherwise the store has the object, and announces it to the directory afterwards. Another node may put
     /// other bytes under the same id at that moment. The directory then keeps the put that it hears
     /// of first, and the store counts the conflict. This applies below
     /// [`crate::Client::confirmed_from_bytes`]; larger objects are [`Confirmation::Confirmed`].

@@ -139,6 +139,8 @@ pub struct NodeStatus {
     pub sent_bytes: u64,
     /// Bytes of objects that were received from other stores since the start.
     pub received_bytes: u64,
+    /// `true` while the store moves its objects to other stores.
+    pub is_draining: bool,
     /// Copies that were evicted since the start.
     pub evictions: u64,
     /// Damaged frames that were sent again, since the start.
@@ -259,6 +261,8 @@ pub struct ShardStatus {
     pub nodes: u32,
     /// Queries that wait for a location.
     pub waiting_queries: u64,
+    /// The number of objects with fewer pinned copies than their puts want.
+    pub under_replicated: u64,
     /// The label keys with which connected nodes name their places. If nodes use different keys,
     /// neighbours may be in different groups.
     pub place_keys: Vec<PlaceKeys>,
@@ -445,6 +449,7 @@ impl From<v1::NodeStatus> for NodeStatus {
             sent_bytes: status.sent_bytes,
             received_bytes: status.received_bytes,
             evictions: status.evictions,
+            is_draining: status.is_draining,
             corrupt_frames: status.corrupt_frames,
             put_conflicts: status.put_conflicts,
             shards: status.shards.into_iter().map(ShardStatus::from).collect(),
@@ -470,6 +475,7 @@ impl From<v1::ShardStatus> for ShardStatus {
             inline_bytes: shard.inline_bytes,
             nodes: shard.nodes,
             waiting_queries: shard.waiting_queries,
+            under_replicated: shard.under_replicated,
             places_version: shard.places_version,
             uplink_permille: shard.uplink_permille,
             place_keys: shard

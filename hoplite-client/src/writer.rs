@@ -80,7 +80,8 @@ impl ObjectWriter {
         let writer = Self { id, size_bytes, written_bytes: 0, target, options, part: Part::default() };
         match &writer.target {
             Target::Existing(view)
-                if view.size_bytes() != size_bytes || *view.metadata() != writer.options.metadata =>
+                if view.size_bytes() != size_bytes
+                    || !view.metadata().describes_same(&writer.options.metadata) =>
             {
                 Err(writer.already_exists())
             }
@@ -184,7 +185,9 @@ impl ObjectWriter {
         drop(room);
         let connection = Arc::clone(reference.connection());
         let copy = reference.copy();
-        if options.confirm == Confirmation::BySize && size_bytes < connection.confirmed_from_bytes() {
+        let awaits_copies = options.metadata.replicas.to_await() > 1;
+        let is_small = size_bytes < connection.confirmed_from_bytes();
+        if options.confirm == Confirmation::BySize && is_small && !awaits_copies {
             // One system call for both requests: the only cost of a small put beyond its round
             // trip.
             let requests = [node::Request::SealUnconfirmed { copy }, node::Request::Release { copy }];
@@ -236,7 +239,9 @@ async fn put_whole(
     let PutOptions { metadata, timeout, confirm } = options;
     let size_bytes = bytes.len() as u64;
     metadata.validate(size_bytes)?;
-    let is_confirmed = confirm == Confirmation::Confirmed || size_bytes >= connection.confirmed_from_bytes();
+    let is_confirmed = confirm == Confirmation::Confirmed
+        || size_bytes >= connection.confirmed_from_bytes()
+        || metadata.replicas.to_await() > 1;
     let contents = Bytes::copy_from_slice(bytes);
     let request = |timeout| node::Request::Put {
         id: id.clone(),
@@ -255,7 +260,7 @@ async fn put_whole(
         Response::Sealed => {}
         Response::Existing(view) => {
             let view = ObjectView::open(connection, view)?;
-            if *view != *bytes || *view.metadata() != metadata {
+            if *view != *bytes || !view.metadata().describes_same(&metadata) {
                 return Err(hoplite_core::Error::AlreadyExists { id }.into());
             }
         }

@@ -85,6 +85,7 @@ impl Cluster {
                 limits: Limits::default(),
                 shards: ShardMap::new(names),
                 allreduce_schedule: SchedulePreference::Auto,
+                replicas: 1,
                 seed: number as u64,
             })
         };

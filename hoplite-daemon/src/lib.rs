@@ -56,6 +56,7 @@ pub use recent::recent_log_lines;
 pub use repeated::Repeated;
 pub use run::{Process, run};
 pub use security::{NotLoopback, Security};
+pub use service_manager::extend_stop_timeout;
 pub use size::{NotASize, Size};
 pub use time_span::{NotADuration, TimeSpan};
 pub use traces::{Span, SpanKind, Tracer};

@@ -18,6 +18,11 @@ pub(crate) fn notify(state: &str) {
     }
 }
 
+/// Tells the service manager, if there is one, that the end of the daemon may take `time` from now on.
+pub fn extend_stop_timeout(time: std::time::Duration) {
+    notify(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
+}
+
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
         // An abstract socket, which has no file.

@@ -39,6 +39,7 @@ pub(crate) fn status(
         subscriptions: count(status.subscriptions),
         grants: count(status.grants),
         tombstones: count(status.tombstones),
+        under_replicated: count(status.under_replicated),
         received_messages: status.received_messages,
         sent_messages: status.sent_messages,
         places_version: status.measured.0,

@@ -19,6 +19,7 @@ struct Levels {
     subscriptions: IntGauge,
     slots: IntGauge,
     tombstones: IntGauge,
+    under_replicated: IntGauge,
     nodes: IntGaugeVec,
     queue: IntGauge,
     places_version: IntGauge,
@@ -46,6 +47,10 @@ impl Levels {
             subscriptions: metrics.gauge("hoplite_directory_subscriptions", "Open subscriptions."),
             slots: metrics.gauge("hoplite_directory_slots", "Transfers that the shard has arranged now."),
             tombstones: metrics.gauge("hoplite_directory_tombstones", "Deleted objects that are remembered."),
+            under_replicated: metrics.gauge(
+                "hoplite_directory_under_replicated",
+                "Objects with fewer pinned copies than their puts want. The first connected shard of an id counts them.",
+            ),
             nodes: metrics.gauges(
                 "hoplite_directory_nodes",
                 "Stores: connected, or away and not given up yet.",
@@ -98,6 +103,7 @@ impl Levels {
             (&self.subscriptions, status.subscriptions),
             (&self.slots, status.grants),
             (&self.tombstones, status.tombstones),
+            (&self.under_replicated, status.under_replicated),
             (&self.nodes.with_label_values(&["connected"]), connected),
             (&self.nodes.with_label_values(&["away"]), status.nodes.len() - connected),
             (&self.queue, queue),

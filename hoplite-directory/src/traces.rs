@@ -86,11 +86,15 @@ fn subject(message: &ToShard) -> (Option<&ObjectId>, Option<RequestId>) {
             (Some(id), Some(*request))
         }
         ToShard::Publish(publish) => (Some(&publish.id), None),
-        ToShard::Unpublish { id, .. } | ToShard::Forget { id, .. } => (Some(id), None),
+        ToShard::Lead(lead) => (Some(&lead.id), None),
+        ToShard::Unpublish { id, .. } | ToShard::Forget { id, .. } | ToShard::NotReplicated { id, .. } => {
+            (Some(id), None)
+        }
         ToShard::Cancel { .. }
         | ToShard::ReturnSlot { .. }
         | ToShard::Unsubscribe { .. }
         | ToShard::Placed(_)
-        | ToShard::SlowLinks { .. } => (None, None),
+        | ToShard::SlowLinks { .. }
+        | ToShard::Drain { .. } => (None, None),
     }
 }

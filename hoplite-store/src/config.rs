@@ -63,6 +63,10 @@ pub struct StoreConfig {
     pub links: LinkSettings,
     /// The schedule of allreduces that this store coordinates.
     pub allreduce_schedule: SchedulePreference,
+    /// The number of copies of an object whose put does not say how many it wants.
+    pub replicas: u8,
+    /// The time for which a store that is asked to stop moves its pinned copies to other stores first.
+    pub drain: Option<Duration>,
     /// Labels for the operator's use, shown by the directory.
     pub labels: Vec<(String, String)>,
     /// The limits.

@@ -4,6 +4,7 @@
 //! under one short lock that never waits. `tasks` has the longer work. The local plane, the data
 //! plane, the sessions and the alarm make events. Requests of other stores come through `hosts`.
 
+mod drain;
 mod effects;
 mod hosts;
 mod report;
@@ -20,8 +21,8 @@ use hoplite_core::collective::{Decision, EnlistmentId, Member, MembershipId, Rep
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::node::{
-    ClientId, CombineId, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId, ReduceRecord,
-    ServeId, Troubles,
+    ClientId, CombineId, CopyId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus,
+    PullId, ReduceRecord, ServeId, Troubles,
 };
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::ShardRun;
@@ -29,7 +30,7 @@ use hoplite_core::time::Time;
 use hoplite_core::topology::probe::survey::{SurveyOptions, SurveyProgress, SurveyReport};
 use hoplite_shm::Arena;
 use tokio::runtime::Handle;
-use tokio::sync::{Notify, mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
@@ -97,6 +98,8 @@ pub(crate) struct Engine {
     tasks: TaskTracker,
     stop: CancellationToken,
     alarm: Notify,
+    /// The result of the latest drain.
+    drained: watch::Sender<Option<DrainReport>>,
 }
 
 impl Engine {
@@ -148,6 +151,7 @@ impl Engine {
             tasks,
             stop,
             alarm: Notify::new(),
+            drained: watch::Sender::new(None),
         });
         engine.apply(Event::Measured { link });
         engine
@@ -443,6 +447,7 @@ mod tests {
             shards: ShardMap::new(["shard"]),
             path: EVERYWHERE,
             allreduce_schedule: SchedulePreference::Auto,
+            replicas: 1,
             seed: 1,
         });
         let running = (TaskTracker::new(), Handle::current());

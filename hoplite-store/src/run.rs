@@ -83,6 +83,7 @@ pub async fn run(
     shutdown: CancellationToken,
 ) -> Result<(), StoreError> {
     let places = Places::take(&config).await?;
+    let drain = config.drain;
     let mut store = Running::start(config, metrics, places).await?;
     tell(Milestone::Listening(store.addresses.clone()));
     let ready = ready(store.sessions.clone(), store.prefaulted.take());
@@ -94,7 +95,14 @@ pub async fn run(
             }
             pending().await
         } => Err(StoreError::Arena { memory_bytes: store.engine.arena().capacity_bytes(), source }),
-        () = shutdown.cancelled() => Ok(()),
+        () = shutdown.cancelled() => {
+            if let Some(timeout) = drain {
+                hoplite_daemon::extend_stop_timeout(timeout.saturating_add(2 * SHUTDOWN_TIMEOUT));
+                store.engine.drain(timeout).await;
+            }
+            Ok(())
+        }
+        () = store.engine.drained() => Ok(()),
         error = refusal(store.sessions.clone()) => Err(error),
         Ok(error) = &mut store.directory_failed => Err(StoreError::Directory(error)),
     };
@@ -260,6 +268,7 @@ impl Running {
                 config.limits.max_ids_per_request,
             ),
             limits: config.limits,
+            replicas: config.replicas,
             node: config.node,
             cluster: config.cluster,
             advertised,
@@ -332,6 +341,7 @@ fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<No
         limits: config.limits.clone(),
         shards: ShardMap::new(shards),
         allreduce_schedule: config.allreduce_schedule,
+        replicas: config.replicas,
         seed: random_number().map_err(StoreError::Random)?,
     }))
 }
@@ -449,6 +459,8 @@ mod tests {
             links: LinkSettings::default(),
             labels: Vec::new(),
             allreduce_schedule: SchedulePreference::Auto,
+            replicas: 1,
+            drain: None,
             limits: Limits::default(),
             tracer: None,
         };

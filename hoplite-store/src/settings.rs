@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use hoplite_core::id::IdError;
+use hoplite_core::metadata::MAX_REPLICAS;
 use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::topology::place::contradiction;
 use hoplite_core::{ClusterId, Limits, NodeId};
@@ -147,6 +148,14 @@ pub(crate) struct Settings {
     /// hdrm and hierarchical need labels with fitting groups [default: auto]
     #[arg(long, env = "HOPLITE_ALLREDUCE_SCHEDULE", value_name = "NAME")]
     allreduce_schedule: Option<AllreduceSchedule>,
+    /// Before the store stops, move its objects to other stores for up to this time. Objects that
+    /// cannot be moved are logged, and lost [default: stop at once]
+    #[arg(long, env = "HOPLITE_DRAIN", value_name = "DURATION")]
+    drain: Option<TimeSpan>,
+    /// Keep this number of copies of each object on different nodes, unless its put says another
+    /// number [default: 1; at most 64]
+    #[arg(long, env = "HOPLITE_REPLICAS", value_name = "COUNT")]
+    replicas: Option<u8>,
 }
 
 /// The schedules for allreduces.
@@ -230,6 +239,8 @@ pub(crate) enum SettingsError {
     SmallTooLarge { size_bytes: u64 },
     #[error("{name} must be at least 1")]
     Zero { name: &'static str },
+    #[error("an object has 1 to {MAX_REPLICAS} replicas, not {replicas}")]
+    Replicas { replicas: u8 },
 }
 
 impl Settings {
@@ -296,6 +307,8 @@ impl Settings {
                 latency: self.link_latency.map(|span| span.0),
             },
             allreduce_schedule: self.allreduce_schedule.unwrap_or_default().into(),
+            drain: self.drain.map(|span| span.0),
+            replicas: replicas(self.replicas)?,
             labels,
             limits,
             tracer: None,
@@ -330,6 +343,13 @@ impl Settings {
             node_grace: self.node_grace.map_or(default.node_grace, |span| span.0),
             ..default
         })
+    }
+}
+
+fn replicas(set: Option<u8>) -> Result<u8, SettingsError> {
+    match set.unwrap_or(1) {
+        replicas @ 1..=MAX_REPLICAS => Ok(replicas),
+        replicas => Err(SettingsError::Replicas { replicas }),
     }
 }
 
@@ -409,6 +429,9 @@ mod tests {
         assert!(refused(Settings { labels: Some(vec!["rack".to_owned()]), ..Settings::default() }));
         assert!(refused(Settings { node_id: Some("a b".to_owned()), ..Settings::default() }));
         assert!(refused(Settings { max_clients: Some(0), ..Settings::default() }));
+        for replicas in [0, 65] {
+            assert!(refused(Settings { replicas: Some(replicas), ..Settings::default() }));
+        }
         assert!(refused(Settings { inline_below: Some(Size(2 << 20)), ..Settings::default() }));
         assert!(refused(Settings {
             directory: Some(vec!["a:1".to_owned()]),

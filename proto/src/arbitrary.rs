@@ -11,7 +11,7 @@ use hoplite_core::error::{Error, MetadataError, Operation, Plane};
 use hoplite_core::extent::{Extent, HEADER_BYTES};
 use hoplite_core::id::{Incarnation, NodeId, ObjectId, PutId};
 use hoplite_core::link::Uplink;
-use hoplite_core::metadata::Metadata;
+use hoplite_core::metadata::{MAX_REPLICAS, Metadata, Replicas};
 use hoplite_core::missing::{Absent, MAX_NAMED, Named};
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
@@ -21,9 +21,9 @@ use hoplite_core::placement::ShardList;
 use hoplite_core::plan::collective::{Collective, Schedule};
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
-    UnpublishReason, Verdict, Wants,
+    DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location, LocationState, Locations, NodeInfo,
+    ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId,
+    Retention, ToShard, ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::text::escape;
 use hoplite_core::topology::live::MAX_TOLD;
@@ -85,14 +85,21 @@ fn dtype() -> impl Strategy<Value = Dtype> {
     select(Dtype::ALL.to_vec())
 }
 
+fn replicas() -> impl Strategy<Value = Replicas> {
+    let awaited = |wanted: u8| (Just(wanted), 0..=wanted.max(1));
+    (0..=MAX_REPLICAS).prop_flat_map(awaited).prop_map(|(wanted, awaited)| Replicas { wanted, awaited })
+}
+
 /// Metadata, and a size that agrees with it.
 pub(crate) fn metadata() -> impl Strategy<Value = (Metadata, u64)> {
     let shape = option::of(prop::collection::vec(0_u64..6, 0..8));
     let agreement = option::of((kind(), reduce()).prop_map(|(kind, reduce)| Agreement::of(kind, &reduce)));
-    (dtype(), shape, bytes(), agreement, 0_u64..1000).prop_map(|(dtype, shape, user, agreement, elements)| {
-        let elements = shape.as_ref().map_or(elements, |shape| shape.iter().product());
-        (Metadata { dtype, shape, user, agreement }, elements * dtype.size_bytes())
-    })
+    (dtype(), shape, bytes(), agreement, 0_u64..1000, replicas()).prop_map(
+        |(dtype, shape, user, agreement, elements, replicas)| {
+            let elements = shape.as_ref().map_or(elements, |shape| shape.iter().product());
+            (Metadata { dtype, shape, user, agreement, replicas }, elements * dtype.size_bytes())
+        },
+    )
 }
 
 /// A text of a peer in the form in which it may be shown.
@@ -142,6 +149,11 @@ fn missing() -> impl Strategy<Value = Missing> {
         (node(), reason()).prop_map(|(node, reason)| Missing::Peer { node, reason }),
         (shard(), reason()).prop_map(|(address, reason)| Missing::Shard { address, reason }),
         shard().prop_map(|address| Missing::Answer { address }),
+        (id(), any::<(u64, u64)>()).prop_map(|(id, (wanted, present))| Missing::Replicas {
+            id,
+            wanted,
+            present
+        }),
     ];
     prop_oneof![of_objects, of_stores]
 }
@@ -198,6 +210,8 @@ pub(crate) fn error() -> impl Strategy<Value = Error> {
         (plane, text(".{0,60}")).prop_map(|(plane, text)| Error::Malformed { plane, reason: text.into() }),
         text(".{0,60}").prop_map(|text| Error::Unavailable { what: text.into() }),
         Just(Error::ShuttingDown),
+        Just(Error::Draining),
+        any::<(u64, u64)>().prop_map(|(wanted, present)| Error::NotEnoughNodes { wanted, present }),
     ];
     prop_oneof![of_requests, of_objects, of_daemons]
 }
@@ -280,6 +294,10 @@ fn pull_outcome() -> impl Strategy<Value = PullOutcome> {
     ])
 }
 
+fn obstacle() -> impl Strategy<Value = Obstacle> {
+    select(vec![Obstacle::Failed, Obstacle::NoRoom, Obstacle::NoNode])
+}
+
 pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
     let unpublish_reason = select(vec![
         UnpublishReason::Evicted,
@@ -307,6 +325,14 @@ pub(crate) fn to_shard() -> impl Strategy<Value = ToShard> {
         query_id().prop_map(|request| ToShard::Unsubscribe { request }),
         placed().prop_map(ToShard::Placed),
         prop::collection::vec(node(), 0..=MAX_TOLD).prop_map(|peers| ToShard::SlowLinks { peers }),
+        (id(), put(), any::<(bool, bool)>()).prop_map(|(id, put, (leads, is_new))| ToShard::Lead(Lead {
+            id,
+            put,
+            leads,
+            is_new
+        })),
+        (id(), put(), obstacle()).prop_map(|(id, put, reason)| ToShard::NotReplicated { id, put, reason }),
+        any::<bool>().prop_map(|is_draining| ToShard::Drain { is_draining }),
     ]
 }
 
@@ -393,6 +419,14 @@ pub(crate) fn to_store() -> impl Strategy<Value = ToStore> {
         placed().prop_map(ToStore::Placed),
         (query_id(), option::of(put())).prop_map(|(request, put)| ToStore::DeleteDone { request, put }),
         (query_id(), locations()).prop_map(|(request, locations)| ToStore::Locations { request, locations }),
+        (id(), put(), metadata()).prop_map(|(id, put, (metadata, size_bytes))| {
+            ToStore::Replicate(Replicate { id, put, size_bytes, metadata })
+        }),
+        (id(), put(), any::<(u32, u32)>(), option::of(obstacle())).prop_map(
+            |(id, put, (copies, nodes), obstacle)| {
+                ToStore::Replication(Replication { id, put, copies, nodes, obstacle })
+            }
+        ),
     ]
 }
 
@@ -414,6 +448,8 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         put_request(),
         (copy(), timeout()).prop_map(|(copy, timeout)| node::Request::Seal { copy, timeout }),
         copy().prop_map(|copy| node::Request::SealUnconfirmed { copy }),
+        timeout().prop_map(|timeout| node::Request::Drain { timeout }),
+        Just(node::Request::DrainProgress),
         copy().prop_map(|copy| node::Request::Abort { copy }),
         (id(), select(vec![Until::Started, Until::Complete, Until::Contents]), timeout())
             .prop_map(|(id, until, timeout)| node::Request::Get { id, until, timeout }),

@@ -73,6 +73,9 @@ pub fn encode(error: &Error) -> v1::Error {
         Error::ClusterMismatch { ours, theirs } => {
             v1::Error { code, text: ours.clone(), other_text: theirs.clone(), ..Default::default() }
         }
+        Error::NotEnoughNodes { wanted, present } => {
+            v1::Error { code, a: *wanted, b: *present, ..Default::default() }
+        }
         Error::VersionMismatch { ours, theirs } => {
             v1::Error { code, a: (*ours).into(), b: (*theirs).into(), ..Default::default() }
         }
@@ -155,6 +158,10 @@ pub fn decode(error: v1::Error, plane: Plane) -> Error {
             Some(Error::Unavailable { what: Cow::Owned(text.clone()) })
         }
         code if code == ErrorCode::ShuttingDown as u32 => Some(Error::ShuttingDown),
+        code if code == ErrorCode::NotEnoughNodes as u32 => {
+            Some(Error::NotEnoughNodes { wanted: error.a, present: error.b })
+        }
+        code if code == ErrorCode::Draining as u32 => Some(Error::Draining),
         _ => None,
     };
     known.unwrap_or_else(|| Error::Malformed {
@@ -306,6 +313,9 @@ pub(crate) fn encode_missing(missing: &Missing) -> v1::Missing {
         Missing::Answer { address } => {
             v1::Missing { kind: MissingKind::Answer.into(), address: address.clone(), ..Default::default() }
         }
+        Missing::Replicas { id, wanted, present } => {
+            v1::Missing { wanted: *wanted, present: *present, ..of_ids(MissingKind::Replicas, [id]) }
+        }
         // A kind without a form here is left out.
         _ => v1::Missing::default(),
     }
@@ -366,6 +376,9 @@ pub(crate) fn decode_missing(missing: v1::Missing, plane: Plane) -> Option<Missi
         MissingKind::Peer => Missing::Peer { node: node()?, reason: reason(missing.reason)? },
         MissingKind::Shard => Missing::Shard { address: address()?, reason: reason(missing.reason)? },
         MissingKind::Answer => Missing::Answer { address: address()? },
+        MissingKind::Replicas => {
+            Missing::Replicas { id: id()?, wanted: missing.wanted, present: missing.present }
+        }
     })
 }
 
@@ -411,7 +424,7 @@ mod tests {
 
     #[test]
     fn no_text_of_a_peer_disturbs_a_terminal() {
-        for code in 0..24 {
+        for code in 0..40 {
             let (text, other_text) = ("\x1b[2J\n\u{202e}".to_owned(), "\x1b".to_owned());
             let error = v1::Error { code, text, other_text, ..Default::default() };
             let decoded = decode(error, Plane::Data).to_string();
@@ -441,7 +454,7 @@ mod tests {
 
         #[test]
         fn arbitrary_fields_never_panic(
-            code in 0_u32..24,
+            code in 0_u32..40,
             id in prop::collection::vec(any::<u8>(), 0..300),
             text in ".{0,40}",
             (a, b, c) in any::<(u64, u64, u64)>(),

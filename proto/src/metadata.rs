@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use hoplite_core::dtype::Dtype;
-use hoplite_core::error::{MetadataError, Plane, Result};
-use hoplite_core::metadata::{MAX_DIMENSIONS, Metadata};
+use hoplite_core::error::{Error, MetadataError, Plane, Result};
+use hoplite_core::metadata::{MAX_DIMENSIONS, MAX_REPLICAS, Metadata, Replicas};
 
 use crate::reduce::{decode_agreement, encode_agreement};
 use crate::v1;
@@ -41,6 +41,8 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
         shape: metadata.shape.as_ref().map(|extents| v1::Shape { extents: extents.clone() }),
         user: metadata.user.clone(),
         agreement: metadata.agreement.as_ref().map(encode_agreement),
+        replicas: metadata.replicas.wanted.into(),
+        awaited_replicas: metadata.replicas.awaited.into(),
     }
 }
 
@@ -61,7 +63,12 @@ pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadat
     // Copied, because a slice would keep the whole received buffer as long as the object lives.
     let agreement = metadata.agreement.map(|agreement| decode_agreement(Some(agreement), Plane::Control));
     let user = Bytes::copy_from_slice(&metadata.user);
-    let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()? };
+    let count = |replicas: u32| {
+        let limit = u64::from(MAX_REPLICAS);
+        u8::try_from(replicas).map_err(|_| Error::limit_exceeded("replicas of an object", limit))
+    };
+    let replicas = Replicas { wanted: count(metadata.replicas)?, awaited: count(metadata.awaited_replicas)? };
+    let metadata = Metadata { dtype, shape, user, agreement: agreement.transpose()?, replicas };
     metadata.validate(size_bytes)?;
     Ok(metadata)
 }
@@ -92,5 +99,11 @@ mod tests {
             Err(MetadataError::TooManyDimensions { dimensions: 65 }.into())
         );
         assert_eq!(decode(None, 7), Ok(Metadata::default()));
+        for replicas in [65, 256, u32::MAX] {
+            let error = decode(Some(v1::Metadata { replicas, ..Default::default() }), 1).unwrap_err();
+            assert!(matches!(error, Error::LimitExceeded { maximum: 64, .. }), "{error:?}");
+        }
+        let waits_for_more = v1::Metadata { replicas: 2, awaited_replicas: 3, ..Default::default() };
+        assert!(matches!(decode(Some(waits_for_more), 1), Err(Error::InvalidRequest { .. })));
     }
 }

@@ -82,7 +82,8 @@ class Calls(ManyCalls):
         value: bytearray | memoryview,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         progress: OnProgress = None,
     ) -> Ref[memoryview]: ...
     @overload
@@ -92,7 +93,8 @@ class Calls(ManyCalls):
         value: T,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         progress: OnProgress = None,
     ) -> Ref[T]: ...
     async def put(
@@ -101,7 +103,8 @@ class Calls(ManyCalls):
         value: object,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         progress: OnProgress = None,
     ) -> Ref[Any]:
         """See `hoplite.Client.put`. The methods of the handle block, and use the client of `hoplite.init`."""
@@ -110,7 +113,9 @@ class Calls(ManyCalls):
         pieces, dtype, shape, user = encoded
         # Avoids the coroutine of `settled`, which would slow small puts down.
         if progress is None:
-            put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm)
+            put = self._native.put(
+                name, pieces, dtype, shape, user, timeout, confirm, replicas or 0
+            )
             if isinstance(put, Future):
                 await put
         else:
@@ -125,6 +130,7 @@ class Calls(ManyCalls):
                 user,
                 timeout,
                 confirm,
+                replicas or 0,
             )
         return made_ref(name, encoded, self._native.cluster)
 

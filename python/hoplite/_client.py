@@ -138,7 +138,8 @@ class Client(Many):
         value: bytearray | memoryview,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         progress: OnProgress = None,
     ) -> Ref[memoryview]: ...
     @overload
@@ -148,7 +149,8 @@ class Client(Many):
         value: T,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         progress: OnProgress = None,
     ) -> Ref[T]: ...
     def put(
@@ -157,7 +159,8 @@ class Client(Many):
         value: object,
         timeout: TimeLimit = "default",
         *,
-        confirm: bool = False,
+        confirm: bool | int = False,
+        replicas: int | None = None,
         progress: OnProgress = None,
     ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle.
@@ -173,10 +176,13 @@ class Client(Many):
                 any value that can be pickled. Arrays inside a pickled value stay outside the pickle.
                 The package cloudpickle, if installed, also pickles lambdas, and functions and
                 classes of `__main__`.
-            timeout: Seconds to wait for room.
+            timeout: Seconds to wait for room, and for the copies.
             confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
                 larger ones. Without it, `contains` and `stat` may miss the object for a moment, and
-                a put of another value under the same id on another node goes unnoticed here.
+                a put of another value under the same id on another node goes unnoticed here. With
+                `replicas`, a number is the number of copies after which the call returns.
+            replicas: The number of copies to keep, each on another node; `None` for the default of
+                the store. The call returns when all copies exist, or the number in `confirm`.
             progress: As for `get`, for the bytes that are copied into the store.
 
         Returns:
@@ -187,7 +193,9 @@ class Client(Many):
             StoreFull: There was no room before the timeout.
             ObjectTooLarge: The value can never fit.
             InvalidId: The id is empty, or longer than 255 bytes.
-            Timeout: The directory did not answer in time.
+            Timeout: The directory did not answer, or not enough copies were made, in time.
+            NotEnoughNodes: There are fewer stores than replicas.
+            Draining: The store is about to stop.
             PickleRefused: The value needs a pickle, and this client refuses pickles.
             TypeError: The value cannot be stored, such as a tensor on an accelerator.
 
@@ -198,7 +206,7 @@ class Client(Many):
             >>> client.get(ref)["step"]
             7
         """
-        ref = run(self._calls.put(id, value, timeout, confirm=confirm, progress=progress))
+        ref = run(self._calls.put(id, value, timeout, confirm=confirm, replicas=replicas, progress=progress))
         ref._client = self
         return ref
 

@@ -111,7 +111,8 @@ class Client:
         shape: _Shape | None,
         user: bytes,
         timeout: _TimeLimit,
-        confirm: bool,
+        confirm: int,
+        replicas: int = 0,
     ) -> None: ...
     def get(self, id: _Id, timeout: _TimeLimit) -> View: ...
     def open(self, id: _Id, timeout: _TimeLimit) -> Reader: ...
@@ -210,7 +211,8 @@ class AsyncClient:
         shape: _Shape | None,
         user: bytes,
         timeout: _TimeLimit,
-        confirm: bool,
+        confirm: int,
+        replicas: int = 0,
     ) -> Future[None]: ...
     def get(self, id: _Id, timeout: _TimeLimit) -> Future[View]: ...
     def open(self, id: _Id, timeout: _TimeLimit) -> Future[Reader]: ...

@@ -17,6 +17,7 @@ __all__ = [
     "ConnectFailed",
     "ConnectionLost",
     "Deleted",
+    "Draining",
     "DuplicateId",
     "ForkedChild",
     "HopliteError",
@@ -28,6 +29,7 @@ __all__ = [
     "LimitExceeded",
     "Malformed",
     "NodeIdInUse",
+    "NotEnoughNodes",
     "ObjectLost",
     "ObjectTooLarge",
     "PermissionDenied",
@@ -164,8 +166,8 @@ class Timeout(HopliteError, TimeoutError):
         operation: The call: `"get"`, `"put"`, `"reduce"` and so on.
         waited: The seconds for which it waited.
         missing: The thing that it waited for: `"object"`, `"sources"`, `"participants"`,
-            `"coordinator"`, `"stores"`, `"seal"`, `"bytes"`, `"peer"`, `"shard"` or `"answer"`; `None`
-            if that is unknown. The message says the same in words.
+            `"coordinator"`, `"stores"`, `"seal"`, `"bytes"`, `"peer"`, `"shard"`, `"answer"` or
+            `"replicas"`; `None` if that is unknown. The message says the same in words.
         missing_ids: At most 8 objects, or sources of participants, that were missing.
         missing_ranks: At most 8 participants that were missing.
         peers: At most 8 stores or directory shards that were missing.
@@ -368,6 +370,29 @@ class Unavailable(HopliteError):
 
 class ShuttingDown(HopliteError):
     """The store is stopping."""
+
+
+class NotEnoughNodes(HopliteError):
+    """A put wants more replicas than there are stores that can keep one.
+
+    Attributes:
+        wanted: The number of replicas that the put wants.
+        present: The number of connected stores that do not drain.
+
+    Examples:
+        >>> try:
+        ...     client.put("safe", b"1", replicas=2)
+        ... except hoplite.NotEnoughNodes as error:
+        ...     print(error.wanted, error.present)
+        2 1
+    """
+
+    wanted: int
+    present: int
+
+
+class Draining(HopliteError):
+    """The store moves its objects to other stores before it stops, and accepts no new ones."""
 
 
 class ConnectFailed(HopliteError, ConnectionError):

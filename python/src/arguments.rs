@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use hoplite_client::{
-    ClusterId, Confirmation, Dtype, FOREVER, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder,
+    ClusterId, Confirmation, Dtype, FOREVER, Metadata, ObjectId, PutOptions, ReduceOp, ReduceOrder, Replicas,
     default_timeout,
 };
 use hoplite_core::id::IdError;
@@ -171,11 +171,12 @@ pub(crate) fn put_options(
     shape: Option<Vec<u64>>,
     user: &[u8],
     timeout: Timeout,
-    confirm: bool,
+    replicas: Replicas,
 ) -> PyResult<PutOptions> {
     let dtype =
         Dtype::from_str(dtype).map_err(|error| exception(py, &hoplite_core::Error::from(error).into()))?;
-    let confirm = if confirm { Confirmation::Confirmed } else { Confirmation::BySize };
+    let confirm = if replicas.awaited > 0 { Confirmation::Confirmed } else { Confirmation::BySize };
     let user = Bytes::copy_from_slice(user);
-    Ok(PutOptions { metadata: Metadata { dtype, shape, user, agreement: None }, timeout: timeout.0, confirm })
+    let metadata = Metadata { dtype, shape, user, agreement: None, replicas };
+    Ok(PutOptions { metadata, timeout: timeout.0, confirm })
 }

@@ -223,6 +223,12 @@ fn set_object_fields(
             "Unavailable"
         }
         ObjectError::ShuttingDown => "ShuttingDown",
+        ObjectError::NotEnoughNodes { wanted, present } => {
+            fields.set_item("wanted", wanted)?;
+            fields.set_item("present", present)?;
+            "NotEnoughNodes"
+        }
+        ObjectError::Draining => "Draining",
         _ => "HopliteError",
     })
 }
@@ -246,6 +252,7 @@ fn set_missing(py: Python<'_>, missing: &Missing, fields: &Bound<'_, PyDict>) ->
     match missing {
         Missing::Object { id: object }
         | Missing::Seal { id: object }
+        | Missing::Replicas { id: object, .. }
         | Missing::Coordinator { target: object } => fields.set_item("missing_ids", [id(object)])?,
         Missing::Sources { sources } => {
             let sources: Vec<_> = sources.first.iter().map(id).collect();

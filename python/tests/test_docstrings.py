@@ -18,6 +18,7 @@ from stores import Cluster
 MODULES = [hoplite, hoplite.aio]
 #: These need another daemon, user or version, or a bug.
 WITHOUT = {
+    "Draining",
     "InternalError",
     "InvalidMetadata",
     "InvalidName",

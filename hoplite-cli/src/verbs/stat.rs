@@ -56,6 +56,8 @@ pub(crate) struct Report {
     id_hex: String,
     shard: String,
     pub(crate) object: Option<Object>,
+    /// The number of pinned and complete copies.
+    pinned_copies: usize,
     locations: Vec<Location>,
     pub(crate) grants: Vec<Grant>,
     waiting_receivers: u32,
@@ -173,6 +175,8 @@ pub(crate) struct Object {
     array_type: String,
     /// The collective that created the object.
     collective: Option<String>,
+    /// The number of pinned copies that the put wants.
+    replicas: usize,
     inline: bool,
     lost: bool,
 }
@@ -205,6 +209,7 @@ impl Report {
             id: id.readable(),
             id_hex: output::hexadecimal(id.as_bytes()),
             shard,
+            pinned_copies: locations.pinned_copies(),
             object: locations.object.map(Object::new),
             locations: locations.locations.into_iter().map(Location::new).collect(),
             grants: grants.into_iter().map(Grant::new).collect(),
@@ -225,6 +230,9 @@ impl Report {
                 self.shard,
                 if object.inline { ", which has the bytes too" } else { "" }
             )?;
+            if object.replicas > 1 {
+                writeln!(out, "replicas   {} of {}", self.pinned_copies, object.replicas)?;
+            }
             if object.lost {
                 writeln!(out, "lost       no copy of it is left")?;
             }
@@ -298,6 +306,7 @@ impl Object {
             size_bytes: object.size_bytes,
             dtype: object.metadata.dtype.name(),
             array_type: output::array_type(&object.metadata),
+            replicas: object.metadata.replicas.to_keep(),
             collective: object.metadata.agreement.as_ref().map(ToString::to_string),
             shape: object.metadata.shape,
             inline: object.inline,
@@ -374,6 +383,7 @@ mod tests {
             id: "target".to_owned(),
             id_hex: String::new(),
             shard: "shard:1".to_owned(),
+            pinned_copies: 0,
             object: None,
             locations: Vec::new(),
             grants: Vec::new(),
@@ -391,6 +401,7 @@ mod tests {
             shape: None,
             array_type: "f32".to_owned(),
             collective: Some("allreduce of 2".to_owned()),
+            replicas: 1,
             inline: false,
             lost: false,
         };

@@ -75,6 +75,8 @@ struct Report {
     uptime_ms: u64,
     memory: Memory,
     copies: u64,
+    /// `true` while the store moves its objects to other stores.
+    is_draining: bool,
     clients: u64,
     transfers: Transfers,
     reduces: Reduces,
@@ -119,6 +121,7 @@ struct Shard {
     inline_bytes: u64,
     nodes: u32,
     waiting_queries: u64,
+    under_replicated: u64,
     place_keys: Vec<PlaceKeys>,
     places_version: u64,
     uplink_permille: u32,
@@ -155,6 +158,7 @@ impl From<NodeStatus> for Report {
                 evictions: status.evictions,
             },
             copies: status.copies,
+            is_draining: status.is_draining,
             clients: status.clients,
             transfers: Transfers {
                 pulls: status.pulls,
@@ -185,6 +189,7 @@ impl From<ShardStatus> for Shard {
             inline_bytes: shard.inline_bytes,
             nodes: shard.nodes,
             waiting_queries: shard.waiting_queries,
+            under_replicated: shard.under_replicated,
             place_keys: shard.place_keys.into_iter().map(PlaceKeys::from).collect(),
             places_version: shard.places_version,
             uplink_permille: shard.uplink_permille,
@@ -209,6 +214,12 @@ impl Report {
         writeln!(out, "node       {} of cluster {}, version {}", self.node, self.cluster, self.version)?;
         writeln!(out, "data       {}", self.data_address)?;
         writeln!(out, "uptime     {}", humantime::format_duration(uptime))?;
+        if self.is_draining {
+            writeln!(
+                out,
+                "state      draining: it moves its objects to other stores, and accepts no new ones"
+            )?;
+        }
         writeln!(out, "clients    {}", self.clients)?;
         writeln!(
             out,
@@ -264,6 +275,7 @@ impl Report {
             ("INLINE", Alignment::Right),
             ("NODES", Alignment::Right),
             ("WAITING", Alignment::Right),
+            ("COPIES MISSING", Alignment::Right),
             ("MEASURED", Alignment::Right),
         ]);
         for shard in &self.shards {
@@ -274,6 +286,7 @@ impl Report {
                 output::size(shard.inline_bytes),
                 shard.nodes.to_string(),
                 shard.waiting_queries.to_string(),
+                shard.under_replicated.to_string(),
                 if shard.places_version > 0 { shard.places_version.to_string() } else { "never".to_owned() },
             ]);
         }

@@ -338,7 +338,9 @@ impl State {
                 let answer = match self.find(id) {
                     Some(copy) => {
                         let entry = self.copies.get_mut(&copy).unwrap();
-                        if entry.view.size_bytes == *size_bytes && entry.view.metadata == *metadata {
+                        if entry.view.size_bytes == *size_bytes
+                            && entry.view.metadata.describes_same(metadata)
+                        {
                             entry.references += 1;
                             Ok(Response::Node(node::Response::Existing(entry.view.clone())))
                         } else {

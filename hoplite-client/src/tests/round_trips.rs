@@ -83,7 +83,7 @@ async fn metadata_travels_and_is_checked_before_anything_is_sent() {
         dtype: Dtype::F32,
         shape: Some(vec![2, 3]),
         user: Bytes::from_static(b"mine"),
-        agreement: None,
+        ..Metadata::default()
     };
     let options = PutOptions { metadata: metadata.clone(), ..PutOptions::default() };
     client.put_with("array", &[0; 24], options.clone()).await.unwrap();

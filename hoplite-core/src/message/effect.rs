@@ -5,8 +5,8 @@ use std::net::SocketAddr;
 use bytes::Bytes;
 
 use super::{
-    CallId, ClientId, CombineId, CombineInput, CopyId, Hop, HopId, HopReport, HostingId, Inspection,
-    Producer, PullId, Response, ServeId, Urgency,
+    CallId, ClientId, CombineId, CombineInput, CopyId, DrainReport, Hop, HopId, HopReport, HostingId,
+    Inspection, Producer, PullId, Response, ServeId, Urgency,
 };
 use crate::collective::CollectiveEffect;
 use crate::dtype::Dtype;
@@ -200,6 +200,11 @@ pub enum Effect {
         hosting: HostingId,
         /// The progress of the hop.
         report: HopReport,
+    },
+    /// The drain has ended. After success, or if the daemon was asked to end, the shell stops the store.
+    DrainEnded {
+        /// The result.
+        report: DrainReport,
     },
     /// An effect of collectives.
     Collective(CollectiveEffect),

@@ -1,5 +1,7 @@
 //! The events of a node.
 
+use std::time::Duration;
+
 use super::{
     CallId, ClientId, CombineId, CombineOutcome, CopyId, Hop, HopId, HopReport, HostingId, PullId, Request,
     ServeId,
@@ -177,6 +179,12 @@ pub enum Event {
     Collective(CollectiveEvent),
     /// Time has passed; see [`Node::next_deadline`](crate::node::Node::next_deadline).
     Tick,
+    /// The daemon was asked to move its pinned copies to other stores before it stops. Answered by
+    /// [`Effect::DrainEnded`](super::Effect::DrainEnded).
+    Drain {
+        /// The time that the drain may take.
+        timeout: Duration,
+    },
     /// The daemon was asked to stop: calls that wait are answered, new ones refused.
     ShutDown,
 }

@@ -3,6 +3,7 @@
 //! [`Event`]s go in, [`Effect`]s come out. The [`Request`]s of clients are events, the
 //! [`Response`]s to them effects.
 
+mod drain;
 mod effect;
 mod event;
 mod hop;
@@ -11,6 +12,7 @@ mod response;
 mod status;
 mod trouble;
 
+pub use drain::*;
 pub use effect::*;
 pub use event::*;
 pub use hop::*;

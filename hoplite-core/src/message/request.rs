@@ -151,6 +151,15 @@ pub enum Request {
     /// Inspects the directory and this store, for people and tools. The shell answers it, see
     /// [`Effect::Inspect`](super::Effect::Inspect).
     Inspect(Inspection),
+    /// Moves the pinned copies of the store to other stores. Answered by `Drain` at the end: when all
+    /// have moved and earlier calls are over, at the timeout, or at once if there is no other store.
+    /// After success, the store stops.
+    Drain {
+        /// The time that the drain may take.
+        timeout: Duration,
+    },
+    /// Requests the progress of the drain. Answered by `Drain`.
+    DrainProgress,
     /// Ends a call. Its answer may still come. Not answered.
     Cancel {
         /// The call to end.
@@ -195,6 +204,7 @@ impl Request {
                 | Self::Subscribe { .. }
                 | Self::Unsubscribe { .. }
                 | Self::Cancel { .. }
+                | Self::DrainProgress
                 | Self::Inspect(
                     Inspection::List { .. }
                         | Inspection::Describe { .. }

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::{ByteRange, CopyId};
+use super::{ByteRange, CopyId, DrainReport};
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::id::PutId;
@@ -73,6 +73,8 @@ pub enum Response {
     },
     /// The locations of an object.
     Locations(Locations),
+    /// The progress of a drain, or its result.
+    Drain(DrainReport),
     /// The number of valid leading bytes of the followed copy.
     Progress {
         /// The number of valid bytes.

@@ -22,6 +22,8 @@ pub struct NodeConfig {
     pub shards: ShardMap,
     /// The schedule of allreduces that this node coordinates.
     pub allreduce_schedule: SchedulePreference,
+    /// The number of copies of an object whose put does not say how many it wants.
+    pub replicas: u8,
     /// Makes the [`PutId`](crate::id::PutId)s of this run unique among all runs and nodes.
     pub seed: u64,
 }
@@ -55,6 +57,8 @@ pub struct NodeStatus {
     pub directed_hops: usize,
     /// The number of combinations under way.
     pub combinations: usize,
+    /// `true` while the store moves its pinned copies to other stores.
+    pub is_draining: bool,
     /// The number of calls, fetches, hops and reduces that wait for room.
     pub waiting_for_room: usize,
     /// The place of the node, with the version of the measured places; version zero if the node was

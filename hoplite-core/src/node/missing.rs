@@ -50,7 +50,7 @@ impl View<'_> {
             Call::Delete(delete) => self.objects.missing_of_delete(delete),
             call @ (Call::Locate { .. } | Call::Wait(_)) => self.objects.missing_of_queries(&call.queries()),
             Call::Reduce { target, .. } => self.missing_of_target(target),
-            Call::Inspect | Call::Subscription { .. } => None,
+            Call::Inspect | Call::Drain | Call::Subscription { .. } => None,
         }
     }
 

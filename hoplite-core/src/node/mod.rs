@@ -80,6 +80,10 @@ impl Node {
                 break;
             }
         }
+        if self.objects.ctx.is_draining() {
+            let status = self.status();
+            self.objects.settle_drain(status.reductions + status.hops + status.directed_hops > 0);
+        }
         self.objects.ctx.take_effects(effects);
     }
 
@@ -134,6 +138,7 @@ impl Node {
             Event::Measured { link } => objects.ctx.set_link(link),
             Event::SlowLinks { peers } => objects.has_slow_links(peers),
             Event::Tick => {}
+            Event::Drain { timeout } => objects.drain(None, timeout),
             Event::ShutDown => self.shut_down(),
         }
     }
@@ -277,6 +282,7 @@ impl Node {
                 Deadline::Settled => self.objects.sessions_settled(),
                 Deadline::Hop(owner) => self.reductions.hostings().expired(&mut self.objects, owner),
                 Deadline::Reduce(target) => self.reconsider_target(&target),
+                Deadline::Drain => self.objects.drain_expired(),
             }
         }
         self.collectives.expire(&mut self.objects.ctx.of_collectives());

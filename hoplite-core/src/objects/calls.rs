@@ -56,6 +56,7 @@ pub(crate) enum Call {
         copy: CopyId,
     },
     Inspect,
+    Drain,
     Delete(DeleteCall),
     Wait(WaitCall),
     Locate {
@@ -269,11 +270,29 @@ impl Calls {
         limit: Duration,
     ) -> impl Iterator<Item = (CallKey, Operation, Duration)> {
         let calls = self.open.iter().filter(|(key, open)| {
-            let is_wait = !matches!(open.call, Call::Subscription { .. } | Call::Inspect);
+            let is_wait = !matches!(open.call, Call::Subscription { .. } | Call::Inspect | Call::Drain);
             key.client != ClientId::STORE && is_wait
         });
         let calls = calls.map(move |(key, open)| (*key, open.operation, now.since(open.started)));
         calls.filter(move |(_, _, waited)| *waited >= limit)
+    }
+
+    /// The calls of clients that began at `since` or before, and have to be answered.
+    fn begun_by(&self, since: Time) -> impl Iterator<Item = &OpenCall> {
+        self.open.values().filter(move |open| {
+            let is_work = !matches!(open.call, Call::Subscription { .. } | Call::Inspect | Call::Drain);
+            is_work && open.started <= since
+        })
+    }
+
+    /// Returns `true` if a call that began at `since` or before is open.
+    pub(crate) fn has_open_since(&self, since: Time) -> bool {
+        self.begun_by(since).next().is_some()
+    }
+
+    /// Counts the open calls that began at `since` or before.
+    pub(crate) fn open_since(&self, since: Time) -> usize {
+        self.begun_by(since).count()
     }
 
     /// Returns the time that a call has left.

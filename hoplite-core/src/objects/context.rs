@@ -40,6 +40,7 @@ pub(crate) struct Context {
     is_shutting_down: bool,
     /// The open calls with several requests.
     pub(super) batches: Batches,
+    is_draining: bool,
 }
 
 impl Context {
@@ -59,6 +60,7 @@ impl Context {
             tally: Tally::default(),
             is_shutting_down: false,
             batches: Batches::default(),
+            is_draining: false,
         }
     }
 
@@ -134,6 +136,15 @@ impl Context {
 
     pub(crate) const fn is_shutting_down(&self) -> bool {
         self.is_shutting_down
+    }
+
+    /// Returns `true` while the store moves its copies to other stores.
+    pub(crate) const fn is_draining(&self) -> bool {
+        self.is_draining
+    }
+
+    pub(crate) fn set_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
     }
 
     pub(crate) fn begin_shutdown(&mut self) {
@@ -274,6 +285,7 @@ mod tests {
             limits: Limits::default(),
             shards: ShardMap::new(["shard:1"]),
             allreduce_schedule: SchedulePreference::Auto,
+            replicas: 1,
             seed: 1,
         });
         for (version, rack, permille) in [(4, 1, 500), (5, 2, 250), (4, 1, 500)] {

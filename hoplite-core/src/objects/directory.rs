@@ -70,6 +70,7 @@ impl Objects {
                 let live = self.copies.live(&id);
                 // Clients that follow the copy have no deadline that the store knows.
                 let is_followed = live.is_some_and(|(_, copy)| copy.is_referenced());
+                let is_followed = is_followed || self.orders.contains_key(&id);
                 let timeout = if is_followed { timeout.max(FOLLOWERS_TIMEOUT) } else { timeout };
                 let resume = live.map(|(_, copy)| copy.put);
                 let avoid = self.fetches.avoided(&id).to_vec();
@@ -130,13 +131,16 @@ impl Objects {
             ToStore::Promote { id, put } => self.promoted(shard, &id, put),
             ToStore::Placed(placed) => self.placed(shard, placed),
             ToStore::GiveWay { grant } => {
-                let calls = &self.calls;
-                let is_called_for = |id: &ObjectId| calls.last_get_deadline(id).is_some();
+                let (calls, orders) = (&self.calls, &self.orders);
+                let is_called_for =
+                    |id: &ObjectId| calls.last_get_deadline(id).is_some() || orders.contains_key(id);
                 self.copies.give_way(&mut self.ctx, shard, grant, is_called_for);
             }
             ToStore::TakeOver { id, put, metadata, bytes } => {
                 self.take_over(shard, inline(id, put, metadata, &bytes), bytes.into());
             }
+            ToStore::Replicate(order) => self.replicate(shard, order),
+            ToStore::Replication(news) => self.replicated(shard, news),
             ToStore::DeleteDone { request, put } => self.delete_done(shard, request, put),
             ToStore::Locations { request, locations } => match self.queries.purpose_at(shard, request) {
                 Some(Purpose::Locations(key, index)) => self.located(key, index, locations),

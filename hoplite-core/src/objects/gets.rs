@@ -14,7 +14,7 @@ use crate::collective::Agreement;
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
 use crate::message::{CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, PullId, Response, ServeId, Until};
-use crate::shard::{Grant, PullOutcome, UnpublishReason};
+use crate::shard::{Grant, Obstacle, PullOutcome, UnpublishReason};
 
 /// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the
 /// client reads its answers.
@@ -78,7 +78,7 @@ impl Objects {
         }
     }
 
-    fn fetch(&mut self, id: &ObjectId) {
+    pub(crate) fn fetch(&mut self, id: &ObjectId) {
         if !self.fetches.contains(id) {
             let request = self.query(id.clone(), Purpose::Fetch);
             self.fetches.query(id, request);
@@ -103,6 +103,7 @@ impl Objects {
     /// if there was a fetch.
     pub(crate) fn stop_fetch(&mut self, id: &ObjectId) -> bool {
         let Some(step) = self.fetches.remove(&mut self.ctx, id) else { return false };
+        self.decline_order(id, Obstacle::Failed);
         match step {
             FetchStep::Querying(request) => self.withdraw_query(request),
             FetchStep::WaitingForSpace { .. } => {
@@ -159,7 +160,8 @@ impl Objects {
     }
 
     pub(crate) fn is_wanted(&self, id: &ObjectId) -> bool {
-        self.calls.last_get_deadline(id).is_some()
+        self.orders.contains_key(id)
+            || self.calls.last_get_deadline(id).is_some()
             || self.copies.live(id).is_some_and(|(_, copy)| copy.is_referenced())
     }
 
@@ -179,6 +181,7 @@ impl Objects {
         if !self.fetches.contains(&object.id) {
             return None;
         }
+        self.decline_order_of_other(&object.id, object.put);
         let Object { id, put, size_bytes, metadata } = &object;
         if let Some((copy, local)) = self.copies.live(id) {
             if local.awaits_sender() && (local.put, local.size_bytes) == (*put, *size_bytes) {
@@ -196,6 +199,8 @@ impl Objects {
             self.fetches.lack_space(id, *size_bytes);
             self.copies.wait_for_space(SpaceWaiter::Fetch(id.clone()));
             self.copies.refuse_awaiting_of(&mut self.ctx, id);
+            self.decline_order(id, Obstacle::NoRoom);
+            self.reconsider_fetch(id);
             return None;
         };
         Some(self.open(object, room, Phase::Receiving { pull: None, valid_bytes: 0 }))
@@ -242,6 +247,7 @@ impl Objects {
         if self.copies.is_live(copy) {
             if outcome == PullOutcome::Complete {
                 let id = self.copies[&copy].id.clone();
+                self.keep_ordered(copy);
                 self.end_fetch(&id);
                 self.complete(copy);
                 return self.publish_and_return(copy, active.grant.map(|slot| (active.shard, slot)));
@@ -279,6 +285,7 @@ impl Objects {
 
     /// The directory cannot name a sender.
     pub(crate) fn fetch_failed(&mut self, id: &ObjectId, error: Error) {
+        self.decline_order(id, Obstacle::Failed);
         if matches!(error, Error::Timeout { .. }) && self.is_wanted(id) {
             // A call with a later deadline joined after the query was sent.
             return self.query_again(id);
@@ -300,9 +307,10 @@ impl Objects {
         let Some(copy) = self.receiving_copy(object) else { return self.decline_inline(shard, &id, put) };
         let has_declined = self.fetches.has_declined(&id);
         self.copies.accept_awaiting(&mut self.ctx, copy);
+        let is_ordered = self.keep_ordered(copy);
         self.end_fetch(&id);
         self.fill(copy, bytes);
-        if has_declined {
+        if has_declined || is_ordered {
             self.publish(copy);
         } else {
             // The shard that answered counts the copy already.

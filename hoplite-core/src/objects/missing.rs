@@ -67,6 +67,11 @@ impl Objects {
             let fault = self.faults.peer(&self.ctx, holder);
             return fault.or_else(|| Some(Missing::Stores { nodes: Named::of([holder.clone()]) }));
         }
+        if self.is_accepted(copy) && local.metadata.replicas.to_await() > 1 {
+            let wanted = local.metadata.replicas.to_await() as u64;
+            let present = self.present_copies(copy) as u64;
+            return Some(Missing::Replicas { id: local.id.clone(), wanted, present });
+        }
         let address = self.ctx.config().shards.name(self.ctx.first_shard(&local.id)?).to_owned();
         Some(Missing::Answer { address })
     }

@@ -14,6 +14,8 @@
 //! | `combine`, `combinations` | fill copies from other copies |
 //! | `publish`, `publication`, `recent_ends` | tell the directory of copies and their ends |
 //! | `shard_sessions`, `returning` | decide if a copy may be served, and how it returns to the directory |
+//! | `replicas`, `orders` | keep copies that shards order, and let puts wait for copies at other stores |
+//! | `drain`, `draining` | move all pinned copies to other stores |
 //! | `directory`, `queries`, `faults` | query the shards, and take in their messages |
 //! | `context`, `notice` | the time, effects, deadlines, notices and numbers |
 
@@ -25,18 +27,22 @@ mod combine;
 pub(crate) mod context;
 mod copies;
 mod directory;
+mod drain;
+mod draining;
 mod faults;
 pub(crate) mod fetch;
 mod gets;
 mod holders;
 mod missing;
 pub(crate) mod notice;
+mod orders;
 mod publication;
 mod publish;
 mod put;
 pub(crate) mod queries;
 mod queue;
 mod recent_ends;
+mod replicas;
 mod requests;
 pub(crate) mod returning;
 mod shard_sessions;
@@ -46,9 +52,11 @@ use crate::message::{NodeConfig, NodeStatus};
 use calls::Calls;
 use combinations::Combinations;
 use context::Context;
+use draining::Drain;
 use faults::Faults;
 use fetch::Fetches;
 pub use holders::{ClientUse, Holder, Holders};
+use orders::Orders;
 use queries::Queries;
 use recent_ends::RecentEnds;
 use table::Table;
@@ -64,6 +72,8 @@ pub(crate) struct Objects {
     pub(crate) faults: Faults,
     queries: Queries,
     recent_ends: RecentEnds,
+    orders: Orders,
+    drain: Option<Drain>,
     put_conflicts: u64,
 }
 
@@ -79,6 +89,8 @@ impl Objects {
             faults: Faults::default(),
             queries: Queries::default(),
             recent_ends: RecentEnds::default(),
+            orders: Orders::default(),
+            drain: None,
             put_conflicts: 0,
         }
     }
@@ -89,6 +101,7 @@ impl Objects {
             put_conflicts: self.put_conflicts,
             combinations: self.combinations.len(),
             place: self.ctx.place(),
+            is_draining: self.ctx.is_draining(),
             ..self.copies.status()
         }
     }

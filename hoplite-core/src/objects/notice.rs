@@ -15,6 +15,7 @@ pub(crate) enum Deadline {
     Settled,
     Hop(HopOwner),
     Reduce(ObjectId),
+    Drain,
 }
 
 /// A message from a machine to machines of the same level or of higher levels. The router delivers

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::fetch::back_off;
 use crate::id::{NodeId, PutId};
 use crate::message::CallKey;
-use crate::shard::ShardRun;
+use crate::shard::{Replication, ShardRun};
 use crate::time::Time;
 
 /// So often a copy is published again before a shard is told to forget the put that is in its way. Until then, the store
@@ -33,6 +33,10 @@ pub(crate) struct Publication {
     listed_by: Vec<(usize, ShardRun)>,
     /// `true` once some shard was told of the copy.
     was_told: bool,
+    /// The shard that was told that it is the first connected shard of the object.
+    lead: Option<usize>,
+    /// The copies of the object, as that shard has told.
+    pub(crate) replication: Option<Replication>,
     /// The time to publish it again, because a shard disagreed; and how often that was needed.
     republish_at: Option<Time>,
     disputes: u32,
@@ -115,6 +119,19 @@ impl Publication {
         self.known_at.retain(|known| *known != shard);
         self.verified(shard);
         self.accepted_by.retain(|other| *other != shard);
+        if self.lead == Some(shard) {
+            self.set_lead(None);
+        }
+    }
+
+    /// The shard that was told that it is the first connected shard of the object.
+    pub(crate) const fn lead(&self) -> Option<usize> {
+        self.lead
+    }
+
+    /// Another shard was told so. What the earlier one has told counts no more.
+    pub(crate) fn set_lead(&mut self, lead: Option<usize>) {
+        (self.lead, self.replication) = (lead, None);
     }
 
     /// Returns `true` if shards know this put, and there is no rival.
@@ -146,6 +163,7 @@ impl Publication {
     pub(crate) fn rename(&mut self) {
         self.accepted_by.clear();
         self.listed_by.clear();
+        self.set_lead(None);
     }
 
     /// The deciding shard knows another put. Another shard may have accepted this one while that shard was away.
@@ -179,6 +197,7 @@ impl Publication {
 
     /// It is published again now.
     pub(crate) fn begin_again(&mut self) {
+        self.set_lead(None);
         self.republish_at = None;
         self.is_confirmed = false;
     }

@@ -82,6 +82,8 @@ impl Objects {
         let urgency = if is_awaited { Urgency::Prompt } else { Urgency::Deferrable };
         let inline_from = carries_bytes.then_some(copy);
         self.ctx.push(Effect::ToShard { shard, message, inline_from, urgency });
+        self.note_left(copy);
+        self.tell_lead(copy);
     }
 
     /// Notes that a shard is told of a copy. Returns the absence of this store from the shard if the copy returns to it.
@@ -170,6 +172,9 @@ impl Objects {
         let is_up = self.ctx.is_up(shard);
         if is_up {
             self.faults.shard_reached(shard);
+            if self.ctx.is_draining() {
+                self.tell_drain(shard);
+            }
             self.tell_place(shard);
             if !self.ctx.slow_peers().is_empty() {
                 self.tell_slow_links(shard);
@@ -179,6 +184,7 @@ impl Objects {
         for copy in self.copies.live_copies() {
             self.copies.publication_mut(copy).session_changed(shard);
             self.tell_missing_shards(copy);
+            self.tell_lead(copy);
             if !is_up {
                 self.settle_publication(copy);
             }

@@ -28,7 +28,7 @@ use crate::error::{Error, Operation, Result};
 use crate::extent::Extent;
 use crate::id::{ObjectId, PutId};
 use crate::message::{CallKey, Confirm, CopyId, Effect, Response};
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, Replicas};
 use crate::shard::{Equality, UnpublishReason, Verdict};
 
 /// The result of an attempt to create a copy.
@@ -80,7 +80,7 @@ impl Objects {
     fn try_create(&mut self, key: CallKey, create: &CreateCall) -> Attempt {
         let client = key.client;
         if let Some((copy, local)) = self.copies.live(&create.id) {
-            if local.size_bytes != create.size_bytes || local.metadata != create.metadata {
+            if local.size_bytes != create.size_bytes || !local.metadata.describes_same(&create.metadata) {
                 return Attempt::Answered(Err(Error::AlreadyExists { id: create.id.clone() }));
             }
             let awaits_verdict = create.contents.as_ref().is_some_and(|whole| whole.confirm == Confirm::Yes)
@@ -88,6 +88,9 @@ impl Objects {
                 && !self.is_accepted(copy);
             if !local.is_complete() || awaits_verdict || !self.may_serve(copy) {
                 return Attempt::IsBusy;
+            }
+            if let Some(attempt) = self.repeat_replicated(copy, create.metadata.replicas) {
+                return attempt;
             }
             return Attempt::Answered(self.refer(key.holder(), copy, Access::Write).map(Response::Existing));
         }
@@ -102,6 +105,20 @@ impl Objects {
         let CreateCall { id, size_bytes, metadata, contents: _ } = create.clone();
         let copy = self.open(Object { id, put, size_bytes, metadata }, room, phase);
         Attempt::Answered(self.refer(client, copy, Access::Write).map(Response::Created))
+    }
+
+    /// A put repeats one of this store, and may want more copies: waits for them. `None` if they exist.
+    fn repeat_replicated(&mut self, copy: CopyId, replicas: Replicas) -> Option<Attempt> {
+        if replicas.to_keep() == 1 || !self.is_put(copy) {
+            return None;
+        }
+        if self.copies.want_replicas(copy, replicas) {
+            self.publish(copy);
+        }
+        if let Some(error) = self.check_nodes(copy, replicas) {
+            return Some(Attempt::Answered(Err(error)));
+        }
+        (!self.has_awaited_copies(copy, replicas)).then_some(Attempt::IsBusy)
     }
 
     /// Answers a create, and tells others if it has made a copy. `left` is the time that the call still has.
@@ -131,9 +148,10 @@ impl Objects {
     /// Does at once what else the requests for a fill, a seal and a release do.
     fn put_whole(&mut self, key: CallKey, copy: CopyId, contents: Contents, left: Duration) {
         let Contents { bytes, confirm } = contents;
+        let awaits_copies = self.copies[&copy].metadata.replicas.to_await() > 1;
         match confirm {
-            Confirm::Yes => self.await_verdict(key, copy, left),
-            Confirm::No => self.ctx.reply(key, Ok(Response::Sealed)),
+            Confirm::No if !awaits_copies => self.ctx.reply(key, Ok(Response::Sealed)),
+            _ => self.await_verdict(key, copy, left),
         }
         self.ctx.push(Effect::Fill { copy, bytes });
         self.complete_put(copy);
@@ -193,9 +211,10 @@ impl Objects {
         &mut self,
         id: &ObjectId,
         size_bytes: u64,
-        metadata: Metadata,
+        mut metadata: Metadata,
         room: Extent,
     ) -> Result<CopyId> {
+        self.set_default_replicas(&mut metadata);
         if self.copies.live(id).is_some() {
             return Err(Error::AlreadyExists { id: id.clone() });
         }
@@ -358,7 +377,7 @@ impl Objects {
     }
 
     /// Returns `true` if the shard that decides about a copy now has accepted its put.
-    fn is_accepted(&self, copy: CopyId) -> bool {
+    pub(crate) fn is_accepted(&self, copy: CopyId) -> bool {
         let local = &self.copies[&copy];
         let decisive = self.ctx.first_shard(&local.id);
         decisive.is_some_and(|decisive| local.publication.is_accepted_by(decisive))
@@ -385,10 +404,11 @@ impl Objects {
         }
     }
 
-    /// Answers a seal if the directory has accepted the put, and is there.
-    fn answer_sealer(&mut self, copy: CopyId) {
+    /// Answers a seal if the directory has accepted the put, is there, and knows enough copies.
+    pub(crate) fn answer_sealer(&mut self, copy: CopyId) {
         if self.copies[&copy].is_complete()
             && self.is_accepted(copy)
+            && self.has_awaited_copies(copy, self.copies[&copy].metadata.replicas)
             && let Some(key) = self.copies.publication_mut(copy).sealer.take()
         {
             let response = match self.calls.get(key) {

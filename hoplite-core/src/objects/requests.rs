@@ -32,7 +32,7 @@ impl Objects {
     /// Serves a request that was checked and concerns objects only: all but reduces, collectives and deletes, which may concern
     /// targets that are being made.
     pub(crate) fn request(&mut self, key: CallKey, request: Request) {
-        match of_client(request) {
+        match self.with_default_replicas(of_client(request)) {
             Request::Create { id, size_bytes, metadata, timeout } => {
                 self.create(key, CreateCall { id, size_bytes, metadata, contents: None }, timeout);
             }
@@ -47,8 +47,24 @@ impl Objects {
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
             Request::Subscribe { id } => self.subscribe(key, id),
             Request::Inspect(inspection) => self.inspect(key, inspection),
+            Request::Drain { timeout } => {
+                self.calls.enter(&mut self.ctx, key, Call::Drain, Operation::Connect, Duration::MAX);
+                self.drain(Some(key), timeout);
+            }
+            Request::DrainProgress => {
+                let report = self.drain_report();
+                self.ctx.reply(key, Ok(Response::Drain(report)));
+            }
             request => self.take_back(key, &request),
         }
+    }
+
+    /// Sets the number of copies of a put that does not say how many it wants.
+    fn with_default_replicas(&self, mut request: Request) -> Request {
+        if let Request::Create { metadata, .. } | Request::Put { metadata, .. } = &mut request {
+            self.set_default_replicas(metadata);
+        }
+        request
     }
 
     /// Checks that a request may become a call. Requests that give something back always may.
@@ -58,6 +74,13 @@ impl Objects {
         }
         if self.ctx.is_shutting_down() {
             return Err(Error::ShuttingDown);
+        }
+        let makes_object = matches!(
+            request,
+            Request::Create { .. } | Request::Put { .. } | Request::Reduce(_) | Request::Collective(..)
+        );
+        if makes_object {
+            self.check_accepts_puts()?;
         }
         if key.is_item() {
             return Ok(());
@@ -110,6 +133,7 @@ impl Objects {
             Call::Create(_) => self.copies.stop_waiting_for_space(&SpaceWaiter::Create(key)),
             Call::Seal { copy } => self.forget_sealer(copy, key),
             Call::Get { id, .. } => self.reconsider_fetch(&id),
+            Call::Drain => self.forget_drain_caller(key),
             Call::Follow { .. } | Call::Inspect => {
                 self.ctx.push(Effect::CallEnded { client: key.client, call: key.call });
             }

@@ -228,6 +228,7 @@ mod tests {
             retention: if pinned { Retention::Pinned } else { Retention::Evictable },
             is_away: false,
             is_published: true,
+            leads: false,
             free_slots: 1,
             session: 0,
             last_grant: 0,

@@ -39,6 +39,9 @@ pub struct ShardStatus {
     pub subscriptions: usize,
     /// The number of slots in use.
     pub grants: usize,
+    /// The number of objects with fewer copies than their puts want, as far as this shard is the
+    /// first of their ids, and objects at stores that drain.
+    pub under_replicated: usize,
     /// The number of deleted puts that the shard remembers.
     pub tombstones: usize,
     /// The number of messages received from stores.
@@ -125,6 +128,7 @@ impl Shard {
             waiting_queries: self.due.queries.len(),
             subscriptions: self.subscriptions,
             grants: self.grants.len(),
+            under_replicated: self.replicas.len(),
             tombstones: self.tombstones.len(),
             received_messages: self.received_messages,
             sent_messages: self.sent_messages,

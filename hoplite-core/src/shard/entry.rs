@@ -185,7 +185,7 @@ impl Entry {
     }
 
     pub(super) fn agrees_with(&self, publish: &Publish) -> bool {
-        self.size_bytes == publish.size_bytes && self.metadata == publish.metadata
+        self.size_bytes == publish.size_bytes && self.metadata.describes_same(&publish.metadata)
     }
 
     pub(super) fn is_lost(&self) -> bool {

@@ -16,6 +16,8 @@
 //! * `delete`: removes all copies of an object, and keeps tombstones so that they do not come back.
 //! * `loss`: detects objects whose last complete copy is gone.
 //! * `memory`: tells deleted objects from lost ones when a copy returns.
+//! * `replicas`: keeps as many copies of objects as their puts want, and moves the copies of stores
+//!   that drain.
 //! * `orphans`: hands inline objects without any copy at a store to a store.
 //! * `subscribe`: sends updates to the subscribers of an object.
 //! * `describe`, `listing`: describe the shard to tools.
@@ -42,7 +44,9 @@ mod orphans;
 mod places;
 mod publish;
 mod query;
+mod replicas;
 mod session;
+mod shortages;
 mod slow;
 mod state;
 mod subscribe;
@@ -68,6 +72,7 @@ use self::history::GrantHistory;
 use self::losses::Losses;
 use self::memory::LossMemory;
 use self::nodes::{NodeIndex, Nodes};
+use self::shortages::Replicas;
 use self::state::{Deletion, Orphans, Queue};
 use crate::error::Error;
 use crate::id::{Incarnation, NodeId, ObjectId, PutId};
@@ -207,6 +212,7 @@ pub struct Shard {
     /// Deletes of unknown ids during the warm-up. Each is an open request of its node.
     held_deletes: BTreeMap<ObjectId, BTreeSet<(NodeIndex, RequestId)>>,
     orphans: Orphans,
+    replicas: Replicas,
     due: Due,
     /// Objects with waiting queries that may have a free slot now.
     to_serve: BTreeSet<ObjectId>,
@@ -240,6 +246,8 @@ struct Due {
     extensions: Deadlines<ObjectId>,
     /// An inline object is offered to a store.
     orphans: Deadlines<ObjectId>,
+    /// An assignment or a pause of an object with too few copies ends.
+    replicas: Deadlines<ObjectId>,
 }
 
 /// The time and the effects of one event.
@@ -276,6 +284,7 @@ impl Shard {
             deletions: BTreeMap::new(),
             held_deletes: BTreeMap::new(),
             orphans: Orphans::default(),
+            replicas: Replicas::default(),
             due: Due::default(),
             to_serve: BTreeSet::new(),
             to_notify: BTreeSet::new(),
@@ -339,6 +348,8 @@ impl Shard {
             due.extensions.next(),
             due.news.next(),
             due.orphans.next(),
+            due.replicas.next(),
+            self.replicas.next_repair(),
             (!self.held_deletes.is_empty()).then_some(self.warm_until),
         ];
         earliest.into_iter().flatten().min()
@@ -357,6 +368,9 @@ impl Shard {
             ToShard::Unsubscribe { request } => self.unsubscribe(node, request),
             ToShard::Placed(placed) => self.recall_place(turn, node, placed),
             ToShard::SlowLinks { peers } => self.set_slow_peers(turn.now, node, peers),
+            ToShard::Lead(lead) => self.take_lead(turn, node, lead),
+            ToShard::NotReplicated { id, put, reason } => self.not_replicated(turn, node, &id, put, reason),
+            ToShard::Drain { is_draining } => self.set_draining(turn, node, is_draining),
         }
     }
 
@@ -393,6 +407,10 @@ impl Shard {
         while let Some(id) = self.due.orphans.pop_due(turn.now) {
             self.hand_over(turn, &id);
         }
+        while let Some(id) = self.due.replicas.pop_due(turn.now) {
+            self.shortage_due(turn.now, &id);
+        }
+        self.replicas.tick(turn.now);
         if turn.now >= self.warm_until {
             self.end_warm_up(turn);
         }
@@ -401,6 +419,7 @@ impl Shard {
     /// Serves waiting queries and informs subscribers, once for each object that the event
     /// affected.
     fn settle(&mut self, turn: &mut Turn<'_>) {
+        self.assign_replicas(turn);
         while let Some(id) = self.to_serve.pop_first() {
             self.serve(turn, &id);
         }

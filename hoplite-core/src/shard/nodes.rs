@@ -37,6 +37,8 @@ pub(super) struct NodeRecord {
     /// The peers to which the node reports slow links.
     pub(super) slow_peers: Vec<NodeId>,
     pub(super) presence: Presence,
+    /// `true` if the store moves its copies to others before it stops.
+    is_draining: bool,
     /// The number of sessions of this run of the node.
     pub(super) session_number: u32,
     /// The last time at which the node published again a copy from an earlier session.
@@ -119,6 +121,8 @@ pub(super) struct Nodes {
     uses_measured: bool,
     /// The nodes that report a slow link, by the peer at its other end.
     slow_reports: BTreeMap<NodeId, BTreeSet<NodeIndex>>,
+    /// The number of stores that drain.
+    draining: usize,
     next: u32,
 }
 
@@ -143,6 +147,7 @@ impl Nodes {
                 slow_peers: Vec::new(),
                 info,
                 presence: Presence::Connected { sweep_at: None },
+                is_draining: false,
                 session_number: 0,
                 refreshed: now,
                 holdings: BTreeSet::new(),
@@ -154,6 +159,7 @@ impl Nodes {
     }
 
     pub(super) fn remove(&mut self, index: NodeIndex) -> Option<NodeRecord> {
+        self.set_draining(index, false);
         let record = self.records.remove(&index)?;
         self.by_name.remove(&record.info.node);
         self.ring.remove(&(record.point, index));
@@ -348,6 +354,34 @@ impl Nodes {
         let start = (point, NodeIndex::FIRST);
         let around = self.ring.range(start..).chain(self.ring.range(..start));
         around.map(|(_, index)| *index).filter(|index| self.is_connected(*index))
+    }
+
+    /// As [`connected_after`](Self::connected_after), without the nodes that drain: the nodes that
+    /// may get copies to keep.
+    pub(super) fn receivers_after(&self, point: u64) -> impl Iterator<Item = NodeIndex> {
+        self.connected_after(point).filter(|index| !self.is_draining(*index))
+    }
+
+    pub(super) fn is_draining(&self, index: NodeIndex) -> bool {
+        self.draining > 0 && self.get(index).is_some_and(|record| record.is_draining)
+    }
+
+    /// Returns `true` if some node drains.
+    pub(super) const fn has_draining(&self) -> bool {
+        self.draining > 0
+    }
+
+    /// Sets whether a node drains. Returns `true` if that has changed.
+    pub(super) fn set_draining(&mut self, index: NodeIndex, is_draining: bool) -> bool {
+        let record = self.records.get_mut(&index);
+        let Some(record) = record.filter(|record| record.is_draining != is_draining) else { return false };
+        record.is_draining = is_draining;
+        if is_draining {
+            self.draining += 1;
+        } else {
+            self.draining -= 1;
+        }
+        true
     }
 
     /// Returns all nodes, sorted by name.

@@ -12,16 +12,13 @@ use std::time::Duration;
 
 use super::entry::Pin;
 use super::nodes::NodeIndex;
-use super::state::Orphan;
+use super::state::{Orphan, paced};
 use super::{Shard, Turn};
 use crate::id::ObjectId;
 use crate::placement::mix;
 use crate::time::Time;
 use crate::vocabulary::directory::ToStore;
 
-/// Pause between two objects that are handed over, in addition to [`BYTES_PER_MICROSECOND`]. A dead
-/// node may leave a hundred thousand objects, which must not flood the session of another node.
-const INTERVAL: Duration = Duration::from_micros(20);
 /// The rate of handing over: 200 MB/s, a sixth of a link of 10 Gbit/s.
 const BYTES_PER_MICROSECOND: u64 = 200;
 
@@ -41,7 +38,7 @@ impl Shard {
 
     fn schedule_orphan(&mut self, now: Time, id: &ObjectId) {
         let size_bytes = self.entries.get(id).map_or(0, |entry| entry.size_bytes);
-        let due = paced(&mut self.orphans.next, now, size_bytes);
+        let due = paced(&mut self.orphans.next, now, size_bytes, BYTES_PER_MICROSECOND);
         self.set_orphan_due(due, id);
     }
 
@@ -87,8 +84,8 @@ impl Shard {
         }
         // Both shards of the id choose the same store, and different objects get different stores.
         let place = mix(entry.put.0);
-        let is_anybody_there = self.nodes.connected_after(place).next().is_some();
-        let untried = self.nodes.connected_after(place).find(|index| !orphan.offered.contains(index));
+        let is_anybody_there = self.nodes.receivers_after(place).next().is_some();
+        let untried = self.nodes.receivers_after(place).find(|index| !orphan.offered.contains(index));
         let (put, metadata, size_bytes) = (entry.put, entry.metadata.clone(), entry.size_bytes);
         let Some(chosen) = untried.filter(|_| orphan.offered.len() < MAX_OFFERS) else {
             let again_at = turn.now + ROUND_PAUSE;
@@ -99,16 +96,9 @@ impl Shard {
             return;
         };
         orphan.offered.insert(chosen);
-        let again = paced(&mut self.orphans.next_again, turn.now + self.config.limits.node_grace, size_bytes);
+        let earliest = turn.now + self.config.limits.node_grace;
+        let again = paced(&mut self.orphans.next_again, earliest, size_bytes, BYTES_PER_MICROSECOND);
         self.set_orphan_due(again, id);
         self.send(turn, chosen, ToStore::TakeOver { id: id.clone(), put, metadata, bytes });
     }
-}
-
-/// Returns the first time, from `earliest` on, at which `size_bytes` may be sent. Moves `next`
-/// behind it.
-fn paced(next: &mut Time, earliest: Time, size_bytes: u64) -> Time {
-    let due = earliest.max(*next);
-    *next = due + INTERVAL + Duration::from_micros(size_bytes / BYTES_PER_MICROSECOND);
-    due
 }

@@ -129,6 +129,8 @@ impl Shard {
         }
         self.keep_inline(&publish);
         let was_held_up = self.is_held_up(&id, node);
+        let own = self.entries.get(&id).and_then(|entry| entry.copies.get(node));
+        let was_pinned = own.is_some_and(|copy| copy.retention == Retention::Pinned);
         let must_promote_again = self.update_location(turn.now, node, &publish);
         if self.is_held_up(&id, node) != was_held_up {
             self.mark_slow_transfers(&id);
@@ -140,13 +142,19 @@ impl Shard {
         if must_promote_again {
             self.send(turn, node, ToStore::Promote { id: id.clone(), put: publish.put });
         }
+        // A store that drains has given its pin up, and the other pinned copies may be lost by now.
+        let lost_its_pin = was_pinned && self.entries.get(&id).is_some_and(|entry| !entry.copies.is_pinned());
         let pin = self.entries.get(&id).map(|entry| entry.pin);
         match pin {
+            _ if lost_its_pin => self.ensure_pinned(turn, &id),
             Some(Pin::Missing) => self.ensure_pinned(turn, &id),
             Some(Pin::Held) => self.remove_orphan(&id),
             None => {}
         }
         self.root_may_be_back(turn.now, &id);
+        if publish.retention == Retention::Pinned || was_pinned {
+            self.pinned_copies_changed(turn, &id);
+        }
         self.mark_servable(&id);
         self.mark_changed(&id);
     }
@@ -171,8 +179,13 @@ impl Shard {
             let known = self.nodes.index(name).and_then(|index| self.nodes.get(index));
             known.map_or_else(|| name.clone(), |record| record.info.node.clone())
         });
+        let is_draining = self.nodes.is_draining(node);
         let Some(record) = self.nodes.get_mut(node) else { return false };
         let Some(entry) = self.entries.get_mut(&publish.id) else { return false };
+        if publish.retention == Retention::Pinned {
+            let wanted = &mut entry.metadata.replicas.wanted;
+            *wanted = publish.metadata.replicas.wanted.max(*wanted);
+        }
         let session = record.session_number;
         if entry.copies.get(node).is_none() {
             let mut copy =
@@ -201,6 +214,8 @@ impl Shard {
             let was_promoted = is_complete
                 && location.retention == Retention::Pinned
                 && publish.retention == Retention::Evictable;
+            // A store that drains gives its pin up, because other stores have copies.
+            let was_promoted = was_promoted && !is_draining;
             if !was_promoted {
                 location.retention = publish.retention;
             }
@@ -218,7 +233,10 @@ impl Shard {
         entry.pin = Pin::Missing;
         let complete = entry.copies.rooted().filter(|copy| copy.state == LocationState::Complete);
         let connected = complete.filter(|copy| !copy.is_away);
-        let connected = connected.filter_map(|copy| Some(&self.nodes.get(copy.node)?.info.node));
+        let (leaving, staying): (Vec<_>, Vec<_>) =
+            connected.partition(|copy| self.nodes.is_draining(copy.node));
+        let best = if staying.is_empty() { leaving } else { staying };
+        let connected = best.into_iter().filter_map(|copy| Some(&self.nodes.get(copy.node)?.info.node));
         let survivor = choose_survivor(connected).and_then(|name| self.nodes.index(name));
         let Some(survivor) = survivor else {
             if entry.inline.is_some() {
@@ -226,7 +244,11 @@ impl Shard {
             }
             return;
         };
-        entry.copies.change(survivor, |copy| copy.retention = Retention::Pinned);
+        entry.copies.change(survivor, |copy| {
+            copy.retention = Retention::Pinned;
+            // The copy counts once the store says that it keeps it.
+            copy.is_published = false;
+        });
         entry.pin = Pin::Held;
         let put = entry.put;
         self.remove_orphan(id);
@@ -294,6 +316,9 @@ impl Shard {
         if lost_its_pin {
             self.ensure_pinned(turn, id);
         }
+        if removed.retention == Retention::Pinned {
+            self.pinned_copies_changed(turn, id);
+        }
         self.root_may_be_gone(turn, id, lost_at);
         self.mark_servable(id);
         self.mark_changed(id);
@@ -303,6 +328,7 @@ impl Shard {
     pub(super) fn dismantle(&mut self, id: &ObjectId) -> Option<(Entry, Vec<NodeIndex>)> {
         let mut entry = self.entries.remove(id)?;
         self.remove_orphan(id);
+        self.end_shortage(id);
         match entry.state {
             EntryState::Live => {}
             EntryState::Rootless { due } => self.due.rootless.remove(due, id.clone()),

@@ -73,6 +73,7 @@ impl Shard {
         self.compare_keys(turn);
         self.place_newcomer(turn, index);
         self.reconsider_orphans(turn.now);
+        self.reconsider_all_replicas(turn.now);
         Reception::Accepted
     }
 
@@ -94,7 +95,10 @@ impl Shard {
         self.mark_copies(index, |copy| {
             copy.is_away = false;
             copy.path = path;
+            copy.leads = false;
         });
+        self.set_draining(turn, index, false);
+        self.reconsider_all_replicas(turn.now);
         if path != path_before {
             self.reconsider_places();
         }
@@ -130,6 +134,8 @@ impl Shard {
             self.release(index, grant);
         }
         self.mark_copies(index, |copy| copy.is_away = true);
+        self.end_assignments(turn.now, index);
+        self.reconsider_replicas_at(turn.now, index);
         // This sender may be the only one left for queries that avoid others.
         self.mark_holdings_servable(index);
     }

@@ -1,6 +1,7 @@
 //! State and bounds that several parts of a shard share.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
 
 use super::nodes::NodeIndex;
 use crate::id::ObjectId;
@@ -19,6 +20,10 @@ pub(super) const MAX_CONSIDERED: usize = 2 * MAX_AVOIDED;
 pub(super) const MAX_PASSED: usize = 2 * MAX_TOLD;
 /// Most groups with waiting queries that the shard examines for one event.
 pub(super) const MAX_GROUPS: usize = 64;
+
+/// Pause between two objects that are given to stores, in addition to the time for their bytes. A
+/// dead node may leave a hundred thousand objects, which must not flood the session of another node.
+const INTERVAL: Duration = Duration::from_micros(20);
 
 /// The queries that wait for an object, by group and arrival.
 pub(super) type Queue = BTreeMap<(Path, u64), (NodeIndex, RequestId)>;
@@ -57,4 +62,12 @@ impl Orphans {
     pub(super) fn ids(&self) -> impl Iterator<Item = &ObjectId> {
         self.objects.keys()
     }
+}
+
+/// Returns the first time, from `earliest` on, at which `size_bytes` may be sent. Moves `next`
+/// behind it.
+pub(super) fn paced(next: &mut Time, earliest: Time, size_bytes: u64, bytes_per_microsecond: u64) -> Time {
+    let due = earliest.max(*next);
+    *next = due + INTERVAL + Duration::from_micros(size_bytes / bytes_per_microsecond);
+    due
 }

@@ -5,6 +5,7 @@ mod chains;
 mod inspections;
 mod invariants;
 mod properties;
+mod replicas;
 mod returning;
 mod semantics;
 

@@ -3,6 +3,7 @@
 //! Here is what both directions name; the messages themselves are in `to_shard` and `to_store`.
 
 mod inline;
+mod replication;
 mod to_shard;
 mod to_store;
 
@@ -15,6 +16,7 @@ use crate::vocabulary::place::Path;
 use crate::vocabulary::placement::ShardList;
 
 pub use inline::InlineBytes;
+pub use replication::*;
 pub use to_shard::*;
 pub use to_store::*;
 
@@ -133,6 +135,13 @@ pub struct ObjectSummary {
 }
 
 impl Locations {
+    /// Returns the number of pinned and complete copies.
+    pub fn pinned_copies(&self) -> usize {
+        let is_kept =
+            |copy: &&Location| copy.retention == Retention::Pinned && copy.state == LocationState::Complete;
+        self.locations.iter().filter(is_kept).count()
+    }
+
     /// Returns `true` if a `Get` would be answered without waiting for a producer.
     pub fn is_available(&self) -> bool {
         let inline = self.object.as_ref().is_some_and(|object| object.inline);

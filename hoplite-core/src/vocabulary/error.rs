@@ -196,6 +196,17 @@ pub enum Error {
     /// The daemon is shutting down.
     #[error("the daemon is shutting down")]
     ShuttingDown,
+    /// A put wants more copies than there are connected stores that do not drain.
+    #[error("{wanted} replicas are wanted, but only {present} stores can keep one")]
+    NotEnoughNodes {
+        /// The number of copies that the put wants.
+        wanted: u64,
+        /// The number of stores that can keep one.
+        present: u64,
+    },
+    /// The store drains: it moves its objects to other stores before it stops, and accepts no new ones.
+    #[error("the store drains, and accepts no new objects")]
+    Draining,
 }
 
 impl From<IdError> for Error {
@@ -236,6 +247,8 @@ pub enum ErrorCode {
     Superseded = 21,
     PermissionDenied = 22,
     ShardListMismatch = 23,
+    NotEnoughNodes = 30,
+    Draining = 31,
 }
 
 impl Error {
@@ -291,6 +304,8 @@ impl Error {
             Self::Malformed { .. } => ErrorCode::Malformed,
             Self::Unavailable { .. } => ErrorCode::Unavailable,
             Self::ShuttingDown => ErrorCode::ShuttingDown,
+            Self::NotEnoughNodes { .. } => ErrorCode::NotEnoughNodes,
+            Self::Draining => ErrorCode::Draining,
             Self::TypeMismatch { .. } => ErrorCode::TypeMismatch,
             Self::DuplicateId { .. } => ErrorCode::DuplicateId,
             Self::Superseded { .. } => ErrorCode::Superseded,
@@ -309,6 +324,8 @@ impl Error {
                 | Self::Unavailable { .. }
                 | Self::Superseded { .. }
                 | Self::ShuttingDown
+                | Self::NotEnoughNodes { .. }
+                | Self::Draining
         )
     }
 }
@@ -382,6 +399,15 @@ pub enum Missing {
         /// The address of the shard, as configured.
         address: String,
     },
+    /// The directory has accepted a put, but too few stores have a pinned copy.
+    Replicas {
+        /// The object.
+        id: ObjectId,
+        /// The number of copies that the put waits for.
+        wanted: u64,
+        /// The number of copies that exist.
+        present: u64,
+    },
 }
 
 impl Missing {
@@ -399,6 +425,7 @@ impl Missing {
             Self::Peer { .. } => "peer",
             Self::Shard { .. } => "shard",
             Self::Answer { .. } => "answer",
+            Self::Replicas { .. } => "replicas",
         }
     }
 
@@ -446,6 +473,9 @@ impl fmt::Display for Missing {
             Self::Shard { address, reason } => write!(f, "directory shard {}: {reason}", escape(address)),
             Self::Answer { address } => {
                 write!(f, "directory shard {} has not answered", escape(address))
+            }
+            Self::Replicas { id, wanted, present } => {
+                write!(f, "{present} of {wanted} copies of object {id} exist")
             }
         }
     }

@@ -12,6 +12,31 @@ pub const MAX_DIMENSIONS: usize = 64;
 /// Most bytes of application metadata.
 pub const MAX_USER_METADATA_BYTES: usize = 4096;
 
+/// Most pinned copies that a put may request. Each copy is on another node.
+pub const MAX_REPLICAS: u8 = 64;
+
+/// The number of pinned copies of an object that a put requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
+pub struct Replicas {
+    /// The number of pinned copies, each on another node. Zero stands for the default of the store.
+    pub wanted: u8,
+    /// The number of these copies after which the put returns. Zero stands for all of them.
+    pub awaited: u8,
+}
+
+impl Replicas {
+    /// Returns the number of copies to keep: at least one.
+    pub fn to_keep(self) -> usize {
+        usize::from(self.wanted.max(1))
+    }
+
+    /// Returns the number of copies that the put waits for.
+    pub fn to_await(self) -> usize {
+        let all = self.to_keep();
+        if self.awaited == 0 { all } else { all.min(usize::from(self.awaited)) }
+    }
+}
+
 /// Typed metadata of an object: set by `Put`, the same for every copy.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Metadata {
@@ -23,14 +48,24 @@ pub struct Metadata {
     pub user: Bytes,
     /// What the participants of a collective have agreed to, if this is its target: set by the store that makes it.
     pub agreement: Option<Agreement>,
+    /// The number of copies to keep. Two puts of one object may differ in it.
+    pub replicas: Replicas,
 }
 
 impl Metadata {
     /// Checks the limits, and that dtype, shape and size agree.
     ///
     /// # Errors
-    /// [`Error::InvalidMetadata`], which says what disagrees.
+    /// [`Error::InvalidMetadata`], which says what disagrees. [`Error::LimitExceeded`] for more than
+    /// [`MAX_REPLICAS`] replicas, and [`Error::InvalidRequest`] if a put waits for more copies than that.
     pub fn validate(&self, size_bytes: u64) -> Result<()> {
+        if self.replicas.wanted > MAX_REPLICAS {
+            return Err(Error::limit_exceeded("replicas of an object", u64::from(MAX_REPLICAS)));
+        }
+        let Replicas { wanted, awaited } = self.replicas;
+        if wanted > 0 && awaited > wanted {
+            return Err(Error::invalid_request("a put cannot wait for more copies than its replicas"));
+        }
         if self.user.len() > MAX_USER_METADATA_BYTES {
             return Err(MetadataError::UserTooLong { length_bytes: self.user.len() }.into());
         }
@@ -52,6 +87,12 @@ impl Metadata {
             }
             None => Ok(()),
         }
+    }
+
+    /// Returns `true` if both describe the same object, whatever the number of copies.
+    pub fn describes_same(&self, other: &Self) -> bool {
+        let Self { dtype, shape, user, agreement, replicas: _ } = self;
+        (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 
     /// Checks that the object `target` with this metadata is what a participant of a collective asks for.

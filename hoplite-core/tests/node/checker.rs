@@ -11,7 +11,7 @@ use hoplite_core::node::{
     CallId, ClientId, CombineId, CombineInput, CopyId, Effect, Event, HopId, HopReport, HostingId,
     NodeStatus, Producer, PullId, Request, Response, ServeId,
 };
-use hoplite_core::shard::{RequestId, Retention, ToShard, ToStore};
+use hoplite_core::shard::{Replicate, Replication, RequestId, Retention, ToShard, ToStore};
 
 /// The view of one copy from outside.
 #[derive(Debug, Default)]
@@ -174,7 +174,11 @@ impl Checker {
 
     fn shard_said(&mut self, shard: usize, message: &ToStore) {
         let (answered, object) = match message {
-            ToStore::Promote { id, .. } | ToStore::TakeOver { id, .. } => {
+            ToStore::Promote { id, .. }
+            | ToStore::TakeOver { id, .. }
+            | ToStore::Replicate(Replicate { id, .. })
+            // A store that drains gives its pin up.
+            | ToStore::Replication(Replication { id, .. }) => {
                 self.promoted.insert(id.clone());
                 return;
             }
@@ -270,6 +274,7 @@ impl Checker {
                     assert!(self.copy(*copy).is_complete, "the bytes of {message:?} are not there");
                 }
             }
+            Effect::DrainEnded { .. } => {}
             Effect::Collective(effect) => self.collective_effect(effect),
             Effect::StartPull { pull, copy, size_bytes, sender, offset_bytes, .. } => {
                 let local = self.copy(*copy);

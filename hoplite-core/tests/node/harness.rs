@@ -137,6 +137,7 @@ impl Harness {
             limits,
             shards: shards.clone(),
             allreduce_schedule: SchedulePreference::Auto,
+            replicas: 1,
             seed: 1,
         };
         Self {
@@ -610,6 +611,9 @@ pub(crate) fn in_short(message: &ToShard) -> String {
         ToShard::Subscribe { id, .. } => format!("subscribe {id}"),
         ToShard::Unsubscribe { .. } => "unsubscribe".to_owned(),
         ToShard::SlowLinks { peers } => format!("slow links {peers:?}"),
+        ToShard::Lead(lead) => format!("lead {} {}", lead.id, lead.leads),
+        ToShard::NotReplicated { id, reason, .. } => format!("not replicated {id} {reason:?}"),
+        ToShard::Drain { is_draining } => format!("drain {is_draining}"),
         ToShard::Placed(placed) => format!("placed {} {:?}", placed.version, placed.path),
     }
 }

@@ -7,11 +7,13 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use hoplite_core::metadata::Replicas;
 use hoplite_core::node::*;
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    DropReason, Equality, LocationState, PullOutcome, Query, RequestId, ToShard, ToStore, Verdict,
+    DropReason, Equality, LocationState, PullOutcome, Query, Replicate, Replication, RequestId, ToShard,
+    ToStore, Verdict,
 };
 use hoplite_core::{Dtype, Error, Limits, Metadata, ObjectId, Operation, PutId};
 use proptest::prelude::*;
@@ -43,6 +45,8 @@ enum Step {
     Verdict { which: usize, verdict: u8 },
     Drop { shard: usize, id: usize, put: u64, is_deleted: bool },
     Promote { shard: usize, id: usize, put: u64 },
+    Replicate { shard: usize, id: usize, put: u64, size: u64 },
+    Replication { shard: usize, id: usize, put: u64, copies: u32, nodes: u32 },
     DeleteDone { which: usize },
     Locations { which: usize, kind: u8, put: u64, nodes: u8 },
     Reduce { client: u64, target: usize, sources: u8, count: usize, kind: u8, timeout: u64 },
@@ -121,6 +125,10 @@ fn step() -> impl Strategy<Value = Step> {
         2 => (0..SHARDS, 0..6_usize, 0..6_u64, any::<bool>())
             .prop_map(|(shard, id, put, is_deleted)| Step::Drop { shard, id, put, is_deleted }),
         1 => (0..SHARDS, 0..6_usize, 0..6_u64).prop_map(|(shard, id, put)| Step::Promote { shard, id, put }),
+        3 => (0..SHARDS, 0..6_usize, 0..6_u64, 0..3_u64)
+            .prop_map(|(shard, id, put, size)| Step::Replicate { shard, id, put, size }),
+        2 => (0..SHARDS, 0..6_usize, 0..6_u64, 0..4_u32, 0..4_u32)
+            .prop_map(|(shard, id, put, copies, nodes)| Step::Replication { shard, id, put, copies, nodes }),
         1 => (0..4_usize).prop_map(|which| Step::DeleteDone { which }),
         24 => (0..8_usize, any::<u8>(), 0..3_u64, 0..16_u8)
             .prop_map(|(which, kind, put, nodes)| Step::Locations { which, kind, put, nodes }),
@@ -265,6 +273,16 @@ impl World {
                 let (id, put) = (object(id), self.put_of(&object(id), put));
                 self.say(shard, ToStore::Promote { id, put });
             }
+            Step::Replicate { shard, id, put, size } => {
+                let (id, put) = (object(id), self.put_of(&object(id), put));
+                let size_bytes = [SMALL, SIZE, CAPACITY][size as usize % 3] / 4 * 4;
+                let order = Replicate { id, put, size_bytes, metadata: f32s() };
+                self.say(shard, ToStore::Replicate(order));
+            }
+            Step::Replication { shard, id, put, copies, nodes } => {
+                let (id, put) = (object(id), self.put_of(&object(id), put));
+                self.say(shard, ToStore::Replication(Replication { id, put, copies, nodes, obstacle: None }));
+            }
             Step::DeleteDone { which } => {
                 if let Some((shard, request)) = pick(&self.deletes, which).copied() {
                     self.say(shard, ToStore::DeleteDone { request, put: Some(PutId(1)) });
@@ -312,9 +330,11 @@ impl World {
     fn take_of_client(&mut self, step: Step) {
         match step {
             Step::Create { client, id, size_bytes, timeout } => {
+                let replicas = Replicas { wanted: (timeout % 3) as u8, awaited: 0 };
                 let timeout = Duration::from_millis(timeout);
                 let id = object(id);
-                self.request(client, Request::Create { id, size_bytes, metadata: f32s(), timeout });
+                let metadata = Metadata { replicas, ..f32s() };
+                self.request(client, Request::Create { id, size_bytes, metadata, timeout });
             }
             Step::Put { client, id, size_bytes, is_confirmed, timeout } => {
                 let bytes = vec![1; usize::try_from(size_bytes).expect("it is small")].into();

@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use hoplite_core::metadata::Replicas;
 use hoplite_core::node::{Confirm, ObjectView, Request, Response};
 use hoplite_core::{Dtype, Metadata, ObjectId};
 
@@ -45,7 +46,10 @@ impl Simulation {
         self.app.history.writer_started(&id, store);
         let timeout = self.any_timeout();
         let dtype = if is_plain { Dtype::Opaque } else { DTYPE };
-        let metadata = Metadata { dtype, ..Metadata::default() };
+        let wants_copies = self.random.chance(30);
+        let wanted = if wants_copies { *self.random.pick(&[2, 3]) } else { 0 };
+        let replicas = Replicas { wanted, awaited: u8::from(wants_copies && self.random.chance(20)) };
+        let metadata = Metadata { dtype, replicas, ..Metadata::default() };
         let put = Put { client, store, id: id.clone(), tag };
         if PUT_WHOLE.contains(&size_bytes) && self.random.chance(50) {
             return self.put_whole(put, size_bytes, metadata, timeout);

@@ -121,6 +121,7 @@ impl Engine {
                     ended.cancel();
                 }
             }
+            Effect::DrainEnded { report } => self.drain_ended(report),
             Effect::Collective(effect) => self.perform_collective(state, effect, trace),
             Effect::HopReport { hosting, report } => {
                 if let Some(reports) = state.hostings.get(&hosting)

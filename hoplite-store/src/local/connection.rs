@@ -200,7 +200,8 @@ async fn greet(
             .max_object_bytes
             .min(arena.capacity_bytes().saturating_sub(HEADER_BYTES)),
         arena_bytes: arena.capacity_bytes(),
-        confirmed_from_bytes: plane.limits.confirmed_from_bytes,
+        // A client does not know the default. It must wait for the directory, which counts copies.
+        confirmed_from_bytes: if plane.replicas > 1 { 0 } else { plane.limits.confirmed_from_bytes },
         max_calls: plane.limits.max_requests_per_client as u64,
         max_ids: plane.limits.max_ids_per_request as u64,
     };

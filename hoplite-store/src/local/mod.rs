@@ -38,6 +38,8 @@ pub(crate) const MAX_HALF_OPEN: usize = 1024;
 pub(crate) struct LocalPlane {
     pub(crate) engine: Arc<Engine>,
     pub(crate) limits: Limits,
+    /// The number of copies of an object whose put does not say how many it wants.
+    pub(crate) replicas: u8,
     pub(crate) access: SocketAccess,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,

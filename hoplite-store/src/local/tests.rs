@@ -44,6 +44,7 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
         limits: limits.clone(),
         shards: ShardMap::new(["127.0.0.1:1"]),
         allreduce_schedule: SchedulePreference::Auto,
+        replicas: 1,
         seed: 1,
     });
     let puller = Puller::new(config, Arc::clone(&metrics));
@@ -54,6 +55,7 @@ async fn plane(limits: Limits) -> Arc<LocalPlane> {
         access: SocketAccess { mode: 0o600, owner: None, group: None, clients: ClientRules::default() },
         half_open: HalfOpen::new(MAX_HALF_OPEN),
         shares: Shares::new(limits.max_clients, max_request_bytes(&limits), limits.max_ids_per_request),
+        replicas: 1,
         limits,
         node,
         cluster,

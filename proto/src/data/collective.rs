@@ -432,7 +432,7 @@ mod tests {
                 dtype: v1::Dtype::F32.into(),
                 shape: None,
                 user: vec![1; 4096].into(),
-                agreement: None,
+                ..Default::default()
             }),
             radices: vec![u32::try_from(members).unwrap()],
             frame_bytes: 16 << 10,

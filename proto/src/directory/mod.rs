@@ -5,6 +5,7 @@ mod load;
 mod locations;
 mod opening;
 mod places;
+mod replication;
 mod shard_message;
 mod store_message;
 
@@ -13,6 +14,7 @@ pub use load::{decode_load, encode_load};
 pub use locations::{decode_locations, encode_locations};
 pub use opening::{MAX_OPENING_BYTES, PREFACE_BYTES, Preface};
 pub use places::{decode_places, encode_places};
+pub(crate) use replication::{decode_optional_obstacle, encode_optional_obstacle};
 pub use shard_message::{decode_shard_batch, decode_to_store, encode_to_store};
 pub(crate) use store_message::{decode_pull_outcome, encode_pull_outcome};
 pub use store_message::{decode_store_batch, decode_to_shard, encode_to_shard};

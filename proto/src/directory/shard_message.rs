@@ -9,6 +9,7 @@ use hoplite_core::shard::{
 };
 
 use super::places::{decode_placed, encode_placed};
+use super::replication::{decode_replicate, decode_replication, encode_replicate, encode_replication};
 use super::{decode_location_state, decode_locations, encode_location_state, encode_locations, encode_node};
 use crate::bounds::{
     MAX_INLINE_BYTES, MAX_MESSAGES_PER_BATCH, check_count, decode_address, decode_optional_node, encode_id,
@@ -68,6 +69,8 @@ pub fn encode_to_store(message: ToStore) -> ShardMessage {
             request: request.0,
             locations: Some(encode_locations(&locations)),
         }),
+        ToStore::Replicate(order) => wire::Body::Replicate(encode_replicate(&order)),
+        ToStore::Replication(news) => wire::Body::Replication(encode_replication(&news)),
     };
     ShardMessage { body: Some(body) }
 }
@@ -108,6 +111,8 @@ pub fn decode_to_store(message: ShardMessage) -> Result<ToStore> {
             request: RequestId(update.request),
             locations: decode_locations(update.locations.ok_or(malformed("no locations"))?, Plane::Control)?,
         },
+        wire::Body::Replicate(order) => ToStore::Replicate(decode_replicate(order)?),
+        wire::Body::Replication(news) => ToStore::Replication(decode_replication(news)?),
     })
 }
 

@@ -11,6 +11,7 @@ use hoplite_core::shard::{
 };
 
 use super::places::{decode_placed, encode_placed};
+use super::replication::{decode_lead, decode_not_replicated, encode_lead, encode_not_replicated};
 use super::{
     decode_location_state, decode_retention, decode_slow_peers, encode_location_state, encode_nodes,
     encode_retention,
@@ -63,6 +64,11 @@ pub fn encode_to_shard(message: ToShard) -> StoreMessage {
         ToShard::SlowLinks { peers } => {
             wire::Body::SlowLinks(wire::SlowLinks { peers: encode_nodes(&peers) })
         }
+        ToShard::Lead(lead) => wire::Body::Lead(encode_lead(&lead)),
+        ToShard::NotReplicated { id, put, reason } => {
+            wire::Body::NotReplicated(encode_not_replicated(&id, put, reason))
+        }
+        ToShard::Drain { is_draining } => wire::Body::Drain(wire::Drain { is_draining }),
     };
     StoreMessage { body: Some(body), ..Default::default() }
 }
@@ -102,6 +108,9 @@ pub fn decode_to_shard(message: StoreMessage) -> Result<ToShard> {
         }
         wire::Body::Placed(placed) => ToShard::Placed(decode_placed(placed)?),
         wire::Body::SlowLinks(slow) => ToShard::SlowLinks { peers: decode_slow_peers(&slow.peers)? },
+        wire::Body::Lead(lead) => ToShard::Lead(decode_lead(lead)?),
+        wire::Body::NotReplicated(refusal) => decode_not_replicated(refusal)?,
+        wire::Body::Drain(drain) => ToShard::Drain { is_draining: drain.is_draining },
     })
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The node's state machine answers most requests; the shell around it answers the others.
 
+mod drain;
 mod request;
 mod response;
 

@@ -132,6 +132,10 @@ fn encode_node_request(request: node::Request) -> wire::Body {
         node::Request::Subscribe { id } => wire::Body::Subscribe(wire::Subscribe { id: encode_id(&id) }),
         node::Request::Unsubscribe { call } => wire::Body::Unsubscribe(wire::Unsubscribe { call: call.0 }),
         node::Request::Cancel { call } => wire::Body::Cancel(wire::Cancel { call: call.0 }),
+        node::Request::Drain { timeout } => {
+            wire::Body::Drain(wire::Drain { timeout_ms: encode_timeout(timeout) })
+        }
+        node::Request::DrainProgress => wire::Body::DrainProgress(wire::DrainProgress {}),
         node::Request::Reduce(reduce) => wire::Body::Reduce(encode_reduce(&reduce)),
         node::Request::Inspect(Inspection::List { prefix, after, limit }) => {
             wire::Body::List(wire::List { prefix, after, limit: u32::try_from(limit).unwrap_or(u32::MAX) })
@@ -205,6 +209,8 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
         wire::Body::Subscribe(subscribe) => node::Request::Subscribe { id: ObjectId::new(&subscribe.id)? },
         wire::Body::Unsubscribe(unsubscribe) => node::Request::Unsubscribe { call: CallId(unsubscribe.call) },
         wire::Body::Cancel(cancel) => node::Request::Cancel { call: CallId(cancel.call) },
+        wire::Body::Drain(drain) => node::Request::Drain { timeout: decode_timeout(drain.timeout_ms) },
+        wire::Body::DrainProgress(_) => node::Request::DrainProgress,
         wire::Body::Reduce(reduce) => node::Request::Reduce(decode_reduce(reduce, max_ids)?),
         wire::Body::Coordinate(coordinate) => {
             let reduce =

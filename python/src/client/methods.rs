@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::{PoisonError, RwLock};
 
-use hoplite_client::{AllreduceOptions, ObjectId, ReduceOptions, Result};
+use hoplite_client::{AllreduceOptions, ObjectId, ReduceOptions, Replicas, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -102,6 +102,7 @@ macro_rules! methods {
 
             /// Puts the concatenation of `pieces`.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            #[pyo3(signature = (id, pieces, dtype, shape, user, timeout, confirm, replicas = 0))]
             fn put(
                 &self,
                 py: Python<'_>,
@@ -111,10 +112,12 @@ macro_rules! methods {
                 shape: Option<Vec<u64>>,
                 user: &[u8],
                 timeout: Timeout,
-                confirm: bool,
+                confirm: u8,
+                replicas: u8,
             ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                let options = put_options(py, dtype, shape, user, timeout, confirm)?;
+                let replicas = Replicas { wanted: replicas, awaited: confirm };
+                let options = put_options(py, dtype, shape, user, timeout, replicas)?;
                 let keep = pieces.iter().map(Input::keep).collect();
                 self.perform_with(py, Some(id.clone()), keep, |client| {
                     operations::put(client, id, pieces, options)
@@ -142,7 +145,8 @@ macro_rules! methods {
                 confirm: bool,
             ) -> PyResult<Py<PyAny>> {
                 let objects = Objects::new(py, objects, &self.cluster)?;
-                let options = put_options(py, "opaque", None, &[], timeout, confirm)?;
+                let replicas = Replicas { wanted: 0, awaited: u8::from(confirm) };
+                let options = put_options(py, "opaque", None, &[], timeout, replicas)?;
                 let keep = objects.keep();
                 self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
             }
@@ -227,7 +231,7 @@ macro_rules! methods {
             ) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 let own = own_id(&ids, rank)?;
-                let options = put_options(py, dtype, shape, user, timeout, false)?;
+                let options = put_options(py, dtype, shape, user, timeout, Replicas::default())?;
                 let keep = pieces.iter().map(Input::keep).collect();
                 self.perform_with(py, Some(own.clone()), keep, move |client| {
                     operations::allgather(client, ids, own, pieces, options)
@@ -351,7 +355,7 @@ macro_rules! methods {
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
                 let name = name.within(py, &self.cluster)?;
-                let options = put_options(py, dtype, shape, user, timeout, false)?;
+                let options = put_options(py, dtype, shape, user, timeout, Replicas::default())?;
                 let keep = parts.iter().flatten().map(Input::keep).collect();
                 self.perform_with(py, Some(name.clone()), keep, move |client| {
                     operations::all_to_all(client, name, parts, rank, options)

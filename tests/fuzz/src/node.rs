@@ -20,7 +20,7 @@ use hoplite_core::plan::collective::SchedulePreference;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, ObjectSummary,
-    PullOutcome, RequestId, Retention, ShardRun, ToShard, ToStore, Verdict,
+    PullOutcome, Replicate, Replication, RequestId, Retention, ShardRun, ToShard, ToStore, Verdict,
 };
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Dtype, Error, Limits, Metadata, NodeId, ObjectId, Operation, PutId, Time};
@@ -103,6 +103,7 @@ impl World {
             limits,
             shards,
             allreduce_schedule: SchedulePreference::Auto,
+            replicas: 1,
             seed: 1,
         };
         Self {
@@ -231,6 +232,7 @@ impl World {
             Effect::HopReport { hosting, .. } => {
                 assert!(self.hostings.contains(&hosting), "somebody waits for {hosting:?}");
             }
+            Effect::DrainEnded { .. } => {}
             Effect::Collective(_) => unreachable!("nobody asks for an allreduce"),
         }
     }
@@ -538,7 +540,7 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         Some(asked) => asked,
         None => (input.choose_index(SHARDS)?, RequestId(input.int_in_range(0..=40)?), object(input)?),
     };
-    let message = match input.int_in_range(0..=15)? {
+    let message = match input.int_in_range(0..=18)? {
         0..=3 => ToStore::Granted(grant(input, world, request, id)?),
         4 | 5 => {
             let length = *input.choose(&[0, 100, 100, 5000])?;
@@ -560,6 +562,17 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
             let (shard, id, put) = publication(input, world)?;
             let reason = *input.choose(&[DropReason::Deleted, DropReason::Lost, DropReason::Superseded])?;
             return Ok((shard, ToStore::Drop { id, put, reason }));
+        }
+        15 => {
+            let (shard, id, put) = publication(input, world)?;
+            let order = Replicate { id, put, size_bytes: LARGE, metadata: f32s() };
+            return Ok((shard, ToStore::Replicate(order)));
+        }
+        16 => {
+            let (shard, id, put) = publication(input, world)?;
+            let (copies, nodes) = (input.int_in_range(0..=3)?, input.int_in_range(0..=3)?);
+            let news = Replication { id, put, copies, nodes, obstacle: None };
+            return Ok((shard, ToStore::Replication(news)));
         }
         _ => {
             let (shard, id, put) = publication(input, world)?;

@@ -15,10 +15,9 @@ use hoplite_core::placement::ShardList;
 use hoplite_core::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
-    ShardRun,
-    DropReason, Equality, Grant, GrantId, GrantReason, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Placed, Publish, PullOutcome, Query, RequestId, Retention, ToShard, ToStore,
-    UnpublishReason, Verdict, Wants,
+    DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location, LocationState, Locations, NodeInfo,
+    ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId, Retention,
+    ShardRun, ToShard, ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::frame::{Header, Kind};
@@ -73,6 +72,8 @@ pub fn requests() -> Vec<Vec<u8>> {
             node::Request::Delete { ids: vec![object()], timeout: TIMEOUT },
         ]),
         node::Request::Seal { copy, timeout: TIMEOUT },
+        node::Request::Drain { timeout: TIMEOUT },
+        node::Request::DrainProgress,
         node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT },
         node::Request::Delete { ids: ids(), timeout: TIMEOUT },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
@@ -164,6 +165,9 @@ pub fn store_batches() -> Vec<Vec<u8>> {
         ToShard::Unpublish { id: object(), put, reason: UnpublishReason::Evicted },
         ToShard::Query(query),
         ToShard::Cancel { request },
+        ToShard::Lead(Lead { id: object(), put, leads: true, is_new: true }),
+        ToShard::NotReplicated { id: object(), put, reason: Obstacle::NoRoom },
+        ToShard::Drain { is_draining: true },
         ToShard::ReturnSlot { grant: GrantId(1), outcome: PullOutcome::Corrupt },
         ToShard::Delete { request, id: object() },
         ToShard::Forget { id: object(), put },
@@ -242,6 +246,14 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         ToStore::Promote { id: object(), put },
         ToStore::DeleteDone { request, put: Some(put) },
         ToStore::Locations { request, locations: locations() },
+        ToStore::Replicate(Replicate { id: object(), put, size_bytes: SIZE, metadata: metadata() }),
+        ToStore::Replication(Replication {
+            id: object(),
+            put,
+            copies: 1,
+            nodes: 2,
+            obstacle: Some(Obstacle::NoRoom),
+        }),
     ];
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
     let batch = |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
@@ -326,7 +338,7 @@ fn locations() -> Locations {
 }
 
 fn metadata() -> Metadata {
-    Metadata { dtype: Dtype::F32, shape: Some(vec![2, 3]), user: Bytes::from_static(b"u"), agreement: None }
+    Metadata { dtype: Dtype::F32, shape: Some(vec![2, 3]), user: Bytes::from_static(b"u"), agreement: None, ..Metadata::default() }
 }
 
 fn object() -> ObjectId {

@@ -12,8 +12,9 @@ use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
 use hoplite_core::placement::ShardList;
 use hoplite_core::link::Uplink;
+use hoplite_core::metadata::Replicas;
 use hoplite_core::shard::{
-    Effect, Event, GrantId, LocationState, NodeInfo, Placed, Publish, PullOutcome, Query, Reception,
+    Effect, Event, GrantId, Lead, LocationState, NodeInfo, Obstacle, Placed, Publish, PullOutcome, Query, Reception,
     RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason, Wants,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
@@ -206,6 +207,8 @@ impl Session {
             | ToStore::GiveWay { .. }
             | ToStore::Placed(_)
             | ToStore::TakeOver { .. }
+            | ToStore::Replicate(_)
+            | ToStore::Replication(_)
             | ToStore::Locations { .. } => return,
         };
         self.queries.remove(&request);
@@ -256,7 +259,7 @@ fn info(input: &mut Unstructured<'_>) -> Result<NodeInfo> {
 }
 
 fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
-    Ok(match input.int_in_range(0..=16)? {
+    Ok(match input.int_in_range(0..=19)? {
         0..=4 => ToShard::Publish(publish(input)?),
         5 => ToShard::Unpublish { id: object(input)?, put: put(input)?, reason: unpublish_reason(input)? },
         6..=9 => ToShard::Query(query(input)?),
@@ -279,6 +282,14 @@ fn message(input: &mut Unstructured<'_>) -> Result<ToShard> {
             ToShard::Subscribe { request, id, wants }
         }
         15 => ToShard::Unsubscribe { request: request(input)? },
+        16 => ToShard::Lead(Lead {
+            id: object(input)?,
+            put: put(input)?,
+            leads: input.arbitrary()?,
+            is_new: input.arbitrary()?,
+        }),
+        17 => ToShard::NotReplicated { id: object(input)?, put: put(input)?, reason: Obstacle::NoRoom },
+        18 => ToShard::Drain { is_draining: input.arbitrary()? },
         _ => ToShard::Placed(Placed {
             version: input.int_in_range(1..=3)?,
             path: [0, 0, input.int_in_range(0..=2)?, 0],
@@ -295,7 +306,10 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         id: object(input)?,
         put: put(input)?,
         size_bytes: if is_small { 4 } else { 1 << 20 },
-        metadata: Metadata::default(),
+        metadata: Metadata {
+            replicas: Replicas { wanted: input.int_in_range(0..=3)?, awaited: 0 },
+            ..Metadata::default()
+        },
         state: *input.choose(&STATES)?,
         retention: *input.choose(&[Retention::Pinned, Retention::Evictable])?,
         pulling_from: if input.arbitrary()? { Some(node(input)?) } else { None },

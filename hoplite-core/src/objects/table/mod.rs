@@ -22,6 +22,7 @@ use crate::error::Error;
 use crate::extent::{Allocator, Extent};
 use crate::id::{ObjectId, PutId};
 use crate::message::{CombineId, CopyId, Effect, NodeStatus, ObjectView, Producer, PullId, ServeId};
+use crate::metadata::Replicas;
 use crate::shard::{GrantId, PullOutcome, Retention};
 use awaiting::AwaitingServes;
 pub(crate) use copy::{ActivePull, LocalCopy, Object, Phase};
@@ -218,6 +219,29 @@ impl Table {
         local.retention = Retention::Pinned;
         self.pinned_bytes += local.extent.length_bytes;
         self.keep(copy);
+    }
+
+    /// Lets a complete copy go when room is needed.
+    pub(crate) fn unpin(&mut self, ctx: &mut Context, copy: CopyId) {
+        let local = self.copy_mut(copy);
+        if local.is_pinned() {
+            local.retention = Retention::Evictable;
+            self.pinned_bytes -= local.extent.length_bytes;
+            self.settle(ctx, copy);
+        }
+    }
+
+    /// Returns `true` if a live copy is being written or computed here.
+    pub(crate) fn is_any_written(&self) -> bool {
+        self.index.values().any(|copy| self.copies[copy].is_produced_here())
+    }
+
+    /// Raises the number of copies that an object wants. Returns `true` if it was lower.
+    pub(crate) fn want_replicas(&mut self, copy: CopyId, replicas: Replicas) -> bool {
+        let wanted = &mut self.copy_mut(copy).metadata.replicas.wanted;
+        let is_more = replicas.wanted > *wanted;
+        *wanted = replicas.wanted.max(*wanted);
+        is_more
     }
 
     /// The copy is one of another put of its id, which has the same bytes.

@@ -18,6 +18,8 @@ pub(in crate::shard) struct LocationRecord {
     pub(in crate::shard) is_away: bool,
     /// `true` if the store has published the copy; `false` if only a grant of the shard implies it.
     pub(in crate::shard) is_published: bool,
+    /// `true` if the store regards this shard as the first connected shard of the object.
+    pub(in crate::shard) leads: bool,
     /// The number of further receivers that the copy may serve now.
     pub(in crate::shard) free_slots: u32,
     /// The session of the node in which the copy was last published. The copy is stale if the node
@@ -60,6 +62,7 @@ impl LocationRecord {
             retention,
             is_away: false,
             is_published: false,
+            leads: false,
             free_slots: 0,
             session,
             last_grant: 0,

@@ -329,6 +329,10 @@ impl Scenario {
             ToStore::GiveWay { .. } => format!("{node} gives way"),
             ToStore::Placed(Placed { path, .. }) => format!("{node} is in {}", self.name(path)),
             ToStore::Promote { id, .. } => format!("{node} promote {id}"),
+            ToStore::Replicate(Replicate { id, .. }) => format!("{node} replicate {id}"),
+            ToStore::Replication(Replication { id, copies, nodes, .. }) => {
+                format!("{node} has {copies} copies of {id} at {nodes} nodes")
+            }
             ToStore::TakeOver { id, bytes, .. } => format!("{node} take over {id} {}", bytes.escape_ascii()),
             ToStore::DeleteDone { put: Some(put), .. } => format!("{node} deleted {}", put.0),
             ToStore::DeleteDone { put: None, .. } => format!("{node} deleted nothing"),

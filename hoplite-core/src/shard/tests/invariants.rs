@@ -14,6 +14,7 @@ pub(super) fn check(shard: &Shard, now: Time) {
     }
     entries(shard);
     requests(shard);
+    shard.check_replicas();
     for node in shard.nodes.iter() {
         let index = shard.nodes.index(&node.info.node).unwrap();
         for id in &node.holdings {

@@ -8,6 +8,7 @@ use proptest::test_runner::RngSeed;
 
 use super::*;
 use crate::link::Uplink;
+use crate::metadata::Replicas;
 use crate::topology::measured::MeasuredPlaces;
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
@@ -91,6 +92,22 @@ enum Step {
         node: usize,
         peers: BTreeSet<usize>,
     },
+    Lead {
+        node: usize,
+        object: usize,
+        put: u64,
+        leads: bool,
+        is_new: bool,
+    },
+    NotReplicated {
+        node: usize,
+        object: usize,
+        put: u64,
+    },
+    Drain {
+        node: usize,
+        is_draining: bool,
+    },
     Wait {
         millis: u64,
     },
@@ -119,12 +136,16 @@ fn publish() -> impl Strategy<Value = Publish> {
     ];
     let from = prop::option::of(node_number());
     let size = prop_oneof![6 => Just(1_u64 << 20), 1 => Just(4)];
-    (object(), 1_u64..3, state, retention, inline, from, size).prop_map(
-        |(object, put, state, retention, inline, from, size_bytes)| Publish {
-            pulling_from: from.map(|number| node(NODES[number])),
-            inline,
-            size_bytes,
-            ..publication(OBJECTS[object], put, state, retention)
+    (object(), 1_u64..3, state, retention, inline, from, size, 0_u8..5).prop_map(
+        |(object, put, state, retention, inline, from, size_bytes, wanted)| {
+            let replicas = Replicas { wanted, awaited: 0 };
+            Publish {
+                pulling_from: from.map(|number| node(NODES[number])),
+                inline,
+                size_bytes,
+                metadata: Metadata { replicas, ..Metadata::default() },
+                ..publication(OBJECTS[object], put, state, retention)
+            }
         },
     )
 }
@@ -183,6 +204,11 @@ fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(node, version, rack)| Step::Recall { node, version, rack }),
         2 => (node_number(), prop::collection::btree_set(node_number(), 0..4))
             .prop_map(|(node, peers)| Step::SlowLinks { node, peers }),
+        4 => (node_number(), object(), 1_u64..3, any::<bool>(), any::<bool>())
+            .prop_map(|(node, object, put, leads, is_new)| Step::Lead { node, object, put, leads, is_new }),
+        1 => (node_number(), object(), 1_u64..3)
+            .prop_map(|(node, object, put)| Step::NotReplicated { node, object, put }),
+        1 => (node_number(), any::<bool>()).prop_map(|(node, is_draining)| Step::Drain { node, is_draining }),
         3 => (0_u64..1500).prop_map(|millis| Step::Wait { millis }),
     ]
 }
@@ -309,6 +335,15 @@ impl Run {
                 let peers = peers.into_iter().map(|peer| node(NODES[peer])).collect();
                 self.say(of, ToShard::SlowLinks { peers });
             }
+            Step::Lead { node, object, put, leads, is_new } => {
+                let (id, put) = (id(OBJECTS[object]), PutId(put));
+                self.say(node, ToShard::Lead(Lead { id, put, leads, is_new }));
+            }
+            Step::NotReplicated { node, object, put } => {
+                let (id, put, reason) = (id(OBJECTS[object]), PutId(put), Obstacle::NoRoom);
+                self.say(node, ToShard::NotReplicated { id, put, reason });
+            }
+            Step::Drain { node, is_draining } => self.say(node, ToShard::Drain { is_draining }),
             Step::Publish { node, publish } => self.say(node, ToShard::Publish(publish)),
             Step::PublishPulled { node, back, publish } => {
                 let slot = Some(GrantId(self.world.shard.next_grant.saturating_sub(back)));

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{GrantId, InlineBytes, LocationState, Placed, RequestId, Retention};
+use super::{GrantId, InlineBytes, Lead, LocationState, Obstacle, Placed, RequestId, Retention};
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
 
@@ -71,11 +71,28 @@ pub enum ToShard {
     },
     /// Where another shard, or this one before it was restarted, has said that the store is, after a probe. Not answered.
     Placed(Placed),
+    /// Says if the shard is the first connected shard of an object. Answered by `Replication`.
+    Lead(Lead),
+    /// The store does not keep the copy that a `Replicate` requested. Not answered.
+    NotReplicated {
+        /// The object.
+        id: ObjectId,
+        /// The put that the store was asked to keep.
+        put: PutId,
+        /// The reason.
+        reason: Obstacle,
+    },
+    /// The store is about to stop, or no longer is. While it drains, its copies do not count, and it
+    /// gets no new ones. Not answered.
+    Drain {
+        /// `true` if the store drains.
+        is_draining: bool,
+    },
 }
 
 impl ToShard {
     /// The kinds of messages, for metrics.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 14] = [
         "publish",
         "unpublish",
         "query",
@@ -87,6 +104,9 @@ impl ToShard {
         "unsubscribe",
         "placed",
         "slow-links",
+        "lead",
+        "not-replicated",
+        "drain",
     ];
 
     /// Which of [`Self::KINDS`] it is.
@@ -103,6 +123,9 @@ impl ToShard {
             Self::Unsubscribe { .. } => "unsubscribe",
             Self::Placed(_) => "placed",
             Self::SlowLinks { .. } => "slow-links",
+            Self::Lead(_) => "lead",
+            Self::NotReplicated { .. } => "not-replicated",
+            Self::Drain { .. } => "drain",
         }
     }
 }

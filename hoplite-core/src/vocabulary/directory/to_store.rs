@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::{GrantId, InlineBytes, LocationState, Locations, Placed, RequestId};
+use super::{GrantId, InlineBytes, LocationState, Locations, Placed, Replicate, Replication, RequestId};
 use crate::vocabulary::error::Error;
 use crate::vocabulary::id::{NodeId, ObjectId, PutId};
 use crate::vocabulary::metadata::Metadata;
@@ -91,11 +91,16 @@ pub enum ToStore {
         /// The locations now.
         locations: Locations,
     },
+    /// The store fetches an object and keeps it, pinned. It says so with `Publish`, or answers with
+    /// `NotReplicated`.
+    Replicate(Replicate),
+    /// The copies of an object of which the store has a pinned copy.
+    Replication(Replication),
 }
 
 impl ToStore {
     /// The kinds of messages, for metrics.
-    pub const KINDS: [&str; 11] = [
+    pub const KINDS: [&str; 13] = [
         "published",
         "granted",
         "inline",
@@ -107,6 +112,8 @@ impl ToStore {
         "placed",
         "delete-done",
         "locations",
+        "replicate",
+        "replication",
     ];
 
     /// Which of [`Self::KINDS`] it is.
@@ -123,6 +130,8 @@ impl ToStore {
             Self::Placed(_) => "placed",
             Self::DeleteDone { .. } => "delete-done",
             Self::Locations { .. } => "locations",
+            Self::Replicate(_) => "replicate",
+            Self::Replication(_) => "replication",
         }
     }
 }

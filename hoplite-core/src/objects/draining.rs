@@ -1,0 +1,40 @@
+//! A drain under way, and the copies that it has to move.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::message::{CallKey, CopyId, DrainReport, DrainState};
+use crate::shard::Obstacle;
+use crate::time::Time;
+
+/// A drain under way, or the last one.
+#[derive(Debug)]
+pub(crate) struct Drain {
+    pub(crate) state: DrainState,
+    pub(crate) began: Time,
+    pub(crate) deadline: Time,
+    /// The calls to answer at the end.
+    pub(crate) callers: BTreeSet<CallKey>,
+    /// The pinned copies that are not safe elsewhere, and why.
+    pub(crate) left: BTreeMap<CopyId, Option<Obstacle>>,
+    /// The number of copies in `left` for which there is no other store.
+    pub(crate) without_node: usize,
+    pub(crate) moved_objects: u64,
+    pub(crate) moved_bytes: u64,
+    /// The report at the end.
+    pub(crate) last: Option<DrainReport>,
+}
+
+impl Drain {
+    pub(crate) fn set_obstacle(&mut self, copy: CopyId, obstacle: Option<Obstacle>) {
+        let earlier = self.left.insert(copy, obstacle).flatten();
+        let lacks_node = |obstacle: Option<Obstacle>| usize::from(obstacle == Some(Obstacle::NoNode));
+        self.without_node = self.without_node + lacks_node(obstacle) - lacks_node(earlier);
+    }
+
+    pub(crate) fn remove(&mut self, copy: CopyId) {
+        if self.left.contains_key(&copy) {
+            self.set_obstacle(copy, None);
+            self.left.remove(&copy);
+        }
+    }
+}

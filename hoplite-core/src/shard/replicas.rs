@@ -1,0 +1,419 @@
+//! Keeps as many pinned copies of each object as its put wants, and moves the copies of stores that
+//! drain.
+//!
+//! A *copy* is pinned and complete, at a connected store that does not drain. The inline bytes of a
+//! shard are no copy. An object with fewer copies than wanted has a [`Shortage`]. Only the first
+//! connected shard of the id creates copies; stores tell their shards which one that is
+//! ([`Lead`]).
+//!
+//! The shard assigns the object to a store, which fetches it by an ordinary query
+//! ([`ToStore::Replicate`]). Several stores therefore receive one object in a chain, and they begin
+//! while the object is still being produced. The queue begins with puts that wait, then comes the
+//! object with the fewest copies. Each store has a bounded number of assignments, and the repair of
+//! lost copies is paced.
+//!
+//! A store that lacks room, or cannot fetch the object, says so; the shard then assigns the object
+//! to another store. Once all stores have refused, the shard tells the stores with copies why, and
+//! begins again after a pause.
+
+use std::time::Duration;
+
+use super::entry::Entry;
+use super::nodes::NodeIndex;
+use super::shortages::Shortage;
+use super::state::paced;
+use super::{Shard, Turn};
+use crate::id::{ObjectId, PutId};
+use crate::placement::mix;
+use crate::time::Time;
+use crate::topology::place::{MAX_LEVELS, Path, level};
+use crate::vocabulary::directory::{
+    Lead, LocationState, Obstacle, Replicate, Replication, Retention, ToStore,
+};
+
+/// Most stores among which the shard chooses for one object.
+const MAX_CANDIDATES: usize = 64;
+/// Most objects in the queue that one event passes over because their stores are busy.
+const MAX_PASSED: usize = 64;
+/// Time after which a store that does not receive the object yet loses its assignment.
+const ASSIGNMENT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause before the shard offers an object again to stores that have refused it.
+const ROUND_PAUSE: Duration = Duration::from_secs(5);
+/// The rate at which a shard begins to replace lost copies: 500 MB/s, two fifths of a link of 10
+/// Gbit/s.
+const REPAIR_BYTES_PER_MICROSECOND: u64 = 500;
+
+/// The pinned copies of an object.
+#[derive(Debug, Default)]
+struct Count {
+    /// The copies at stores that do not drain, even if a copy is incomplete or its store away.
+    kept: usize,
+    /// The copies that count.
+    present: usize,
+    /// `true` if a connected store regards this shard as the first one.
+    leads: bool,
+    is_drain: bool,
+    /// The places of the kept copies.
+    paths: Vec<Path>,
+}
+
+/// The result of the search for a store.
+enum Choice {
+    Store(NodeIndex),
+    /// The stores that could be chosen have too many assignments, or the repair is too early.
+    Busy,
+    None,
+}
+
+impl Shard {
+    /// Handles a store's word on the first connected shard of an object.
+    pub(super) fn take_lead(&mut self, turn: &mut Turn<'_>, node: NodeIndex, lead: Lead) {
+        let Lead { id, put, leads, is_new } = lead;
+        let Some(entry) = self.entries.get_mut(&id).filter(|entry| entry.put == put) else { return };
+        if entry.copies.change(node, |copy| copy.leads = leads).is_none() {
+            return;
+        }
+        self.reconsider_replicas(turn.now, &id, is_new);
+        if leads {
+            self.tell_copies(turn, node, &id);
+        }
+    }
+
+    /// Sets whether a store drains.
+    pub(super) fn set_draining(&mut self, turn: &mut Turn<'_>, node: NodeIndex, is_draining: bool) {
+        if !self.nodes.set_draining(node, is_draining) {
+            return;
+        }
+        self.end_assignments(turn.now, node);
+        if is_draining {
+            // The store says for each copy whether this shard is the first one.
+            return;
+        }
+        self.reconsider_all_replicas(turn.now);
+    }
+
+    /// Notes that a store does not keep an object. Ignores a store without the assignment.
+    pub(super) fn not_replicated(
+        &mut self,
+        turn: &mut Turn<'_>,
+        node: NodeIndex,
+        id: &ObjectId,
+        put: PutId,
+        reason: Obstacle,
+    ) {
+        if self.entries.get(id).is_some_and(|entry| entry.put == put) && self.replicas.release(node, id) {
+            self.refuse(turn.now, node, id, reason);
+        }
+    }
+
+    fn refuse(&mut self, now: Time, node: NodeIndex, id: &ObjectId, reason: Obstacle) {
+        if let Some(shortage) = self.replicas.objects.get_mut(id) {
+            shortage.refused.insert(node, reason);
+            self.reconsider_replicas(now, id, false);
+        }
+    }
+
+    /// Ends all assignments of a store that is away, lost or draining.
+    pub(super) fn end_assignments(&mut self, now: Time, node: NodeIndex) {
+        for id in self.replicas.assigned.get(&node).cloned().unwrap_or_default() {
+            self.replicas.release(node, &id);
+            self.reconsider_replicas(now, &id, false);
+        }
+    }
+
+    /// Reconsiders the objects with too few copies at a store.
+    pub(super) fn reconsider_replicas_at(&mut self, now: Time, node: NodeIndex) {
+        let Some(record) = self.nodes.get(node) else { return };
+        let held = self.replicas.objects.keys().filter(|id| record.holdings.contains(*id));
+        for id in held.cloned().collect::<Vec<_>>() {
+            self.reconsider_replicas(now, &id, false);
+        }
+    }
+
+    /// Reconsiders all objects with too few copies, because a store can keep more of them now.
+    pub(super) fn reconsider_all_replicas(&mut self, now: Time) {
+        for id in self.replicas.objects.keys().cloned().collect::<Vec<_>>() {
+            if let Some(shortage) = self.replicas.objects.get_mut(&id) {
+                shortage.again_at = None;
+            }
+            self.reconsider_replicas(now, &id, false);
+        }
+    }
+
+    /// Updates the shortage of an object after its copies have changed, and tells the stores with
+    /// copies.
+    pub(super) fn pinned_copies_changed(&mut self, turn: &mut Turn<'_>, id: &ObjectId) {
+        let Some(entry) = self.entries.get(id) else { return };
+        if entry.metadata.replicas.to_keep() > 1 || self.nodes.has_draining() {
+            self.reconsider_replicas(turn.now, id, false);
+            self.tell_leaders(turn, id);
+        }
+    }
+
+    /// Begins, updates or ends the shortage of an object. With `is_new`, a put waits for the copies.
+    fn reconsider_replicas(&mut self, now: Time, id: &ObjectId, is_new: bool) {
+        let Some(entry) = self.entries.get(id).filter(|entry| !entry.is_lost()) else {
+            return self.end_shortage(id);
+        };
+        let wanted = entry.metadata.replicas.to_keep();
+        if wanted == 1 && !self.nodes.has_draining() {
+            return self.end_shortage(id);
+        }
+        let count = self.count_copies(entry);
+        if !count.leads || count.kept >= wanted {
+            return self.end_shortage(id);
+        }
+        let nodes = self.nodes.receivers_after(0).take(wanted).count();
+        let arrived = |node: &NodeIndex| {
+            entry.copies.get(*node).is_some_and(|copy| copy.retention == Retention::Pinned)
+        };
+        let arrival = self.replicas.next_arrival;
+        let shortage = self.replicas.objects.entry(id.clone()).or_insert_with(|| Shortage::new(arrival));
+        if shortage.arrival == arrival {
+            self.replicas.next_arrival += 1;
+        }
+        shortage.is_new |= is_new;
+        shortage.is_drain = count.is_drain;
+        let ended: Vec<NodeIndex> = shortage.targets.keys().copied().filter(arrived).collect();
+        for node in ended {
+            self.replicas.release(node, id);
+        }
+        let Some(shortage) = self.replicas.objects.get_mut(id) else { return };
+        if shortage.again_at.is_none() && !shortage.is_new && now < self.warm_until {
+            // The stores with further copies may not be connected yet.
+            shortage.again_at = Some(self.warm_until);
+        }
+        let expected = count.kept + shortage.targets.len();
+        // A put that wants more copies than there are stores fails, so it gets none.
+        let fails = shortage.is_new && nodes < wanted;
+        let needs_more = expected < wanted.min(nodes) && shortage.again_at.is_none() && !fails;
+        let rank = needs_more.then_some((!shortage.is_new, count.kept, shortage.arrival));
+        if nodes < wanted {
+            shortage.obstacle = Some(Obstacle::NoNode);
+            if shortage.is_new || shortage.is_drain {
+                self.replicas.to_tell.insert(id.clone());
+            }
+        }
+        self.replicas.set_rank(id, rank);
+        self.schedule_shortage(id);
+    }
+
+    fn count_copies(&self, entry: &Entry) -> Count {
+        let mut count = Count::default();
+        for copy in entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned) {
+            count.leads |= copy.leads && !copy.is_away;
+            if self.nodes.is_draining(copy.node) {
+                count.is_drain |= !copy.is_away;
+                continue;
+            }
+            count.kept += 1;
+            count.paths.push(copy.path);
+            let is_present = copy.state == LocationState::Complete && !copy.is_away && copy.is_published;
+            count.present += usize::from(is_present);
+        }
+        count
+    }
+
+    /// Ends the shortage of an object that has enough copies, or is gone.
+    pub(super) fn end_shortage(&mut self, id: &ObjectId) {
+        self.replicas.set_rank(id, None);
+        let Some(shortage) = self.replicas.objects.remove(id) else { return };
+        if let Some(due) = shortage.due {
+            self.due.replicas.remove(due, id.clone());
+        }
+        for node in shortage.targets.into_keys() {
+            self.replicas.free(node, id);
+        }
+    }
+
+    fn schedule_shortage(&mut self, id: &ObjectId) {
+        let Some(shortage) = self.replicas.objects.get_mut(id) else { return };
+        let due = shortage.targets.values().copied().chain(shortage.again_at).min();
+        if due == shortage.due {
+            return;
+        }
+        if let Some(earlier) = std::mem::replace(&mut shortage.due, due) {
+            self.due.replicas.remove(earlier, id.clone());
+        }
+        if let Some(due) = due {
+            self.due.replicas.insert(due, id.clone());
+        }
+    }
+
+    /// Handles the end of a pause or of an assignment. The caller has already removed the deadline.
+    pub(super) fn shortage_due(&mut self, now: Time, id: &ObjectId) {
+        let Some(shortage) = self.replicas.objects.get_mut(id) else { return };
+        shortage.due = None;
+        if shortage.again_at.is_some_and(|at| at <= now) {
+            shortage.again_at = None;
+            shortage.refused.clear();
+        }
+        let expired = shortage.targets.iter().filter(|(_, end)| **end <= now);
+        let expired: Vec<NodeIndex> = expired.map(|(node, _)| *node).collect();
+        for node in expired {
+            let transfers = self.entries.get(id).map(|entry| &entry.transfers);
+            let receives = transfers.is_some_and(|all| all.senders_of(node).next().is_some());
+            if receives && let Some(shortage) = self.replicas.objects.get_mut(id) {
+                shortage.targets.insert(node, now + ASSIGNMENT_TIMEOUT);
+            } else if self.replicas.release(node, id) {
+                self.refuse(now, node, id, Obstacle::Failed);
+            }
+        }
+        self.reconsider_replicas(now, id, false);
+    }
+
+    /// Assigns objects of the queue to stores.
+    pub(super) fn assign_replicas(&mut self, turn: &mut Turn<'_>) {
+        while let Some(id) = self.replicas.to_tell.pop_first() {
+            self.tell_leaders(turn, &id);
+        }
+        if !std::mem::take(&mut self.replicas.is_dirty) {
+            return;
+        }
+        let mut passed = 0;
+        let mut next = self.replicas.queue.first().cloned();
+        while let Some(place) = next.filter(|_| passed < MAX_PASSED) {
+            passed += usize::from(!self.assign_one(turn, &place.1));
+            let after = (std::ops::Bound::Excluded(&place), std::ops::Bound::Unbounded);
+            // An object that needs several stores is at its place again.
+            let is_again = self.replicas.queue.contains(&place) && passed == 0;
+            next = if is_again { Some(place) } else { self.replicas.queue.range(after).next().cloned() };
+        }
+        // What became dirty by assigning waits for the next event.
+        self.replicas.is_dirty = false;
+    }
+
+    /// Assigns an object to one store. Returns `false` if all stores are busy.
+    fn assign_one(&mut self, turn: &mut Turn<'_>, id: &ObjectId) -> bool {
+        let Some(entry) = self.entries.get(id) else { return true };
+        let Some(shortage) = self.replicas.objects.get(id) else { return true };
+        let is_repair = !shortage.is_new && !shortage.is_drain;
+        if is_repair && turn.now < self.replicas.next_repair {
+            self.replicas.is_paced = true;
+            return false;
+        }
+        let choice = self.choose_store(entry, shortage);
+        let (put, size_bytes, metadata) = (entry.put, entry.size_bytes, entry.metadata.clone());
+        let Some(shortage) = self.replicas.objects.get_mut(id) else { return true };
+        match choice {
+            Choice::Busy => return false,
+            Choice::None => {
+                shortage.obstacle =
+                    Some(shortage.refused.values().copied().max().unwrap_or(Obstacle::NoNode));
+                shortage.again_at = Some(turn.now + ROUND_PAUSE);
+                self.reconsider_replicas(turn.now, id, false);
+                self.tell_leaders(turn, id);
+            }
+            Choice::Store(node) => {
+                shortage.obstacle = None;
+                shortage.targets.insert(node, turn.now + ASSIGNMENT_TIMEOUT);
+                self.replicas.assigned.entry(node).or_default().insert(id.clone());
+                if is_repair {
+                    let rate = REPAIR_BYTES_PER_MICROSECOND;
+                    paced(&mut self.replicas.next_repair, turn.now, size_bytes, rate);
+                }
+                let order = Replicate { id: id.clone(), put, size_bytes, metadata };
+                self.send(turn, node, ToStore::Replicate(order));
+                self.reconsider_replicas(turn.now, id, false);
+            }
+        }
+        true
+    }
+
+    /// Chooses a store: far from the other copies, then one with bytes of the object, then the next
+    /// one on the ring.
+    ///
+    /// Different objects begin at different points of the ring. Two shards that know the same choose
+    /// the same store.
+    fn choose_store(&self, entry: &Entry, shortage: &Shortage) -> Choice {
+        let mut paths = self.count_copies(entry).paths;
+        let targets = shortage.targets.keys().filter_map(|node| self.nodes.get(*node));
+        paths.extend(targets.map(|record| record.place.path));
+        let is_free = |node: &NodeIndex| {
+            let copy = entry.copies.get(*node);
+            let has_copy = copy.is_some_and(|copy| {
+                copy.retention == Retention::Pinned || copy.state == LocationState::Producing
+            });
+            !has_copy && !shortage.targets.contains_key(node) && !shortage.refused.contains_key(node)
+        };
+        let candidates = self.nodes.receivers_after(mix(entry.put.0)).filter(is_free);
+        let (mut is_any_busy, mut best) = (false, None);
+        for node in candidates.take(MAX_CANDIDATES) {
+            if self.replicas.is_busy(node, shortage.is_new) {
+                is_any_busy = true;
+                continue;
+            }
+            let Some(record) = self.nodes.get(node) else { continue };
+            let distances = paths.iter().map(|path| level(*path, record.place.path));
+            let distance = distances.min().unwrap_or(MAX_LEVELS);
+            let state = entry.copies.get(node).map(|copy| copy.state);
+            let score = (distance, state);
+            if best.as_ref().is_none_or(|(_, highest)| score > *highest) {
+                best = Some((node, score));
+            }
+        }
+        match best {
+            Some((node, _)) => Choice::Store(node),
+            None if is_any_busy => Choice::Busy,
+            None => Choice::None,
+        }
+    }
+
+    /// Tells the stores with copies that regard this shard as the first one how many copies exist.
+    fn tell_leaders(&self, turn: &mut Turn<'_>, id: &ObjectId) {
+        let Some(entry) = self.entries.get(id) else { return };
+        let pinned = entry.copies.rooted().filter(|copy| copy.retention == Retention::Pinned && copy.leads);
+        let leaders: Vec<NodeIndex> = pinned.map(|copy| copy.node).collect();
+        for node in leaders {
+            self.tell_copies(turn, node, id);
+        }
+    }
+
+    fn tell_copies(&self, turn: &mut Turn<'_>, node: NodeIndex, id: &ObjectId) {
+        let Some(entry) = self.entries.get(id) else { return };
+        let wanted = entry.metadata.replicas.to_keep();
+        let bounded = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+        let message = ToStore::Replication(Replication {
+            id: id.clone(),
+            put: entry.put,
+            copies: bounded(self.count_copies(entry).present),
+            nodes: bounded(self.nodes.receivers_after(0).take(wanted).count()),
+            obstacle: self.replicas.objects.get(id).and_then(|shortage| shortage.obstacle),
+        });
+        self.send(turn, node, message);
+    }
+}
+
+#[cfg(test)]
+impl Shard {
+    /// Checks that the tables of shortages agree.
+    pub(super) fn check_replicas(&self) {
+        use std::collections::{BTreeMap, BTreeSet};
+
+        use super::shortages::MAX_ASSIGNED_WITH_NEW;
+
+        let mut assigned: BTreeMap<NodeIndex, BTreeSet<ObjectId>> = BTreeMap::new();
+        for (id, shortage) in &self.replicas.objects {
+            let entry = self.entries.get(id).expect("an object with a shortage is known");
+            let count = self.count_copies(entry);
+            assert!(!entry.is_lost() && count.leads && count.kept < entry.metadata.replicas.to_keep());
+            for node in shortage.targets.keys() {
+                assert!(self.nodes.is_connected(*node) && !self.nodes.is_draining(*node));
+                let copy = entry.copies.get(*node);
+                assert!(copy.is_none_or(|copy| copy.retention == Retention::Evictable), "it has a copy");
+                assigned.entry(*node).or_default().insert(id.clone());
+            }
+            assert_eq!(shortage.due, shortage.targets.values().copied().chain(shortage.again_at).min());
+            let is_queued =
+                shortage.rank.is_some_and(|rank| self.replicas.queue.contains(&(rank, id.clone())));
+            assert_eq!(is_queued, shortage.rank.is_some());
+        }
+        let ranked = self.replicas.objects.values().filter(|shortage| shortage.rank.is_some());
+        assert_eq!(ranked.count(), self.replicas.queue.len());
+        assert_eq!(assigned, self.replicas.assigned);
+        assert!(assigned.values().all(|objects| objects.len() <= MAX_ASSIGNED_WITH_NEW));
+        let timed = self.replicas.objects.values().filter(|shortage| shortage.due.is_some());
+        assert_eq!(timed.count(), self.due.replicas.len());
+        assert!(!self.replicas.is_dirty, "work is left after the event");
+    }
+}

@@ -1,0 +1,127 @@
+//! The objects with fewer copies than wanted, and the stores that are to keep more of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::nodes::NodeIndex;
+use crate::id::ObjectId;
+use crate::time::Time;
+use crate::vocabulary::directory::Obstacle;
+
+/// Most assignments of a store at once. Repairs and drains leave the rest of its link to others.
+const MAX_ASSIGNED: usize = 8;
+/// Most assignments of a store at once, with the assignments for puts that wait.
+pub(super) const MAX_ASSIGNED_WITH_NEW: usize = 1024;
+
+/// The order in the queue: puts that wait first, then objects with few copies, then the oldest.
+pub(super) type Rank = (bool, usize, u64);
+
+/// The objects with fewer copies than wanted.
+#[derive(Debug, Default)]
+pub(super) struct Replicas {
+    pub(super) objects: BTreeMap<ObjectId, Shortage>,
+    /// The objects that need another store.
+    pub(super) queue: BTreeSet<(Rank, ObjectId)>,
+    /// The assigned objects of each store.
+    pub(super) assigned: BTreeMap<NodeIndex, BTreeSet<ObjectId>>,
+    /// The objects whose stores have to hear that there are too few stores.
+    pub(super) to_tell: BTreeSet<ObjectId>,
+    pub(super) next_arrival: u64,
+    /// The earliest time of the next repair.
+    pub(super) next_repair: Time,
+    /// `true` if a repair waits for that time.
+    pub(super) is_paced: bool,
+    /// `true` if an object or a store may be assigned now.
+    pub(super) is_dirty: bool,
+}
+
+/// An object with fewer copies than wanted.
+#[derive(Debug)]
+pub(super) struct Shortage {
+    pub(super) arrival: u64,
+    /// `true` if a put waits for the copies.
+    pub(super) is_new: bool,
+    /// `true` if a store that drains has a copy.
+    pub(super) is_drain: bool,
+    pub(super) rank: Option<Rank>,
+    /// The stores with an assignment, and the end of each.
+    pub(super) targets: BTreeMap<NodeIndex, Time>,
+    pub(super) refused: BTreeMap<NodeIndex, Obstacle>,
+    pub(super) obstacle: Option<Obstacle>,
+    /// The time at which the shard begins again.
+    pub(super) again_at: Option<Time>,
+    /// The next time at which an assignment or the pause ends.
+    pub(super) due: Option<Time>,
+}
+
+impl Replicas {
+    /// Returns the number of objects with fewer copies than wanted.
+    pub(super) fn len(&self) -> usize {
+        self.objects.len()
+    }
+
+    /// Returns the time of the next repair, if one waits for that.
+    pub(super) fn next_repair(&self) -> Option<Time> {
+        self.is_paced.then_some(self.next_repair)
+    }
+
+    /// Lets a repair begin whose time has come.
+    pub(super) fn tick(&mut self, now: Time) {
+        if self.is_paced && now >= self.next_repair {
+            (self.is_paced, self.is_dirty) = (false, true);
+        }
+    }
+
+    pub(super) fn set_rank(&mut self, id: &ObjectId, rank: Option<Rank>) {
+        let Some(shortage) = self.objects.get_mut(id).filter(|shortage| shortage.rank != rank) else {
+            return;
+        };
+        if let Some(earlier) = std::mem::replace(&mut shortage.rank, rank) {
+            self.queue.remove(&(earlier, id.clone()));
+        }
+        if let Some(rank) = rank {
+            self.queue.insert((rank, id.clone()));
+            self.is_dirty = true;
+        }
+    }
+
+    /// Ends the assignment of an object to a store. Returns `true` if there was one.
+    pub(super) fn release(&mut self, node: NodeIndex, id: &ObjectId) -> bool {
+        let Some(shortage) = self.objects.get_mut(id) else { return false };
+        if shortage.targets.remove(&node).is_none() {
+            return false;
+        }
+        self.free(node, id);
+        true
+    }
+
+    pub(super) fn free(&mut self, node: NodeIndex, id: &ObjectId) {
+        if let Some(assigned) = self.assigned.get_mut(&node) {
+            assigned.remove(id);
+            if assigned.is_empty() {
+                self.assigned.remove(&node);
+            }
+        }
+        self.is_dirty = true;
+    }
+
+    pub(super) fn is_busy(&self, node: NodeIndex, is_new: bool) -> bool {
+        let limit = if is_new { MAX_ASSIGNED_WITH_NEW } else { MAX_ASSIGNED };
+        self.assigned.get(&node).is_some_and(|assigned| assigned.len() >= limit)
+    }
+}
+
+impl Shortage {
+    pub(super) const fn new(arrival: u64) -> Self {
+        Self {
+            arrival,
+            is_new: false,
+            is_drain: false,
+            rank: None,
+            targets: BTreeMap::new(),
+            refused: BTreeMap::new(),
+            obstacle: None,
+            again_at: None,
+            due: None,
+        }
+    }
+}

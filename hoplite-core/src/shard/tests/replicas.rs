@@ -1,0 +1,314 @@
+//! Pinned copies at several stores, and stores that drain.
+
+use super::*;
+use crate::metadata::Replicas;
+
+/// A complete put that wants copies.
+fn wanting(object: &str, put: u64, wanted: u8) -> Publish {
+    let replicas = Replicas { wanted, awaited: 0 };
+    Publish { metadata: Metadata { replicas, ..Metadata::default() }, ..complete(object, put) }
+}
+
+fn lead(object: &str, put: u64) -> ToShard {
+    ToShard::Lead(Lead { id: id(object), put: PutId(put), leads: true, is_new: true })
+}
+
+/// The stores that the effects order to keep each object.
+fn orders(effects: &[Effect]) -> Vec<(String, String)> {
+    let order = |effect: &Effect| match effect {
+        Effect::Send { node, message: ToStore::Replicate(order) } => {
+            Some((node.to_string(), order.id.to_string()))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(order).collect()
+}
+
+/// The copies and the nodes that the effects tell a store.
+fn told(effects: &[Effect], name: &str) -> Option<(u32, u32, Option<Obstacle>)> {
+    let news = |effect: &Effect| match effect {
+        Effect::Send { node: to, message: ToStore::Replication(news) } if *to == node(name) => {
+            Some((news.copies, news.nodes, news.obstacle))
+        }
+        _ => None,
+    };
+    effects.iter().filter_map(news).next_back()
+}
+
+impl World {
+    /// Publishes a put that wants copies, and leads the shard. Returns the orders.
+    fn put(&mut self, at: &str, object: &str, put: u64, wanted: u8) -> Vec<(String, String)> {
+        self.say(at, ToShard::Publish(wanting(object, put, wanted)));
+        orders(&self.say(at, lead(object, put)))
+    }
+
+    /// A store has fetched an object, and keeps it.
+    fn keep(&mut self, at: &str, object: &str, put: u64, wanted: u8) -> Vec<Effect> {
+        let mut effects = self.say(at, ToShard::Publish(wanting(object, put, wanted)));
+        let lead = Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
+        effects.extend(self.say(at, ToShard::Lead(lead)));
+        effects
+    }
+
+    fn lose(&mut self, name: &str) -> Vec<Effect> {
+        let mut effects = self.disconnect(name, 1);
+        effects.extend(self.wait(Duration::from_secs(2)));
+        effects
+    }
+}
+
+#[test]
+fn a_put_gets_its_copies_at_other_stores_at_once() {
+    let mut world = World::with_nodes(&["a", "b", "c", "d"]);
+    let ordered = world.put("a", "x", 1, 3);
+    assert_eq!(ordered.len(), 2, "{ordered:?}");
+    let mut count = 1;
+    for (target, object) in ordered {
+        assert!(target != "a" && object == "x");
+        count += 1;
+        let effects = world.keep(&target, "x", 1, 3);
+        assert_eq!(told(&effects, "a"), Some((count, 3, None)), "{effects:?}");
+        assert_eq!(orders(&effects), []);
+    }
+    assert_eq!(world.shard.counters().under_replicated, 0);
+}
+
+#[test]
+fn a_put_that_is_being_written_is_copied_from_its_start() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    let producing = Publish { state: LocationState::Producing, ..wanting("x", 1, 2) };
+    world.say("a", ToShard::Publish(producing));
+    assert_eq!(orders(&world.say("a", lead("x", 1))), [("b".to_owned(), "x".to_owned())]);
+    let effects = world.keep("b", "x", 1, 2);
+    assert_eq!(told(&effects, "a"), Some((1, 2, None)), "the first copy is not complete");
+    let effects = world.say("a", ToShard::Publish(wanting("x", 1, 2)));
+    assert_eq!(told(&effects, "a"), Some((2, 2, None)));
+}
+
+#[test]
+fn without_replicas_and_without_the_lead_nothing_is_copied() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    assert_eq!(world.put("a", "x", 1, 1), []);
+    let effects = world.say("a", ToShard::Publish(wanting("y", 2, 2)));
+    assert_eq!(orders(&effects), [], "another shard leads");
+    assert_eq!(world.shard.counters().under_replicated, 0);
+}
+
+#[test]
+fn a_put_that_wants_more_copies_than_stores_gets_none() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.say("a", ToShard::Publish(wanting("x", 1, 3)));
+    let effects = world.say("a", lead("x", 1));
+    assert_eq!(orders(&effects), []);
+    assert_eq!(told(&effects, "a"), Some((1, 2, Some(Obstacle::NoNode))));
+}
+
+#[test]
+fn a_put_hears_that_a_store_is_gone_that_it_needs() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    let ordered = world.put("a", "x", 1, 3);
+    assert_eq!(ordered.len(), 2);
+    let effects = world.disconnect("c", 1);
+    assert_eq!(told(&effects, "a"), Some((1, 2, Some(Obstacle::NoNode))));
+}
+
+#[test]
+fn copies_are_in_different_racks() {
+    let mut world = World::with_nodes(&[]);
+    for (name, rack) in [("a", "1"), ("b", "1"), ("c", "1"), ("d", "2"), ("e", "2"), ("f", "3")] {
+        let labels = vec![("rack".to_owned(), rack.to_owned())];
+        world.receive(NodeInfo { labels, ..info(name, 1) });
+    }
+    for put in 1..20 {
+        let object = format!("x{put}");
+        let targets: Vec<String> = world.put("a", &object, put, 3).into_iter().map(|(to, _)| to).collect();
+        assert!(targets.contains(&"f".to_owned()), "{targets:?}");
+        assert!(targets.iter().any(|to| to == "d" || to == "e"), "{targets:?}");
+    }
+}
+
+#[test]
+fn a_complete_copy_is_kept_before_another_is_made() {
+    let mut world = World::with_nodes(&["a", "b", "c", "d", "e"]);
+    let cached = Publish { retention: Retention::Evictable, ..wanting("x", 1, 2) };
+    world.say("a", ToShard::Publish(wanting("x", 1, 2)));
+    world.say("d", ToShard::Publish(cached));
+    assert_eq!(orders(&world.say("a", lead("x", 1))), [("d".to_owned(), "x".to_owned())]);
+}
+
+#[test]
+fn lost_copies_are_replaced_the_most_endangered_object_first() {
+    let mut world = World::with_nodes(&["a", "b", "c", "d"]);
+    for (object, put, holders) in [("safe", 1, vec!["a", "b", "c"]), ("endangered", 2, vec!["a", "b"])] {
+        for holder in holders {
+            world.keep(holder, object, put, 3);
+        }
+    }
+    // The second object waits for its third copy at a store that does not answer.
+    let effects = world.lose("b");
+    let first = orders(&effects).into_iter().next();
+    assert_eq!(first.map(|(_, object)| object).as_deref(), Some("endangered"), "{effects:?}");
+    assert_eq!(world.shard.counters().under_replicated, 2);
+    let ordered: Vec<String> = orders(&effects).into_iter().map(|(_, object)| object).collect();
+    assert!(ordered.contains(&"safe".to_owned()), "{ordered:?}");
+}
+
+#[test]
+fn a_moment_without_a_session_creates_no_copy() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    world.keep("a", "x", 1, 2);
+    world.keep("b", "x", 1, 2);
+    world.disconnect("b", 1);
+    world.wait(Duration::from_millis(500));
+    world.connect("b", 1);
+    let effects = world.keep("b", "x", 1, 2);
+    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((2, 2, None))));
+    assert_eq!(orders(&world.wait(Duration::from_secs(60))), []);
+}
+
+#[test]
+fn a_store_has_few_repairs_at_once_and_puts_pass_them() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    for put in 0..40 {
+        let object = format!("x{put}");
+        world.keep("a", &object, put, 2);
+        world.keep("b", &object, put, 2);
+    }
+    let effects = world.lose("b");
+    let ordered = orders(&effects);
+    assert_eq!(ordered.len(), 8, "{ordered:?}");
+    assert_eq!(world.put("a", "new", 99, 2), [("c".to_owned(), "new".to_owned())]);
+    let (_, object) = ordered[0].clone();
+    let put = object.trim_start_matches('x').parse().unwrap();
+    let more = orders(&world.keep("c", &object, put, 2));
+    assert_eq!(more.len(), 0, "the put of another object has the place: {more:?}");
+    let more = orders(&world.keep("c", "new", 99, 2));
+    assert_eq!(more.len(), 1, "{more:?}");
+}
+
+#[test]
+fn repairs_are_paced_by_their_size() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    for put in 0..4 {
+        for holder in ["a", "b"] {
+            let size_bytes = 500 << 20;
+            let object = format!("x{put}");
+            world.say(holder, ToShard::Publish(Publish { size_bytes, ..wanting(&object, put, 2) }));
+            let lead = Lead { id: id(&object), put: PutId(put), leads: true, is_new: false };
+            world.say(holder, ToShard::Lead(lead));
+        }
+    }
+    world.wait(Duration::from_secs(10));
+    world.disconnect("b", 1);
+    let at_first = orders(&world.wait(Duration::from_millis(1001))).len();
+    assert_eq!(at_first, 1);
+    assert_eq!(orders(&world.wait(Duration::from_millis(1500))).len(), 1);
+    assert_eq!(orders(&world.wait(Duration::from_secs(3))).len(), 2);
+}
+
+#[test]
+fn a_store_that_refuses_is_passed_over_and_the_reason_is_told() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    let ordered = world.put("a", "x", 1, 2);
+    let refusal = |reason| ToShard::NotReplicated { id: id("x"), put: PutId(1), reason };
+    let effects = world.say(&ordered[0].0, refusal(Obstacle::NoRoom));
+    let next = orders(&effects);
+    assert!(next.len() == 1 && next[0] != ordered[0], "{next:?}");
+    let effects = world.say(&next[0].0, refusal(Obstacle::Failed));
+    assert_eq!((orders(&effects), told(&effects, "a")), (vec![], Some((1, 2, Some(Obstacle::NoRoom)))));
+    let again = orders(&world.wait(Duration::from_secs(6)));
+    assert_eq!(again, ordered, "after a pause, the stores are asked again");
+}
+
+#[test]
+fn a_store_that_goes_away_loses_its_assignment() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    let ordered = world.put("a", "x", 1, 2);
+    let next = orders(&world.disconnect(&ordered[0].0, 1));
+    assert!(next.len() == 1 && next[0].0 != ordered[0].0, "{next:?}");
+}
+
+#[test]
+fn an_assignment_without_a_transfer_ends() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    let ordered = world.put("a", "x", 1, 2);
+    let next = orders(&world.wait(Duration::from_secs(11)));
+    assert!(next.len() == 1 && next[0].0 != ordered[0].0, "{next:?}");
+    world.say(&next[0].0, ToShard::Query(query("x", 1)));
+    assert_eq!(orders(&world.wait(Duration::from_secs(60))), [], "the second store receives the object");
+}
+
+#[test]
+fn a_deleted_object_is_not_copied() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.put("a", "x", 1, 2);
+    world.say("a", ToShard::Delete { request: RequestId(1), id: id("x") });
+    assert_eq!(world.shard.counters().under_replicated, 0);
+    let effects = world.say("b", ToShard::Publish(wanting("x", 1, 2)));
+    let refused = effects.iter().any(|effect| {
+        matches!(effect, Effect::Send { message: ToStore::Published { verdict: Verdict::Deleted, .. }, .. })
+    });
+    assert!(refused, "{effects:?}");
+}
+
+#[test]
+fn a_store_that_drains_gets_its_objects_copied_and_counts_no_more() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    world.say("a", ToShard::Publish(complete("x", 1)));
+    world.keep("a", "y", 2, 2);
+    world.keep("b", "y", 2, 2);
+    world.say("a", ToShard::Drain { is_draining: true });
+    let leads = |object: &str, put| Lead { id: id(object), put: PutId(put), leads: true, is_new: false };
+    let effects = world.say("a", ToShard::Lead(leads("x", 1)));
+    assert_eq!(told(&effects, "a"), Some((0, 1, None)));
+    let ordered = orders(&effects);
+    assert!(ordered.len() == 1 && ordered[0].0 != "a", "{ordered:?}");
+    let effects = world.keep(&ordered[0].0, "x", 1, 1);
+    assert_eq!(told(&effects, "a"), Some((1, 1, None)));
+    let ordered = orders(&world.say("a", ToShard::Lead(leads("y", 2))));
+    assert_eq!(ordered, [("c".to_owned(), "y".to_owned())]);
+    let effects = world.keep("c", "y", 2, 2);
+    assert_eq!(told(&effects, "a"), Some((2, 2, None)));
+    // The store gives its pins up, and is not told to pin its copy again.
+    let evictable = Publish { retention: Retention::Evictable, ..complete("x", 1) };
+    let effects = world.say("a", ToShard::Publish(evictable));
+    let promoted = |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
+    assert!(!effects.iter().any(promoted), "{effects:?}");
+    assert_eq!(world.put("b", "z", 3, 2), [("c".to_owned(), "z".to_owned())], "never the store that drains");
+}
+
+#[test]
+fn a_pin_that_is_given_up_while_the_other_copy_is_lost_comes_back() {
+    let mut world = World::with_nodes(&["a", "b"]);
+    world.say("a", ToShard::Publish(complete("x", 1)));
+    world.say("a", ToShard::Drain { is_draining: true });
+    world.keep("b", "x", 1, 1);
+    world.lose("b");
+    let evictable = Publish { retention: Retention::Evictable, ..complete("x", 1) };
+    let effects = world.say("a", ToShard::Publish(evictable));
+    let promoted = |effect: &Effect| matches!(effect, Effect::Send { message: ToStore::Promote { .. }, .. });
+    assert!(effects.iter().any(promoted), "{effects:?}");
+}
+
+#[test]
+fn two_stores_that_drain_do_not_choose_each_other_and_the_last_one_is_told() {
+    let mut world = World::with_nodes(&["a", "b", "c"]);
+    for (name, put) in [("a", 1), ("b", 2)] {
+        world.say(name, ToShard::Publish(complete(name, put)));
+        world.say(name, ToShard::Drain { is_draining: true });
+    }
+    for (name, put) in [("a", 1), ("b", 2)] {
+        let lead = Lead { id: id(name), put: PutId(put), leads: true, is_new: false };
+        assert_eq!(orders(&world.say(name, ToShard::Lead(lead))), [("c".to_owned(), name.to_owned())]);
+    }
+    let effects = world.say("c", ToShard::Drain { is_draining: true });
+    assert_eq!(orders(&effects), []);
+    world.say("c", ToShard::Publish(complete("c", 3)));
+    let lead = Lead { id: id("c"), put: PutId(3), leads: true, is_new: false };
+    assert_eq!(told(&world.say("c", ToShard::Lead(lead)), "c"), Some((0, 0, Some(Obstacle::NoNode))));
+    // A store that drains no longer keeps copies for the others.
+    let effects = world.say("b", ToShard::Drain { is_draining: false });
+    let mut objects: Vec<String> = orders(&effects).into_iter().map(|(to, object)| to + &object).collect();
+    objects.sort();
+    assert_eq!(objects, ["ba", "bc"]);
+}

@@ -1,0 +1,43 @@
+//! The drain of the store before it stops.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use hoplite_core::node::{DrainReport, DrainState, Event, Unmoved};
+use tokio::sync::watch;
+
+use super::Engine;
+
+impl Engine {
+    /// Moves the pinned copies to other stores. Ends when that is over, well or not.
+    pub(crate) async fn drain(self: &Arc<Self>, timeout: Duration) {
+        tracing::info!(?timeout, "draining");
+        let mut ended = self.drained.subscribe();
+        ended.mark_unchanged();
+        self.apply(Event::Drain { timeout });
+        // The sender lives as long as the engine.
+        let _ = ended.changed().await;
+    }
+
+    /// Ends once a client has drained the store.
+    pub(crate) async fn drained(&self) {
+        let mut ended: watch::Receiver<_> = self.drained.subscribe();
+        let is_drained = |report: &Option<DrainReport>| {
+            report.as_ref().is_some_and(|report| report.state == DrainState::Drained)
+        };
+        let _ = ended.wait_for(is_drained).await;
+    }
+
+    pub(super) fn drain_ended(&self, report: DrainReport) {
+        let DrainReport { moved_objects, moved_bytes, left_objects, left_bytes, open_calls, .. } = report;
+        if report.state == DrainState::Drained {
+            tracing::info!(moved_objects, moved_bytes, open_calls, "drained");
+        } else {
+            tracing::warn!(moved_objects, moved_bytes, left_objects, left_bytes, "the drain has failed");
+        }
+        for Unmoved { id, size_bytes, obstacle } in &report.unmoved {
+            tracing::warn!(%id, size_bytes, ?obstacle, "not moved to another store");
+        }
+        self.drained.send_replace(Some(report));
+    }
+}
