@@ -32,8 +32,8 @@ use hoplite_daemon::settings::without_empty_variables;
 
 use arguments::StoreArguments;
 use verbs::{
-    allreduce, barrier, certs, completion, delete, doctor, get, ls, man, put, reduce, start, stat, status,
-    stop, up, wait,
+    allreduce, barrier, certs, completion, delete, doctor, drain, get, ls, man, put, reduce, start, stat,
+    status, stop, up, wait,
 };
 
 const EXAMPLES: &str = "Examples:
@@ -87,6 +87,8 @@ enum Command {
     Start(start::Arguments),
     /// End a store that `start` has started
     Stop(stop::Arguments),
+    /// Move the objects of a store to other stores, and stop it
+    Drain(drain::Arguments),
     /// Look for problems of this machine that affect Hoplite
     Doctor(doctor::Arguments),
     /// Run a cluster on this machine until Ctrl-C, for development
@@ -141,7 +143,8 @@ async fn run(arguments: Arguments) -> anyhow::Result<()> {
         Command::Status(command) => status::run(&store, command).await,
         Command::Top(command) => top::run(&store, command).await,
         Command::Start(command) => start::run(&store, command).await,
-        Command::Stop(command) => stop::run(&store, command),
+        Command::Stop(command) => stop::run(&store, command).await,
+        Command::Drain(command) => drain::run(&store, command).await,
         Command::Doctor(command) => doctor::run(&store, command).await,
         Command::Up(command) => up::run(command).await,
         Command::Certs(command) => certs::run(&command),

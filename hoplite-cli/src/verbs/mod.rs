@@ -8,6 +8,7 @@ pub(crate) mod certs;
 pub(crate) mod completion;
 pub(crate) mod delete;
 pub(crate) mod doctor;
+pub(crate) mod drain;
 pub(crate) mod get;
 pub(crate) mod ls;
 pub(crate) mod man;

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 
 use anyhow::{Context, ensure};
-use hoplite_client::{Client, Confirmation, Dtype, Metadata, ObjectId, PutOptions};
+use hoplite_client::{Client, Confirmation, Dtype, Metadata, ObjectId, PutOptions, Replicas};
 use hoplite_core::Error as ObjectError;
 use serde::Serialize;
 use tokio::task::spawn_blocking;
@@ -24,6 +24,7 @@ const EXAMPLES: &str = "Examples:
   hoplite put gradient gradient.raw --dtype f32 --shape 1024,1024
   tar c dataset | hoplite put dataset -
   hoplite put weights/7 weights.bin --json
+  hoplite put checkpoint checkpoint.pt --replicas 2
 
 Receivers start as soon as the first bytes are there. Standard input, pipes and devices are read to their end first. To put the same bytes again is no error.";
 
@@ -42,6 +43,12 @@ pub(crate) struct Arguments {
     /// Shape in elements, row-major, such as 1024,1024
     #[arg(long, value_parser = parse_shape, value_name = "EXTENTS")]
     shape: Option<Shape>,
+    /// Keep this number of copies, each on another node; 1 to 64 [default: that of the store]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
+    replicas: Option<u8>,
+    /// Return when this number of copies exists [default: all of --replicas]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
+    confirm: Option<u8>,
     /// Print the id and the size of the object as JSON
     #[arg(long)]
     json: bool,
@@ -55,10 +62,11 @@ struct Report {
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { id, file, dtype, shape, json } = arguments;
+    let Arguments { id, file, dtype, shape, replicas, confirm, json } = arguments;
+    let replicas = Replicas { wanted: replicas.unwrap_or(0), awaited: confirm.unwrap_or(0) };
     let shape = shape.map(|Shape(extents)| extents);
     let options = PutOptions {
-        metadata: Metadata { dtype, shape, ..Metadata::default() },
+        metadata: Metadata { dtype, shape, replicas, ..Metadata::default() },
         timeout: store.call_timeout(),
         confirm: Confirmation::Confirmed,
     };

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::arguments::{StoreArguments, parse_duration};
 use crate::cluster::Background;
 use crate::output;
+use crate::verbs::drain;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
@@ -19,6 +20,10 @@ pub(crate) struct Arguments {
     /// Time limit; an orderly end takes at most ten seconds
     #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_duration)]
     wait: Duration,
+    /// First move the objects of the store to other stores, for up to this time. If that fails, the store goes on, unless --force is
+    /// given
+    #[arg(long, value_name = "DURATION", value_parser = parse_duration)]
+    drain: Option<Duration>,
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -42,12 +47,19 @@ impl Report {
     }
 }
 
-pub(crate) fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
     let background = Background::of(store.socket());
     let Some(running) = background.running()? else {
         let report = Report { socket: background.socket().to_owned(), process: None };
         return Ok(report.print(arguments.json)?);
     };
+    if let Some(within) = arguments.drain {
+        let report = drain::drain(store, within).await?;
+        let drained = drain::conclude(&report, arguments.json);
+        if !arguments.force {
+            drained?;
+        }
+    }
     if !running.stop(arguments.wait)? {
         if !arguments.force {
             bail!("process {} has not ended yet: --force kills it", running.pid);

@@ -1,0 +1,127 @@
+//! `hoplite drain`: moves the objects of a store to other stores, and stops it.
+
+use std::io::{self, Write};
+use std::time::Duration;
+
+use anyhow::bail;
+use hoplite_client::{DrainReport, DrainState, Unmoved};
+use hoplite_core::shard::Obstacle;
+use hoplite_core::text::escape;
+use serde::Serialize;
+
+use crate::arguments::StoreArguments;
+use crate::output::{self, Id};
+use crate::progress;
+
+const EXAMPLES: &str = "Examples:
+  hoplite drain
+  hoplite --socket /run/hoplite/store.sock --timeout 10min drain
+
+The store refuses new objects, and serves reads until it stops. If an object cannot be moved, the command lists it, fails, and the
+store goes on as before.";
+
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Arguments {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// The result of a drain.
+#[derive(Debug, Serialize)]
+struct Report {
+    state: &'static str,
+    moved_objects: u64,
+    moved_bytes: u64,
+    left_objects: u64,
+    left_bytes: u64,
+    /// The calls that were still open at the end.
+    open_calls: u64,
+    unmoved: Vec<Object>,
+}
+
+/// An object that was not moved.
+#[derive(Debug, Serialize)]
+struct Object {
+    #[serde(flatten)]
+    id: Id,
+    size_bytes: u64,
+    reason: &'static str,
+}
+
+impl From<&DrainReport> for Report {
+    fn from(report: &DrainReport) -> Self {
+        let object = |object: &Unmoved| Object {
+            id: Id::new(&object.id),
+            size_bytes: object.size_bytes,
+            reason: reason(object.obstacle),
+        };
+        Self {
+            state: match report.state {
+                DrainState::None => "none",
+                DrainState::Draining => "draining",
+                DrainState::Drained => "drained",
+                DrainState::Failed => "failed",
+            },
+            moved_objects: report.moved_objects,
+            moved_bytes: report.moved_bytes,
+            left_objects: report.left_objects,
+            left_bytes: report.left_bytes,
+            open_calls: report.open_calls,
+            unmoved: report.unmoved.iter().map(object).collect(),
+        }
+    }
+}
+
+const fn reason(obstacle: Option<Obstacle>) -> &'static str {
+    match obstacle {
+        None => "the time is over",
+        Some(Obstacle::Failed) => "other stores could not fetch it",
+        Some(Obstacle::NoRoom) => "no other store has room",
+        Some(Obstacle::NoNode) => "there is no other store",
+    }
+}
+
+pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
+    let report = drain(store, store.timeout()).await?;
+    if arguments.json {
+        output::json(&mut io::stdout().lock(), &Report::from(&report))?;
+    }
+    conclude(&report, arguments.json)
+}
+
+/// Drains a store, and shows the progress.
+pub(crate) async fn drain(store: &StoreArguments, within: Duration) -> anyhow::Result<DrainReport> {
+    let client = store.connect().await?;
+    let bar = progress::of_steps("drain");
+    let report = client
+        .drain(within, |report| {
+            bar.set_length(report.moved_bytes + report.left_bytes);
+            bar.set_position(report.moved_bytes);
+        })
+        .await;
+    bar.finish_and_clear();
+    Ok(report?)
+}
+
+/// Prints the result for people, unless it was printed as JSON.
+///
+/// # Errors
+/// If some objects were not moved.
+pub(crate) fn conclude(report: &DrainReport, is_printed: bool) -> anyhow::Result<()> {
+    let mut out = io::stdout().lock();
+    if !is_printed {
+        let moved = output::size(report.moved_bytes);
+        writeln!(out, "moved {} objects, {moved}", report.moved_objects)?;
+        for Unmoved { id, size_bytes, obstacle } in &report.unmoved {
+            let (id, size) = (escape(&id.readable()), output::size(*size_bytes));
+            writeln!(out, "not moved: {id}, {size}: {}", reason(*obstacle))?;
+        }
+    }
+    if report.state == DrainState::Failed {
+        let (count, size) = (report.left_objects, output::size(report.left_bytes));
+        bail!("{count} objects, {size}, were not moved");
+    }
+    Ok(())
+}
