@@ -1,0 +1,170 @@
+//! Stores that move their objects to other stores before they stop.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::process::{Command, Output};
+
+use hoplite_client::{Metadata, PutOptions, Replicas};
+use hoplite_core::Error as ObjectError;
+use hoplite_tests::PATIENCE;
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
+use hoplite_tests::contents::bytes;
+use serde_json::Value;
+
+/// Runs `hoplite drain` at store number `node`.
+fn drain(cluster: &Cluster, node: usize, timeout: &str) -> Output {
+    let mut command = Command::new(program("hoplite"));
+    command.arg("--socket").arg(cluster.socket(node));
+    command.args(["--timeout", timeout, "drain", "--json"]).output().unwrap()
+}
+
+fn report(output: &Output) -> Value {
+    let text = String::from_utf8_lossy(&output.stdout);
+    serde_json::from_str(&text)
+        .unwrap_or_else(|_| panic!("{text} {}", String::from_utf8_lossy(&output.stderr)))
+}
+
+#[test]
+fn a_drained_store_stops_and_its_objects_are_elsewhere() {
+    let mut cluster = Cluster::of(3);
+    let sizes = [1, 1000, 20_000, 100_000, 4 << 20];
+    let client = cluster.client(0);
+    for (number, size) in sizes.into_iter().enumerate() {
+        client.put(format!("x{number}"), &bytes(size as u64, size)).unwrap();
+    }
+    let replicas = Replicas { wanted: 2, awaited: 0 };
+    let metadata = Metadata { replicas, ..Metadata::default() };
+    client.put_with("two", &bytes(9, 50_000), PutOptions { metadata, ..PutOptions::default() }).unwrap();
+    let output = drain(&cluster, 0, "60s");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report = report(&output);
+    assert_eq!((&report["state"], &report["left_objects"]), (&"drained".into(), &0.into()), "{report}");
+    assert_eq!(report["moved_objects"], sizes.len() as u64 + 1, "{report}");
+    assert_eq!(cluster.store(0).exit_code(), 0);
+    cluster.stores[0] = None;
+    for (number, size) in sizes.into_iter().enumerate() {
+        let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
+        assert!(got[..] == bytes(size as u64, size)[..], "{size} bytes");
+    }
+    assert!(cluster.client(2).get("two", PATIENCE).unwrap()[..] == bytes(9, 50_000)[..]);
+}
+
+#[test]
+fn a_signal_drains_a_store_that_is_told_so() {
+    let arguments = ["--drain", "60s"].map(str::to_owned).to_vec();
+    let mut cluster = Cluster::start(Plan { nodes: 2, store_arguments: arguments, ..Plan::default() });
+    for number in 0..20 {
+        cluster.client(0).put(format!("x{number}"), &bytes(number, 100_000)).unwrap();
+    }
+    assert_eq!(cluster.store(0).terminate(), 0);
+    for number in 0..20 {
+        let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
+        assert!(got[..] == bytes(number, 100_000)[..]);
+    }
+    // The last store has nowhere to move its objects. It says so, and stops.
+    let mut last = cluster.stores[1].take().unwrap();
+    assert_eq!(last.terminate(), 0);
+    assert!(last.log().contains("the drain has failed"), "{}", last.log());
+    assert!(last.log().contains("NoNode"), "{}", last.log());
+}
+
+#[test]
+fn the_last_store_says_at_once_that_it_cannot_drain_and_goes_on() {
+    let mut cluster = Cluster::of(1);
+    cluster.client(0).put("x", &bytes(1, 100_000)).unwrap();
+    cluster.client(0).put("small", b"s").unwrap();
+    let output = drain(&cluster, 0, "1h");
+    assert_eq!(output.status.code(), Some(1));
+    let report = report(&output);
+    assert_eq!((&report["state"], &report["left_objects"]), (&"failed".into(), &2.into()), "{report}");
+    assert_eq!(report["unmoved"][0]["reason"], "there is no other store", "{report}");
+    cluster.assert_serves();
+    cluster.client(0).put("y", b"accepted").unwrap();
+}
+
+#[test]
+fn a_drain_lists_what_no_other_store_has_room_for() {
+    let memory_of = [(1, "2MiB".to_owned())].into();
+    let mut cluster = Cluster::start(Plan { nodes: 2, memory_of, ..Plan::default() });
+    cluster.client(0).put("large", &bytes(1, 8 << 20)).unwrap();
+    cluster.client(0).put("fits", &bytes(2, 100_000)).unwrap();
+    let output = drain(&cluster, 0, "3s");
+    assert_eq!(output.status.code(), Some(1));
+    let report = report(&output);
+    assert_eq!(report["moved_objects"], 1, "{report}");
+    assert_eq!(report["unmoved"][0]["id"], "large", "{report}");
+    assert_eq!(report["unmoved"][0]["reason"], "no other store has room", "{report}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("1 objects") && errors.contains("not moved"), "{errors}");
+    assert!(cluster.client(0).get("large", PATIENCE).unwrap()[..] == bytes(1, 8 << 20)[..]);
+    cluster.assert_serves();
+}
+
+#[test]
+fn two_stores_drain_at_once_to_the_third() {
+    let mut cluster = Cluster::of(3);
+    for node in [0, 1] {
+        for number in 0..10 {
+            cluster.client(node).put(format!("{node}/{number}"), &bytes(number, 200_000)).unwrap();
+        }
+    }
+    std::thread::scope(|scope| {
+        let drains = [0, 1].map(|node| {
+            scope.spawn({
+                let cluster = &cluster;
+                move || drain(cluster, node, "60s")
+            })
+        });
+        for one in drains {
+            let output = one.join().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        }
+    });
+    for node in [0, 1] {
+        assert_eq!(cluster.store(node).exit_code(), 0);
+        for number in 0..10 {
+            let got = cluster.client(2).get(format!("{node}/{number}"), PATIENCE).unwrap();
+            assert!(got[..] == bytes(number, 200_000)[..]);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_drains_refuses_puts_serves_reads_and_waits_for_calls() {
+    let mut cluster = Cluster::of(2);
+    let client = cluster.client(0);
+    client.put("x", &bytes(1, 100_000)).unwrap();
+    let mut writer = client.create("open", 100_000, PutOptions::default()).unwrap();
+    let waiting = cluster.client(0);
+    let waiting = std::thread::spawn(move || waiting.get("late", PATIENCE).map(|view| view.to_vec()));
+    await_that("the get waits", || client.status().unwrap().shards[0].waiting_queries == 1);
+    std::thread::scope(|scope| {
+        let draining = scope.spawn(|| drain(&cluster, 0, "60s"));
+        await_that("the drain", || client.status().unwrap().is_draining);
+        assert_eq!(refusal(client.put("new", &bytes(2, 100_000))), ObjectError::Draining);
+        assert!(client.get("x", PATIENCE).unwrap()[..] == bytes(1, 100_000)[..]);
+        writer.write(&bytes(3, 100_000)).unwrap();
+        writer.seal().unwrap();
+        assert!(!draining.is_finished());
+        cluster.client(1).put("late", &bytes(4, 100_000)).unwrap();
+        assert!(waiting.join().unwrap().unwrap() == bytes(4, 100_000));
+        let output = draining.join().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    });
+    assert_eq!(cluster.store(0).exit_code(), 0);
+    assert!(cluster.client(1).get("open", PATIENCE).unwrap()[..] == bytes(3, 100_000)[..]);
+}
+
+#[test]
+fn a_drain_waits_for_a_call_only_until_its_timeout() {
+    let mut cluster = Cluster::of(2);
+    let client = cluster.client(0);
+    client.put("x", &bytes(1, 100_000)).unwrap();
+    let waiting = cluster.client(0);
+    let waiting = std::thread::spawn(move || waiting.get("never", PATIENCE).map(drop));
+    await_that("the get waits", || client.status().unwrap().shards[0].waiting_queries == 1);
+    let output = drain(&cluster, 0, "6s");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(report(&output)["open_calls"], 1);
+    assert!(waiting.join().unwrap().is_err());
+    assert_eq!(cluster.store(0).exit_code(), 0);
+}

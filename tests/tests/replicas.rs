@@ -1,0 +1,106 @@
+//! Objects with copies on several nodes: what survives the death of stores.
+#![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
+
+use std::collections::BTreeSet;
+
+use hoplite_client::{Error, Metadata, PutOptions, Replicas};
+use hoplite_core::Error as ObjectError;
+use hoplite_core::shard::Retention;
+use hoplite_tests::PATIENCE;
+use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
+use hoplite_tests::contents::bytes;
+
+fn wanting(wanted: u8, awaited: u8) -> PutOptions {
+    let replicas = Replicas { wanted, awaited };
+    PutOptions { metadata: Metadata { replicas, ..Metadata::default() }, ..PutOptions::default() }
+}
+
+/// The nodes with a pinned copy, as the directory tells store number `node`.
+fn keepers(cluster: &Cluster, node: usize, id: &str) -> BTreeSet<String> {
+    let described = cluster.client(node).describe(id).unwrap();
+    let pinned = described.locations.locations.into_iter().filter(|copy| copy.retention == Retention::Pinned);
+    pinned.map(|copy| copy.node.to_string()).collect()
+}
+
+#[test]
+fn a_put_with_replicas_survives_the_death_of_its_store() {
+    let mut cluster = Cluster::of(4);
+    let sizes = [100, 20_000, 200_000, 8 << 20];
+    let client = cluster.client(0);
+    for (number, size) in sizes.into_iter().enumerate() {
+        client.put_with(format!("x{number}"), &bytes(size as u64, size), wanting(2, 0)).unwrap();
+    }
+    cluster.kill_store(0);
+    for (number, size) in sizes.into_iter().enumerate() {
+        let id = format!("x{number}");
+        let got = cluster.client(1).get(&id, PATIENCE).unwrap();
+        assert!(got[..] == bytes(size as u64, size)[..], "{id} has other bytes");
+    }
+    await_that("new copies in place of the lost ones", || {
+        (0..sizes.len()).all(|number| keepers(&cluster, 1, &format!("x{number}")).len() == 2)
+    });
+    await_that("no shortage", || {
+        cluster.client(1).status().unwrap().shards.iter().all(|shard| shard.under_replicated == 0)
+    });
+    // And once more, with the nodes that keep the last object.
+    let last = keepers(&cluster, 1, "x3").into_iter().next().unwrap();
+    cluster.kill_store(last.strip_prefix("node-").unwrap().parse().unwrap());
+    let node = (1..4).find(|node| cluster.stores[*node].is_some()).unwrap();
+    assert!(cluster.client(node).get("x3", PATIENCE).unwrap()[..] == bytes(8 << 20, 8 << 20)[..]);
+}
+
+#[test]
+fn a_put_that_wants_more_copies_than_there_are_nodes_fails_at_once() {
+    let cluster = Cluster::of(2);
+    for size in [10, 1 << 20] {
+        let error = refusal(cluster.client(0).put_with("x", &bytes(1, size), wanting(3, 0)));
+        assert_eq!(error, ObjectError::NotEnoughNodes { wanted: 3, present: 2 });
+        assert!(!cluster.client(1).contains("x").unwrap(), "nothing is left of it");
+        cluster.client(0).put_with("x", &bytes(1, size), wanting(2, 0)).unwrap();
+        cluster.client(0).delete(["x"], PATIENCE).unwrap();
+    }
+    let error = cluster.client(0).put_with("x", b"", wanting(65, 0)).unwrap_err();
+    assert!(matches!(error, Error::Object(ObjectError::LimitExceeded { maximum: 64, .. })), "{error}");
+}
+
+#[test]
+fn a_store_without_room_is_passed_over() {
+    let memory_of = [(1, "1MiB".to_owned())].into();
+    let cluster = Cluster::start(Plan { nodes: 3, memory_of, ..Plan::default() });
+    for number in 0..4 {
+        let id = format!("x{number}");
+        cluster.client(0).put_with(&id, &bytes(1, 4 << 20), wanting(2, 0)).unwrap();
+        assert_eq!(keepers(&cluster, 0, &id), ["node-0", "node-2"].map(str::to_owned).into());
+    }
+}
+
+#[test]
+fn a_store_has_a_default_number_of_copies_and_a_put_may_return_after_the_first() {
+    let arguments = ["--replicas", "2"].map(str::to_owned);
+    let cluster = Cluster::start(Plan { nodes: 3, store_arguments: arguments.to_vec(), ..Plan::default() });
+    for (number, size) in [10, 20_000, 1 << 20].into_iter().enumerate() {
+        let id = format!("x{number}");
+        cluster.client(0).put(&id, &bytes(1, size)).unwrap();
+        assert_eq!(keepers(&cluster, 0, &id).len(), 2, "{size} bytes");
+    }
+    cluster.client(0).put_with("first", &bytes(1, 1 << 20), wanting(3, 1)).unwrap();
+    await_that("the other copies", || keepers(&cluster, 0, "first").len() == 3);
+    cluster.client(0).put_with("one", &bytes(1, 1 << 20), wanting(1, 0)).unwrap();
+    assert_eq!(keepers(&cluster, 0, "one").len(), 1);
+}
+
+#[test]
+fn the_directory_may_die_while_copies_exist() {
+    let mut cluster = Cluster::start(Plan { nodes: 3, shards: 2, ..Plan::default() });
+    for number in 0..6 {
+        let id = format!("x{number}");
+        cluster.client(0).put_with(&id, &bytes(1, 100_000), wanting(2, 0)).unwrap();
+    }
+    cluster.kill_shard(0);
+    cluster.kill_store(0);
+    await_that("new copies", || (0..6).all(|number| keepers(&cluster, 1, &format!("x{number}")).len() == 2));
+    for number in 0..6 {
+        let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
+        assert!(got[..] == bytes(1, 100_000)[..]);
+    }
+}
