@@ -5,7 +5,7 @@ use bytes::Bytes;
 use hoplite_core::node::{CallId, ClientId, Confirm, Effect, Event, Node, NodeConfig, Request};
 use hoplite_core::placement::ShardMap;
 use hoplite_core::plan::collective::SchedulePreference;
-use hoplite_core::shard::{ToShard, ToStore, Verdict};
+use hoplite_core::shard::{ShardRun, ToShard, ToStore, Verdict};
 use hoplite_core::topology::place::EVERYWHERE;
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, Time};
 
@@ -46,11 +46,12 @@ fn a_small_object_takes_little_more_than_half_a_kibibyte() {
         limits: Limits::default(),
         shards: ShardMap::new(["shard-a", "shard-b"]),
         allreduce_schedule: SchedulePreference::Auto,
+        replicas: 1,
         seed: 1,
     });
     let mut effects = Vec::new();
     for shard in 0..2 {
-        apply(&mut node, &mut effects, Event::ShardUp { shard });
+        apply(&mut node, &mut effects, Event::ShardUp { shard, run: ShardRun(1), asked_at: Time::NEVER });
     }
     let bytes = Bytes::from_static(b"ten bytes.");
     let before = resident_bytes();

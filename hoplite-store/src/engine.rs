@@ -21,8 +21,8 @@ use hoplite_core::collective::{Decision, EnlistmentId, Member, MembershipId, Rep
 use hoplite_core::error::Error;
 use hoplite_core::id::ObjectId;
 use hoplite_core::node::{
-    ClientId, CombineId, CopyId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus,
-    PullId, ReduceRecord, ServeId, Troubles,
+    ClientId, CombineId, DrainReport, Effect, Event, HopId, HopReport, HostingId, Node, NodeStatus, PullId,
+    ReduceRecord, ServeId, Troubles,
 };
 use hoplite_core::plan::link::LinkEstimate;
 use hoplite_core::shard::ShardRun;

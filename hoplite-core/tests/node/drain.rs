@@ -134,6 +134,6 @@ fn a_shard_that_comes_back_hears_of_the_drain_before_the_copies() {
     h.event(Event::Drain { timeout: TIMEOUT });
     h.event(Event::ShardDown { shard: 0 });
     h.sent();
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     assert_eq!(h.told(), ["0 drain true", "0 publish x Complete", "0 lead x true"]);
 }

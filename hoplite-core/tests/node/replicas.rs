@@ -148,7 +148,7 @@ fn the_first_connected_shard_is_told_and_its_successor() {
     assert_eq!(h.leads(), [(second, true, true)]);
     h.say_copies(second, "x", view.put, 2, 2);
     assert_eq!(h.answer(sealed), Some(Ok(Response::Sealed)));
-    h.event(Event::ShardUp { shard: first });
+    h.event(up(first));
     assert_eq!(h.leads(), [(second, false, false), (first, true, false)]);
 }
 
@@ -158,7 +158,7 @@ fn without_replicas_no_shard_is_told_more_than_before() {
     h.put(A, "x", SIZE);
     assert_eq!(h.leads(), []);
     h.event(Event::ShardDown { shard: 0 });
-    h.event(Event::ShardUp { shard: 0 });
+    h.event(up(0));
     assert_eq!(h.leads(), []);
 }
 
