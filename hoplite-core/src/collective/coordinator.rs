@@ -145,7 +145,8 @@ impl Coordinator {
         self.reconsider(ctx, &target);
     }
 
-    /// Takes in the locations of a source. Returns them if they are those of a reduce.
+    /// Takes in the locations of a source. Returns them unless a search or a disagreement used
+    /// them.
     pub(crate) fn source_located(
         &mut self,
         ctx: &mut Context<'_>,
@@ -228,7 +229,7 @@ impl Coordinator {
         call.key
     }
 
-    /// Asks the stores that have the sources to be members.
+    /// Enlists the stores of the sources.
     fn begin_attempt(&mut self, ctx: &mut Context<'_>, call: CoordinatedCall, members: Members) {
         let put = ctx.numbers.next_put();
         let attempt = self.next_attempt(ctx, &call.request.target);
@@ -333,7 +334,7 @@ impl Coordinator {
     }
 
     /// Makes the target of an allreduce with a reduce, which takes over the queries and answers of
-    /// a search. Participants of a collective of parts get their parts by themselves.
+    /// a search. Participants of a collective of parts get their parts without help.
     fn fall_back(
         &mut self,
         ctx: &mut Context<'_>,

@@ -10,8 +10,8 @@ use crate::vocabulary::local::{CombineId, CopyId};
 /// A message of another store, or of the shell.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CollectiveEvent {
-    /// A coordinator elsewhere asks this store to be a member. The store answers with at most one
-    /// `Filled`, and with `Done` or `Failed`, after which no report comes.
+    /// A coordinator elsewhere enlists this store. The store answers with at most one `Filled`, and
+    /// with `Done` or `Failed`, after which no report comes.
     Asked {
         /// A number that the shell chose.
         membership: MembershipId,

@@ -29,8 +29,8 @@ pub struct Properties {
     pub divides_sources: bool,
     /// `true` if the result is all sources, one after the other.
     pub joins_sources: bool,
-    /// `true` if each pair of members exchanges parts of its own. Then one member, or few parts,
-    /// are an exchange, too.
+    /// `true` if each pair of members exchanges separate parts. Then one member, or few parts, are
+    /// an exchange, too.
     pub is_paired: bool,
     /// The largest size of all sources together for which the general path is faster.
     pub max_general_bytes: u64,

@@ -38,7 +38,7 @@ pub struct Membership {
     is_committed: bool,
     /// The number of participants that have its copy.
     pub(super) answered: usize,
-    /// The reason of its own failure.
+    /// The reason of a failure of this member.
     pub(super) failure: Option<String>,
     /// The time at which it had all bytes or lost the hope for them.
     pub(super) ended_at: Option<Time>,

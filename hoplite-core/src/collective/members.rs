@@ -77,8 +77,8 @@ impl Memberships {
 
     /// Takes in the request of a coordinator to be a member. Returns `true` if the member begins.
     pub(super) fn asked(&mut self, ctx: &mut Context<'_>, membership: MembershipId, plan: Box<Plan>) -> bool {
-        // A coordinator that asks again has lost the connection, so bytes that this store needs may
-        // be overwritten. A plan of an older attempt was overtaken.
+        // A coordinator that enlists again has lost the connection, so bytes that this store needs
+        // may be overwritten. A plan of an older attempt was overtaken.
         let is_known = |member: &Membership| {
             member.plan.target == plan.target && member.plan.attempt.includes(plan.attempt)
         };

@@ -12,7 +12,7 @@
 //! 3. The planner orders the members by their groups, so that a ring enters each rack once, and
 //!    takes the cheapest schedule: a ring, halving-doubling, or stages of rings
 //!    ([`plan::collective`](crate::plan::collective)). Each node with sources is a *member* and
-//!    gets a [`Plan`] over a connection of its own. The member derives its *program* from the
+//!    gets a [`Plan`] over a separate connection. The member derives its *program* from the
 //!    schedule: the ranges that it gives and takes, in order.
 //! 4. A member makes room for the target in a copy that the directory does not know, and exchanges
 //!    ranges with its neighbours. [`Progress`] decides which range may be given next. Partial
@@ -54,13 +54,13 @@
 //!
 //! An all_to_all is a collective of parts whose sources are deleted afterwards. Participants
 //! continue together, when all members have their bytes. Without a successful attempt, each pair of
-//! ranks exchanges an object of its own. [`Properties`] lists all differences between the kinds.
+//! ranks exchanges a separate object. [`Properties`] lists all differences between the kinds.
 //!
 //! # Structure
 //!
 //! Events go into `Collectives`; `Action`s come out, which the store performs in order when the
 //! event is complete. The coordinator and the members of one store exchange messages through the
-//! queue of actions, as those of two stores do over the wire. Nothing here changes the copies, the
+//! queue of actions; between two stores the messages go over the wire. Nothing here changes the copies, the
 //! calls, or the directory.
 //!
 //! # Invariants

@@ -18,8 +18,7 @@ pub(super) const REJECTION_TTL: Duration = Duration::from_secs(10);
 pub(super) const MIN_ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Most rejected attempts that a store remembers.
 pub(super) const MAX_REJECTIONS: usize = 256;
-/// Most attempts that a store remembers to have left: those of some seconds, in which others may
-/// want bytes.
+/// Most left attempts that a store remembers: some seconds of them, in which others may want bytes.
 const MAX_LEFT: usize = 256;
 
 /// The latest attempts that are over for a store.

@@ -1,7 +1,7 @@
 //! The progress of a member with its program: the bytes of each step that are done.
 //!
-//! The executor of the program moves the bytes. It asks [`Progress`] before a block and reports the
-//! block afterwards. A block needs no allocation.
+//! The executor of the program moves the bytes. It checks each block with [`Progress`] before it,
+//! and reports the block afterwards. A block needs no allocation.
 //!
 //! No check prevents a step from overwriting a byte that an earlier step still has to give: see the
 //! invariants of [`plan::collective`](crate::plan::collective), and the tests here.
@@ -14,7 +14,7 @@ use crate::plan::collective::{Program, Step, Taking};
 /// Work of the member itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
-    /// The combination of its own sources in the target.
+    /// The combination of the member's sources in the target.
     Fold,
     /// A step of its program, by index.
     Step(usize),

@@ -30,7 +30,7 @@ pub struct ReduceRecord {
     pub elapsed: Duration,
     /// The number of repairs.
     pub mendings: u32,
-    /// The number of times that the target was begun anew.
+    /// The number of times that the target was begun again.
     pub restarts: u32,
     /// `true` until it ends.
     pub is_running: bool,

@@ -298,7 +298,7 @@ impl Search {
 fn preference(location: &Location) -> Option<(u8, &Location)> {
     match location.state {
         LocationState::Producing => Some((0, location)),
-        // The node of the put is that of a rank.
+        // A rank's node made the put.
         LocationState::Complete if location.retention == Retention::Pinned => Some((1, location)),
         LocationState::Complete => Some((2, location)),
         LocationState::Partial => None,

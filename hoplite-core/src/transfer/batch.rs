@@ -104,7 +104,7 @@ impl<T> BatchQueue<T> {
             self.prompt -= usize::from(urgency == Urgency::Prompt);
         }
         give_back(&mut self.messages);
-        // The caller asks for the time of the rest only now, so the rest leaves next.
+        // The caller queries the time of the rest only now, so the rest leaves next.
         let lingers = is_deferrable && self.messages.is_empty();
         self.linger_until = if lingers { now + LINGER } else { now };
         batch
@@ -138,8 +138,8 @@ impl AnswerQueue {
         Ok(())
     }
 
-    /// Returns `true` if the shard may read more requests. A store that asks faster than it listens
-    /// slows down long before it loses its session.
+    /// Returns `true` if the shard may read more requests. A store that sends more requests than it
+    /// reads answers slows down long before it loses its session.
     pub fn has_room(&self) -> bool {
         self.messages.len() <= PAUSE_ABOVE_ANSWERS
     }

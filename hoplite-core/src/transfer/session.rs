@@ -22,8 +22,9 @@ impl Pings {
     }
 }
 
-/// The pings of a store to a shard, over gRPC. They find a dead shard within two seconds, and the second shard of each id
-/// serves from then on. To give up a shard too early only costs another publication of the store's copies.
+/// The pings of a store to a shard, over gRPC. They find a dead shard within two seconds, and the
+/// second shard of each id serves from then on. A false alarm only costs another publication of the
+/// store's copies.
 pub const STORE_PINGS: Pings = Pings { interval: Duration::from_secs(1), timeout: Duration::from_secs(1) };
 /// The pings of a shard over gRPC, and the time that a store may be silent on a direct connection. The timeout is longer,
 /// because a shard that gives up a store loses its copies.
@@ -55,8 +56,8 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause: also the default grace within which a store must be back at its shard.
 const MAX_PAUSE: Duration = Duration::from_secs(1);
-/// A store gives up when it has been refused for this time, even if the shard may still take the refusal back: longer than
-/// a shard takes to notice that the previous run of this node is dead.
+/// The time of refusals after which a store gives up, even if the shard may take the refusal back:
+/// longer than a shard takes to notice the death of the node's previous run.
 const REFUSAL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The attempts of a store to keep a session with one shard.
@@ -129,9 +130,10 @@ impl Attempts {
         self.refused_since.is_some()
     }
 
-    /// Returns `true` if `error` says that the shard was reached and refuses this store. Before the session was up, a
-    /// malformed message counts as well. A refused token counts only for a store that was never accepted: one that was keeps
-    /// its objects and retries, because an operator may be replacing the token of the cluster.
+    /// Returns `true` if `error` is a refusal by a reachable shard. Before the session was up, a
+    /// malformed message counts as well. A refused token counts only for a store that was never
+    /// accepted: others keep their objects and retry, because an operator may be replacing the
+    /// token.
     fn is_refusal(&self, error: &Error, was_up: bool) -> bool {
         match error.code() {
             ErrorCode::NodeIdInUse
@@ -242,7 +244,7 @@ mod tests {
             }
             assert_eq!(attempts.ended(at(10_001), Some(&error)), Next::GiveUp);
         }
-        // A failure of another kind interrupts the refusals, and the time counts anew.
+        // A failure of another kind interrupts the refusals, and the time starts again.
         let mut broken = attempts.clone();
         assert!(matches!(
             broken.ended(at(20_000), Some(&Error::unavailable("the shard"))),

@@ -1,10 +1,9 @@
 //! The stall of a transfer: no live node is known to produce its next byte.
 //!
-//! A sender without bytes sends keepalives. They do not justify waiting for ever: nodes that pull
-//! an object from each other in a cycle, because shards know different things, all send keepalives.
-//! Missing bytes do not justify giving up either: a relay may wait long for a client that writes
-//! slowly. A node leaves a cycle of two when its own sender asks it for bytes. Signs end longer
-//! cycles.
+//! A sender without bytes sends keepalives, which do not justify waiting for ever: nodes may pull
+//! an object from each other in a cycle, because shards know different things. Missing bytes do not
+//! justify giving up either: a relay may wait long for a client that writes slowly. A node leaves a
+//! cycle of two when its sender requests bytes from it. Signs end longer cycles.
 //!
 //! The producer of an object makes growing [`Sign`]s, and relays pass on the latest sign that they
 //! have heard. One node produces a put, so all signs can be compared. In a cycle of relays the
@@ -89,8 +88,8 @@ mod tests {
         Time::from_micros(seconds * 1_000_000)
     }
 
-    /// Nodes that pull from each other: a node, its sender, what it has heard, and when the
-    /// transfer stalled.
+    /// Nodes that pull from each other: a node, its sender, the last sign, and the time of the
+    /// stall.
     struct Cluster {
         nodes: Vec<(Option<usize>, StallDetector, Option<u64>)>,
     }

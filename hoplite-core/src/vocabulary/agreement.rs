@@ -1,4 +1,4 @@
-//! The kinds of collectives, and what the participants of one agree about.
+//! The kinds of collectives, and the agreement of their participants.
 
 use std::fmt;
 
@@ -8,26 +8,26 @@ use super::op::ReduceOp;
 use super::placement::mix;
 use super::reduce::{Reduce, ReduceOrder};
 
-/// What the members are to have at the end.
+/// A kind of collective, by its result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Collective {
-    /// Everybody all of the combination.
+    /// Every member gets the whole combination.
     #[default]
     Allreduce,
-    /// Everybody its parts of the combination.
+    /// Every member gets its parts of the combination.
     ReduceScatter,
-    /// Everybody the parts of all.
+    /// Every member gets the parts of all.
     Allgather,
-    /// Everybody what each one has for it.
+    /// Every member gets the parts that each one has for it.
     AllToAll,
 }
 
-/// What all participants of a collective have to agree about.
+/// The properties that all participants of a collective must agree on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Agreement {
     /// The collective.
     pub kind: Collective,
-    /// The operation; of an allgather or an all-to-all it says nothing.
+    /// The operation; meaningless for an allgather or an all-to-all.
     pub op: ReduceOp,
     /// The order of the operands.
     pub order: ReduceOrder,
@@ -38,7 +38,7 @@ pub struct Agreement {
 }
 
 impl Agreement {
-    /// What a participant that asks for this has agreed to.
+    /// Returns the agreement of a participant with this request.
     pub fn of(kind: Collective, request: &Reduce) -> Self {
         let mut digest = 0;
         for id in &request.sources {
@@ -53,7 +53,7 @@ impl Agreement {
         Self { kind, op: request.op, order: request.order, participants, sources: digest }
     }
 
-    /// Checks that a participant and the coordinator mean the same.
+    /// Checks that a participant and the coordinator agree.
     ///
     /// # Errors
     /// [`Error::TypeMismatch`], which names both sides.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Which blocking call ran out of time.
+/// The blocking call that timed out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     /// Waiting for space, for another put of the same id, or for the directory.

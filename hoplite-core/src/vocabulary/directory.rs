@@ -1,6 +1,7 @@
-//! What stores and shards say to each other over a session. The wire form is in `proto/hoplite/v1/directory.proto`.
+//! The messages of a session between a store and a shard. The wire form is in
+//! `proto/hoplite/v1/directory.proto`.
 //!
-//! Here is what both directions name; the messages themselves are in `to_shard` and `to_store`.
+//! This file has the types of both directions; the messages are in `to_shard` and `to_store`.
 
 mod inline;
 mod replication;
@@ -28,21 +29,22 @@ pub struct RequestId(pub u64);
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GrantId(pub u64);
 
-/// One run of a shard: a random number that the shard chooses when it starts. A shard knows nothing of its earlier runs.
+/// One run of a shard: a random number, chosen at the start. A shard knows nothing of its earlier
+/// runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ShardRun(pub u64);
 
 /// The data address of a store without peers, which has no data plane.
 pub const UNREACHABLE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
-/// The identity of a store, sent once at the start of a session.
+/// The identity of a store, sent at the start of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeInfo {
     /// The name of the node.
     pub node: NodeId,
     /// The run of the store.
     pub incarnation: Incarnation,
-    /// The address at which others reach its data plane; [`UNREACHABLE`] if it has none.
+    /// The address of its data plane; [`UNREACHABLE`] without one.
     pub data_address: SocketAddr,
     /// Labels of the operator's, such as `rack=7`; at most 32.
     pub labels: Vec<(String, String)>,
@@ -53,7 +55,8 @@ pub struct NodeInfo {
 /// The completeness of an object at a node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum LocationState {
-    /// A worker of that node is still writing it: a partial copy that will become complete by itself.
+    /// A worker of the node is still writing the object: the copy needs no transfer to become
+    /// complete.
     Producing,
     /// It is being pulled from another node.
     Partial,
@@ -64,26 +67,27 @@ pub enum LocationState {
 /// The lifetime of a copy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Retention {
-    /// Made by `Put`, or promoted when the last such copy was lost: stays until `Delete`.
+    /// Made by `Put`, or promoted when the last pinned copy was lost: stays until `Delete`.
     Pinned,
-    /// Made by `Get`: goes when room is needed.
+    /// Made by `Get`: evicted for room.
     Evictable,
 }
 
-/// Where a store is, as of one version of the measured places.
+/// The place of a store, by one version of the measured places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Placed {
-    /// The highest counts, whoever says it. Zero if nothing was measured, which nobody says.
+    /// The version; the highest one counts. Zero, which is never sent, if nothing was measured.
     pub version: u64,
     /// The groups, by labels or by measurements.
     pub path: Path,
-    /// What uplinks carry at each level, if any store is where was measured.
+    /// The capacity of the uplinks at each level, if it was measured for any store.
     pub uplink: Uplink,
 }
 
 impl Placed {
-    /// What counts of two of one version. A shard that was restarted may know less than others, and two probes in one millisecond
-    /// have one version. Since this only grows, those who tell each other come to rest.
+    /// Merges two places of one version. A restarted shard may know less than others, and two
+    /// probes in one millisecond share a version. The result only grows, so exchanges come to an
+    /// end.
     pub(crate) fn or_larger(self, other: Self) -> Self {
         Self { path: self.path.max(other.path), uplink: self.uplink.max(other.uplink), ..self }
     }
@@ -96,7 +100,7 @@ pub struct Location {
     pub node: NodeId,
     /// The address of its data plane.
     pub data_address: SocketAddr,
-    /// How much of the object it has.
+    /// The completeness of the copy.
     pub state: LocationState,
     /// The lifetime of the copy.
     pub retention: Retention,
@@ -111,7 +115,7 @@ pub struct Location {
 /// All that a shard knows about an object at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Locations {
-    /// The object that they are of.
+    /// The id of the object.
     pub id: ObjectId,
     /// The put and its size; `None` if no such object is known.
     pub object: Option<ObjectSummary>,
@@ -126,11 +130,11 @@ pub struct ObjectSummary {
     pub put: PutId,
     /// The size in bytes.
     pub size_bytes: u64,
-    /// The metadata that came with the put.
+    /// The metadata of the put.
     pub metadata: Metadata,
     /// `true` if the shard itself holds the bytes.
     pub inline: bool,
-    /// `true` if every copy was lost.
+    /// `true` if all copies are lost.
     pub lost: bool,
 }
 
@@ -142,7 +146,7 @@ impl Locations {
         self.locations.iter().filter(is_kept).count()
     }
 
-    /// Returns `true` if a `Get` would be answered without waiting for a producer.
+    /// Returns `true` if a `Get` need not wait for a producer.
     pub fn is_available(&self) -> bool {
         let inline = self.object.as_ref().is_some_and(|object| object.inline);
         inline || self.locations.iter().any(|location| location.state == LocationState::Complete)

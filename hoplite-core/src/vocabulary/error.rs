@@ -1,7 +1,7 @@
-//! What can go wrong, as every plane and every client sees it.
+//! The failures of operations on objects.
 //!
-//! One enum serves the shard, the store, the wire and the clients, because an error that a shard decides on travels
-//! through a store to a client unchanged. The crates that own a transport add the errors of that transport.
+//! One enum serves the shard, the store, the wire and the clients, because a shard's error travels
+//! through a store to a client unchanged. The crates of the transports add their errors.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -17,7 +17,7 @@ pub use crate::vocabulary::call::{Operation, Plane};
 /// The result of an operation on objects.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The last part of a message: why room is in use, if that is known.
+/// The last part of a message: the reasons why room is in use, if known.
 struct Holders<'a>(&'a str);
 
 impl fmt::Display for Holders<'_> {
@@ -26,7 +26,7 @@ impl fmt::Display for Holders<'_> {
     }
 }
 
-/// Everything that an operation on objects can answer instead of a result.
+/// The failure of an operation on objects.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -45,7 +45,7 @@ pub enum Error {
     /// Dtype, shape and size do not fit together.
     #[error(transparent)]
     InvalidMetadata(#[from] MetadataError),
-    /// A request that is well-formed but makes no sense, such as waiting for more ids than were given.
+    /// A well-formed request without a meaning, such as a wait for more ids than were given.
     #[error("invalid request: {reason}")]
     InvalidRequest {
         /// The mistake, in words.
@@ -60,7 +60,7 @@ pub enum Error {
     /// The object can never fit.
     #[error("object {id} of {size_bytes} bytes is larger than the limit of {limit_bytes} bytes")]
     ObjectTooLarge {
-        /// The object that was to be made.
+        /// The object to make.
         id: ObjectId,
         /// Its size.
         size_bytes: u64,
@@ -75,21 +75,22 @@ pub enum Error {
     StoreFull {
         /// The number of bytes that the call needed.
         needed_bytes: u64,
-        /// How many bytes of the arena were free when the call gave up.
+        /// The free bytes of the arena when the call gave up.
         free_bytes: u64,
         /// The size of the arena.
         capacity_bytes: u64,
-        /// The store, the reasons why the rest is in use, and the programs that refer to it, in words; empty where nobody looked.
+        /// The store, the reasons why the rest is in use, and the programs with references, in
+        /// words; empty if unknown.
         holders: String,
     },
     /// The deadline passed.
     #[error("{operation} timed out after {waited:?}{}", Because(missing))]
     Timeout {
-        /// The call that timed out.
+        /// The call.
         operation: Operation,
         /// The time that it waited.
         waited: Duration,
-        /// The thing that it waited for, if that is known.
+        /// The missing thing, if known.
         missing: Option<Box<Missing>>,
     },
     /// Every copy of the object is gone, or its producer died before it was complete.
@@ -98,8 +99,8 @@ pub enum Error {
         /// The lost object.
         id: ObjectId,
     },
-    /// The object was the target of a reduce that lost a source and took another one instead. The bytes that were read are
-    /// wrong; the reduce makes the object anew.
+    /// The object was the target of a reduce that replaced a lost source. The bytes read so far are
+    /// wrong; the reduce makes the object again.
     #[error("object {id} is made anew, since a source of its reduce was lost")]
     Superseded {
         /// The target of the reduce.
@@ -111,16 +112,16 @@ pub enum Error {
         /// The deleted object.
         id: ObjectId,
     },
-    /// The object cannot be reduced: its type, shape or size is not that of the others, or the operation is not defined for
-    /// it.
+    /// The object cannot be reduced: its type, shape or size differs from the others, or the
+    /// operation is undefined for its type.
     #[error("object {id} cannot be reduced: {reason}")]
     TypeMismatch {
         /// The object that differs from the others, or for which the operation is not defined.
         id: ObjectId,
-        /// How it differs, and from which object.
+        /// The difference, and the object to which it applies.
         reason: Cow<'static, str>,
     },
-    /// An object is named twice where each may be named once.
+    /// An id occurs twice in a list without duplicates.
     #[error("object {id} is named more than once")]
     DuplicateId {
         /// The id that occurs twice.
@@ -129,7 +130,7 @@ pub enum Error {
     /// A limit on a number of things was reached.
     #[error("{what} are limited to {maximum}")]
     LimitExceeded {
-        /// The things that there were too many of, in the plural: `open calls of a client`.
+        /// The limited things, in the plural: `open calls of a client`.
         what: Cow<'static, str>,
         /// The largest number that is allowed.
         maximum: u64,
@@ -154,8 +155,8 @@ pub enum Error {
         /// The cluster of the peer.
         theirs: String,
     },
-    /// The store spells the list of directory shards in another way than the others do: it would look for objects at other
-    /// shards than they.
+    /// The store spells the list of directory shards in another way than the other stores: it would
+    /// look for objects at other shards.
     #[error(
         "the directory shards of this store are [{refused}], those of the others in the cluster [{in_use}]"
     )]
@@ -173,18 +174,18 @@ pub enum Error {
         /// The version of the peer.
         theirs: u32,
     },
-    /// The peer does not prove that it may do this, or it may not.
+    /// The peer lacks the proof that it may do this, or must not do it.
     #[error("permission denied: {reason}")]
     PermissionDenied {
-        /// What is missing, in words.
+        /// The missing proof or right, in words.
         reason: Cow<'static, str>,
     },
-    /// The peer sent something that is not of the protocol.
+    /// The peer sent a message that breaks the protocol.
     #[error("malformed message on the {plane} plane: {reason}")]
     Malformed {
         /// The plane on which it arrived.
         plane: Plane,
-        /// The rule that it breaks, in words.
+        /// The broken rule, in words.
         reason: Cow<'static, str>,
     },
     /// The daemon, or the directory behind it, cannot be reached now.
@@ -272,7 +273,7 @@ impl Error {
         Self::Unavailable { what: Cow::Borrowed(what) }
     }
 
-    /// An [`Error::Timeout`] of which nobody knows what was missing.
+    /// An [`Error::Timeout`] without a known cause.
     pub const fn timeout(operation: Operation, waited: Duration) -> Self {
         Self::Timeout { operation, waited, missing: None }
     }
@@ -313,7 +314,7 @@ impl Error {
         }
     }
 
-    /// Returns `true` if the same call may succeed if it is made again later, with nothing changed by the caller.
+    /// Returns `true` if the same call may succeed later.
     pub const fn is_retryable(&self) -> bool {
         matches!(
             self,
@@ -330,11 +331,11 @@ impl Error {
     }
 }
 
-/// The thing that a call waited for.
+/// The cause of a wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Missing {
-    /// The directory knows no store from which the object can be had.
+    /// The directory knows no store with the object.
     Object {
         /// The object.
         id: ObjectId,
@@ -380,14 +381,14 @@ pub enum Missing {
         /// The store that sends them.
         from: NodeId,
     },
-    /// A store cannot be asked: it refuses this store, or cannot be reached.
+    /// A store refuses this store, or cannot be reached.
     Peer {
         /// The store.
         node: NodeId,
         /// The reason of the last failure.
         reason: Box<Error>,
     },
-    /// The directory shard of the object cannot be asked: it refuses this store, or cannot be reached.
+    /// The directory shard of the object refuses this store, or cannot be reached.
     Shard {
         /// The address of the shard, as configured.
         address: String,
@@ -429,7 +430,7 @@ impl Missing {
         }
     }
 
-    /// The failure behind it, if one is known.
+    /// Returns the underlying failure, if known.
     pub fn reason(&self) -> Option<&Error> {
         match self {
             Self::Peer { reason, .. } | Self::Shard { reason, .. } => Some(reason),

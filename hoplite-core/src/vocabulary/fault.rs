@@ -1,4 +1,5 @@
-//! Failures that repeat: which of them are news for the log, and which the store shows to people.
+//! Repeated failures: selects the news for the log, and the failures that the store shows to
+//! people.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -7,13 +8,15 @@ use crate::vocabulary::error::{Error, ErrorCode};
 use crate::vocabulary::id::NodeId;
 use crate::vocabulary::time::Time;
 
-/// The time that a kind of failure stays old news: two kinds that alternate are told twice in this time, not at each attempt.
+/// The time for which a kind of failure is old news: two alternating kinds are logged twice per
+/// period, not at each attempt.
 const REPEAT_PAUSE: Duration = Duration::from_secs(10);
-/// Most kinds of failures that are remembered of one peer.
+/// Most kinds of failures to remember of one peer.
 const MAX_KINDS: usize = 8;
 /// Most peers whose failures are remembered.
 pub const MAX_FAULTY_PEERS: usize = 64;
-/// The time that a failure of a peer is shown, and named as a cause: a store tries an object's senders again within seconds.
+/// The time for which a failure is shown and named as a cause: a store tries an object's senders
+/// again within seconds.
 pub const FAULT_TTL: Duration = Duration::from_secs(60);
 
 /// The kind of a failure: its code and its text without numbers, which differ between attempts.
@@ -27,12 +30,12 @@ fn kind(error: &Error) -> Kind {
 /// The kinds of failures of one peer that the log has told.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ToldFailures {
-    /// The kinds, and when each was told; the one that was told last is at the end.
+    /// The kinds, and the time when each was logged, the latest last.
     kinds: VecDeque<(Kind, Time)>,
 }
 
 impl ToldFailures {
-    /// Notes a failure. Returns `true` if the log should tell it: its kind differs from the last one that was told.
+    /// Notes a failure. Returns `true` if its kind differs from the last one in the log.
     pub fn is_news(&mut self, now: Time, error: &Error) -> bool {
         let kind = kind(error);
         let is_last = self.kinds.back().is_some_and(|(last, _)| *last == kind);
@@ -60,7 +63,7 @@ pub struct Fault {
     pub at: Time,
 }
 
-/// The peers to which the last attempt has failed.
+/// The peers whose last attempt failed.
 #[derive(Debug, Default)]
 pub struct PeerFaults {
     faults: BTreeMap<NodeId, (Fault, ToldFailures)>,

@@ -1,4 +1,4 @@
-//! Names: of objects, of nodes, of puts, of clusters. Each type carries the proof that it was checked.
+//! Names of objects, nodes, puts and clusters. Each type proves that the name was checked.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::vocabulary::text::escape_into;
 
-/// Longest object id, in bytes: what one length byte can say.
+/// Longest object id, in bytes: the range of a length byte.
 pub const MAX_OBJECT_ID_BYTES: usize = 255;
 /// Longest node or cluster id, in bytes: the limit of a DNS label, so that a host name fits.
 pub const MAX_NODE_ID_BYTES: usize = 63;
@@ -42,7 +42,7 @@ pub enum IdError {
 pub struct ObjectId(Arc<[u8]>);
 
 impl ObjectId {
-    /// Checks the length of `bytes` and makes an id of them.
+    /// Checks the length of `bytes` and makes an id.
     ///
     /// # Errors
     /// [`IdError::Length`] if `bytes` is empty or longer than 255 bytes.
@@ -54,7 +54,7 @@ impl ObjectId {
         Ok(Self(bytes.into()))
     }
 
-    /// The private name of the output of a hop: only the stores of that reduce know it, and it is never published.
+    /// Returns the private name of the output of a hop, which only the stores of that reduce know.
     pub fn of_hop(put: PutId) -> Self {
         Self(format!("\0hop-{:016x}", put.0).into_bytes().into())
     }
@@ -64,7 +64,8 @@ impl ObjectId {
         &self.0
     }
 
-    /// The id for people: text as it was given; what is no text, or would disturb a terminal or a table, escaped as in Rust.
+    /// Returns the id for people: text in its original form, and other bytes, or characters that
+    /// would disturb a terminal or a table, escaped as in Rust.
     pub fn readable(&self) -> String {
         let mut text = String::new();
         for chunk in self.0.utf8_chunks() {
@@ -104,7 +105,7 @@ impl TryFrom<&[u8]> for ObjectId {
 }
 
 impl fmt::Display for ObjectId {
-    /// Prints readable ids as they are, and other bytes escaped as in a Rust byte string.
+    /// Prints readable ids unchanged, and other bytes escaped as in a Rust byte string.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.0.escape_ascii())
     }
@@ -129,7 +130,7 @@ fn check_name(text: &str) -> Result<Arc<str>, IdError> {
 pub struct NodeId(Arc<str>);
 
 impl NodeId {
-    /// Checks `text` and makes a node id of it.
+    /// Checks `text` and makes a node id.
     ///
     /// # Errors
     /// [`IdError::Name`] if it is empty, too long, or has other characters than those allowed.
@@ -160,7 +161,7 @@ impl fmt::Debug for NodeId {
 pub struct ClusterId(Arc<str>);
 
 impl ClusterId {
-    /// Checks `text` and makes a cluster id of it.
+    /// Checks `text` and makes a cluster id.
     ///
     /// # Errors
     /// [`IdError::Name`] if it is empty, too long, or has other characters than those allowed.
@@ -198,10 +199,11 @@ impl fmt::Debug for ClusterId {
     }
 }
 
-/// Which `Put` made an object, so that what is left of a deleted object is never taken for a later one of the same id.
+/// The `Put` that made an object, so that stale copies of a deleted object differ from a later
+/// object with the same id.
 ///
-/// Chosen by the store of the client that puts: random, or a counter in the simulation. All copies of an object carry
-/// the same one.
+/// Chosen by the store of the putting client: random, or a counter in the simulation. All copies of
+/// an object have the same one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PutId(pub u64);
 
@@ -211,11 +213,10 @@ impl fmt::Display for PutId {
     }
 }
 
-/// Tells the runs of a store apart: a node that restarts under the same name has a new one, and none of its old copies.
-///
-/// A secret of the store and the shards. A store that reconnects shows its incarnation to take over
-/// its own earlier session, so anybody who knows the incarnation could do the same. No report
-/// contains it, and `Debug` does not print it.
+/// A secret of the store and the shards: a store shows it to take over its earlier session, which
+/// anyone with the secret could do. No report contains it, and `Debug` does not print it.
+/// A secret of the store and the shards: a store shows it to take over its earlier session, and so
+/// could anyone who knows it. No report contains it, and `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

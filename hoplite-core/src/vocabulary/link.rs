@@ -2,31 +2,32 @@
 
 use super::place::{MAX_LEVELS, Path};
 
-/// What the uplink of a group of nodes carries, by the level of the group and in thousandths of what the link of one host does. By default
-/// nobody has measured it, and it is taken for as fast as one host's. If it is more, what is chosen is no slower than it is
-/// estimated; if it is less, schedules that cross uplinks less are chosen too seldom.
+/// The capacity of the uplink of a group, by the level of the group, in thousandths of one host's
+/// link. The default is unmeasured, and counts as one host's link. Faster uplinks only make
+/// estimates pessimistic; with slower ones, schedules that cross fewer uplinks are chosen too
+/// seldom.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct Uplink {
     permille: [u32; MAX_LEVELS],
 }
 
 impl Uplink {
-    /// As was measured, the same at all levels; zero if it was not.
+    /// Creates an uplink with the same measured capacity at all levels; zero if unmeasured.
     pub const fn measured(permille: u32) -> Self {
         Self::of_levels([permille; MAX_LEVELS])
     }
 
-    /// As was measured at each level, outermost first; zero where it was not.
+    /// Creates an uplink from the capacity at each level, outermost first; zero if unmeasured.
     pub const fn of_levels(permille: [u32; MAX_LEVELS]) -> Self {
         Self { permille }
     }
 
-    /// In thousandths at each level, outermost first; zero where it was not measured.
+    /// Returns the capacity at each level in thousandths, outermost first; zero if unmeasured.
     pub const fn levels(self) -> [u32; MAX_LEVELS] {
         self.permille
     }
 
-    /// That of the level at which it is least, in thousandths; zero if it was measured at none.
+    /// Returns the least measured capacity in thousandths; zero without a measurement.
     pub fn permille(self) -> u32 {
         self.permille.into_iter().filter(|permille| *permille > 0).min().unwrap_or(0)
     }
@@ -36,8 +37,8 @@ impl Uplink {
         self.permille() > 0
     }
 
-    /// How many hosts' links the uplink of this group carries as much as. At a level at which nothing was measured it is taken for as
-    /// slow as the slowest of the others: labels may say the level of a group by another key.
+    /// Returns the capacity of the uplink of this group in links of hosts. An unmeasured level
+    /// counts as the slowest other one, because a label may name the level by another key.
     pub fn links(self, group: Path) -> f64 {
         let level = group.iter().rposition(|number| *number != 0);
         let measured = level.map(|level| self.permille[level]).filter(|permille| *permille > 0);
@@ -48,14 +49,14 @@ impl Uplink {
     }
 }
 
-/// What the peer of a connection has acknowledged of what this side sent. Measured by the kernel from acknowledgements, so
-/// bytes that only filled a buffer do not count.
+/// The acknowledgements of the peer of a connection. The kernel measures them, so bytes in buffers
+/// do not count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Delivery {
     /// All bytes so far.
     pub acknowledged_bytes: u64,
-    /// How fast it was lately. While there was less to send than the link would carry, that is the most that was seen, which
-    /// may have been a burst.
+    /// The recent rate. With less to send than the link carries, the highest rate seen, possibly of
+    /// a burst.
     pub bytes_per_second: u64,
     /// `true` if there was less to send when the rate was measured.
     pub is_application_limited: bool,

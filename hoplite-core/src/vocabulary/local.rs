@@ -5,7 +5,7 @@
 pub struct ClientId(pub u64);
 
 impl ClientId {
-    /// The store itself, where it asks for what clients ask for.
+    /// The store itself, as the source of a request.
     pub(crate) const STORE: Self = Self(u64::MAX);
 }
 
@@ -45,8 +45,8 @@ impl CallKey {
     }
 }
 
-/// One local copy of an object, from the moment its space is allocated to the moment that space is free again. Never
-/// used twice in the life of a store. Clients name their references by it.
+/// One local copy of an object, from the allocation of its space until the space is free. Unique in
+/// the life of a store. Clients name their references by it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CopyId(pub u64);
 
@@ -86,11 +86,13 @@ pub enum Producer {
     Worker,
     /// The store, from another node or from bytes that a shard sent. A node that has all bytes has the object.
     Store,
-    /// The store, from other objects. The last block is kept back until the copy is complete, as that of a worker is.
+    /// The store, from other objects. Keeps the last block back until the copy is complete, as a
+    /// worker does.
     Reduce,
 }
 
-/// The urgency of a message to a shard: may it wait a moment for others to share its frame?
+/// The urgency of a message to a shard: a deferrable message may wait for others to share its
+/// frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Urgency {
     /// A client may wait for its effect.

@@ -1,4 +1,4 @@
-//! What travels with an object besides its bytes: element type, shape, and a few bytes of the application's own.
+//! The metadata of an object: element type, shape, and some bytes of the application.
 
 use bytes::Bytes;
 
@@ -44,9 +44,9 @@ pub struct Metadata {
     pub dtype: Dtype,
     /// The shape, in elements, row-major; `None` for bytes without a shape, `Some([])` for a scalar.
     pub shape: Option<Vec<u64>>,
-    /// Bytes of the application's own, at most 4 KiB, passed through unread.
+    /// Bytes of the application, at most 4 KiB, unread by Hoplite.
     pub user: Bytes,
-    /// What the participants of a collective have agreed to, if this is its target: set by the store that makes it.
+    /// The agreement of the participants, set by the store that makes the target of a collective.
     pub agreement: Option<Agreement>,
     /// The number of copies to keep. Two puts of one object may differ in it.
     pub replicas: Replicas,
@@ -56,7 +56,7 @@ impl Metadata {
     /// Checks the limits, and that dtype, shape and size agree.
     ///
     /// # Errors
-    /// [`Error::InvalidMetadata`], which says what disagrees. [`Error::LimitExceeded`] for more than
+    /// [`Error::InvalidMetadata`], which names the mismatch. [`Error::LimitExceeded`] for more than
     /// [`MAX_REPLICAS`] replicas, and [`Error::InvalidRequest`] if a put waits for more copies than that.
     pub fn validate(&self, size_bytes: u64) -> Result<()> {
         if self.replicas.wanted > MAX_REPLICAS {
@@ -89,16 +89,17 @@ impl Metadata {
         }
     }
 
-    /// Returns `true` if both describe the same object, whatever the number of copies.
+    /// Returns `true` if both describe the same object, for any number of copies.
     pub fn describes_same(&self, other: &Self) -> bool {
         let Self { dtype, shape, user, agreement, replicas: _ } = self;
         (dtype, shape, user, agreement) == (&other.dtype, &other.shape, &other.user, &other.agreement)
     }
 
-    /// Checks that the object `target` with this metadata is what a participant of a collective asks for.
+    /// Checks that the object `target` with this metadata is the result that a participant of a
+    /// collective wants.
     ///
     /// # Errors
-    /// [`Error::TypeMismatch`]: another collective made it, which is named, or none.
+    /// [`Error::TypeMismatch`], which names the collective that made the object, or none.
     pub fn check_made_by(&self, target: &ObjectId, asked: &Agreement) -> Result<()> {
         match &self.agreement {
             Some(coordinator) => asked.check(target, coordinator),

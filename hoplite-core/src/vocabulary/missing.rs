@@ -1,10 +1,11 @@
-//! The things that a call waits for, by name: some of them, and their number.
+//! The causes of a wait, by name: some of them, and their number.
 
 use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// Most objects, participants or nodes that a cause names: what a person reads, and far less than a frame holds.
+/// Most objects, participants or nodes that a cause names: a readable number, far below the limit
+/// of a frame.
 pub const MAX_NAMED: usize = 8;
 
 /// Some of the things that are missing, and the number of all of them.

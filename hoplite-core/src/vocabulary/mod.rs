@@ -1,6 +1,7 @@
 //! The words that all other modules use: names, errors, limits, times, places, links, requests and messages.
 //!
-//! They hold no state machine, and import no other module of this crate. `placement` ranks the shards of an id.
+//! They hold no state machine, and import no other module of this crate. `placement` ranks the
+//! shards of an id.
 
 pub mod agreement;
 pub mod block;

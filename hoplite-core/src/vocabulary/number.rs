@@ -7,7 +7,7 @@ use super::placement::mix;
 #[derive(Debug)]
 pub(crate) struct Numbers {
     last: u64,
-    /// Makes the [`PutId`]s of this run differ from those of every other run and node.
+    /// Makes the [`PutId`]s of this run unique among runs and nodes.
     seed: u64,
 }
 

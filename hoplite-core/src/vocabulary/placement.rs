@@ -1,7 +1,6 @@
-//! Which shards are responsible for an id: rendezvous hashing.
-//!
-//! Each shard name is hashed together with the id, and the shards are ranked by that number. When a shard joins or
-//! leaves, only the ids that rank it first move (Thaler and Ravishankar, "Using name-based mappings to increase hit
+//! Ranks the shards that are responsible for an id, by rendezvous hashing: each shard name is
+//! hashed together with the id, and the hash is the rank. When a shard joins or leaves, only the
+//! ids that rank it first move (Thaler and Ravishankar, "Using name-based mappings to increase hit
 //! rates", 1998).
 
 use std::cmp::Reverse;
@@ -10,7 +9,8 @@ use std::fmt;
 
 use crate::vocabulary::id::ObjectId;
 
-/// The number of shards that know each id: the first two in rank order, so that the loss of one shard loses nothing.
+/// The number of shards that know each id, the first two in rank order, so that a lost shard loses
+/// nothing.
 pub const REPLICAS: usize = 2;
 
 /// Most shards of a cluster. A store has a session with each; 16 of them handle a million messages in a second.
@@ -20,7 +20,8 @@ pub const MAX_SHARD_NAME_BYTES: usize = 260;
 /// Most bytes of a list in an error; the rest is cut off.
 const MAX_SHOWN_BYTES: usize = 480;
 
-/// The shards of a cluster as one store names them. The order is free, the spelling is not: it decides where an id belongs.
+/// The shards of a cluster in the configuration of a store. The order is free; the spelling decides
+/// where an id belongs.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardList(BTreeSet<String>);
 
@@ -35,7 +36,8 @@ impl ShardList {
         self.0.iter().map(String::as_str)
     }
 
-    /// Returns `true` if stores with these lists agree where each id belongs: they spell the shards alike, or there is only one.
+    /// Returns `true` if stores with these lists agree on the shards of each id: equal spelling, or
+    /// only one shard.
     pub fn agrees_with(&self, other: &Self) -> bool {
         self == other || (self.0.len() == 1 && other.0.len() == 1)
     }
@@ -55,7 +57,8 @@ impl fmt::Display for ShardList {
     }
 }
 
-/// The configured shards of a cluster, by name. Every store of a cluster must have the same list; the order is free.
+/// The configured shards of a cluster, by name. All stores of a cluster need the same list, in any
+/// order.
 #[derive(Debug, Clone)]
 pub struct ShardMap {
     names: Vec<String>,
@@ -63,7 +66,7 @@ pub struct ShardMap {
 }
 
 impl ShardMap {
-    /// A map over the shards named `names` (their addresses as configured).
+    /// Creates a map of the shards `names`, their configured addresses.
     pub fn new<S: AsRef<str>>(names: impl IntoIterator<Item = S>) -> Self {
         let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
         Self { seeds: names.iter().map(|name| fnv1a(name.as_bytes())).collect(), names }
@@ -79,7 +82,7 @@ impl ShardMap {
         self.seeds.len()
     }
 
-    /// Returns `true` if there is none.
+    /// Returns `true` if there is no shard.
     pub fn is_empty(&self) -> bool {
         self.seeds.is_empty()
     }
@@ -92,13 +95,13 @@ impl ShardMap {
         ranked
     }
 
-    /// The weight of `shard` for ids of this `hash`: the shard with the largest weight comes first.
+    /// Returns the weight of `shard` for ids with this `hash`: the largest weight comes first.
     fn rank(&self, hash: u64, shard: usize) -> (u64, Reverse<usize>) {
         (mix(hash ^ self.seeds[shard]), Reverse(shard))
     }
 
-    /// The first [`REPLICAS`] shards in rank order for `id` that `is_usable`. Takes O(K) time and neither sorts nor allocates,
-    /// because a store asks this for each of its copies when a shard comes or goes.
+    /// Returns the first [`REPLICAS`] usable shards in rank order for `id`. Takes O(K) time without
+    /// sorting or allocating, because a store calls it for each copy when a shard comes or goes.
     pub fn replicas(&self, id: &ObjectId, is_usable: impl Fn(usize) -> bool) -> impl Iterator<Item = usize> {
         let hash = fnv1a(id.as_bytes());
         let mut first = [const { None }; REPLICAS];
@@ -114,7 +117,7 @@ impl ShardMap {
     }
 }
 
-/// FNV-1a, 64 bits (Fowler, Noll, Vo). Only a starting point for [`mix`]: stable, and short ids are common.
+/// FNV-1a, 64 bits (Fowler, Noll, Vo): a stable input for [`mix`].
 pub fn fnv1a(bytes: &[u8]) -> u64 {
     bytes
         .iter()

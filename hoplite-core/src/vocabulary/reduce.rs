@@ -8,29 +8,29 @@ use super::id::ObjectId;
 use super::local::ByteRange;
 use super::op::ReduceOp;
 
-/// What a reduce is asked for.
+/// A request for a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reduce {
     /// The object to make.
     pub target: ObjectId,
-    /// The objects to combine; they need not exist yet. No id twice.
+    /// The objects to combine, without duplicates; they need not exist yet.
     pub sources: Vec<ObjectId>,
-    /// How many sources to combine.
+    /// The number of sources to combine.
     pub count: usize,
     /// The operation on two elements.
     pub op: ReduceOp,
     /// The order of the operands.
     pub order: ReduceOrder,
-    /// The part of each source to combine, a multiple of the element size at both ends; `None`: all of it. It is planned as
-    /// if the other parts were reduced at the same time, as they are in an allreduce.
+    /// The part of each source to combine, a multiple of the element size at both ends; `None` for
+    /// all. The plan assumes that the other parts are reduced at the same time, as in an allreduce.
     pub range: Option<ByteRange>,
-    /// The time that the whole may take.
+    /// The timeout of the whole reduce.
     pub timeout: Duration,
 }
 
 impl Reduce {
-    /// Checks what can be known of a reduce before any source exists: it has sources, names no object twice (the target
-    /// included), asks for no more sources than it names, and its range does not overflow.
+    /// Checks a reduce before any source exists: it has sources, names no object twice (the target
+    /// included), combines no more sources than it names, and its range does not overflow.
     ///
     /// # Errors
     /// [`Error::DuplicateId`], which names the id; [`Error::InvalidRequest`].
@@ -54,12 +54,13 @@ impl Reduce {
     }
 }
 
-/// In which order the sources of a reduce are combined.
+/// The order in which the sources of a reduce are combined.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum ReduceOrder {
-    /// As they become ready, and as the topology suggests. Sums and products of floats may differ by rounding.
+    /// The order of readiness and topology. Sums and products of floats may differ by rounding.
     #[default]
     Any,
-    /// In the order of the request, from left to right: the same bits in every run over the same sources.
+    /// The order of the request, from left to right: the same bits in every run over the same
+    /// sources.
     Fixed,
 }

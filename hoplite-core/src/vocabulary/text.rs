@@ -1,6 +1,7 @@
-//! Text that somebody else has chosen, as people may see it in a terminal or a table.
+//! Text from other parties, made safe for a terminal or a table.
 
-/// Appends `text` to `out` with what would disturb a terminal, or falsify a table, escaped as in Rust.
+/// Appends `text` to `out`. Characters that would disturb a terminal, or falsify a table, are
+/// escaped as in Rust.
 pub(crate) fn escape_into(out: &mut String, text: &str) {
     for character in text.chars() {
         if disturbs(character) {
@@ -11,19 +12,20 @@ pub(crate) fn escape_into(out: &mut String, text: &str) {
     }
 }
 
-/// `text` with what would disturb a terminal, or falsify a table, escaped as in Rust.
+/// Returns `text`. Characters that would disturb a terminal, or falsify a table, are escaped as in
+/// Rust.
 pub fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     escape_into(&mut escaped, text);
     escaped
 }
 
-/// Returns `true` if nothing of `text` needs to be [escaped](escape).
+/// Returns `true` if `text` needs no [escape].
 pub fn is_plain(text: &str) -> bool {
     !text.chars().any(disturbs)
 }
 
-/// Returns the beginning of a text: at most so many bytes.
+/// Returns the beginning of a text: at most `max_bytes`.
 pub fn cut(mut text: String, max_bytes: usize) -> String {
     while text.len() > max_bytes {
         text.pop();

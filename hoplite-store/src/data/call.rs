@@ -20,8 +20,8 @@ pub(super) enum CallError {
 
 /// A request that was sent.
 ///
-/// An idle connection may have been closed by the peer without our having noticed: when nothing at all comes back over
-/// it, the request is sent once more over a new one.
+/// The peer may have closed an idle connection unnoticed: if no byte comes back, the request is
+/// sent once more over a new connection.
 #[derive(Debug)]
 pub(super) struct Call<'a> {
     puller: &'a Puller,
@@ -29,7 +29,7 @@ pub(super) struct Call<'a> {
     kind: Kind,
     payload: Vec<u8>,
     connection: PeerConnection,
-    /// `true` if the peer is known to have heard us over this connection.
+    /// `true` if the peer has answered over this connection.
     is_proven: bool,
 }
 
@@ -80,7 +80,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Keeps the connection for others, when the whole answer was read.
+    /// Keeps the connection for others, after the whole answer was read.
     pub(super) fn finish(self) {
         self.puller.pool.put(self.peer, self.connection);
     }

@@ -19,18 +19,18 @@ use super::input::Input;
 use super::puller::Puller;
 use crate::copies::LiveCopy;
 
-/// What to combine.
+/// A combination to compute.
 #[derive(Debug)]
 pub(crate) struct CombineRequest {
     /// The operation.
     pub(crate) op: ReduceOp,
     /// The element type.
     pub(crate) dtype: Dtype,
-    /// From which byte of the output on, which is where an element begins.
+    /// The byte of the output at which the combination starts; an element begins there.
     pub(crate) offset_bytes: u64,
-    /// The inputs, in this order.
+    /// The inputs, in order.
     pub(crate) inputs: Vec<CombineSource>,
-    /// The span that has caused this.
+    /// The span that caused the combination.
     pub(crate) trace: Option<TraceContext>,
 }
 
@@ -41,14 +41,14 @@ impl CombineRequest {
     }
 }
 
-/// One input: from its `base_bytes` on as many bytes as the output has.
+/// One input: as many bytes as the output has, from `base_bytes` on.
 #[derive(Debug)]
 pub(crate) enum CombineSource {
-    /// A local copy, as it grows.
+    /// A local copy, which may still grow.
     Local {
-        /// The copy that is read.
+        /// The copy.
         live: Arc<LiveCopy>,
-        /// Where the range begins, which is where an element begins.
+        /// The start of the range, at which an element begins.
         base_bytes: u64,
     },
     /// An object at another node.
@@ -56,13 +56,13 @@ pub(crate) enum CombineSource {
 }
 
 impl Puller {
-    /// Fills `out` with the combination of the inputs and advances it, until all bytes are there or it has to end.
+    /// Fills `out` with the combination of the inputs and advances it.
     ///
-    /// Answers how many leading bytes are computed then, those before the offset counted, and how it ended. `out` shows
-    /// all but the last block of them: it is complete when the node says so. Nothing touches the memory of any copy
-    /// afterwards, nor when the future is dropped.
+    /// Returns the number of computed leading bytes, including those before the offset, and the
+    /// result. `out` shows all but the last block until the node completes it. The memory of every
+    /// copy is untouched after the future ends or is dropped.
     ///
-    /// Each input at another node is received once: S bytes on the wire for an input of S bytes.
+    /// Each remote input is received once: S bytes on the wire for an input of S bytes.
     pub(crate) async fn combine(
         &self,
         request: &CombineRequest,
@@ -79,7 +79,7 @@ impl Puller {
         (done_bytes, outcome)
     }
 
-    /// Advances `done_bytes`; the error is which input failed, and how.
+    /// Advances `done_bytes`. The error is the index of the failed input, and its failure.
     async fn run(
         &self,
         request: &CombineRequest,
@@ -90,7 +90,7 @@ impl Puller {
         let element_bytes = request.dtype.size_bytes();
         debug_assert!(done_bytes.is_multiple_of(element_bytes), "an offset inside of an element");
         let destination = match request.inputs.as_slice() {
-            // What needs no combining needs no detour either.
+            // A single input needs no buffer in between.
             [CombineSource::Remote(_)] => Some(out.buffer()),
             _ => None,
         };
@@ -109,7 +109,7 @@ impl Puller {
         let mut arrived_bytes = 0;
         while *done_bytes < size_bytes {
             self.all_reach(&mut inputs, *done_bytes + element_bytes).await?;
-            // All of them together: they share the way into this node.
+            // All inputs count together, because they share the link into this node.
             let remote_bytes =
                 inputs.iter().filter(|input| !input.is_local()).map(Input::at_hand_bytes).sum();
             if remote_bytes > arrived_bytes {
@@ -128,7 +128,7 @@ impl Puller {
             *done_bytes = end_bytes;
             out.advance(end_bytes);
             if is_local && end_bytes < size_bytes {
-                // Sockets make others have their turn.
+                // Socket reads yield; local inputs do not.
                 yield_now().await;
             }
         }
@@ -139,8 +139,8 @@ impl Puller {
 
     /// Waits until all inputs have their bytes before `needed_bytes`.
     ///
-    /// An input that has them is not read from meanwhile, and its sender would give us up. So if that takes long, its
-    /// connection is closed and its bytes are asked for again later.
+    /// An input that is ready is not read during the wait, and its sender would time out. A long
+    /// wait therefore closes the connection, and a later request resumes it.
     async fn all_reach(
         &self,
         inputs: &mut [Input<'_>],
@@ -149,7 +149,7 @@ impl Puller {
         if let [input] = inputs {
             return input.reach(needed_bytes).await.map_err(|outcome| (0, outcome));
         }
-        // Well before the sender gives up, and longer than it takes to connect.
+        // Far below the sender's timeout, and longer than connecting takes.
         let limit = self.config.write_stall_timeout / 3;
         loop {
             let reached = inputs.iter_mut().enumerate().map(|(index, input)| async move {
@@ -163,7 +163,7 @@ impl Puller {
     }
 }
 
-/// Combines what is at hand.
+/// Combines the available bytes.
 struct Combiner {
     op: ReduceOp,
     dtype: Dtype,
@@ -173,16 +173,16 @@ struct Combiner {
 
 impl Combiner {
     fn new(op: ReduceOp, dtype: Dtype, size_bytes: u64) -> Self {
-        // No longer than a piece.
+        // At most a piece.
         let piece = vec![0; size_bytes.min(PIECE_BYTES as u64) as usize];
         Self { op, dtype, sum: piece.clone(), operand: piece }
     }
 
-    /// Writes the combination of all inputs from `start_bytes` to `end_bytes` into `out`.
+    /// Writes the combination of all inputs between two positions into `out`.
     fn combine(&mut self, inputs: &mut [Input<'_>], out: &LiveCopy, start_bytes: u64, end_bytes: u64) {
         let Some((first, others)) = inputs.split_first_mut() else { return };
         for piece_bytes in (start_bytes..end_bytes).step_by(PIECE_BYTES) {
-            // No longer than a piece.
+            // At most a piece.
             let length = (end_bytes - piece_bytes).min(PIECE_BYTES as u64) as usize;
             let sum = first.bytes(piece_bytes, &mut self.sum[..length]);
             for input in &mut *others {

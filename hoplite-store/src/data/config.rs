@@ -61,8 +61,9 @@ pub(crate) struct DataConfig {
 pub(crate) enum Sizes {
     /// Anything.
     Any,
-    /// Objects of up to [`SMALL_BYTES`], and what is made of such: where clients and shards are listened to. Each switch to another
-    /// thread takes longer than their bytes do.
+    /// Objects of up to [`SMALL_BYTES`], and results of reduces over them, on the threads that
+    /// serve clients and shards. A switch to another thread takes longer than the bytes of these
+    /// objects.
     Small,
 }
 

@@ -20,8 +20,8 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::config::{SMALL_BYTES, Sizes};
 
-/// Room for a header and a small control payload, so that an `End` takes one system call. What is read of a block
-/// with its header is copied once more, so this stays small.
+/// Room for a header and a small control payload, so that an `End` takes one system call. Bytes of
+/// a block that arrive here are copied once more, so the buffer stays small.
 const BUFFERED_BYTES: usize = 256;
 
 /// The reason for which a connection is of no more use.
@@ -39,10 +39,10 @@ pub(super) enum ConnectionError {
     /// Nothing moved for too long.
     #[error("nothing moved for {0:?}")]
     Idle(Duration),
-    /// The peer is alive, but nobody is known to be who could produce the next byte.
+    /// The peer is alive, but no producer of the next byte is known.
     #[error("no byte and no sign of its producer for {0:?}")]
     Stalled(Duration),
-    /// What arrived is no frame of ours.
+    /// The bytes are not a frame.
     #[error(transparent)]
     Frame(#[from] FrameError),
     /// A frame that has no place here.
@@ -86,7 +86,7 @@ impl ConnectionError {
 #[derive(Debug)]
 pub(super) struct PeerConnection {
     transport: Transport,
-    /// What the peer will ask for.
+    /// The sizes of the objects that the peer will request.
     pub(super) sizes: Sizes,
     /// The time that the peer may send nothing; `None` while it has nothing to send.
     read_timeout: Option<Duration>,
@@ -97,7 +97,7 @@ pub(super) struct PeerConnection {
     /// The time at which bytes were sent last.
     sent_at: Instant,
     buffered: [u8; BUFFERED_BYTES],
-    /// Which of `buffered` has arrived and is not consumed.
+    /// The range of `buffered` that has arrived and is not consumed.
     unread: Range<usize>,
 }
 
@@ -139,7 +139,7 @@ impl PeerConnection {
         self.sent_at
     }
 
-    /// What the peer has acknowledged of what we sent; `None` if nothing yet.
+    /// Returns the peer's acknowledgements of sent bytes; `None` before the first one.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
     }
@@ -157,7 +157,7 @@ impl PeerConnection {
     /// Reads the next header.
     ///
     /// # Cancel safety
-    /// Cancel safe: what has arrived of the header stays here, and the next call goes on with it.
+    /// Cancel safe: a partial header stays in the buffer for the next call.
     pub(super) async fn read_header(&mut self) -> Result<Header, ConnectionError> {
         while self.unread.len() < HEADER_BYTES {
             self.fill().await?;
@@ -276,7 +276,7 @@ impl PeerConnection {
         self.write_raw(&bytes).await
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes without a frame.
     pub(super) async fn write_raw(&mut self, bytes: &[u8]) -> Result<(), ConnectionError> {
         let mut rest = bytes;
         while !rest.is_empty() {
@@ -391,7 +391,7 @@ async fn arrived(
     }
 }
 
-/// Waits until the peer takes some of what `write` has, as long as it may take nothing.
+/// Waits until the peer accepts bytes of `write`, for `write_timeout` at most.
 async fn accepted(
     limit: Duration,
     sent_at: &mut Instant,

@@ -1,4 +1,4 @@
-//! The digest of a copy, by which two puts of one id are compared without sending either.
+//! The digest of a copy, which compares two puts of one id without a transfer.
 
 use hoplite_core::error::Error;
 use tokio::task::yield_now;
@@ -6,15 +6,15 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::copies::LiveCopy;
 
-/// Hashed between two chances for other tasks: about 100 us, measured at 10 GB/s and more.
+/// Bytes to hash between two yields: about 100 us at 10 GB/s.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// The XXH3-128 digest of all bytes of `live`, which is waited for until it is complete.
+/// Waits until `live` is complete, and returns the XXH3-128 digest of its bytes.
 ///
-/// It runs on the caller's task, so that nothing touches the copy once the future is dropped.
+/// Runs on the caller's task, so that the copy is untouched once the future is dropped.
 ///
 /// # Errors
-/// The error with which the copy failed.
+/// Returns the failure of the copy.
 pub(super) async fn digest(live: &LiveCopy) -> Result<[u8; 16], Error> {
     let mut hasher = Xxh3::new();
     let mut hashed_bytes = 0;
@@ -28,6 +28,6 @@ pub(super) async fn digest(live: &LiveCopy) -> Result<[u8; 16], Error> {
         }
         yield_now().await;
     }
-    // The bytes may have changed hands while they were hashed.
+    // The copy may have failed, and its memory changed owner, during the hashing.
     if let Some(error) = live.failure() { Err(error) } else { Ok(hasher.digest128().to_le_bytes()) }
 }

@@ -1,4 +1,4 @@
-//! The coordinator's side of a hop: asks another store to perform it, and listens to how it goes.
+//! The coordinator's side of a hop: directs another store to perform it, and reads the reports.
 
 use hoplite_core::node::{HopFailure, HopReport};
 use hoplite_core::peer::RELEASE_TIMEOUT;
@@ -18,10 +18,10 @@ use super::puller::Puller;
 use super::serving::HopRequest;
 
 impl Puller {
-    /// Has `host` perform `hop` until `ended`, and calls `report` with what it says of it: maybe with `Complete`, and then
-    /// maybe with `Failed`, after which it returns.
+    /// Directs `host` to perform `hop` until `ended`. Calls `report` with `Complete`, or with
+    /// `Failed` and then returns.
     ///
-    /// Dropping the future closes the connection, which ends the hop too.
+    /// Dropping the future closes the connection, which also ends the hop.
     pub(crate) async fn direct(
         &self,
         request: &HopRequest,
@@ -33,7 +33,7 @@ impl Puller {
         let failure = match self.try_direct(request, host, ended, report).await {
             Ok(None) => return,
             Ok(Some(failure)) => failure,
-            // Whether the host has heard it or not: it is not waited for any more.
+            // The coordinator no longer waits, even if the host has not heard of the end.
             Err(_) if ended.is_cancelled() => return,
             Err(error) => {
                 warn_repeated!(output = %hop.output, host = %host.0, %error, "a hop cannot be directed");
@@ -46,7 +46,7 @@ impl Puller {
         report(HopReport::Failed(failure));
     }
 
-    /// Directs one hop; the answer is why it failed, or `None` if it was released.
+    /// Directs one hop. Returns its failure, or `None` if it was released.
     async fn try_direct(
         &self,
         HopRequest { spec: hop, trace }: &HopRequest,
@@ -61,7 +61,7 @@ impl Puller {
         let keepalive = Keepalive { interval, started: Instant::now(), awaited: Awaited::Producer };
         let combine = v1::Combine { trace: trace::encode(*trace), ..encode_hop(hop) };
         let mut call = Call::begin(self, host.clone(), Kind::Combine, &combine).await?;
-        // The host says at once that it has heard; until then the connection may turn out dead.
+        // The host acknowledges at once; until then the connection may turn out dead.
         let mut next = match ended.run_until_cancelled(call.read_header()).await {
             Some(header) => Until::Frame(header?),
             None => Until::Done(()),
@@ -94,14 +94,15 @@ impl Puller {
     }
 }
 
-/// Tells the host that its hop is needed no longer, and waits until it has let go of it.
+/// Ends a hop, and waits until the host has released it.
 async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
     connection.write_control(Kind::Release, &()).await?;
     let confirmed = async {
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                // Said before it heard us; so may be an end that tells of a failure.
+                // The host may send these before it reads the release, and the end may report a
+                // failure.
                 Kind::Keepalive | Kind::Combined => connection.read_control::<()>(&header).await?,
                 Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),
                 kind => return Err(ConnectionError::Unexpected(kind)),

@@ -1,4 +1,4 @@
-//! The stores that refuse this one, or cannot be reached: told to the log and to the node.
+//! The stores that refuse this one, or cannot be reached, for the log and the node.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use hoplite_core::time::Time;
 use super::connection::ConnectionError;
 use super::pool::Peer;
 
-/// Most events that wait for the node. It takes them with whatever happens next.
+/// Most events that wait for the node, which takes them with its next event.
 const MAX_NEWS: usize = 256;
 
 /// See the [module documentation](self).
@@ -28,7 +28,7 @@ struct State {
 }
 
 impl PeerReports {
-    /// Notes that no connection to a store came about. The log tells it if it is news.
+    /// Notes a failed connection to a store. Logs it if it is news.
     pub(super) fn failed(&self, now: Time, (node, address): &Peer, error: &ConnectionError) {
         let error = match error {
             ConnectionError::Refused(error) => error.clone(),
@@ -41,7 +41,7 @@ impl PeerReports {
         self.tell(&mut state, Event::PeerFailed { peer: node.clone(), error });
     }
 
-    /// Notes that a connection to a store came about.
+    /// Notes a successful connection to a store.
     pub(super) fn reached(&self, (node, _): &Peer) {
         let mut state = self.lock();
         if state.faults.reached(node) {
@@ -56,7 +56,7 @@ impl PeerReports {
         self.has_news.store(true, Ordering::Release);
     }
 
-    /// Takes the events that the node has not heard.
+    /// Takes the events that are new to the node.
     pub(crate) fn take_news(&self) -> Vec<Event> {
         if !self.has_news.load(Ordering::Acquire) {
             return Vec::new();
@@ -67,7 +67,7 @@ impl PeerReports {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Each change is whole: a panic elsewhere leaves at most one event untold.
+        // Each change is whole: a panic elsewhere loses at most one event.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,7 +1,7 @@
-//! How a connection between two stores begins: the handshake of its transport, then both say who they are, then, if they
-//! have a token, both prove that they know it.
+//! The start of a connection between two stores: the transport's handshake, the names of both
+//! sides, and with a token the proofs of both sides.
 //!
-//! The proofs are those of [`Hellos`]: of no use on another connection, for other names or addresses, or in the other
+//! [`Hellos`] makes the proofs, each valid for one connection, its names and addresses, and one
 //! direction.
 
 use std::time::Duration;
@@ -20,19 +20,19 @@ use super::config::{DataConfig, Sizes};
 use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 
-/// Which end of a connection this is.
+/// The role of this side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side<'a> {
-    /// It asks a certain store.
+    /// The side that connects, to this store.
     Connecting(&'a Peer),
-    /// It listens.
+    /// The side that accepts.
     Accepting,
 }
 
-/// A new connection to a store, and how long its socket took to be connected.
+/// Connects to a store. Returns the connection, and the time that its socket took to connect.
 ///
 /// # Errors
-/// What [`open`] says; or that nobody is there.
+/// The errors of [`open`], and connect errors.
 pub(super) async fn connect(
     config: &DataConfig,
     peer: &Peer,
@@ -46,12 +46,13 @@ pub(super) async fn connect(
     Ok((connection, took))
 }
 
-/// Makes `stream` a connection on which requests can be made, and tells who the peer is. The peer may then accept nothing
+/// Makes `stream` a connection for requests, and returns the peer. The peer may then accept nothing
 /// for `write_timeout`.
 ///
 /// # Errors
-/// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or [`Error::PermissionDenied`] inside
-/// [`ConnectionError::Refused`]; [`ConnectionError::Idle`] after `config.handshake_timeout`; what the transport says.
+/// [`Error::VersionMismatch`], [`Error::ClusterMismatch`], [`Error::InvalidName`] or
+/// [`Error::PermissionDenied`] inside [`ConnectionError::Refused`]; [`ConnectionError::Idle`] after
+/// `config.handshake_timeout`; errors of the transport.
 pub(super) async fn open(
     config: &DataConfig,
     stream: TcpStream,
@@ -71,7 +72,7 @@ pub(super) async fn open(
     timeout(limit, opening).await.map_err(|_| ConnectionError::Idle(limit))?
 }
 
-/// Both sides say who they are without waiting for the other, so that each can tell why the other is refused.
+/// Exchanges the names. Both sides send first, so that each can explain a rejection.
 async fn greet(
     connection: &mut PeerConnection,
     config: &DataConfig,
@@ -99,7 +100,8 @@ async fn greet(
     }
     config.cluster.check_same(&theirs.cluster)?;
     let peer = NodeId::new(&theirs.node)?;
-    // Before anything is proven: a store has nothing to prove to itself, for example, in the name of another.
+    // Comes before any proof: for example, a store must not prove anything to itself under another
+    // name.
     if matches!(side, Side::Connecting((expected, _)) if *expected != peer) {
         return Err(ConnectionError::Nonsense("another node answers at that address"));
     }
@@ -113,7 +115,8 @@ async fn greet(
     };
     match side {
         Side::Connecting((_, address)) => {
-            // Else a process at another address could pass the proofs on, and then speak in the name of the peer.
+            // Prevents a process at another address from relaying the proofs and posing as the
+            // peer.
             if !theirs.address.is_empty() && theirs.address != address.to_string() {
                 return Err(ConnectionError::Nonsense("the peer is reached at another address than it says"));
             }
@@ -145,7 +148,7 @@ async fn give(connection: &mut PeerConnection, tag: &[u8]) -> Result<(), Connect
     connection.write_control(Kind::Proof, &v1::DataProof { tag: tag.to_vec().into(), refusal: None }).await
 }
 
-/// Reads the proof of the peer, which may refuse that of this store instead.
+/// Reads the proof of the peer, which may reject this store's proof instead.
 async fn take(connection: &mut PeerConnection) -> Result<Bytes, ConnectionError> {
     let proof: v1::DataProof = connection.read_expected(Kind::Proof).await?;
     match proof.refusal {

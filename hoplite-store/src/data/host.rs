@@ -1,4 +1,4 @@
-//! The host's side of a hop: performs it as long as the coordinator needs it.
+//! The host's side of a hop.
 
 use hoplite_core::error::Error;
 use hoplite_core::id::NodeId;
@@ -15,8 +15,8 @@ use super::server::Server;
 use super::serving::{HopHost, HopRequest, Hosted, ServeSource};
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Performs a hop until the coordinator releases it, or it fails. If the coordinator is gone, or is silent for too
-    /// long, the hop ends too.
+    /// Performs a hop until the coordinator releases it, the hop fails, or the coordinator is gone
+    /// or silent for too long.
     pub(super) async fn host_hop(
         &self,
         connection: &mut PeerConnection,
@@ -29,7 +29,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         tracing::debug!(%output, %put, %coordinator, inputs = hop.inputs.len(), "a hop begins");
         let mut hosted = self.source.host(HopRequest { spec: hop, trace });
         let ended = attend(connection, &mut hosted, &self.keepalive(Awaited::Producer)).await;
-        // Before the answer, so that a coordinator which has it finds the hop gone.
+        // Comes before the answer, after which the coordinator may expect the hop to be gone.
         drop(hosted);
         match &ended {
             Ok(end) => tracing::debug!(%output, %put, outcome = ?end.outcome(), "a hop ended"),
@@ -39,13 +39,13 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Tells the coordinator how its hop goes, until it ends; answers how.
+/// Sends the coordinator the reports of its hop. Returns the hop's end.
 async fn attend(
     connection: &mut PeerConnection,
     hosted: &mut Hosted,
     keepalive: &Keepalive<'_>,
 ) -> Result<v1::End, ConnectionError> {
-    // At once, so that the coordinator knows that the request has arrived: it repeats one that nothing came back to.
+    // Acknowledges the request: the coordinator repeats a request without any answer.
     connection.write_keepalive(keepalive.sign()).await?;
     loop {
         match keepalive.until(connection, hosted.next_report()).await? {

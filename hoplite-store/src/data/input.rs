@@ -1,4 +1,4 @@
-//! One input of a combination: where its bytes come from, and those that are at hand.
+//! One input of a combination: its source, and its available bytes.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use super::puller::Puller;
 use super::stream::{Arrived, HeldBytes, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 
-/// One input. All positions are those of the output.
+/// One input. All positions are positions in the output.
 #[derive(Debug)]
 pub(super) struct Input<'a> {
-    /// Where the range begins in the object.
+    /// The start of the range in the object.
     base_bytes: u64,
     /// The length of the range.
     size_bytes: u64,
-    /// Up to where bytes are at hand.
+    /// The end of the available bytes.
     at_hand_bytes: u64,
     origin: Origin<'a>,
 }
@@ -35,18 +35,18 @@ enum Origin<'a> {
 struct Remote<'a> {
     stream: InputStream<'a>,
     held: HeldBytes,
-    /// Where bytes go instead, if they need not be combined with others.
+    /// The memory to receive into, for bytes that need no combining.
     destination: Option<&'a Buffer>,
 }
 
 impl<'a> Input<'a> {
-    /// A range of `size_bytes` of a local copy, from `base_bytes` of it on, of which the first `done_bytes` are not needed.
+    /// Reads `size_bytes` of a local copy from `base_bytes` on, without the first `done_bytes`.
     pub(super) fn local(live: Arc<LiveCopy>, base_bytes: u64, size_bytes: u64, done_bytes: u64) -> Self {
         Self { base_bytes, size_bytes, at_hand_bytes: done_bytes, origin: Origin::Local(live) }
     }
 
-    /// A range of `size_bytes` of an object that another node has, without its first `done_bytes`. Its bytes go straight
-    /// to `destination`, if there is one.
+    /// Reads `size_bytes` of a remote object without the first `done_bytes`, into `destination` if
+    /// there is one.
     pub(super) fn remote(
         puller: &'a Puller,
         input: &'a HopInput,
@@ -64,7 +64,7 @@ impl<'a> Input<'a> {
             awaits_hop: input.is_hop,
             trace,
         };
-        // A combination passes no signs on, so it need not know which ones were heard before.
+        // A combination forwards no signs, so earlier ones do not matter.
         let stream = InputStream::new(puller, copy, input.base_bytes + size_bytes, Sign::default());
         let remote = Remote { stream, held: HeldBytes::default(), destination };
         Self {
@@ -75,27 +75,28 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Returns `true` if this needs no network.
+    /// Returns `true` if the input is a local copy.
     pub(super) const fn is_local(&self) -> bool {
         matches!(self.origin, Origin::Local(_))
     }
 
-    /// Up to where bytes are at hand.
+    /// Returns the end of the available bytes.
     pub(super) const fn at_hand_bytes(&self) -> u64 {
         self.at_hand_bytes
     }
 
-    /// Waits until the bytes before `needed_bytes` are at hand, which the range has; there may be more of them then.
+    /// Waits until the bytes before `needed_bytes`, which lie in the range, are available. More may
+    /// be.
     ///
     /// # Errors
-    /// Why they cannot be had.
+    /// Returns the reason if they cannot be read.
     ///
     /// # Cancel safety
     /// Cancel safe, unless the bytes go straight to a destination.
     pub(super) async fn reach(&mut self, needed_bytes: u64) -> Result<(), PullOutcome> {
         match &mut self.origin {
             Origin::Local(live) => {
-                // Even if there are enough: a copy that has failed is of no use any more.
+                // Is checked in any case, because a failed copy is useless.
                 let last_bytes = self.base_bytes + needed_bytes - 1;
                 match live.beyond_within(last_bytes, self.base_bytes + self.size_bytes).await {
                     Ok(valid_bytes) if valid_bytes > last_bytes => {
@@ -118,8 +119,8 @@ impl<'a> Input<'a> {
         Ok(())
     }
 
-    /// The bytes from `start_bytes` on that fill `scratch`, which are at hand: those that the input keeps itself, or else
-    /// a copy in `scratch`.
+    /// Returns the available bytes from `start_bytes` on, as many as `scratch` holds: a slice of
+    /// the input's buffer, or a copy in `scratch`.
     pub(super) fn bytes<'b>(&'b mut self, start_bytes: u64, scratch: &'b mut [u8]) -> &'b mut [u8] {
         match &mut self.origin {
             Origin::Local(live) => {
@@ -130,7 +131,7 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// The bytes before `done_bytes` are needed no longer.
+    /// Drops the bytes before `done_bytes`.
     pub(super) fn release(&mut self, done_bytes: u64) {
         if let Origin::Remote(remote) = &mut self.origin {
             if remote.destination.is_none() {
@@ -140,14 +141,15 @@ impl<'a> Input<'a> {
         }
     }
 
-    /// Closes the connection, to be opened again when more bytes are needed. Those at hand stay.
+    /// Closes the connection until more bytes are needed. Available bytes stay.
     pub(super) fn park(&mut self) {
         if let Origin::Remote(remote) = &mut self.origin {
             remote.stream.close();
         }
     }
 
-    /// Waits for the last word on bytes that are all there, so that the connection can serve others.
+    /// Waits for the end of a stream whose bytes have all arrived, so that others can use the
+    /// connection.
     pub(super) async fn finish(self) {
         let Origin::Remote(mut remote) = self.origin else { return };
         while remote.stream.is_open() {

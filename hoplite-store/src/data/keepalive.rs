@@ -1,4 +1,4 @@
-//! What a store says on a connection while its peer waits: that it is alive, and whether a producer is.
+//! Keepalives to a waiting peer: this store is alive, and the producer gave a sign.
 
 use std::future::pending;
 use std::pin::pin;
@@ -14,41 +14,41 @@ use tokio::time::{Instant, sleep_until};
 use super::connection::{ConnectionError, PeerConnection};
 use crate::copies::LiveCopy;
 
-/// How this store says that it is alive.
+/// The settings of keepalives.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Keepalive<'a> {
-    /// The time that it may say nothing.
+    /// The longest silence of this store.
     pub(super) interval: Duration,
-    /// The time at which this store started, as far as the data plane goes.
+    /// The time at which the data plane started.
     pub(super) started: Instant,
     pub(super) awaited: Awaited<'a>,
 }
 
-/// What the peer waits for.
+/// The source of the signs that the peer waits for.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Awaited<'a> {
-    /// The bytes of this copy.
+    /// The sender of this copy.
     Copy(&'a LiveCopy),
-    /// A copy that this store may come to have: nobody is known to produce it yet.
+    /// The future sender of a copy of this store: no producer is known yet.
     Receiver,
-    /// What this store does itself.
+    /// This store, which produces the result.
     Producer,
 }
 
-/// How a wait ended.
+/// The end of a wait.
 pub(super) enum Until<T> {
-    /// What was waited for is done.
+    /// The result of the work.
     Done(T),
-    /// The peer has sent a frame; the payload is still to be read.
+    /// The peer has sent a frame; the payload is unread.
     Frame(Header),
 }
 
 impl Keepalive<'_> {
-    /// Waits for `work`, or for a frame of the peer, and says meanwhile that we are alive: again and again, and at once
-    /// when there is a new sign of the producer, which those behind the peer wait for too.
+    /// Waits for `work`, or for a frame of the peer. Sends keepalives regularly, and at once for a
+    /// new sign of the producer, because nodes behind the peer wait for the sign too.
     ///
     /// # Errors
-    /// Why the connection is of no more use; the work is dropped then.
+    /// Returns the failure of the connection, after the work is dropped.
     pub(super) async fn until<T>(
         &self,
         connection: &mut PeerConnection,
@@ -62,7 +62,7 @@ impl Keepalive<'_> {
                 biased;
                 done = &mut work => return Ok(Until::Done(done)),
                 header = connection.read_header() => return Ok(Until::Frame(header?)),
-                // However often the sender of this store says something new, it is passed on a few times each interval.
+                // Signs of the sender are forwarded a few times per interval at most.
                 () = self.news(&mut signs, sent_at + news_interval(self.interval)) => {}
                 () = sleep_until(sent_at + self.interval) => {}
             }
@@ -70,7 +70,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// As [`until`](Self::until), for a peer that has nothing to say before it has its answer.
+    /// Does the same as [`until`](Self::until), for a peer that must not send before its answer.
     pub(super) async fn during<T>(
         &self,
         connection: &mut PeerConnection,
@@ -84,7 +84,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// The sign that is passed on now.
+    /// Returns the sign to send now.
     pub(super) fn sign(&self) -> Sign {
         let now = Time::ZERO + self.started.elapsed();
         match self.awaited {
@@ -94,7 +94,7 @@ impl Keepalive<'_> {
         }
     }
 
-    /// Waits for a new sign, for ever if there can be none, and until it may be passed on.
+    /// Waits for a new sign and until it may be sent; forever if none can come.
     async fn news(&self, signs: &mut Option<watch::Receiver<Sign>>, not_before: Instant) {
         let Awaited::Copy(copy) = self.awaited else { return pending().await };
         let signs = signs.get_or_insert_with(|| copy.signs());

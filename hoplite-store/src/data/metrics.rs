@@ -1,4 +1,4 @@
-//! What the data plane has done, and what it has learnt of the links.
+//! Counters of the data plane, and its estimates of links.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,7 +8,7 @@ use hoplite_core::link::Delivery;
 use hoplite_core::time::Time;
 use hoplite_core::topology::live::{PeerLink, PeerLinks};
 
-/// What the data plane has done since the start.
+/// Counters since the start of the store.
 #[derive(Debug, Default)]
 pub(crate) struct DataMetrics {
     /// Bytes of objects that were handed to sockets.
@@ -25,7 +25,7 @@ pub(crate) struct DataMetrics {
     pub(crate) malformed_connections: AtomicU64,
     /// Connections closed at once because there were too many.
     pub(crate) refused_connections: AtomicU64,
-    /// What transfers to other stores have shown of the links.
+    /// Estimates from transfers to other stores.
     links: Mutex<PeerLinks>,
 }
 
@@ -42,7 +42,7 @@ impl DataMetrics {
         self.lock_links().received(bytes_per_second);
     }
 
-    /// The links to other stores as transfers have shown them, those that carry least first.
+    /// The links to other stores, slowest first.
     pub(crate) fn links(&self) -> Vec<PeerLink> {
         self.lock_links().worst_first()
     }

@@ -1,14 +1,15 @@
 //! The data plane: moves the bytes of objects between stores over TCP, from arena to socket to arena.
 //!
-//! A receiver connects to a sender, or takes an idle connection from its pool, and sends `Pull`. The sender answers with
-//! blocks of whatever is valid, as it becomes valid, then `End`; the connection can then be used again. Which copy goes
-//! where is decided elsewhere: the sender asks a [`ServeSource`], the receiver is told a [`PullRequest`].
+//! A receiver connects to a sender, or takes an idle connection from its pool, and sends `Pull`.
+//! The sender answers with blocks as they become valid, then `End`; the connection can then be used
+//! again. The data plane decides on no sender: the sender queries a [`ServeSource`], and the
+//! receiver gets a [`PullRequest`].
 //!
-//! A hop of a reduce is a connection of its own, on which the coordinator says `Combine` and later `Release`, and the
-//! host how far it is; the host asks a [`HopHost`]. Whoever combines is the receiver of pulls that go into a computation
-//! instead of a copy: a [`CombineRequest`] says which.
+//! A hop of a reduce has a separate connection, on which the coordinator sends `Combine` and later
+//! `Release`, and the host its reports. The host queries a [`HopHost`], and pulls the inputs into a
+//! computation instead of a copy: a [`CombineRequest`].
 //!
-//! A [`Surveyor`] has the stores measure the links between them.
+//! A [`Surveyor`] directs the stores to measure the links between them.
 
 mod pull;
 mod puller;

@@ -13,7 +13,7 @@ use super::connection::PeerConnection;
 /// A store and where it listens.
 pub(crate) type Peer = (NodeId, SocketAddr);
 
-/// Connections on which nobody speaks. Each has been through the handshake, and through whole exchanges only.
+/// Idle connections. Each is past the handshake and between whole exchanges.
 #[derive(Debug)]
 pub(super) struct Pool {
     max_idle_per_peer: usize,
@@ -69,7 +69,7 @@ impl Pool {
         idle.push(Idle { connection, since: Instant::now() });
     }
 
-    /// Closes those that have been idle for too long, or were closed by the peer.
+    /// Closes connections that have been idle for too long, or were closed by the peer.
     pub(super) fn expire(&self) {
         let limit = self.idle_timeout;
         self.lock().idle.retain(|_, idle| {
@@ -78,14 +78,14 @@ impl Pool {
         });
     }
 
-    /// Closes all, and from now on also those that are put back.
+    /// Closes all connections, and every connection that is put back later.
     pub(super) fn close(&self) {
         let mut state = self.lock();
         state.closed = true;
         state.idle.clear();
     }
 
-    /// How many there are.
+    /// Returns the number of idle connections.
     #[cfg(test)]
     pub(super) fn idle_connections(&self) -> usize {
         self.lock().idle.values().map(Vec::len).sum()

@@ -20,24 +20,24 @@ use super::puller::{Flow, Puller};
 use super::stream::{Arrived, InputStream, RemoteCopy, Sink};
 use crate::copies::LiveCopy;
 
-/// What to pull, and from whom.
+/// A request to pull an object from a store.
 #[derive(Debug, Clone)]
 pub(crate) struct PullRequest {
     /// The object to pull.
     pub(crate) id: ObjectId,
-    /// Which put of it.
+    /// The put of the object.
     pub(crate) put: PutId,
     /// From which byte on: no further than the copy is valid.
     pub(crate) offset_bytes: u64,
     /// The store that has it.
     pub(crate) sender: NodeId,
-    /// Where the sender listens.
+    /// The data address of the sender.
     pub(crate) sender_address: SocketAddr,
     /// The span that has caused this.
     pub(crate) trace: Option<TraceContext>,
 }
 
-/// Which put to compare a local copy with, and who has it.
+/// A request to compare a local copy with another put.
 #[derive(Debug, Clone)]
 pub(crate) struct CompareRequest {
     /// The id of both puts.
@@ -46,7 +46,7 @@ pub(crate) struct CompareRequest {
     pub(crate) put: PutId,
     /// The store that has it.
     pub(crate) holder: NodeId,
-    /// Where the holder listens.
+    /// The data address of the holder.
     pub(crate) holder_address: SocketAddr,
 }
 
@@ -113,7 +113,7 @@ impl Puller {
         }
     }
 
-    /// What a failed transfer from `sender` means for the receiver of `id`.
+    /// Returns the outcome of a failed transfer from `sender` for the receiver of `id`.
     pub(super) fn outcome(&self, id: &ObjectId, sender: &NodeId, error: &CallError) -> PullOutcome {
         warn_repeated!(%id, %sender, %error, "a transfer failed");
         match error {
@@ -128,8 +128,8 @@ impl Puller {
         }
     }
 
-    /// Whether the complete copy `live` has the same bytes as the copy of another put; `None` if that could not be
-    /// found out. Waits as long as the holder says that it is alive.
+    /// Returns `true` if the complete copy `live` has the same bytes as another put; `None` if the
+    /// comparison failed. Waits as long as the holder sends keepalives.
     ///
     /// Nothing touches the copy's memory afterwards, nor when the future is dropped.
     pub(crate) async fn compare(

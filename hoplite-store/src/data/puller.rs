@@ -1,4 +1,4 @@
-//! The connections of a store to others, and what they show of the links.
+//! The connections of a store to others, and its estimates of the links.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -24,7 +24,7 @@ pub(crate) struct Puller {
     pub(super) pool: Pool,
     reports: Arc<PeerReports>,
     link: Arc<Mutex<LinkEstimator>>,
-    /// What comes in just now.
+    /// The transfers that arrive now.
     intake: Arc<Mutex<Intake>>,
     origin: Instant,
 }
@@ -63,7 +63,8 @@ impl Puller {
         matches!(self.config.transport, TransportKind::Plain)
     }
 
-    /// Another one for small objects, with connections of its own: each belongs to the runtime in which it was made.
+    /// Returns a puller for small objects, with separate connections: each belongs to the runtime
+    /// in which it was made.
     pub(crate) fn for_small(&self) -> Self {
         let config = Arc::new(DataConfig { sizes: Sizes::Small, ..DataConfig::clone(&self.config) });
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
@@ -72,12 +73,12 @@ impl Puller {
         Self { config, metrics, pool, reports, link, intake, origin: self.origin }
     }
 
-    /// What coordinates probes of the network for the same store.
+    /// Returns the coordinator of network probes of this store.
     pub(crate) fn surveyor(&self) -> Surveyor {
         Surveyor::new(Arc::clone(&self.config))
     }
 
-    /// What the links to other stores do: as set, or as measured, or as one assumes before that.
+    /// Returns the estimate of the links to other stores: set, measured, or the default.
     pub(crate) fn link(&self) -> LinkEstimate {
         self.lock_link().link()
     }
@@ -129,7 +130,7 @@ impl Puller {
         }
     }
 
-    /// What it has to tell of the stores that refuse this one, or cannot be reached.
+    /// Returns the reports of stores that refuse this one, or cannot be reached.
     pub(crate) fn reports(&self) -> &PeerReports {
         &self.reports
     }

@@ -1,4 +1,4 @@
-//! The sender's side: accepts connections of other stores and serves what they pull.
+//! The sender's side: accepts connections of other stores and serves their requests.
 
 use std::net::SocketAddr;
 use std::pin::pin;
@@ -38,8 +38,8 @@ use super::serving::{HopHost, ServeRequest, ServeSource, Served};
 /// why the transfer ends; a block is meant to take a millisecond.
 const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere. Those that ask for small things
-/// only are served on the runtime `for_small`.
+/// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere.
+/// Connections for small objects are served on the runtime `for_small`.
 pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     listener: TcpListener,
     config: Arc<DataConfig>,
@@ -336,7 +336,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// How a peer is told that this store is alive, while it waits.
+    /// Returns the settings of keepalives to a waiting peer.
     pub(super) fn keepalive<'a>(&self, awaited: Awaited<'a>) -> Keepalive<'a> {
         Keepalive { interval: self.config.keepalive_interval, started: self.started, awaited }
     }

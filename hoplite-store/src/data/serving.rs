@@ -1,4 +1,4 @@
-//! What the data plane asks the store for when other stores want copies or hops.
+//! The requests of the data plane to the store, for copies and hops that other stores want.
 
 use std::fmt;
 use std::future::Future;
@@ -18,7 +18,7 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
     /// Dropping the future withdraws the request.
     fn serve(self: &Arc<Self>, request: ServeRequest) -> impl Future<Output = Option<Served>> + Send;
 
-    /// The links to these peers, and no others, have been slow for long.
+    /// Notes that only the links to these peers have been slow for long.
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 }
 
@@ -78,7 +78,7 @@ pub(crate) trait HopHost: Send + Sync + 'static {
     fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
 }
 
-/// A hop that a coordinator asks for.
+/// A hop for a coordinator elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HopRequest {
     /// What is to be done.

@@ -62,7 +62,7 @@ impl Machine {
         1 << (8 * self.ranks[index])
     }
 
-    /// What the source of a rank here has at an element: who gives it to whom.
+    /// Returns the value of a rank's source here at an element: it names the giver and the taker.
     fn own_part(&self, index: usize, at: usize) -> u64 {
         let participants = self.plan.agreement.participants as usize;
         let part = (self.plan.size_bytes / ELEMENT_BYTES) as usize / participants;
@@ -103,7 +103,7 @@ fn elements(range: &Range<u64>) -> Range<usize> {
     (range.start / ELEMENT_BYTES) as usize..(range.end / ELEMENT_BYTES) as usize
 }
 
-/// The stream from one member to another: where each of them is, and what is on its way.
+/// The stream from one member to another: both positions, and the bytes in flight.
 struct Pipe {
     giving: Stream,
     taking: Stream,
@@ -169,8 +169,7 @@ impl World {
         true
     }
 
-    /// The connection breaks: what was on its way is given again, from what the giver has in its
-    /// memory now.
+    /// The connection breaks: bytes in flight are given again, from the giver's present memory.
     fn resume(&mut self, pair: (usize, usize)) {
         let taking = self.members[pair.1].progress.stream_from(pair.0);
         let pipe = self.pipes.get_mut(&pair).unwrap();
@@ -235,8 +234,8 @@ fn schedule(members: usize, which: usize) -> Schedule {
 }
 
 proptest! {
-    /// Whatever the speeds of streams are and wherever they break: nobody waits in a circle, each
-    /// source is counted once, and what has to be given again has not been overwritten.
+    /// For all speeds of streams and all breaks: no circular wait, each source counts once, and
+    /// bytes to give again have not been overwritten.
     #[test]
     fn all_get_what_they_are_promised(
         kind in prop_oneof![

@@ -4,8 +4,8 @@ use bytes::Bytes;
 
 use crate::vocabulary::checksum::crc32c;
 
-/// All bytes of a small object, with the CRC-32C that the store computed which put them: the store that reads them checks
-/// it, so that no change on the way or in a shard goes unnoticed.
+/// All bytes of a small object, with the CRC-32C that the putting store computed. The reading store
+/// checks it, so that every change on the way or in a shard is noticed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InlineBytes {
     bytes: Bytes,
@@ -13,7 +13,7 @@ pub struct InlineBytes {
 }
 
 impl InlineBytes {
-    /// Bytes that arrived with the checksum `crc`; `None` if it is not theirs.
+    /// Checks bytes that arrived with the checksum `crc`; `None` if they do not match.
     pub fn checked(bytes: Bytes, crc: u32) -> Option<Self> {
         (crc32c(&bytes) == crc).then_some(Self { bytes, crc })
     }
@@ -28,7 +28,7 @@ impl InlineBytes {
         self.crc
     }
 
-    /// The same in memory of its own, with the same checksum.
+    /// Copies the bytes into separate memory, with the same checksum.
     pub(crate) fn to_owned_memory(&self) -> Self {
         Self { bytes: Bytes::copy_from_slice(&self.bytes), crc: self.crc }
     }

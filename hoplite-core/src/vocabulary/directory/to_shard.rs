@@ -1,4 +1,4 @@
-//! What stores say to shards.
+//! The messages of stores to shards.
 
 use std::time::Duration;
 
@@ -22,8 +22,8 @@ pub enum ToShard {
     },
     /// A synchronous location query that takes a sender slot. Answered by `Granted`, `Inline` or `Failed`.
     Query(Query),
-    /// Ends a `Query` that is no longer wanted, or asks not to be told of the end of a `Delete`, which goes on. If the
-    /// answer is already under way, a `Granted` slot must still be returned. Not answered.
+    /// Withdraws a `Query`, or the answer to a `Delete`, which goes on. A `Granted` slot that is
+    /// under way must still be returned. Not answered.
     Cancel {
         /// The query, or the delete.
         request: RequestId,
@@ -32,7 +32,7 @@ pub enum ToShard {
     ReturnSlot {
         /// The slot of a `Granted`.
         grant: GrantId,
-        /// How the pull ended.
+        /// The end of the pull.
         outcome: PullOutcome,
     },
     /// Removes every copy. Answered by `DeleteDone` when all nodes have dropped theirs or are gone.
@@ -55,7 +55,7 @@ pub enum ToShard {
         request: RequestId,
         /// The object to watch.
         id: ObjectId,
-        /// What the first answer is to bring.
+        /// The content of the first answer.
         wants: Wants,
     },
     /// Ends a subscription. Not answered; updates under way may still arrive.
@@ -63,13 +63,14 @@ pub enum ToShard {
         /// The subscription.
         request: RequestId,
     },
-    /// The links from this store to these peers, and no others, have been slow for long: transfers had better go elsewhere. Not
+    /// Only the links to these peers have been slow for long: transfers should avoid them. Not
     /// answered.
     SlowLinks {
         /// The peers, at most [`MAX_TOLD`](crate::topology::live::MAX_TOLD).
         peers: Vec<NodeId>,
     },
-    /// Where another shard, or this one before it was restarted, has said that the store is, after a probe. Not answered.
+    /// The place of the store after a probe, from another shard, or from this one before a restart.
+    /// Not answered.
     Placed(Placed),
     /// Says if the shard is the first connected shard of an object. Answered by `Replication`.
     Lead(Lead),
@@ -109,7 +110,7 @@ impl ToShard {
         "drain",
     ];
 
-    /// Which of [`Self::KINDS`] it is.
+    /// Returns the entry of [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Publish(_) => "publish",
@@ -142,17 +143,17 @@ pub struct Publish {
     pub size_bytes: u64,
     /// The metadata of the object.
     pub metadata: Metadata,
-    /// How much of the object the copy has.
+    /// The completeness of the copy.
     pub state: LocationState,
     /// The lifetime of the copy.
     pub retention: Retention,
-    /// For a [`LocationState::Partial`] copy: who it is being pulled from, so that no cycle is ever granted.
+    /// For a [`LocationState::Partial`] copy: its sender, so that the shard grants no cycle.
     pub pulling_from: Option<NodeId>,
     /// The bytes, if the object is complete, small and this store put it.
     pub inline: Option<InlineBytes>,
     /// For a [`LocationState::Complete`] copy: the slot over which its last bytes came, which is returned with this.
     pub slot: Option<GrantId>,
-    /// `true` if the store waits for the verdict even if the copy is accepted.
+    /// `true` if the store waits even for `Accepted`.
     pub wants_answer: bool,
     /// For a copy of a put that this run of the shard has listed, in the first publication of a new session: the time
     /// since the store last heard from the shard. The shard rejects a put that was deleted since.
@@ -168,8 +169,8 @@ pub enum UnpublishReason {
     PullEnded,
     /// The worker that was writing it died or gave up: no copy of this put can ever be complete.
     Aborted,
-    /// The node that was producing it makes it anew, under another put id: as `Aborted`, but those who wait for it go on
-    /// waiting.
+    /// The producing node makes the object again, under another put id. Calls that wait for the
+    /// object continue.
     Superseded,
     /// Given up by its store, because another put of the id was first.
     Conceded,
@@ -177,14 +178,14 @@ pub enum UnpublishReason {
     Deleted,
 }
 
-/// How a pull ended, reported when the slot is returned.
+/// The end of a pull, reported when the slot is returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum PullOutcome {
     /// All bytes arrived.
     Complete,
     /// The sender could not be reached, or its connection broke.
     SenderUnreachable,
-    /// The sender sent nothing for too long, or asks the receiver itself for this put.
+    /// The sender sent nothing for too long, or needs this put from the receiver.
     SenderStalled,
     /// The sender does not have this put of the object (any more).
     SenderHasNoCopy,
@@ -192,11 +193,11 @@ pub enum PullOutcome {
     Corrupt,
     /// The receiver no longer wants it, or has no room, and has no copy.
     Cancelled,
-    /// The receiver gave the slot up, as it was asked to: [`ToStore::GiveWay`](super::ToStore::GiveWay).
+    /// The receiver returned the slot on request: [`ToStore::GiveWay`](super::ToStore::GiveWay).
     GaveWay,
 }
 
-/// Asks for one location to pull from. Answered when there is one, or at the deadline.
+/// A request for one location to pull from, answered when there is one, or at the deadline.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Query {
     /// Correlates the answer: `Granted`, `Inline` or `Failed`.
@@ -205,18 +206,18 @@ pub struct Query {
     pub id: ObjectId,
     /// The time to wait at most, from arrival.
     pub timeout: Duration,
-    /// Which put the receiver already has leading bytes of; only copies of the same put are of use then.
+    /// The put whose leading bytes the receiver has: only its copies are useful.
     pub resume: Option<PutId>,
     /// Senders that failed this receiver lately: granted only if there is no other.
     pub avoid: Vec<NodeId>,
 }
 
-/// What a subscription is for.
+/// The content of a subscription.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Wants {
-    /// Where the object is.
+    /// The locations of the object.
     Locations,
-    /// The bytes, too, which come first if the shard has them and the store has no copy: as if it had asked for them. Saves the
-    /// question to one who would ask it next.
+    /// Also the bytes, which come first if the shard has them and the store has no copy. Saves the
+    /// store a query.
     Bytes,
 }

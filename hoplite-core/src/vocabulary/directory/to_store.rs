@@ -1,4 +1,4 @@
-//! What shards say to stores.
+//! The messages of shards to stores.
 
 use std::net::SocketAddr;
 
@@ -16,7 +16,7 @@ pub enum ToStore {
         id: ObjectId,
         /// The put that was published.
         put: PutId,
-        /// What the shard has decided.
+        /// The decision of the shard.
         verdict: Verdict,
     },
     /// A sender slot: an answer to `Query`.
@@ -25,7 +25,7 @@ pub enum ToStore {
     Inline {
         /// The query that this answers.
         request: RequestId,
-        /// The object that was asked for.
+        /// The id of the object.
         id: ObjectId,
         /// The put that the bytes are of.
         put: PutId,
@@ -34,7 +34,7 @@ pub enum ToStore {
         /// All bytes of the object.
         bytes: InlineBytes,
     },
-    /// The query cannot be answered otherwise.
+    /// The failure of a query or a delete.
     Failed {
         /// The query, or the `Delete`.
         request: RequestId,
@@ -50,7 +50,7 @@ pub enum ToStore {
         /// The reason for which the copy must go.
         reason: DropReason,
     },
-    /// The store's copy is the one that must survive now: it becomes pinned.
+    /// The store's copy must survive from now on: it becomes pinned.
     Promote {
         /// The object to keep.
         id: ObjectId,
@@ -69,13 +69,14 @@ pub enum ToStore {
         /// All bytes of the object.
         bytes: InlineBytes,
     },
-    /// A receiver that is closer to the sender, or has a better link, needs this slot: the store ends the pull, returns the slot with
-    /// [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and asks again, to go on where it is.
+    /// A closer or better linked receiver needs this slot. The store ends the pull, returns the
+    /// slot with [`PullOutcome::GaveWay`](super::PullOutcome::GaveWay), and sends another query to
+    /// resume.
     GiveWay {
         /// The slot.
         grant: GrantId,
     },
-    /// In which groups the store is, by its labels or by measurements, and what the uplinks of groups carry.
+    /// The groups of the store, by its labels or by measurements, and the capacity of uplinks.
     Placed(Placed),
     /// No copy is left.
     DeleteDone {
@@ -116,7 +117,7 @@ impl ToStore {
         "replication",
     ];
 
-    /// Which of [`Self::KINDS`] it is.
+    /// Returns the entry of [`Self::KINDS`].
     pub const fn kind(&self) -> &'static str {
         match self {
             Self::Published { .. } => "published",
@@ -136,7 +137,7 @@ impl ToStore {
     }
 }
 
-/// The reason for which a sender was chosen. For logs and `hoplite stat`.
+/// The reason for the choice of a sender, for logs and `hoplite stat`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GrantReason {
     /// The only location that could be chosen.
@@ -158,9 +159,10 @@ pub enum GrantReason {
     FirstOfGroup,
     /// The copies that are closer served others for too long.
     CloserAreBusy,
-    /// The link from the one that would have been chosen otherwise is slow, or what it has comes over a slow link.
+    /// The link from the next best sender is slow, or its bytes come over a slow link.
     FasterLink,
-    /// The link from it is slow, or what it has comes over a slow link, but there is no other.
+    /// The link from this sender is slow, or its bytes come over a slow link, but there is no
+    /// other.
     SlowButOnly,
 }
 
@@ -190,7 +192,7 @@ pub struct Grant {
     pub sender: NodeId,
     /// The address of the data plane of that node.
     pub sender_address: SocketAddr,
-    /// How much the sender has.
+    /// The completeness of the sender's copy.
     pub sender_state: LocationState,
     /// The reason for which this sender was chosen.
     pub reason: GrantReason,
@@ -218,9 +220,9 @@ pub enum Verdict {
 /// The result of a comparison of two puts of one id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Equality {
-    /// They do.
+    /// The puts are equal.
     Equal,
-    /// They do not.
+    /// The puts differ.
     Different,
     /// Size and metadata agree; the bytes must be compared with a copy at this node, if there is one.
     Unknown {
@@ -236,6 +238,6 @@ pub enum DropReason {
     Deleted,
     /// Its producer gave up, or the last node with all the bytes was lost, so that it can never be complete.
     Lost,
-    /// Its producer makes it anew, under another put id.
+    /// The producer makes the object again, under another put id.
     Superseded,
 }

@@ -23,14 +23,15 @@ use super::super::metrics::count;
 use super::super::pool::Peer;
 use super::super::puller::Puller;
 
-/// What a coordinator says to a member: at most `Commit`, and then nothing, or `Stop`. It is over when the sender is gone.
+/// The decisions of a coordinator for a member: at most one `Commit`, or `Stop`. The end of the
+/// channel ends the membership.
 pub(crate) type Decisions = mpsc::Receiver<Decision>;
 
 impl Puller {
-    /// Has the member that `plan` is for take part in an attempt, because of the span `trace`, until `decisions` end, and calls
-    /// `report` with what it says.
+    /// Enlists the member of `plan` until `decisions` end, and calls `report` with its reports.
+    /// `trace` is the causing span.
     ///
-    /// Dropping the future closes the connection, which ends its membership too.
+    /// Dropping the future closes the connection, which also ends the membership.
     pub(crate) async fn enlist(
         &self,
         plan: &Plan,
@@ -48,8 +49,8 @@ impl Puller {
         }
     }
 
-    /// Tells a store that an attempt will not make its target, for this reason. Participants of a store that cannot be told find
-    /// out by themselves.
+    /// Tells a store that an attempt failed for this reason. Participants of an unreachable store
+    /// find out on their own.
     pub(crate) async fn reject(&self, peer: &Peer, target: &ObjectId, attempt: AttemptId, reason: &Error) {
         let told = async {
             let mut call =
@@ -65,7 +66,8 @@ impl Puller {
         }
     }
 
-    /// How far the member with this index, of so many, is with what makes `target`; `None` if it has no part in that.
+    /// Returns the progress of the member with this index, of so many, with `target`; `None` if it
+    /// takes no part.
     pub(crate) async fn ask_position(
         &self,
         peer: &Peer,
@@ -75,7 +77,7 @@ impl Puller {
         decode_position(self.ask(peer, target).await?, member, members)
     }
 
-    /// What another store knows of how `target` is or was made.
+    /// Returns another store's record of the making of `target`.
     pub(crate) async fn ask_how_made(
         &self,
         peer: &Peer,
@@ -115,7 +117,8 @@ impl Puller {
         let peer = (member.node.clone(), member.address);
         let enlist = v1::Enlist { trace: trace::encode(trace), ..encode_plan(plan) };
         let mut call = Call::begin(self, peer, Kind::Enlist, &enlist).await?;
-        // Until the member says something, the connection may turn out dead. An exchange of few bytes is over by then.
+        // The connection may turn out dead before the member's first report. A short exchange may
+        // be over by then.
         let first = async {
             tokio::select! {
                 header = call.read_header() => header.map(Until::Frame),
@@ -167,7 +170,8 @@ async fn confirmed(connection: &mut PeerConnection) -> Result<(), ConnectionErro
         loop {
             let header = connection.read_header().await?;
             match header.kind() {
-                // Said before it heard us; so may be an end that tells of a failure.
+                // The member may send these before it reads the release, and the end may report a
+                // failure.
                 Kind::Keepalive | Kind::Filled => connection.read_control::<()>(&header).await?,
                 Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),
                 kind => return Err(ConnectionError::Unexpected(kind)),

@@ -1,6 +1,8 @@
-//! A member's part of an attempt, which its streams share: its progress, and the streams that wait for that.
+//! A member's part of an attempt, shared by its streams: the progress, and the streams that wait
+//! for it.
 //!
-//! Partial results live in the target. `hoplite_core::collective::Progress` decides which block may be sent or combined next.
+//! Partial results lie in the target. `hoplite_core::collective::Progress` decides which block may
+//! be sent or combined next.
 
 use std::ops::Range;
 use std::pin::pin;
@@ -22,26 +24,26 @@ use crate::copies::LiveCopy;
 #[derive(Debug)]
 pub(crate) struct Exchange {
     plan: Box<Plan>,
-    /// The member's own data.
+    /// The sources of this member.
     sources: Vec<Arc<LiveCopy>>,
-    /// The span of it.
+    /// The span of the attempt.
     trace: Option<TraceContext>,
     progress: Mutex<Progress>,
-    /// The streams that wait for each step, and for the fold: apart, so that a block wakes only the stream that it is for.
+    /// The waiting streams of each step, and of the fold, so that a block wakes only its stream.
     steps: Vec<Notify>,
     fold: Notify,
-    /// Those who give.
+    /// The streams that give.
     givers: TaskTracker,
-    /// Set when nobody may start to give any more.
+    /// Set when no further stream may begin to give.
     ended: CancellationToken,
 }
 
-/// The own data of a member cannot be had.
+/// A source of the member is lost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct SourceLost;
 
 impl Exchange {
-    /// A member that follows `plan`, with these sources.
+    /// Creates a member that follows `plan` with these sources.
     pub(crate) fn new(plan: Box<Plan>, sources: Vec<Arc<LiveCopy>>, trace: Option<TraceContext>) -> Self {
         let progress = Progress::new(&plan);
         Self {
@@ -60,34 +62,37 @@ impl Exchange {
         &self.plan
     }
 
-    /// What others that do something for it name as their parent.
+    /// Returns the parent for spans of streams to other members.
     pub(super) const fn trace(&self) -> Option<TraceContext> {
         self.trace
     }
 
-    /// From whom it takes.
+    /// Returns the members from which this one takes.
     pub(super) fn givers(&self) -> Vec<usize> {
         self.progress().program().sources()
     }
 
-    /// Lets somebody give, unless the exchange has ended. While it holds what is returned, the memory of the sources stays.
+    /// Admits a stream that gives, unless the exchange has ended. The sources stay until the result
+    /// is dropped.
     pub(super) fn begin_giving(&self) -> Option<TaskTrackerToken> {
         let token = self.givers.token();
         (!self.ended.is_cancelled()).then_some(token)
     }
 
-    /// Waits until the exchange ends for those who give.
+    /// Waits until the exchange ends for the streams that give.
     pub(super) async fn ended(&self) {
         self.ended.cancelled().await;
     }
 
-    /// Waits until all have been given what they need, or `cancel`; then nobody reads the sources any more.
+    /// Waits until all members have their bytes, or `cancel`; afterwards no stream reads the
+    /// sources.
     pub(super) async fn finish(&self, cancel: &CancellationToken) {
         if self.plan.properties().ends_together() {
-            // The coordinator hears when all have theirs. Until then what was lost on its way can be given again.
+            // The coordinator reports when all members are complete. Until then lost bytes can be
+            // sent again.
             cancel.cancelled().await;
         } else {
-            // Given by then is what was taken: each taker says so by taking no more.
+            // A taker confirms the given bytes when it ends its streams.
             cancel.run_until_cancelled(self.supplied(Progress::ungiven)).await;
         }
         self.ended.cancel();
@@ -95,42 +100,42 @@ impl Exchange {
         self.givers.wait().await;
     }
 
-    /// What is taken from a member, from where it is.
+    /// Returns the stream from a member, at its present position.
     pub(super) fn stream_from(&self, member: usize) -> Stream {
         self.progress().stream_from(member)
     }
 
-    /// What is given to a member that has so many bytes already.
+    /// Returns the stream to a member that already has this many bytes.
     pub(super) fn stream_to(&self, member: usize, offset_bytes: u64) -> Stream {
         let stream = self.progress().stream_to(member, offset_bytes);
-        // What it has may be all of several steps.
+        // The bytes may belong to several steps.
         self.steps.iter().for_each(Notify::notify_waiters);
         stream
     }
 
-    /// A block of a stream is done.
+    /// Notes a finished block of a stream.
     pub(super) fn done(&self, stream: &mut Stream, block: &Block) {
         self.progress().done(stream, block);
         self.steps[block.step].notify_waiters();
     }
 
-    /// How many bytes of the target are final, counted in the order in which they become so.
+    /// Returns the number of final bytes of the target, in the order in which they become final.
     pub(super) fn final_bytes(&self) -> u64 {
         self.progress().final_bytes()
     }
 
-    /// Waits until a block may be done, and what it reads of the member's own data is there.
+    /// Waits until a block may be done, and the sources have the bytes that it reads.
     pub(super) async fn may_do(&self, block: &Block) -> Result<(), SourceLost> {
         self.supplied(|progress| progress.lack(block)).await;
         let Reading::Source { index, range, part_end } = self.reading(block) else { return Ok(()) };
-        // Even if there are enough: a source that has failed is of no use any more.
+        // Is checked in any case, because a failed source is useless.
         match self.sources[index].beyond_within(range.end - 1, part_end).await {
             Ok(valid_bytes) if valid_bytes >= range.end => Ok(()),
             _ => Err(SourceLost),
         }
     }
 
-    /// Waits until nothing is lacking.
+    /// Waits until `lack` returns `None`.
     async fn supplied(&self, lack: impl Fn(&Progress) -> Option<Lack>) {
         let look = || lack(&self.progress());
         while let Some(lacking) = look() {
@@ -139,7 +144,7 @@ impl Exchange {
                 Work::Step(step) => &self.steps[step],
             };
             let mut progressed = pin!(waiters.notified());
-            // From here on no notification is missed, so what is read below is not stale when we sleep.
+            // Enables notifications before the check, so that none is missed.
             progressed.as_mut().enable();
             if look() == Some(lacking) {
                 progressed.await;
@@ -151,7 +156,7 @@ impl Exchange {
         self.progress().reading(&self.plan, block)
     }
 
-    /// The copy that has what a block reads, and where it is there.
+    /// Returns the copy that a block reads, and the offset in it.
     pub(super) fn origin<'a>(&'a self, block: &Block, target: &'a LiveCopy) -> (&'a LiveCopy, Range<u64>) {
         match self.reading(block) {
             Reading::Source { index, range, .. } => (&self.sources[index], range),
@@ -159,7 +164,7 @@ impl Exchange {
         }
     }
 
-    /// Combines what was taken with what is there, into the target.
+    /// Combines the taken bytes with the available ones, into the target.
     pub(super) fn combine_into(&self, block: &Block, target: &LiveCopy, taken: &mut [u8]) {
         let (own, Range { start: mut own_at, .. }) = self.origin(block, target);
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
@@ -175,7 +180,7 @@ impl Exchange {
         }
     }
 
-    /// Combines the member's own sources into the target, if they lie there.
+    /// Combines the member's own sources into the target, if the program demands it.
     pub(super) async fn fold(&self, target: &LiveCopy) -> Result<(), SourceLost> {
         let Some((first, others)) = self.sources.split_first() else { return Ok(()) };
         let (op, dtype) = (self.plan.agreement.op, self.plan.metadata.dtype);
@@ -192,7 +197,7 @@ impl Exchange {
             sum.resize(PIECE_BYTES, 0);
             operand.resize(PIECE_BYTES, 0);
             for at in (start..end).step_by(PIECE_BYTES) {
-                // No longer than a piece.
+                // At most a piece.
                 let length = (end - at).min(PIECE_BYTES as u64) as usize;
                 let sum = &mut sum[..length];
                 first.buffer().read(at, sum);
@@ -209,7 +214,7 @@ impl Exchange {
         }
     }
 
-    /// Copies what the ranks of this member have for each other.
+    /// Copies the parts that the ranks of this member have for each other.
     pub(super) async fn copy_own(&self, target: &LiveCopy) -> Result<(), SourceLost> {
         let own = self.plan.index;
         let (mut given, mut taken) = (self.stream_to(own, 0), self.stream_from(own));
@@ -218,7 +223,7 @@ impl Exchange {
             self.may_do(&give).await?;
             let (source, Range { start, end }) = self.origin(&give, target);
             for at in (start..end).step_by(PIECE_BYTES) {
-                // No longer than a piece.
+                // At most a piece.
                 let piece = &mut buffer[..(end - at).min(PIECE_BYTES as u64) as usize];
                 source.buffer().read(at, piece);
                 target.buffer().write(take.range.start + (at - start), piece);
@@ -232,7 +237,7 @@ impl Exchange {
     }
 
     fn progress(&self) -> MutexGuard<'_, Progress> {
-        // Nothing that is done under the lock can leave it half changed.
+        // Operations under the lock leave no half change.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

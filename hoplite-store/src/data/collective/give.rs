@@ -18,7 +18,8 @@ use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Sends what the program of the member here gives to another one, which may come before this store has its plan.
+    /// Sends the bytes that this member's program gives to another member, whose request may come
+    /// before the plan.
     pub(in super::super) async fn answer_take(
         &self,
         connection: &mut PeerConnection,
@@ -34,7 +35,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             awaits_hop: true,
             trace,
         };
-        // Its plan may never come: if this store has been another one's member, and was started anew.
+        // The plan may never come: this store may have restarted after it was enlisted.
         let limit = plan_timeout(take.offset_bytes);
         let found = async { timeout(limit, self.source.serve(request)).await.ok().flatten() };
         let served = self.keepalive(Awaited::Producer).during(connection, found).await?;
@@ -54,7 +55,8 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             Err(error) => tracing::debug!(%id, %put, %peer, member, %error, "gave in part"),
         }
         match ending? {
-            // The taker knows how long the stream is, and uses the connection for something else by now.
+            // The taker knows the length of the stream, and may already use the connection for
+            // another request.
             Ending::Complete => Ok(()),
             ending => connection.write_control(Kind::End, &end_message(ending)).await,
         }
@@ -89,7 +91,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             tokio::select! {
                 biased;
                 sent = sending => sent?,
-                // The connection is of no more use then: a frame is cut short.
+                // A frame is cut short, so the connection cannot be used again.
                 () = exchange.ended() => return Err(ConnectionError::Closed),
             }
             count(&self.metrics.sent_bytes, block.length_bytes());

@@ -20,19 +20,19 @@ use super::super::serving::{HopHost, ServeSource};
 
 /// Takes part in attempts for coordinators.
 pub(crate) trait MemberHost: Send + Sync + 'static {
-    /// Becomes a member, because of the span `trace`, until what is returned is dropped.
+    /// Becomes a member until the result is dropped. `trace` is the causing span.
     fn enlist(self: &Arc<Self>, plan: Box<Plan>, trace: Option<TraceContext>) -> Enlisted;
 
-    /// An attempt will not make its target.
+    /// Notes that an attempt will not make its target.
     fn reject(self: &Arc<Self>, target: ObjectId, attempt: AttemptId, error: Error);
 
-    /// What this store knows of how a target is or was made.
+    /// Returns this store's record of the making of a target.
     fn how_made(&self, target: &ObjectId) -> Option<ReduceRecord>;
 }
 
-/// A member, for as long as this is not dropped.
+/// A member, until it is dropped.
 pub(crate) struct Enlisted {
-    /// How it goes: at most `Filled`, and then `Done` or `Failed`.
+    /// The reports: at most `Filled`, and then `Done` or `Failed`.
     reports: mpsc::Receiver<Report>,
     tell: Box<dyn Fn(Decision) + Send + Sync>,
     leave: Option<Box<dyn FnOnce() + Send + Sync>>,
@@ -42,8 +42,8 @@ impl Enlisted {
     /// Most reports that a member makes.
     pub(crate) const MAX_REPORTS: usize = 2;
 
-    /// A member that tells how it goes through `reports`, is told the coordinator's word by `tell`, and is needed no longer when
-    /// `leave` is called.
+    /// Creates a member that sends its reports through `reports`, gets the coordinator's decision
+    /// by `tell`, and ends with `leave`.
     pub(crate) fn new(
         reports: mpsc::Receiver<Report>,
         tell: impl Fn(Decision) + Send + Sync + 'static,
@@ -62,8 +62,8 @@ impl Drop for Enlisted {
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in an attempt until the coordinator has no more need, or it fails. If the coordinator is gone, or is silent for
-    /// too long, it ends too.
+    /// Takes part in an attempt until the coordinator ends it, it fails, or the coordinator is gone
+    /// or silent for too long.
     pub(in super::super) async fn host_member(
         &self,
         connection: &mut PeerConnection,
@@ -76,7 +76,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         tracing::debug!(%target, %put, %coordinator, schedule = %plan.schedule, index = plan.index, "joins an attempt");
         let mut enlisted = self.source.enlist(plan, trace);
         let ended = attend(connection, &mut enlisted, &self.keepalive(Awaited::Producer)).await;
-        // Before the answer, so that a coordinator which has it finds the member gone.
+        // Comes before the answer, after which the coordinator may expect the member to be gone.
         drop(enlisted);
         match &ended {
             Ok(end) => tracing::debug!(%target, %put, outcome = ?end.outcome(), "left an attempt"),
@@ -88,7 +88,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Tells the coordinator how its member goes, and the member what the coordinator says, until it ends; answers how.
+/// Forwards reports to the coordinator and decisions to the member. Returns the member's end.
 async fn attend(
     connection: &mut PeerConnection,
     enlisted: &mut Enlisted,

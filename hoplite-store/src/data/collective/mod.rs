@@ -1,8 +1,9 @@
 //! Attempts of collectives: the connection between coordinator and member, and the streams between members.
 //!
-//! The coordinator directs a member elsewhere as it does a hop: over a connection of its own, on which it says `Enlist` and later
-//! `Commit` or `Stop`, and the member its reports. Members take from each other over pooled connections: a member asks with `Take`, and
-//! the other one sends the blocks that its program gives, in order, as they become available. Both know which block is the last.
+//! The coordinator directs a remote member like a hop: it sends `Enlist` and later `Commit` or
+//! `Stop` over a separate connection, and the member sends its reports. Members take from each
+//! other over pooled connections: the taker sends `Take`, and the giver sends the blocks of its
+//! program, in order. Both know the last block.
 
 mod enlist;
 mod exchange;

@@ -1,4 +1,4 @@
-//! The taking end of the streams between members, and a member's part of an attempt as a whole.
+//! The taking end of the streams between members, and a member's whole part of an attempt.
 
 use futures::future::try_join_all;
 use hoplite_core::collective::{BadBlock, Block, Break, Member, Resumes};
@@ -21,11 +21,12 @@ use super::super::puller::Puller;
 use super::exchange::Exchange;
 use crate::copies::LiveCopy;
 
-/// When less than this is left of a stream of an all-to-all, the next one begins, so that asking for it costs no time. No step there waits
-/// for another one, but several streams at once get in each other's way: with one, each link serves one pair of members.
+/// The rest of an all-to-all's stream at which the next stream begins, to hide its round trip.
+/// Steps are independent, but concurrent streams share links: one stream at a time keeps each link
+/// busy with one pair of members.
 const NEXT_BEGINS_BYTES: u64 = 64 << 10;
 
-/// The reason for which a stream between members ended too early.
+/// The reason why a stream between members ended early.
 #[derive(Debug, thiserror::Error)]
 enum TakeError {
     #[error(transparent)]
@@ -60,9 +61,9 @@ impl TakeError {
 }
 
 impl Puller {
-    /// Does what the program of this member says, until all bytes of `target` are there; then calls `filled`, and goes on until
-    /// the others have what they need, or `cancel`. Nothing touches the memory of any copy afterwards, but for those who are
-    /// served.
+    /// Follows the program of this member until `target` is complete, calls `filled`, and goes on
+    /// until the other members are complete, or `cancel`. Afterwards only served copies are still
+    /// read.
     ///
     /// On the wire: as many bytes as the program gives, and takes.
     pub(crate) async fn exchange(
@@ -77,7 +78,7 @@ impl Puller {
             Some(Ok(())) => {
                 let plan = exchange.plan();
                 if !plan.properties().awaits_commit {
-                    // The end of the last part too.
+                    // Also publishes the end of the last part.
                     target.advance(target.size_bytes());
                 }
                 filled();
@@ -105,7 +106,7 @@ impl Puller {
                 return copied.map_err(|_| (own, PullOutcome::SenderHasNoCopy));
             }
             let turn = match &turns {
-                // It is never closed.
+                // The semaphore is never closed.
                 Some(turns) => turns.acquire().await.ok(),
                 None => None,
             };
@@ -114,8 +115,8 @@ impl Puller {
         tokio::try_join!(fold, try_join_all(takes)).map(drop)
     }
 
-    /// Takes all that the program takes from one member, resuming the stream where it broke. Others wait for the turn, but not while
-    /// it is broken.
+    /// Takes everything that the program takes from one member, and resumes a broken stream. Holds
+    /// the turn except while the stream is broken.
     async fn take_from(
         &self,
         exchange: &Exchange,
@@ -149,7 +150,7 @@ impl Puller {
         }
     }
 
-    /// One stream, from where it is.
+    /// Takes one stream, from its present position.
     async fn take(
         &self,
         exchange: &Exchange,
@@ -183,7 +184,7 @@ impl Puller {
             target.advance(exchange.final_bytes());
         }
         self.transferred(sample);
-        // Nothing follows the last block.
+        // The last block ends the stream.
         call.finish();
         Ok(())
     }
@@ -204,7 +205,7 @@ impl Puller {
                 call.connection().read_block(header, target.buffer(), block.range.start).await?;
             }
             Some(Taking::Combine) => {
-                // Read at once, so that the sender goes on while the own data are waited for.
+                // Reads before the wait for the sources, so that the sender can go on.
                 taken.resize(header.length_bytes() as usize, 0);
                 call.connection().read_payload(header, taken).await?;
                 exchange.may_do(block).await.map_err(|_| TakeError::SourceLost)?;
@@ -216,13 +217,13 @@ impl Puller {
         Ok(())
     }
 
-    /// Own data, or other members, may have been waited for, and the sender with them.
+    /// Restarts the timeout of the sender after waits for sources or other members.
     fn has_room(&self, call: &mut Call<'_>) {
         call.connection().expect_within(Some(self.config.silence_timeout));
     }
 }
 
-/// Waits for a block, over keepalives.
+/// Waits for a block, past keepalives.
 async fn next_block(call: &mut Call<'_>) -> Result<Header, TakeError> {
     loop {
         let header = call.read_header().await?;

@@ -1,4 +1,5 @@
-//! The datagrams of echoes. The socket is there as long as a probe is, and answers whom a step directs.
+//! The datagrams of echoes. The socket lives as long as a probe, and answers the peer that a step
+//! names.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -10,7 +11,7 @@ use hoplite_proto::data::probe::{PACKET_BYTES, decode_packet, encode_packet};
 use tokio::net::UdpSocket;
 use tokio::time::{Instant, sleep, sleep_until};
 
-/// The time to wait after a socket has failed, so that one which fails for ever does not keep a processor busy.
+/// The pause after a socket error, so that a permanent error does not keep a processor busy.
 const ERROR_PAUSE: Duration = Duration::from_millis(1);
 
 /// A socket for echoes.
@@ -22,7 +23,7 @@ pub(super) struct Echo {
 }
 
 impl Echo {
-    /// A socket at any port of `address`, which answers nobody yet.
+    /// Binds a socket to any port of `address`. It answers no peer yet.
     pub(super) async fn bind(address: IpAddr) -> io::Result<Self> {
         let socket = UdpSocket::bind(SocketAddr::new(address, 0)).await?;
         Ok(Self { socket, origin: Instant::now(), answerer: None })
@@ -33,7 +34,7 @@ impl Echo {
         Ok(self.socket.local_addr()?.port())
     }
 
-    /// From now on answers only `asker`, and only asks with `nonce`.
+    /// Restricts answers to `asker`, and to requests with `nonce`.
     pub(super) fn arm(&mut self, nonce: u64, asker: Option<SocketAddr>) {
         self.answerer = asker.map(|asker| Answerer::new(nonce, asker));
     }
@@ -45,17 +46,17 @@ impl Echo {
         }
     }
 
-    /// Asks for echoes, and answers meanwhile; `None` if there was no reply.
+    /// Requests echoes and also answers requests. Returns `None` if there was no reply.
     ///
     /// # Cancel safety
-    /// Cancel safe; what was measured is lost.
+    /// Cancel safe; the measurements are lost.
     pub(super) async fn ask(&mut self, peer: SocketAddr, nonce: u64, probes: Probes) -> Option<Echoes> {
         let mut asker = Asker::new(self.now_ns(), nonce, probes);
         loop {
             match asker.next_action(self.now_ns()) {
                 Action::Done => return asker.echoes(),
                 Action::Send(packet) => {
-                    // What is not sent is lost, like what gets lost on the way.
+                    // A failed send counts as a lost datagram.
                     if self.socket.send_to(&encode_packet(&packet), peer).await.is_err() {
                         sleep(ERROR_PAUSE).await;
                     }
@@ -72,9 +73,9 @@ impl Echo {
         }
     }
 
-    /// Takes in one datagram.
+    /// Handles one datagram.
     async fn receive(&mut self, asker: Option<(&mut Asker, SocketAddr)>) {
-        // A longer datagram is cut, and one byte too long to be one of ours.
+        // One byte longer than a packet, so that longer datagrams are recognized.
         let mut bytes = [0; PACKET_BYTES + 1];
         let Ok((length, from)) = self.socket.recv_from(&mut bytes).await else {
             return sleep(ERROR_PAUSE).await;
@@ -88,7 +89,7 @@ impl Echo {
         }
         if let Some(reply) = self.answerer.as_mut().and_then(|answerer| answerer.reply(now_ns, from, &packet))
         {
-            // A reply that cannot be sent at once is lost: nobody shall be able to make us wait.
+            // A reply that would block is dropped, so that no peer can make this store wait.
             let _ = self.socket.try_send_to(&encode_packet(&reply), from);
         }
     }
@@ -134,7 +135,7 @@ mod tests {
         let Action::Send(packet) = probe.next_action(0) else { panic!("nothing to send") };
         let ask = encode_packet(&packet);
         let heard = async {
-            // From another address; with another nonce; cut; too long; and only then what was directed.
+            // From another address; with another nonce; cut; too long; and then the expected one.
             forger.send_to(&ask, answerer).await.unwrap();
             let mut other = ask;
             other[8] ^= 1;

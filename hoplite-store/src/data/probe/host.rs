@@ -1,4 +1,4 @@
-//! What a store does in a probe: answers and measures as the coordinator directs.
+//! The store's part in a probe: answers and measures as the coordinator directs.
 
 use std::net::SocketAddr;
 use std::sync::{Mutex, PoisonError};
@@ -22,7 +22,7 @@ use super::super::serving::{HopHost, ServeSource};
 use super::echo::Echo;
 use super::train;
 
-/// No store takes part longer: 2,000 nodes under load take a quarter of an hour.
+/// Longest participation: 2,000 nodes under load take a quarter of an hour.
 const MAX_PARTICIPATION: Duration = Duration::from_secs(60 * 60);
 
 /// The probe in which a store takes part, at most one.
@@ -32,7 +32,7 @@ pub(in super::super) struct ProbePlace {
     directed: Mutex<Option<Directed>>,
 }
 
-/// The peer that the present step directs this store to answer, and how much it may still ask for.
+/// The peer that this step may answer, and the rest of its budget.
 #[derive(Debug)]
 struct Directed {
     nonce: u64,
@@ -74,7 +74,7 @@ impl ProbePlace {
         if is_directed { train::send(connection, bytes).await } else { refuse(connection).await }
     }
 
-    /// Takes something of what may be answered to who knows `nonce`; whether there was enough of it.
+    /// Charges the budget of the peer with `nonce`. Returns `true` if it was enough.
     fn take(&self, nonce: u64, take: impl FnOnce(&mut Directed) -> Option<()>) -> bool {
         let mut directed = self.directed.lock().unwrap_or_else(PoisonError::into_inner);
         directed.as_mut().filter(|directed| directed.nonce == nonce).and_then(take).is_some()
@@ -83,7 +83,7 @@ impl ProbePlace {
     fn direct(&self, nonce: Option<u64>) {
         *self.directed.lock().unwrap_or_else(PoisonError::into_inner) = nonce.map(|nonce| Directed {
             nonce,
-            // Trains grow up to the longest one, so that all together are less than two of those.
+            // Trains double up to the longest one, so together they are less than twice as long.
             train_bytes_left: 2 * MAX_TRAIN_BYTES,
             echoes_left: MAX_PROBES,
         });
@@ -95,7 +95,7 @@ async fn refuse(connection: &mut PeerConnection) -> Result<(), ConnectionError> 
     connection.write_control(Kind::End, &end_message(Ending::Refused(error))).await
 }
 
-/// Answers nobody any more when this is dropped.
+/// Ends all answers when it is dropped.
 struct Participation<'a>(&'a ProbePlace);
 
 impl Drop for Participation<'_> {
@@ -104,14 +104,14 @@ impl Drop for Participation<'_> {
     }
 }
 
-/// What comes next: something was found, or the coordinator has said something.
+/// The next event: a finding, or a message of the coordinator.
 enum Next {
     Found(Finding),
     Said(hoplite_proto::data::frame::Header),
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
-    /// Takes part in a probe until the coordinator has no more need. If it is gone, or is silent for too long, that ends too.
+    /// Takes part in a probe until the coordinator ends it, or is gone or silent for too long.
     pub(in super::super) async fn host_probe(
         &self,
         connection: &mut PeerConnection,
@@ -125,7 +125,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         let participation = Participation(&self.probe);
         let limit = Instant::now() + MAX_PARTICIPATION;
         let ended = timeout_at(limit, self.take_part(connection)).await;
-        // Before the answer, so that a coordinator which has it finds the place free.
+        // Comes before the answer, after which the coordinator may expect the place to be free.
         drop((participation, place));
         match &ended {
             Ok(Ok(())) => tracing::info!(%coordinator, "a probe ended"),
@@ -139,7 +139,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
 
     async fn take_part(&self, connection: &mut PeerConnection) -> Result<(), ConnectionError> {
         let own_address = connection.addresses()?.0.ip();
-        // Without datagrams there are echoes over TCP.
+        // Without datagrams, echoes go over TCP.
         let mut echo = Echo::bind(own_address).await.ok();
         let echo_port = echo.as_ref().and_then(|echo| echo.port().ok()).unwrap_or(0).into();
         connection.write_control(Kind::ProbeReady, &v1::ProbeReady { echo_port }).await?;
@@ -183,7 +183,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         }
     }
 
-    /// Measures, and answers meanwhile; only answers, if there is nothing to measure.
+    /// Answers requests, and measures if there is a measurement to make.
     async fn work(&self, echo: Option<&mut Echo>, measure: Option<&Measure>) -> Finding {
         let Some(measure) = measure else {
             match echo {
@@ -212,7 +212,7 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     }
 }
 
-/// Where the store that is reached at `data` answers datagrams.
+/// Returns the address for datagrams of the store with the data address `data`.
 pub(super) const fn echo_address(data: SocketAddr, port: u16) -> Option<SocketAddr> {
     if port == 0 { None } else { Some(SocketAddr::new(data.ip(), port)) }
 }

@@ -1,7 +1,8 @@
 //! Probes of the network, as `hoplite-core/src/topology/probe` decides them.
 //!
-//! * [`survey`]: the coordinator, who tells the stores what to do.
-//! * [`host`]: what a store does then; [`echo`]: its datagrams; [`train`]: its trains, and its echoes over TCP.
+//! * [`survey`]: the coordinator, which directs the stores.
+//! * [`host`]: the participating store; [`echo`]: its datagrams; [`train`]: its trains, and its
+//!   echoes over TCP.
 
 mod survey;
 

@@ -1,4 +1,4 @@
-//! The coordinator of a probe: a connection to each store, over which it says what the state machine decides.
+//! The coordinator of a probe: a connection to each store, for the commands of the state machine.
 
 use std::io;
 use std::net::SocketAddr;
@@ -28,21 +28,21 @@ use super::super::keepalive::{Awaited, Keepalive, Until};
 use super::super::pool::Peer;
 use super::host::echo_address;
 
-/// Most things that a node is told before it has heard the first: to answer, and to measure.
+/// Most unread directions of a node: to answer, and to measure.
 const MAX_DIRECTIONS: usize = 4;
-/// Most events that wait for the state machine; nodes wait if there are more.
+/// Most events that wait for the state machine; further events block their nodes.
 const MAX_EVENTS: usize = 1024;
 
-/// The reason for which a probe has no result.
+/// The reason why a probe has no result.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SurveyFailure {
-    /// It cannot be done with these nodes.
+    /// The nodes do not suit the probe.
     #[error(transparent)]
     Survey(#[from] SurveyError),
-    /// This store coordinates another one.
+    /// This store already coordinates a probe.
     #[error("this store coordinates another probe")]
     Busy,
-    /// There are no random numbers for nonces.
+    /// The system has no random numbers for nonces.
     #[error("no random numbers")]
     Random(#[source] io::Error),
 }
@@ -63,7 +63,7 @@ impl From<SurveyFailure> for Error {
     }
 }
 
-/// Has stores measure the links between them; one probe at a time.
+/// Directs stores to measure the links between them; one probe at a time.
 #[derive(Debug)]
 pub(crate) struct Surveyor {
     config: Arc<DataConfig>,
@@ -72,27 +72,27 @@ pub(crate) struct Surveyor {
     tally: Mutex<SurveyTally>,
 }
 
-/// What the probes came to that a store has coordinated.
+/// The results of the probes that a store has coordinated.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct SurveyTally {
-    /// How many have a result.
+    /// The number of probes with a result.
     pub(crate) complete: u64,
-    /// How many could not be done with the nodes that there were.
+    /// The number of probes that failed.
     pub(crate) failed: u64,
-    /// How many ended because who had asked for them was gone.
+    /// The number of probes whose caller went away.
     pub(crate) cancelled: u64,
-    /// The last one that has a result.
+    /// The last probe with a result.
     pub(crate) last: Option<LastSurvey>,
 }
 
-/// A probe that has a result.
+/// A probe with a result.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct LastSurvey {
     pub(crate) ended: SystemTime,
     pub(crate) elapsed: Duration,
-    /// The number of nodes that are in the matrix.
+    /// The number of nodes in the matrix.
     pub(crate) measured: usize,
-    /// How many are not.
+    /// The number of other nodes.
     pub(crate) left_out: usize,
 }
 
@@ -101,12 +101,12 @@ impl Surveyor {
         Self { config, place: Semaphore::new(1), progress: Mutex::default(), tally: Mutex::default() }
     }
 
-    /// How far the present probe is; no steps if there is none.
+    /// Returns the progress of the present probe; zero steps without one.
     pub(crate) fn progress(&self) -> SurveyProgress {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What the probes so far came to.
+    /// Returns the results so far.
     pub(crate) fn tally(&self) -> SurveyTally {
         *self.lock_tally()
     }
@@ -119,7 +119,8 @@ impl Surveyor {
         *self.progress.lock().unwrap_or_else(PoisonError::into_inner) = progress;
     }
 
-    /// Measures the links between `peers`, whose names differ. Where no train arrives, a byte takes `assumed_ps_per_byte`.
+    /// Measures the links between `peers`, whose names differ. A link without any train counts as
+    /// `assumed_ps_per_byte`.
     ///
     /// Dropping the future closes the connections, which ends the probe at all nodes.
     pub(crate) async fn survey(
@@ -179,14 +180,14 @@ impl Surveyor {
     }
 }
 
-/// Says that there is no probe when this is dropped, and that it was cancelled if it was not over.
+/// Resets the progress when it is dropped, and counts an unfinished probe as cancelled.
 struct UnderWay<'a> {
     surveyor: &'a Surveyor,
     is_over: bool,
 }
 
 impl UnderWay<'_> {
-    /// The probe has come to an end by itself, with a result or without.
+    /// Notes the end of the probe, with a result or without.
     fn over(&mut self, elapsed: Duration, report: Option<&SurveyReport>) {
         self.is_over = true;
         let mut tally = self.surveyor.lock_tally();
@@ -209,10 +210,10 @@ impl Drop for UnderWay<'_> {
     }
 }
 
-/// The stores that take part. When this is dropped, all connections are closed.
+/// The participating stores. Dropping it closes all connections.
 struct Team {
     members: Vec<Member>,
-    /// Those that never took part.
+    /// The stores that never took part.
     missing: Vec<(String, SurveyLoss)>,
     events: mpsc::Receiver<SurveyEvent>,
     tasks: JoinSet<()>,
@@ -220,13 +221,13 @@ struct Team {
 
 struct Member {
     peer: Peer,
-    /// Where its datagrams come from.
+    /// The source address of its datagrams.
     echo_address: Option<SocketAddr>,
-    /// `None` once it has no part any more.
+    /// `None` after it has left.
     directions: Option<mpsc::Sender<Direction>>,
 }
 
-/// What a store is told.
+/// A command for a store.
 #[derive(Debug)]
 enum Direction {
     Arm(Arm),
@@ -265,7 +266,7 @@ impl Team {
         Self { members, missing, events, tasks }
     }
 
-    /// Passes a command on; answers that its node is gone if it is.
+    /// Forwards a command. Returns an event if the node is gone.
     fn tell(&mut self, command: SurveyCommand) -> Option<SurveyEvent> {
         let (node, direction) = match command {
             SurveyCommand::Arm { node, peer, nonce } => {
@@ -288,7 +289,7 @@ impl Team {
         (!is_told).then_some(SurveyEvent::Lost { node, loss: SurveyLoss::Gone })
     }
 
-    /// Lets go of all stores, and waits until they have heard of it.
+    /// Releases all stores, and waits until they have left.
     async fn dismiss(mut self) {
         for member in &mut self.members {
             member.directions = None;
@@ -303,7 +304,7 @@ struct Joined {
     echo_address: Option<SocketAddr>,
 }
 
-/// Asks a store to take part.
+/// Invites a store to take part.
 async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, ConnectionError)> {
     let unreachable = |error| (SurveyLoss::Unreachable, error);
     let (mut connection, _) = handshake::connect(config, peer).await.map_err(unreachable)?;
@@ -328,7 +329,7 @@ async fn join(config: &DataConfig, peer: &Peer) -> Result<Joined, (SurveyLoss, C
     }
 }
 
-/// Tells a store what it is to do, and the coordinator what it says, until it has no part any more.
+/// Sends a store its commands, and the coordinator the store's messages, until the store leaves.
 async fn attend(
     config: Arc<DataConfig>,
     mut connection: PeerConnection,
@@ -387,13 +388,13 @@ async fn converse(
     }
 }
 
-/// Lets go of a store, and waits until it takes part no more.
+/// Releases a store, and waits until it has left.
 async fn release(connection: &mut PeerConnection) -> Result<(), ConnectionError> {
     connection.write_control(Kind::Release, &()).await?;
     loop {
         let header = connection.read_header().await?;
         match header.kind() {
-            // Said before it heard us.
+            // The store may send these before it reads the release.
             Kind::Keepalive | Kind::Armed => connection.read_control::<()>(&header).await?,
             Kind::Found => drop(connection.read_control::<v1::Found>(&header).await?),
             Kind::End => return connection.read_control::<v1::End>(&header).await.map(|_| ()),

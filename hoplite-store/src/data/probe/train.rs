@@ -1,4 +1,4 @@
-//! Takes and sends trains of bytes, and exchanges echoes over TCP, for where datagrams do not pass.
+//! Takes and sends trains of bytes, and exchanges echoes over TCP where datagrams do not pass.
 
 use std::time::Duration;
 
@@ -17,10 +17,11 @@ use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
 use super::super::server::{Ending, end_message};
 
-/// Blocks of a train: so long that headers cost nothing, and so short that a quarter of the shortest train has some.
+/// Bytes per block of a train: headers cost little, and a quarter of the shortest train has several
+/// blocks.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// Takes trains from a peer, until one takes `at_least` so long.
+/// Takes trains from a peer, until one takes at least `at_least`.
 pub(super) async fn take(
     config: &DataConfig,
     measure: &Measure,
@@ -40,7 +41,8 @@ pub(super) async fn take(
     }
 }
 
-/// Receives one train, asked for at `begun`; answers how many picoseconds each byte of its measured part took.
+/// Receives one train that was requested at `begun`. Returns the picoseconds per byte of its
+/// measured part.
 async fn receive(
     connection: &mut PeerConnection,
     bytes: u64,
@@ -71,7 +73,7 @@ async fn receive(
     }
 }
 
-/// Sends a train of so many bytes.
+/// Sends a train of this many bytes.
 pub(super) async fn send(connection: &mut PeerConnection, bytes: u64) -> Result<(), ConnectionError> {
     const _: () = assert!(BLOCK_BYTES <= MAX_BLOCK_BYTES as usize, "blocks fit in frames");
     let block = vec![0; BLOCK_BYTES];

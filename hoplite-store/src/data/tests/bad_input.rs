@@ -171,7 +171,7 @@ async fn another_cluster_is_refused_by_either_side() {
     assert_eq!(read(&sender.metrics.serves), 0);
 }
 
-/// What a sender might send instead of the bytes that were asked for.
+/// A wrong answer of a sender to a request for bytes.
 enum Lie {
     Frame(Kind, u64, &'static [u8]),
     End(v1::end::Outcome),

@@ -13,7 +13,7 @@ use super::faults::{BIG_BYTES, damaged_positions, flipping_proxy};
 use super::*;
 use crate::data::{CombineRequest, CombineSource};
 
-/// What a combination makes: nobody has all of it before it is called complete.
+/// The output of a combination: readers miss the last block until it is complete.
 fn output(size_bytes: u64) -> Arc<LiveCopy> {
     Arc::new(LiveCopy::new(buffer(size_bytes), Producer::Reduce))
 }
@@ -43,7 +43,7 @@ fn remote_at(node: &str, address: SocketAddr, name: &str, size_bytes: u64) -> Co
     })
 }
 
-/// Bytes unlike those of other seeds.
+/// Bytes that differ from the bytes of other seeds.
 fn seeded(size_bytes: usize, seed: usize) -> Vec<u8> {
     let mut bytes = content(size_bytes + 8 * seed);
     bytes.drain(..8 * seed);
@@ -59,7 +59,7 @@ fn expected(dtype: Dtype, inputs: &[Vec<u8>]) -> Vec<u8> {
     sum
 }
 
-/// Combines at `node`, on a task of its own.
+/// Combines at `node`, on a spawned task.
 fn start(
     node: &TestNode,
     request: CombineRequest,
@@ -317,7 +317,7 @@ async fn an_input_that_fails_ends_the_combination_where_it_is() {
         // It is kept if it was the sender who ended it, and closed if it was us.
         assert_eq!(here.puller.idle_connections(), 1 - failing);
 
-        // It goes on from there with what is as good.
+        // The combination resumes with equal inputs.
         a.shelf.add("x", &filled(&inputs[0]));
         let lanes = vec![remote(&a, "x", 100_000), local(&filled(&inputs[1]))];
         let request = CombineRequest { offset_bytes: 40_960, ..sum(Dtype::F32, lanes) };

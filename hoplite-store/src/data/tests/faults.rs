@@ -178,14 +178,14 @@ async fn an_idle_connection_that_the_server_closed_is_replaced() {
     let mut idle = connect(&sender).await;
     for _ in 0..2 {
         assert_eq!(receiver.pull(&sender, "x", &empty(9)).await, (9, PullOutcome::Complete));
-        // When this one is closed for being idle, so is the other one, or about to be.
+        // Both idle connections expire at about the same time.
         assert!(matches!(idle.read_header().await, Err(ConnectionError::Closed)));
         idle = connect(&sender).await;
     }
     assert_eq!(read(&sender.metrics.malformed_connections), 0);
 }
 
-/// Passes bytes both ways, and flips one bit of the byte at `position` of what comes from `target`.
+/// Relays bytes both ways, and flips one bit of the byte of `target` at `position`.
 pub(super) async fn flipping_proxy(target: SocketAddr, position: usize) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -214,8 +214,8 @@ pub(super) async fn flipping_proxy(target: SocketAddr, position: usize) -> Socke
     address
 }
 
-/// A place in the bytes of a later block, one in those of the first block, and one in its header; and how much is valid then
-/// at least.
+/// Positions in a later block, in the first block, and in its header, each with the least number of
+/// valid bytes.
 pub(super) fn damaged_positions() -> Vec<(usize, u64)> {
     let mut positions = vec![(150_000, 65_536), (5_000, 0), (60, 0)];
     if matches!(transport(), TransportKind::Tls(_)) {

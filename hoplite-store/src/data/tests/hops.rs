@@ -237,7 +237,7 @@ async fn a_host_that_vanishes_has_failed() {
     assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
     directed.end().await;
     assert_eq!(*shelf.hosted.borrow(), 0);
-    // Nobody listens there any more.
+    // The host has stopped listening.
     let mut directed = Directed::start(&coordinator, "h", address, hop(&[]));
     assert_eq!(directed.report().await, Some(HopReport::Failed(HopFailure::Unreachable)));
 }

@@ -16,7 +16,7 @@ async fn start(name: &str) -> TestNode {
     TestNode::start_with(config, Duration::ZERO).await
 }
 
-/// Two nodes pull the object from each other, each of which has `valid_bytes` of it.
+/// Two nodes with `valid_bytes` of an object pull it from each other.
 async fn cycle(valid_bytes: u64) {
     let nodes = [start("a").await, start("b").await];
     let copies = [empty(SIZE_BYTES), empty(SIZE_BYTES)];
@@ -82,7 +82,7 @@ async fn relays_wait_for_a_producer_that_is_slow() {
     let bytes = content(SIZE_BYTES as usize);
     source.buffer().write(0, &bytes);
     for valid_bytes in [40_960, 81_920] {
-        // Far longer than any of them waits for a sender that nobody feeds.
+        // Far longer than any node waits for a stalled sender.
         tokio::time::sleep(nodes[0].config.stall_timeout * 3).await;
         assert!(pulls.iter().all(|pull| !pull.is_finished()));
         source.buffer().publish(valid_bytes);

@@ -170,7 +170,7 @@ impl TestNode {
         timeout(PATIENCE, self.puller.pull(&sender.request(name), live, &cancel)).await.unwrap()
     }
 
-    /// As `pull`, on a task of its own.
+    /// Starts a `pull` on a spawned task.
     fn start_pull(
         &self,
         request: PullRequest,
@@ -206,7 +206,7 @@ fn read(counter: &AtomicU64) -> u64 {
     counter.load(Ordering::Relaxed)
 }
 
-/// Bytes of which no two blocks are alike.
+/// Bytes that differ from block to block.
 fn content(size_bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(size_bytes + 8);
@@ -218,7 +218,7 @@ fn content(size_bytes: usize) -> Vec<u8> {
     bytes
 }
 
-/// An object in an arena of its own.
+/// An object in a separate arena.
 fn buffer(size_bytes: u64) -> Buffer {
     let (arena, extent) = arena(size_bytes);
     let buffer = arena.buffer(extent, size_bytes).unwrap();

@@ -115,7 +115,8 @@ async fn requests_without_a_proof_are_not_answered() {
     assert_eq!(read(&secured.metrics.malformed_connections), 7);
 }
 
-/// What a peer that knows the token says first to `node`, and a proof that it once was good for: overheard by a relay.
+/// Returns the hello and proof of a peer with the token for `node`, and the answers, as a relay
+/// sees them.
 async fn overhear(node: &TestNode) -> (v1::DataHello, v1::DataProof, v1::DataHello, v1::DataProof) {
     let (relay, address) = Impostor::start("unused").await;
     let legitimate = with_token("b", SECRET);
@@ -172,7 +173,7 @@ async fn proofs_that_are_passed_on_from_another_address_are_refused() {
     let receiver = node("b", SECRET).await;
     assert_eq!(receiver.pull(&secured, "x", &empty(9)).await, (0, PullOutcome::SenderUnreachable));
     assert_eq!(read(&secured.metrics.serves), 0);
-    // Nobody can change the address on the way, because both sides prove that they have seen the same.
+    // A relay cannot change the address, because each proof covers it.
     let (relay, address) = Impostor::start("unused").await;
     let client = tokio::spawn(async move {
         let stream = TcpStream::connect(address).await.unwrap();
@@ -209,7 +210,7 @@ async fn a_proof_that_is_sent_back_proves_nothing() {
     mirror.write_control(Kind::Proof, &proof).await.unwrap();
     assert_eq!(pull.await.unwrap(), (0, PullOutcome::SenderUnreachable));
 
-    // A store in the name of which somebody answers to its own question gives nothing away.
+    // A store gives no proof away to a peer that mirrors its hello.
     let (pull, _) = receiver.start_pull(request("x", "a", address), &empty(9));
     let (stream, _) = impostor.listener.accept().await.unwrap();
     let mut mirror = PeerConnection::new(Transport::accept(&transport(), stream).await.unwrap(), PATIENCE);

@@ -201,7 +201,7 @@ async fn a_worker_whose_doorbell_another_one_silences_is_heard_all_the_same() {
         async move { live.beyond(0).await }
     });
     tokio::task::yield_now().await;
-    // The writer publishes, and finds that nobody has asked to be told.
+    // The writer publishes, and sees no armed doorbell.
     live.buffer().publish(8192);
     assert_eq!(timeout(PATIENCE, waiter).await.unwrap().unwrap(), Ok(8192));
 }

@@ -1,4 +1,4 @@
-//! Peers whose certificates are not good, or who have none.
+//! Peers with bad certificates, or without any.
 
 use std::io;
 
@@ -21,7 +21,7 @@ fn config(name: &str, transport: TransportKind) -> DataConfig {
     DataConfig { transport, ..config }
 }
 
-/// How the handshake of `connecting` with `accepting` ends, at either side.
+/// Returns the results of a handshake, at `connecting` and at `accepting`.
 async fn meet(
     connecting: TransportKind,
     accepting: TransportKind,
@@ -93,7 +93,7 @@ async fn another_authority_is_refused_by_either_side() {
     let (connected, accepted) = meet(kind(&theirs), kind(&ours)).await;
     assert!(why(connected).contains("certificate"));
     assert!(accepted.is_err());
-    // One that trusts our authority, with a certificate of its own making.
+    // The peer trusts our authority, but another authority issued its certificate.
     let files = ours.files("foreign", &theirs.issue("127.0.0.1", today()));
     write(&files.ca, &theirs.authority.cert);
     let foreign = Tls::read(files.clone(), None).unwrap();
@@ -103,7 +103,7 @@ async fn another_authority_is_refused_by_either_side() {
     drop(foreign);
     let (connected, accepted) = meet(TransportKind::Tls(trusting), kind(&ours)).await;
     assert!(why(accepted).contains("certificate"));
-    // In TLS 1.3 the client learns of it with what it reads next.
+    // In TLS 1.3 the client reads the failure later.
     assert!(connected.is_err());
 }
 
@@ -212,8 +212,7 @@ async fn new_certificates_count_without_a_restart_and_bad_ones_do_not() {
     assert!(!works(&old_peer).await);
 }
 
-/// Connects a client with `config` to a store. Returns the error of the client, and that of the
-/// store.
+/// Connects a client with `config` to a store. Returns the errors of the client and the store.
 async fn visit(
     certificates: &Certificates,
     config: ClientConfig,

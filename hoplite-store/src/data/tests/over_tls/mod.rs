@@ -37,7 +37,7 @@ impl Certificates {
         certificates
     }
 
-    /// The files of a certificate, which are made anew.
+    /// Writes the files of a certificate.
     fn files(&self, file: &str, issued: &Issued) -> TlsFiles {
         let path = |suffix: &str| self.place.path().join(format!("{file}{suffix}"));
         let files = TlsFiles { cert: path(".pem"), key: path("-key.pem"), ca: path(".ca.pem") };
