@@ -119,7 +119,7 @@ fn main() -> ExitCode {
         Err(error) => return failed(error.into()),
     };
     let outcome = runtime.block_on(run(arguments));
-    // A drop would wait for reads that cannot be interrupted, such as those of a terminal.
+    // A drop would wait for reads that cannot be interrupted, for example reads of a terminal.
     runtime.shutdown_background();
     match outcome {
         Ok(()) => ExitCode::SUCCESS,

@@ -37,7 +37,8 @@ pub struct NewObject<'a> {
     pub id: ObjectId,
     /// All bytes of the object.
     pub bytes: Cow<'a, [u8]>,
-    /// Element type, shape and a few bytes of the application. It replaces that of the [`PutOptions`].
+    /// Element type, shape and a few bytes of the application. Replaces the metadata of the
+    /// [`PutOptions`].
     pub metadata: Metadata,
 }
 

@@ -45,7 +45,7 @@ pub(crate) struct LiveCopy {
     failure: Mutex<Option<Box<Error>>>,
     /// The session that fills the copy, if there is one.
     exchange: OnceLock<Arc<Exchange>>,
-    /// What transfers of the copy wait for. Most small objects are never transferred.
+    /// The notifications for transfers of the copy. Most small objects are never transferred.
     transfers: OnceLock<Box<Transfers>>,
 }
 

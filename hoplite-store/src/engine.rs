@@ -104,7 +104,7 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Returns an engine around `node` with extents in `arena`. Pulls run on `tasks` until `stop`:
-    /// those of small objects in the runtime `for_small`, others in the current one.
+    /// pulls of small objects in the runtime `for_small`, others in the current one.
     pub(crate) fn new(
         node: Node,
         arena: Arc<Arena>,

@@ -1,16 +1,17 @@
 //! The node daemon: shares memory with the workers of its node, and moves objects between nodes.
 //!
-//! [`run()`] is the table of contents. What the store decides is in `hoplite_core::node`; here is what carries it out:
+//! [`run()`] is the table of contents. `hoplite_core::node` decides; this crate performs the
+//! decisions:
 //!
 //! * `engine`: performs the decisions.
 //! * `local`: the Unix socket on which workers reach the store.
 //! * `data`: the TCP connections over which stores exchange bytes.
 //! * `embedded`: a shard of the directory in the same process.
 //! * `advertised`: where other stores reach this one.
-//! * `session`: the sessions with the shards of the directory; `outbox`: what waits to be sent there; `report`: what those are
-//!   told who watch the cluster.
-//! * `metrics`: what Prometheus is told.
-//! * `copies`: the memory of the copies, and who waits for its bytes.
+//! * `session`: the sessions with the shards of the directory; `outbox`: their queues; `report`: load reports for
+//!   tools that watch the cluster.
+//! * `metrics`: the metrics for Prometheus.
+//! * `copies`: the memory of the copies, and the tasks that wait for their bytes.
 #![forbid(unsafe_code)]
 #![cfg_attr(
     test,

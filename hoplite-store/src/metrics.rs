@@ -352,7 +352,7 @@ impl Observer {
         self.count_calls();
     }
 
-    /// Returns the operation that a request begins, if it is one of those that are measured.
+    /// Returns the operation of a request, if it is measured.
     fn call(&self, request: &Request) -> Option<Call> {
         let mut put_bytes = None;
         let (operation, copy) = match request {

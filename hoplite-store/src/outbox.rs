@@ -1,5 +1,5 @@
-//! What the engine has yet to say to one shard, and the timer of what may wait; when which of it leaves is decided in
-//! [`hoplite_core::batch`].
+//! The queue of the engine for one shard, and the timer of deferrable messages.
+//! [`hoplite_core::batch`] decides when messages leave.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,15 +25,15 @@ use crate::copies::LiveCopy;
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub(crate) message: ToShard,
-    /// The copy whose bytes go with it. They are read when it is sent: a full publication of copies of all inline objects
-    /// at once would double the memory that they take.
+    /// The copy whose bytes go with the message. They are read when it is sent, because a full
+    /// publication of all inline objects would double their memory.
     pub(crate) inline_from: Option<Arc<LiveCopy>>,
-    /// The span that has caused it.
+    /// The span that caused the message.
     pub(crate) trace: Option<TraceContext>,
 }
 
 impl Outgoing {
-    /// The message, complete, and the span that has caused it.
+    /// Returns the complete message, and the span that caused it.
     fn into_message(self) -> (ToShard, Option<TraceContext>) {
         let Self { mut message, inline_from, trace } = self;
         if let (ToShard::Publish(publish), Some(copy)) = (&mut message, inline_from) {
@@ -71,14 +71,14 @@ impl Shared {
         Time::ZERO + self.origin.elapsed()
     }
 
-    /// Has the session look at the queue when a frame leaves.
+    /// Wakes the session when a frame leaves.
     fn wake(&self, next_frame: NextFrame) {
         let is_armed = match next_frame {
             NextFrame::Never => return,
             NextFrame::Now => false,
             NextFrame::At(time) => self.arm(time.since(self.now())),
         };
-        // Without the timer, nothing waits.
+        // Without the timer, deferrable messages leave at once.
         if !is_armed {
             self.news.notify_one();
         }
@@ -92,15 +92,15 @@ impl Shared {
     }
 }
 
-/// Where the engine puts messages. When it is dropped the session ends, after what is queued.
+/// The engine's end of the queue. Dropping it ends the session after the queued messages.
 #[derive(Debug)]
 pub(crate) struct Outbox(Arc<Shared>);
 
-/// The messages in order, for the session.
+/// The session's end of the queue, in order.
 #[derive(Debug)]
 pub(crate) struct Batches(Arc<Shared>);
 
-/// An empty queue.
+/// Creates an empty queue.
 ///
 /// # Errors
 /// If the process has no file descriptor left for the timer.
@@ -131,7 +131,7 @@ impl Drop for Outbox {
 }
 
 impl Batches {
-    /// Waits until messages should leave, and takes those of one frame; `None` if there are none and will be none.
+    /// Waits until a frame leaves, and takes its messages; `None` after the last one.
     ///
     /// # Cancel safety
     /// Cancel safe.
@@ -147,7 +147,8 @@ impl Batches {
         }
     }
 
-    /// The messages that leave now: none if there will never be more. `None`: not yet.
+    /// Returns the messages that leave now: none after the last one; `None` if the frame is not
+    /// due.
     fn take(&self) -> Option<Vec<Outgoing>> {
         let now = self.0.now();
         let mut queue = self.0.lock();
@@ -160,7 +161,7 @@ impl Batches {
 async fn expired(timer: &AsyncFd<OwnedFd>) {
     let mut expirations = [0; 8];
     loop {
-        // Neither can fail for a timer; if one does, nothing waits.
+        // A timer cannot fail here; if it does, messages leave at once.
         let Ok(mut ready) = timer.readable().await else { return };
         match ready.try_io(|timer| Ok(rustix::io::read(timer.get_ref(), &mut expirations)?)) {
             Ok(_) => return,

@@ -41,13 +41,13 @@ use crate::session::{Session, SessionState};
 use crate::shard_link::ShardLink;
 use crate::traces::Traces;
 
-/// The time that the end of the daemon may take after it was asked for.
+/// The time that the daemon may take to end after a request.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The time that the shards may take to hear that this store leaves.
 const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Where a store that has started is reached.
+/// The addresses of a running store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Addresses {
     /// The Unix socket for workers.
@@ -60,22 +60,22 @@ pub struct Addresses {
     pub dashboard: Option<SocketAddr>,
 }
 
-/// How far the start of a store is.
+/// The progress of the start of a store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Milestone {
     /// It accepts clients.
     Listening(Addresses),
-    /// It has had a session with each shard, and its memory is touched, if it is to be.
+    /// Each shard has had a session, and the memory is touched if the configuration demands it.
     Ready,
 }
 
-/// Runs a store until `shutdown`; tells how far its start is, and counts in `metrics` what it does.
+/// Runs a store until `shutdown`. Reports the progress of its start, and counts in `metrics`.
 ///
-/// Sessions with the directory are established in the background: until then, and while the directory is away, calls
-/// that need it wait for their deadlines.
+/// Sessions with the directory are established in the background. Calls that need the directory
+/// wait for it until their deadlines.
 ///
 /// # Errors
-/// What keeps it from starting, or the refusal of a shard, see [`StoreError`]. A clean end is `Ok`.
+/// The obstacle to the start, or the refusal of a shard, see [`StoreError`]. A clean end is `Ok`.
 pub async fn run(
     config: StoreConfig,
     metrics: Option<Metrics>,
@@ -110,7 +110,7 @@ pub async fn run(
     ended
 }
 
-/// What a store occupies on its machine, and what others may have.
+/// The resources of a store on its machine, and its addresses for others.
 struct Places {
     arena: Arc<Arena>,
     /// The data plane, if there is one.
@@ -122,7 +122,7 @@ struct Places {
 struct DataPlace {
     listener: TcpListener,
     address: SocketAddr,
-    /// Where other stores reach it.
+    /// The address for other stores.
     advertised: Advertised,
 }
 
@@ -151,7 +151,8 @@ impl DataPlace {
 impl Places {
     async fn take(config: &StoreConfig) -> Result<Self, StoreError> {
         let (backing, memory_bytes) = (config.backing, config.memory_bytes);
-        // Off this runtime's threads, because to allocate huge pages takes seconds.
+        // Runs outside of this runtime's threads, because the allocation of huge pages takes
+        // seconds.
         let arena = tokio::task::spawn_blocking(move || Arena::create(backing, memory_bytes)).await;
         let arena = arena
             .map_err(|error| StoreError::Thread(error.into()))?
@@ -170,22 +171,22 @@ fn socket_access(config: &StoreConfig) -> SocketAccess {
     SocketAccess { mode, owner, group, clients: config.clients.clone() }
 }
 
-/// The address of each shard, and how the session with it stands.
+/// The address of each shard, and the state of its session.
 type Sessions = Vec<(String, watch::Receiver<SessionState>)>;
 
-/// A store that runs. When this is dropped, all of it ends at once.
+/// A running store. Dropping it ends everything at once.
 struct Running {
     addresses: Addresses,
     engine: Arc<Engine>,
     sessions: Sessions,
     directory_failed: DirectoryFailure,
-    /// Ends when the arena's pages are touched; `None` if that is not to be waited for.
+    /// Ends when the arena's pages are touched; `None` if the start does not wait for that.
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
     /// Ends when the last client is gone.
     clients: JoinHandle<()>,
-    /// Where clients and shards are listened to: a small message of one leads to one of the other.
+    /// The thread for clients and shards: a small message of one leads to a message of the other.
     event_loop: EventLoop,
-    /// Ends the conversations, while `stop` ends everything.
+    /// Ends the sessions, while `stop` ends everything.
     leaving: CancellationToken,
     stop: DropGuard,
     tasks: TaskTracker,
@@ -292,7 +293,7 @@ impl Running {
         })
     }
 
-    /// Ends it: clients are told first, then the directory; then everything ends at once.
+    /// Ends the store: tells clients first, then the directory; then everything ends at once.
     async fn end(mut self) {
         self.engine.apply(Event::ShutDown);
         self.leaving.cancel();
@@ -308,7 +309,7 @@ impl Running {
     }
 }
 
-/// Reaches out to the shards at `addresses`, which must be as many different ones.
+/// Makes the links to the shards at `addresses`, which must be distinct and complete.
 fn links(
     addresses: &[String],
     credentials: &Credentials,
@@ -332,7 +333,7 @@ fn links(
     }
 }
 
-/// The state of a store that holds nothing yet.
+/// Creates the state of an empty store.
 fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<Node, StoreError> {
     Ok(Node::new(NodeConfig {
         node: config.node.clone(),
@@ -346,7 +347,7 @@ fn new_node(config: &StoreConfig, shards: &[String], arena: &Arena) -> Result<No
     }))
 }
 
-/// Starts what the engine needs at certain times: its alarm, and the end of idle connections.
+/// Starts the timed tasks of the engine: its alarm, and the end of idle connections.
 fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTracker, event_loop: &EventLoop) {
     let (alarm, alarm_stop) = (Arc::clone(engine), stop.clone());
     event_loop.spawn(async move { alarm_stop.run_until_cancelled(alarm.run_alarm()).await });
@@ -354,7 +355,7 @@ fn start_upkeep(engine: &Arc<Engine>, stop: &CancellationToken, tasks: &TaskTrac
     tasks.spawn(async move { pool.close_idle_connections(pool_stop).await });
 }
 
-/// Hands a session with each shard to `start`.
+/// Starts a session with each shard through `start`.
 fn start_sessions(
     engine: &Arc<Engine>,
     links: &[ShardLink],
@@ -387,7 +388,8 @@ fn start_sessions(
     links.iter().enumerate().map(start_one).collect()
 }
 
-/// Ends when there has been a session with each shard, and the pages are touched; or at once when memory is missing.
+/// Ends when each shard has had a session and the pages are touched, or at once when memory is
+/// missing.
 async fn ready(
     sessions: Sessions,
     prefaulted: Option<JoinHandle<Result<(), hoplite_shm::Error>>>,
@@ -407,7 +409,7 @@ async fn ready(
     tokio::try_join!(connected, touched).map(drop)
 }
 
-/// Ends when a shard refuses this store in a way that waiting will not change.
+/// Ends when a shard refuses this store for good.
 async fn refusal(sessions: Sessions) -> StoreError {
     let watches = sessions.into_iter().map(|(shard, mut state)| {
         Box::pin(async move {
@@ -424,7 +426,7 @@ async fn refusal(sessions: Sessions) -> StoreError {
     futures::future::select_all(watches).await.0
 }
 
-/// Waits until the shards have taken what was queued for them, which they show by ending the session; for a moment only.
+/// Waits for a moment until the shards have taken the queued messages and ended their sessions.
 async fn goodbye(sessions: &mut Sessions) {
     let ended = sessions.iter_mut().map(|(_, state)| state.wait_for(|state| *state != SessionState::Up));
     let _ = timeout(GOODBYE_TIMEOUT, futures::future::join_all(ended)).await;

@@ -1,7 +1,8 @@
-//! The session with one shard: connects, introduces the store, carries messages both ways, and starts again when it is
-//! lost.
+//! The session with one shard: connects, introduces the store, carries messages both ways, and
+//! starts again after a loss.
 //!
-//! The messages travel over a direct connection. The pings of gRPC beside it tell sooner if the shard is dead.
+//! The messages travel over a direct connection. The pings of gRPC beside it detect a dead shard
+//! sooner.
 
 use std::collections::VecDeque;
 use std::io;
@@ -31,16 +32,16 @@ use crate::outbox::{Batches, outbox};
 use crate::report::LoadReports;
 use crate::shard_link::ShardLink;
 
-/// After so many frames in a row, what waits to be written has its turn.
+/// Frames to read in a row before queued messages are written.
 const FRAMES_PER_TURN: usize = 16;
-/// How a session stands.
+/// The state of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum SessionState {
-    /// Not connected (yet); tries go on.
+    /// Not connected (yet); attempts go on.
     Down,
-    /// Messages flow.
+    /// Connected.
     Up,
-    /// The shard refuses this store, and no further try is made.
+    /// The shard refuses this store, and attempts have ended.
     GivenUp(Error),
 }
 
@@ -51,16 +52,17 @@ pub(crate) struct Session {
     pub(crate) shard: usize,
     pub(crate) link: ShardLink,
     pub(crate) load_reports: LoadReports,
-    /// The data plane's address in here is what it was at the start.
+    /// The identity of the store; its data address is the one from the start.
     pub(crate) info: NodeInfo,
-    /// Where other stores reach the data plane, if there is one.
+    /// The present address of the data plane for other stores, if there is one.
     pub(crate) advertised: Option<Advertised>,
     pub(crate) cluster: ClusterId,
     pub(crate) started: Instant,
 }
 
 impl Session {
-    /// Keeps a session until it ends while `leaving`, or until `stop`; tells how it stands in `state`.
+    /// Keeps a session until it ends while `leaving`, or until `stop`. Publishes its state in
+    /// `state`.
     pub(crate) async fn run(
         mut self,
         state: watch::Sender<SessionState>,
@@ -96,7 +98,7 @@ impl Session {
             match (next, ended) {
                 (Next::GiveUp, Err(error)) => {
                     state.send_replace(SessionState::GivenUp(error));
-                    // The others go on until the daemon ends, which is soon.
+                    // The other sessions go on until the daemon ends, which is soon.
                     return stop.cancelled().await;
                 }
                 (Next::GiveUp, Ok(())) => return,
@@ -137,7 +139,8 @@ impl Session {
         Ok(ended?)
     }
 
-    /// Connects and introduces this store. Returns the connection, the run of the shard, and its first messages.
+    /// Connects and introduces this store. Returns the connection, the run of the shard, and its
+    /// first messages.
     async fn open(
         &self,
         hello: StoreMessages,
@@ -201,7 +204,8 @@ impl Session {
             ended = &mut reading => return ended.and(Err(lost())),
             written = writing => written,
         };
-        // The shard answers what it was told, and then ends the session. If writing has failed, it may say why.
+        // The shard answers the sent messages before it ends the session. After a failed write it
+        // may send the reason.
         reading.await?;
         written.map_err(|_| lost())
     }
@@ -217,7 +221,7 @@ impl Session {
         }
     }
 
-    /// Tells the node what the shard has said.
+    /// Gives the shard's messages to the node.
     fn take(&self, batch: ShardMessages) -> Result<(), Error> {
         for message in decode_shard_batch(batch)? {
             self.engine.apply(Event::FromShard { shard: self.shard, message });
@@ -226,7 +230,7 @@ impl Session {
     }
 }
 
-/// The pings of a session that the shard has not answered: the number of answered ones, and the times of the others,
+/// The unanswered pings of a session: the number of answered ones, and the times of the others,
 /// oldest first. The session ends before there are many.
 #[derive(Debug, Default)]
 struct SentPings(Mutex<(u64, VecDeque<Time>)>);
@@ -252,7 +256,7 @@ impl SentPings {
     }
 }
 
-/// Returns `true` if the shard was reached and does not want this store.
+/// Returns `true` if a reachable shard refuses this store.
 const fn is_refusal(error: &Error) -> bool {
     matches!(
         error,
@@ -268,22 +272,22 @@ fn lost() -> Error {
     Error::unavailable("the directory shard")
 }
 
-/// Why a session has ended, or did not come about.
+/// The cause of the end of a session, or of a failed attempt.
 struct Failure {
     error: Error,
     is_tls: bool,
 }
 
 impl Failure {
-    /// As the value of a label.
+    /// Returns the cause as the value of a label.
     fn cause(&self) -> String {
         if self.is_tls { metrics::TLS.to_owned() } else { label_of(self.error.code()) }
     }
 
-    /// Returns the reason for which there is no connection.
+    /// Returns the failure of an attempt to connect.
     fn of_opening(credentials: &Credentials, error: &io::Error) -> Self {
-        // This side did not accept what the other one has shown, or the other one said nonsense. That the other one does not
-        // accept this side ends the connection later, without this being said.
+        // Either this side rejected the certificate, or the peer sent invalid TLS. A rejection by
+        // the peer ends the connection later, without a reason.
         let is_tls = cause::<rustls::Error>(error).is_some();
         Self { error: credentials.error_of(error), is_tls }
     }
@@ -295,7 +299,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// What is queued, several messages at a time.
+/// Waits for the next frame of queued messages.
 async fn next_frame(batches: &mut Batches) -> Option<StoreMessages> {
     let encode = |(message, cause)| StoreMessage { trace: trace::encode(cause), ..encode_to_shard(message) };
     let messages = batches.next().await?.into_iter().map(encode).collect();

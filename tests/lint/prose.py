@@ -83,10 +83,10 @@ class Limit:
 
 
 LIMITS = {
-    "Rust": Limit(5.6, 53, 132, 150_000),
+    "Rust": Limit(1, 8, 20, 150_000),
     "Python": Limit(1, 8, 5, 36_000),
     "pages for users": Limit(0, 1, 0, 24_000),
-    "pages for maintainers": Limit(0, 12, 2, 12_600),
+    "pages for maintainers": Limit(0, 4, 2, 12_600),
 }
 
 

@@ -117,7 +117,7 @@ impl Daemon {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Asks the daemon to end with SIGTERM; returns its exit code.
+    /// Ends the daemon with SIGTERM. Returns its exit code.
     pub fn terminate(&mut self) -> i32 {
         self.signal(Signal::TERM);
         self.exit_code()

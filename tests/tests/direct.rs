@@ -168,7 +168,7 @@ impl Relayed {
         relayed
     }
 
-    /// Puts objects of several sizes at one store, and gets them at the other one.
+    /// Puts objects of several sizes at one store, and gets them at another.
     fn assert_serves(&self, round: usize) {
         let (putter, getter) = (self.client(0), self.client(1));
         for size in [0, 100, 30_000, 300_000] {

@@ -135,7 +135,7 @@ fn everybody_gets_what_everybody_has_for_it() {
 #[test]
 fn nodes_with_different_numbers_of_ranks_exchange_together() {
     let mut cluster = cluster(2);
-    // The result of one node is small, and the other one is large.
+    // One node has a small result, and the other a large one.
     let what = (4, Some(10_240));
     scope(|scope| {
         let calls = [0, 1, 2, 3].map(|rank| {

@@ -35,7 +35,7 @@ fn failure(output: &Output) -> String {
     line
 }
 
-/// A probe that takes seconds: the most echoes, of which a pair sends 10,000 a second.
+/// Starts a probe of several seconds: the most echoes, at 10,000 per second and pair.
 fn begin_long(cluster: &Cluster, node: usize) -> Child {
     let count = MAX_PROBES.to_string();
     let mut command = probe(cluster, node, &["--json", "--probes", &count]);

@@ -100,7 +100,7 @@ impl Daemon {
         std::mem::forget(self.child);
     }
 
-    /// Asks the daemon to end, and kills it if it does not.
+    /// Terminates the daemon, and kills it if it does not end.
     pub(crate) async fn stop(&mut self) {
         // `None` if it was waited for. Its number may then belong to another process.
         let pid = self.child.id().and_then(|pid| i32::try_from(pid).ok()).and_then(Pid::from_raw);

@@ -191,7 +191,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Returns the name of the participant's part if it is reduced by itself.
+    /// Returns the name of the participant's part if it is reduced alone.
     fn own_target(&self) -> Result<ObjectId> {
         let target = self.participant.target().as_bytes();
         let rank = self.participant.rank.to_string();

@@ -91,8 +91,8 @@ pub enum Request {
         /// The time that the stores may take to drop their copies.
         timeout: Duration,
     },
-    /// Performs several requests as calls of their own. Answered by `Batch`, after the last of them is. Every item is
-    /// [fit for a batch](Request::is_for_batches).
+    /// Performs several requests as separate calls. Answered by `Batch`, after the last of them is.
+    /// Every item is [fit for a batch](Request::is_for_batches).
     Batch(Vec<Self>),
     /// Combines the first `count` of `sources` to become ready into a new object. Answered by
     /// `Reduced`.

@@ -23,7 +23,7 @@ use crate::plan::collective::Collective;
 use crate::reduction::{Fallback, Reductions, query, what_to_query_for};
 use crate::shard::{Locations, UnpublishReason, Wants};
 
-/// The time in which a participant's store expects a plan before it asks the directory for the
+/// The time in which a participant's store expects a plan before it queries the directory for the
 /// target. It is twice the time until the last of 16 members on 2 cores has its plan.
 const INVITATION_TIMEOUT: Duration = Duration::from_millis(10);
 

@@ -47,7 +47,7 @@ impl View<'_> {
             .or_else(|| self.reductions.record(target).cloned())
     }
 
-    /// Describes a target of which only waiting participants are known.
+    /// Describes a target with only waiting participants.
     fn record_waiting(&self, target: &ObjectId) -> Option<ReduceRecord> {
         let (_, agreement) = *participants_of(self.objects, target).first()?;
         let plan = "not known here yet: participants of this node wait for the store of rank 0".to_owned();

@@ -383,7 +383,7 @@ impl Calls {
         self.waiters.contains_key(id)
     }
 
-    /// The objects for a change of which some call waits.
+    /// Returns the objects whose change some call awaits.
     pub(crate) fn awaited(&self) -> Vec<ObjectId> {
         self.waiters.keys().cloned().collect()
     }

@@ -27,7 +27,7 @@ pub(crate) struct Publication {
     pub(crate) sealer: Option<CallKey>,
     /// The shards that were told of the copy in their present session.
     known_at: Vec<usize>,
-    /// The shards of `known_at` that have yet to confirm that the put still exists.
+    /// The shards of `known_at` that have yet to confirm the put.
     unverified: Vec<usize>,
     /// The runs of shards that have listed the put.
     listed_by: Vec<(usize, ShardRun)>,
@@ -93,7 +93,7 @@ impl Publication {
         run.is_some_and(|run| self.listed_by.contains(&(shard, run)))
     }
 
-    /// The shards of which some run has listed the put.
+    /// The shards that have listed the put in any run.
     pub(crate) fn witnesses(&self) -> impl Iterator<Item = usize> {
         self.listed_by.iter().map(|(shard, _)| *shard)
     }

@@ -17,10 +17,11 @@
 //! The store is sure that a shard has listed a put if the shard has accepted a publication, or has granted or sent
 //! the object. A publication alone proves nothing, because the session may have ended before the shard read it.
 //!
-//! After the store has lost contact with all shards of a copy, the copy *returns*: it is served only after a shard has
-//! confirmed that the put exists. The store asks the shards first that have listed the put in their present run. It tells
-//! the others, such as one that was restarted, after that. If a shard that has listed the put is not connected yet, the
-//! store waits two seconds for it, because a restarted shard would list a deleted put again.
+//! After the store has lost contact with all shards of a copy, the copy *returns*: it is served
+//! only after a shard has confirmed that the put exists. The store first queries the shards that
+//! have listed the put in their present run, and tells the others afterwards, for example a
+//! restarted one. If a shard that has listed the put is not connected yet, the store waits two
+//! seconds for it, because a restarted shard would list a deleted put again.
 
 use super::Objects;
 use super::notice::Deadline;
@@ -45,7 +46,7 @@ impl Objects {
         self.copies.complete_copy(id).filter(|copy| self.may_serve(*copy))
     }
 
-    /// Limits `shards`, which have to know a copy, to those that the store may tell now.
+    /// Limits `shards`, which must learn of a copy, to the shards that the store may tell now.
     pub(crate) fn limit_to_witnesses(&mut self, copy: CopyId, mut shards: Vec<usize>) -> Vec<usize> {
         let local = &self.copies[&copy];
         let publication = &local.publication;

@@ -1,8 +1,9 @@
 //! The sessions with the shards, and their leases.
 //!
-//! A delete waits until each store with a copy has confirmed it. A shard stops waiting for a store that was silent for
-//! six seconds and then away for the grace period. From then on, others may put the id anew, so the store must not
-//! serve its copy any more. A store that is cut off or frozen hears of none of this.
+//! A delete waits until each store with a copy has confirmed it. A shard stops waiting for a store
+//! that was silent for six seconds and then away for the grace period. From then on, others may put
+//! the id again, so the store must not serve its copy any more. A store that is cut off or frozen
+//! hears of none of this.
 //!
 //! Therefore each answered ping is a *lease*: until [`LEASE`] after the store has sent the ping, the shard still waits
 //! for this store. A store serves a local copy only while a shard that knows the copy has a valid lease. The store

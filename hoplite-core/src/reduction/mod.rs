@@ -6,11 +6,11 @@
 //!    exist yet. Other stores hear of the reduce only when their sources are ready.
 //! 2. A source is *ready* when it has a location, or is inline. It joins from a local copy, is fetched here if it is small and that
 //!    is no slower, or joins where it is (`sources`). A source that differs from the first one fails the call with `TypeMismatch`.
-//! 3. Ready sources join until there are as many as the call asks for (`grow`). Sources at one node make one vertex of the
+//! 3. Ready sources join until there are as many as the call requests (`grow`). Sources at one node make one vertex of the
 //!    [`Tree`](crate::plan::reduce::Tree). A new vertex takes in streams as the schedule says: one in a chain, two in a tree, none in
 //!    a star. The coordinator chose the schedule for the number of vertices, the size and the measured links when the first vertex
 //!    joined. The first vertices wait for at most 20 ms until the directory has answered for all sources.
-//! 4. A vertex that has something to combine is a *hop*. The coordinator asks the vertex's node to perform it, over a connection of
+//! 4. A vertex with inputs to combine is a *hop*. The coordinator directs the vertex's node to perform it, over a connection of
 //!    the data plane that lasts as long as the hop is needed. All hops start at once. The coordinator reserves room for the
 //!    target first, because reduces whose hops wait for each other's targets could wait for ever.
 //! 5. The hop's node finds room for the output and combines each piece that all inputs have. The output is served while it grows.

@@ -70,7 +70,7 @@ pub(super) enum RunPhase {
     Running(HopId),
     /// All its output is there.
     Complete(HopId),
-    /// It failed, and has to be ended.
+    /// It failed, and must be ended.
     Failed(HopId),
     /// Its consumer has all of it, so it was ended.
     Released,

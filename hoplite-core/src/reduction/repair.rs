@@ -117,9 +117,8 @@ impl Reduction {
         self.faults.sources.insert(source);
     }
 
-    /// The directory knows no copy of the put of a source any more that has joined. A source
-    /// without consumer has to be taken out here. A consumer notices a loss itself, and may have
-    /// the last copy.
+    /// Takes in that the directory has lost the put of a joined source. Only a source without
+    /// consumer is removed here: a consumer notices a loss, and may have the last copy.
     pub(super) fn joined_source_gone(&mut self, world: &mut World<'_>, source: usize) {
         let is_combining = matches!(self.target, TargetState::Combining { .. });
         let is_unused = match self.sources[source].place {

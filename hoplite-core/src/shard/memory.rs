@@ -7,8 +7,9 @@
 //! The shard therefore remembers each loss until the id is deleted. A put may lose its entry in other ways: its producer gave
 //! it up before it was complete, or its writer conceded to another put. Neither leaves a copy that may come back.
 //!
-//! The memory is bounded. Once it has forgotten a loss, a store that was away at that time may have the last copy of the lost
-//! object. The shard then accepts what that store publishes, as it accepts the copies of a store that it does not know.
+//! The memory is bounded. Once it has forgotten a loss, a store that was away at that time may have
+//! the last copy of the lost object. The shard then accepts the publications of that store, as for
+//! any store that it does not know.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -213,10 +213,10 @@ impl fmt::Display for PutId {
     }
 }
 
-/// A secret of the store and the shards: a store shows it to take over its earlier session, which
-/// anyone with the secret could do. No report contains it, and `Debug` does not print it.
-/// A secret of the store and the shards: a store shows it to take over its earlier session, and so
-/// could anyone who knows it. No report contains it, and `Debug` does not print it.
+/// The run of a store. A restarted node has a new one, and none of its old copies.
+///
+/// A secret of the store and the shards: a store shows it to take over its earlier session. No
+/// report contains it, and `Debug` does not print it.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u64);
 

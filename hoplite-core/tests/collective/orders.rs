@@ -261,8 +261,7 @@ fn the_stages_follow_the_levels_whose_uplinks_are_slow() {
     // Both are slow, zones more.
     assert_eq!(chosen(20, 100).0, "hierarchical of 4x4x2");
     assert_eq!(chosen(4000, 4000).0, "ring of 32");
-    // One ratio for all says the same of both levels, and what it estimates is far from what zones
-    // alone cost.
+    // With one ratio for both levels, the estimate is far from the cost of zones alone.
     let one = Uplink::measured(100);
     let link = LinkEstimate { uplink: one, ..LINK };
     let all_slow = arrange(&paths, 256 << 20, link, SchedulePreference::Auto).choice;

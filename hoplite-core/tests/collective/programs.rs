@@ -106,7 +106,7 @@ fn a_large_ring_does_not_wait_for_itself() {
 
 #[test]
 fn as_many_members_as_there_can_be_get_the_same() {
-    // Most of them have no part of their own.
+    // Most members have no part.
     for schedule in [Schedule::ring(256), Schedule::halving_doubling(256), Schedule::halving_doubling(255)] {
         let mut interpreter = Interpreter::new(&schedule, Collective::Allreduce, 64 * 3);
         while interpreter.step(|_| 0) {}

@@ -2,7 +2,7 @@
 //! bytes.
 //!
 //! Combinations make a target one after another, each from the end of the previous one. Their
-//! inputs are sources, or outputs of hops with inputs of their own.
+//! inputs are sources, or outputs of hops with further inputs.
 
 use std::collections::{BTreeMap, BTreeSet};
 

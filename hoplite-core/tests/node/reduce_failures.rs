@@ -1,4 +1,5 @@
-//! Reduces in which something is lost, refused, cancelled, or made anew, where text does not say it: see tests/cases/reduce_failures.txt.
+//! Reduces with losses, refusals, cancellations or restarts that tests/cases/reduce_failures.txt
+//! cannot express.
 
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ fn input(index: usize, outcome: PullOutcome) -> HopFailure {
     HopFailure::Input { index, outcome }
 }
 
-// Mending.
+// Repairs.
 
 #[test]
 fn another_put_of_a_source_makes_the_target_anew() {
@@ -86,7 +87,7 @@ fn a_target_that_is_complete_in_spite_of_a_failure_is_complete() {
 fn failures_without_progress_back_off() {
     let mut h = Harness::with_slow_links();
     let Chain { mut third, mut target, .. } = Chain::new(&mut h);
-    // The first two are mended at once, the following ones after 50 ms, 100 ms, ...
+    // The first two are repaired at once, the following ones after 50 ms, 100 ms, ...
     for pause in [2, 2, 50, 100, 200] {
         h.hop_said(&third, HopReport::Failed(input(0, PullOutcome::Corrupt)));
         h.pass(Duration::from_millis(pause - 1));

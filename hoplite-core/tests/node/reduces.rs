@@ -1,4 +1,4 @@
-//! Reduces that nothing goes wrong with: who joins when and where, what is combined from what, what is answered.
+//! Reduces without failures: the joins, the combinations, and the answers.
 
 use std::time::Duration;
 

@@ -328,7 +328,7 @@ fn a_plan_of_an_older_attempt_is_refused() {
     let refused = Failure::Refused(Error::Superseded { id: id("t") });
     assert_eq!(reports(&mut h), [Report::Failed(refused)]);
     leave(&mut h);
-    // Another coordinator has numbers of its own.
+    // Another coordinator numbers separately.
     let mut h = Harness::new();
     let a = h.put_f32("a", SIZE);
     reject(&mut h, AttemptId { run: 2, number: ATTEMPT.number + 1 }, &lost());

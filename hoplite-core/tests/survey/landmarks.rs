@@ -138,8 +138,7 @@ fn delays_of_some_pairs_hide_no_rack() {
             report.matrix.blocks().unwrap().len(),
             racks.seen.echo_rounds
         );
-        // Some hosts are in blocks of their own, as close to their rack as its hosts are to each
-        // other.
+        // Some hosts are in separate blocks, as close to their rack as its hosts are to each other.
         let places = Groups::of_latencies(&report.matrix).unwrap();
         let mut paths: BTreeMap<u32, BTreeSet<_>> = BTreeMap::new();
         for (name, path) in report.matrix.nodes().iter().zip(&places.paths) {

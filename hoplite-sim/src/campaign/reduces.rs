@@ -189,7 +189,7 @@ impl Simulation {
         }
     }
 
-    /// Checks a target that is about to be complete: it has all its bytes, and no other node has
+    /// Checks a target that is about to be complete: all its bytes are here, and no other node has
     /// read them.
     pub(super) fn copy_completed(&mut self, store: usize, copy: CopyId) {
         let copy = self.copy(store, copy).clone();

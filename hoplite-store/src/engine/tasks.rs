@@ -40,8 +40,7 @@ impl Engine {
         self.tasks.spawn_on(task, runtime);
     }
 
-    /// Combines small local inputs at once, so that the consequences leave with those of the same
-    /// event.
+    /// Combines small local inputs at once, so that all consequences leave in one frame.
     pub(super) fn start_combine(
         self: &Arc<Self>,
         state: &mut State,

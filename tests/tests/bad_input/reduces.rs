@@ -33,7 +33,7 @@ fn attempt(client: &Client, target: &str, sources: &[&str], op: ReduceOp) -> Obj
 }
 
 /// Checks the error of a reduce that combines `wrong` with an earlier source. It names the later
-/// one of them with its type, and also the other one.
+/// source with its type, and the earlier one.
 fn assert_mismatch(error: &ObjectError, right: (&str, &str), wrong: (&str, &str)) {
     let ObjectError::TypeMismatch { id: named, reason } = error else { panic!("{error}") };
     let says = |(first, kind): (&str, &str), (second, other): (&str, &str)| {

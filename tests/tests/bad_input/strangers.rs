@@ -189,7 +189,7 @@ fn a_handshake_that_stays_half_open_ends() {
     let ports = ports(&cluster);
     thread::scope(|scope| {
         for port in &ports {
-            // One stranger sends nothing more. The other one sends bytes one by one.
+            // One stranger sends nothing more. The second one sends bytes one by one.
             scope.spawn(|| {
                 let mut silent = TcpStream::connect(port.address).unwrap();
                 silent.write_all(&port.beginning).unwrap();

@@ -10,7 +10,8 @@ use rustix::process::Signal;
 
 use super::PATIENCE;
 
-/// Freezes store 1, which has copies, and lets store 0 delete them and put `replaced` anew. Returns a client of store 1.
+/// Freezes store 1, which has copies, and lets store 0 delete them and put `replaced` again.
+/// Returns a client of store 1.
 fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) -> Client {
     for id in ["kept", "replaced", "deleted"] {
         cluster.client(0).put(id, old).unwrap();

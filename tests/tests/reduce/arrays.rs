@@ -66,7 +66,7 @@ impl Arrays {
         let bits: u64 = match self.dtype {
             Dtype::F64 => (number as f64).to_bits(),
             Dtype::F32 => single.into(),
-            // Whole numbers up to 256 fit into eight binary digits, the first of which is implicit.
+            // Whole numbers up to 256 fit into eight binary digits, with an implicit first digit.
             Dtype::Bf16 => (single >> 16).into(),
             // The exponent has five bits instead of eight, the fraction ten instead of 23.
             Dtype::F16 if number == 0 => 0,

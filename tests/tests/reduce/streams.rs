@@ -103,7 +103,7 @@ fn reduces_of_reduces_stream() {
 #[test]
 fn reduces_share_their_sources() {
     let mut cluster = Cluster::start(chained(4));
-    // Each array is a source of several reduces, one of which waits for the last array.
+    // Each array is a source of several reduces, and one reduce waits for the last array.
     for arrays in [Arrays::of_bytes(1000), LARGE] {
         let (early, late) = ([1, 2], [1, 2, 3]);
         put(&cluster, 1, arrays, 1);

@@ -219,7 +219,7 @@ pub fn arrange(
 }
 
 /// Returns all ways to join adjacent stages, the most stages first and the ring last. A level with
-/// fast uplinks needs no stage of its own.
+/// fast uplinks needs no separate stage.
 fn joined(radices: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..1_u32 << (radices.len() - 1)).map(|joints| {
         let mut stages: Vec<usize> = Vec::new();

@@ -7,7 +7,7 @@
 //!
 //! Each pair of members uses one stream in each direction. Steps of a stream are done in order. A
 //! step waits for earlier steps of other streams that touch the same bytes, byte by byte. So a ring
-//! needs no turns: a member gives only what it has.
+//! needs no turns: a member gives only bytes that it has.
 //!
 //! # Invariants
 //! * At the end, each member has each byte that the collective promises, and each member

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::topology::hdrm;
 use crate::topology::place::{MAX_LEVELS, Path};
 
-/// Returns the indices of the members with those of each group side by side, groups and members in
-/// the order of their first appearance. A ring in this order enters and leaves each group once.
+/// Returns the indices of the members, group by group. Groups and members stand in the order of
+/// their first appearance. A ring in this order enters and leaves each group once.
 pub(super) fn by_groups(paths: &[Path]) -> Vec<usize> {
     let mut met: [BTreeMap<&[u32], usize>; MAX_LEVELS] = Default::default();
     let mut key = |member: usize| {

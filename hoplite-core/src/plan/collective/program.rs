@@ -11,7 +11,7 @@ pub enum Taking {
     Replace,
 }
 
-/// One step of a member. Ranges are bytes of its own data.
+/// One step of a member. Ranges are bytes of the member's data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
     /// Send local bytes to another member.

@@ -170,7 +170,6 @@ pub fn program_of_parts(kind: Collective, index: usize, parts: &[Vec<Range<u64>>
 /// Returns the rank whose part stands at this place in the source of `rank` in an all-to-all. The
 /// part that is given first comes first, so that it can be given while the others are still
 /// written. The rank's own part comes last.
-/// can be given while the others are still being written, and last what is not given.
 pub const fn rank_of_part(rank: usize, place: usize, ranks: usize) -> usize {
     (rank + 2 * ranks - 1 - place) % ranks
 }
