@@ -557,7 +557,7 @@ fn benchmarks_report_what_they_measured() {
     let figures = directory["figures"].as_array().unwrap();
     assert_eq!(figures.len(), 8, "{directory}");
     assert!(figures.iter().all(|figure| figure["value"].as_f64().unwrap() > 0.0), "{directory}");
-    for (report, count) in [(&local, 10), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)] {
+    for (report, count) in [(&local, 13), (&p2p, 4), (&broadcast, 3), (&reduce, 14), (&kernels, 6)] {
         let measurements = report["measurements"].as_array().unwrap();
         assert_eq!(measurements.len(), count, "{report}");
         for measurement in measurements {
