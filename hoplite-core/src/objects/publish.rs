@@ -15,7 +15,7 @@ impl Objects {
         let local = &self.copies[&copy];
         let responsible = self.ctx.responsible_shards(&local.id);
         let mut shards: Vec<usize> = responsible.collect();
-        shards.extend(local.publication.known_at().iter().filter(|shard| self.ctx.is_up(**shard)));
+        shards.extend(local.publication.known_at().filter(|shard| self.ctx.is_up(*shard)));
         let mut seen = Vec::new();
         shards.retain(|shard| {
             !seen.contains(shard) && {
@@ -91,7 +91,7 @@ impl Objects {
         let local = &self.copies[&copy];
         let publication = &local.publication;
         let is_produced = local.location_state() == LocationState::Producing;
-        let is_first = !publication.known_at().contains(&shard) || publication.is_unverified_at(shard);
+        let is_first = !publication.is_known_at(shard) || publication.is_unverified_at(shard);
         let is_witness = publication.was_listed_by(shard, self.ctx.sessions.run(shard));
         let returns = is_first && is_witness && !is_produced;
         let must_verify = returns || (publication.is_returning() && !is_produced);
@@ -112,7 +112,7 @@ impl Objects {
         if is_unpublished {
             return;
         }
-        let known_at = local.publication.known_at().to_vec();
+        let known_at: Vec<usize> = local.publication.known_at().collect();
         let shards = self.informed_shards(copy);
         for shard in self.limit_to_witnesses(copy, shards) {
             if !known_at.contains(&shard) {
@@ -157,7 +157,7 @@ impl Objects {
             // message it would hand them over again, and bring the put back when the first put is
             // deleted.
             let has_bytes = reason == UnpublishReason::Conceded && self.ctx.is_up(shard);
-            if has_bytes || local.publication.known_at().contains(&shard) {
+            if has_bytes || local.publication.is_known_at(shard) {
                 self.ctx.tell_shard(shard, message.clone());
             }
         }

@@ -82,7 +82,7 @@ impl Objects {
         }
         let (id, present) = (news.id.clone(), u64::from(news.nodes));
         self.drain_told(copy, &news);
-        self.copies.publication_mut(copy).replication = Some(news);
+        self.copies.publication_mut(copy).replication = Some(Box::new(news));
         let local = &self.copies[&copy];
         let wanted = local.metadata.replicas.to_keep() as u64;
         if wanted > 1 && wanted > present && local.is_complete() && local.publication.sealer.is_some() {
@@ -96,7 +96,7 @@ impl Objects {
     fn take_back_put(&mut self, copy: CopyId, error: Error) {
         let local = &self.copies[&copy];
         let (id, put) = (local.id.clone(), local.put);
-        let shards = local.publication.known_at().to_vec();
+        let shards = local.publication.known_at().collect::<Vec<_>>();
         self.remember_deletion(&id, put);
         for shard in shards {
             self.ctx.tell_shard(shard, ToShard::Forget { id: id.clone(), put });
@@ -132,7 +132,7 @@ impl Objects {
             return;
         }
         let publication = &local.publication;
-        let first = self.ctx.first_shard(&local.id).filter(|shard| publication.known_at().contains(shard));
+        let first = self.ctx.first_shard(&local.id).filter(|shard| publication.is_known_at(*shard));
         let earlier = publication.lead();
         if first.is_none() || first == earlier {
             return;

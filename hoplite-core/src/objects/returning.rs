@@ -58,7 +58,7 @@ impl Objects {
         let may_connect =
             self.ctx.now() < settled_at && publication.witnesses().any(|shard| !self.ctx.is_up(shard));
         if may_connect || shards.iter().any(is_witness) {
-            shards.retain(|shard| is_witness(shard) || publication.known_at().contains(shard));
+            shards.retain(|shard| is_witness(shard) || publication.is_known_at(*shard));
         }
         if may_connect {
             self.ctx.schedule(settled_at, Deadline::Settled);
