@@ -258,7 +258,12 @@ async fn get(
     ids: &[ObjectId],
     timeout: Duration,
 ) -> Result<Results<ObjectView>> {
-    let request = |id: &ObjectId| node::Request::Get { id: id.clone(), until: Until::Contents, timeout };
+    let request = |id: &ObjectId| node::Request::Get {
+        id: id.clone(),
+        until: Until::Contents,
+        timeout,
+        allow_stale: false,
+    };
     let open = |response| match response {
         Response::Object(view) => ObjectView::open(connection, view),
         Response::Contents { view, bytes } => Ok(ObjectView::copied(view, &bytes)),

@@ -24,7 +24,7 @@ use crate::client::Page;
 use crate::connection::{Connection, Pump, handshake};
 use crate::error::Result;
 use crate::link::{Line, Link};
-use crate::options::{AllreduceOptions, ConnectOptions, PutOptions, ReduceOptions};
+use crate::options::{AllreduceOptions, ConnectOptions, GetOptions, PutOptions, ReduceOptions};
 use crate::report::{Description, NodeStatus};
 use crate::timeout::checked_default;
 use crate::view::ObjectView;
@@ -134,8 +134,16 @@ impl Client {
     /// # Errors
     /// The same as that call's.
     pub fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
+        self.get_reader_with(id, timeout.into())
+    }
+
+    /// Reads an object while it arrives; see [`crate::Client::get_reader_with`].
+    ///
+    /// # Errors
+    /// The same as that call's.
+    pub fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
         let piped = self.shared.connected()?;
-        let reader = piped.pump.run(piped.client.get_reader(id, timeout))?;
+        let reader = piped.pump.run(piped.client.get_reader_with(id, options))?;
         Ok(ObjectReader { reader, pump: Arc::clone(&piped.pump) })
     }
 
@@ -254,6 +262,9 @@ calls! {
 
     "Gets a zero-copy view"
     get(id: impl AsRef<[u8]>, timeout: Duration) -> ObjectView;
+
+    "Gets a zero-copy view, as the options say"
+    get_with(id: impl AsRef<[u8]>, options: GetOptions) -> ObjectView;
 
     "Copies an object into `out` while it arrives"
     get_into(id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> usize;
@@ -420,6 +431,11 @@ impl ObjectReader {
     /// The id of the put that created the object.
     pub fn put_id(&self) -> PutId {
         self.reader.put_id()
+    }
+
+    /// Returns `true` if the object may be deleted or replaced; see [`crate::ObjectView::is_stale`].
+    pub fn is_stale(&self) -> bool {
+        self.reader.is_stale()
     }
 
     /// Copies the next bytes into `out`; see [`crate::ObjectReader::read`].

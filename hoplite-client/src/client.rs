@@ -20,7 +20,7 @@ use crate::connection::{Connection, handshake};
 use crate::error::{ConnectFailure, Error, Result};
 use crate::location_watch::LocationWatch;
 use crate::many;
-use crate::options::{ConnectOptions, PutOptions};
+use crate::options::{ConnectOptions, GetOptions, PutOptions};
 use crate::progress;
 use crate::reader::{self, ObjectReader};
 use crate::report::{Description, NodeStatus, ProbeReport};
@@ -196,11 +196,21 @@ impl Client {
     /// copy is gone; `Deleted`; `StoreFull` if there is no room for a copy; `ObjectTooLarge` if
     /// there never will be.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
+        self.get_with(id, timeout.into()).await
+    }
+
+    /// Gets an object as [`Client::get`] does. It may be [stale](ObjectView::is_stale), if the
+    /// options allow it.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub async fn get_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectView> {
+        let GetOptions { timeout, allow_stale } = options;
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
-        let request = node::Request::Get { id: id.clone(), until: Until::Contents, timeout };
+        let request = node::Request::Get { id: id.clone(), until: Until::Contents, timeout, allow_stale };
         let get = pin!(async {
             if progress::is_tracked() {
-                return reader::get_tracked(&call.connection, id.clone(), timeout).await;
+                return reader::get_tracked(&call.connection, id.clone(), options).await;
             }
             match call.connection.call_node(request, Operation::Get, timeout).await? {
                 Response::Object(view) => ObjectView::open(&call.connection, view),
@@ -238,8 +248,17 @@ impl Client {
     /// # Errors
     /// As for [`Client::get`].
     pub async fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
-        let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
-        let open = pin!(ObjectReader::open(&call.connection, id.clone(), timeout));
+        self.get_reader_with(id, timeout.into()).await
+    }
+
+    /// Opens a reader as [`Client::get_reader`] does. The object may be
+    /// [stale](ObjectReader::is_stale), if the options allow it.
+    ///
+    /// # Errors
+    /// As for [`Client::get`].
+    pub async fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
+        let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
+        let open = pin!(ObjectReader::open_with(&call.connection, id.clone(), options));
         call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
     }
 

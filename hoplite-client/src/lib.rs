@@ -122,8 +122,8 @@ pub use hoplite_proto::socket_place::Distrust;
 pub use location_watch::LocationWatch;
 pub use notice::{LONG_WAIT, Listener, LongWait, Notice, StoreAfterLoss, log_notice};
 pub use options::{
-    AfterLoss, AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, PutOptions,
-    ReduceOptions,
+    AfterLoss, AllreduceOptions, Confirmation, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, GetOptions,
+    PutOptions, ReduceOptions,
 };
 pub use progress::{Progress, tracked};
 pub use reader::ObjectReader;

@@ -107,6 +107,29 @@ pub enum Confirmation {
     Confirmed,
 }
 
+/// Options of a get.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GetOptions {
+    /// Total time to wait for the object and its bytes; by default [`default_timeout`].
+    pub timeout: Duration,
+    /// `true` also accepts a complete copy in the store of this node while no directory shard
+    /// confirms that the object still exists. Such an answer is
+    /// [stale](crate::ObjectView::is_stale). By default `false`: a get then waits for a shard.
+    pub allow_stale: bool,
+}
+
+impl Default for GetOptions {
+    fn default() -> Self {
+        Self { timeout: default_timeout(), allow_stale: false }
+    }
+}
+
+impl From<Duration> for GetOptions {
+    fn from(timeout: Duration) -> Self {
+        Self { timeout, allow_stale: false }
+    }
+}
+
 /// Options of a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceOptions {

@@ -10,6 +10,7 @@ use hoplite_proto::local::{Request, Response};
 use crate::connection::{Connection, Role};
 use crate::deadline::Deadline;
 use crate::error::{Error, LostCall, Result};
+use crate::options::GetOptions;
 use crate::progress::Part;
 use crate::reference::Reference;
 use crate::view::ObjectView;
@@ -31,12 +32,22 @@ pub struct ObjectReader {
     size_bytes: u64,
     put: PutId,
     metadata: Metadata,
+    is_stale: bool,
     part: Part,
 }
 
 impl ObjectReader {
     pub(crate) async fn open(connection: &Arc<Connection>, id: ObjectId, timeout: Duration) -> Result<Self> {
-        let request = node::Request::Get { id, until: Until::Started, timeout };
+        Self::open_with(connection, id, timeout.into()).await
+    }
+
+    pub(crate) async fn open_with(
+        connection: &Arc<Connection>,
+        id: ObjectId,
+        options: GetOptions,
+    ) -> Result<Self> {
+        let GetOptions { timeout, allow_stale } = options;
+        let request = node::Request::Get { id, until: Until::Started, timeout, allow_stale };
         match connection.call_node(request, Operation::Get, timeout).await? {
             node::Response::Object(view) => Self::over(connection, view),
             _ => Err(connection.unexpected()),
@@ -54,6 +65,7 @@ impl ObjectReader {
             size_bytes: view.size_bytes,
             put: view.put,
             metadata: view.metadata,
+            is_stale: view.is_stale,
             part: Part::default(),
         })
     }
@@ -127,7 +139,7 @@ impl ObjectReader {
         self.completed(deadline).await?;
         // From now on the view is complete, whatever the header shows.
         self.bytes.confirm(self.size_bytes);
-        Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata))
+        Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata, self.is_stale))
     }
 
     /// The size of the whole object, in bytes.
@@ -148,6 +160,11 @@ impl ObjectReader {
     /// The id of the put that created the object.
     pub fn put_id(&self) -> PutId {
         self.put
+    }
+
+    /// Returns `true` if the object may be deleted or replaced; see [`ObjectView::is_stale`].
+    pub fn is_stale(&self) -> bool {
+        self.is_stale
     }
 
     /// Copies the next bytes into `out` and returns their number: as many as are available and fit,
@@ -294,11 +311,12 @@ pub(crate) async fn get_vec(
 pub(crate) async fn get_tracked(
     connection: &Arc<Connection>,
     id: ObjectId,
-    timeout: Duration,
+    options: GetOptions,
 ) -> Result<ObjectView> {
-    let deadline = Deadline::after(timeout);
+    let deadline = Deadline::after(options.timeout);
     loop {
-        let reader = ObjectReader::open(connection, id.clone(), deadline.left()).await?;
+        let options = GetOptions { timeout: deadline.left(), ..options };
+        let reader = ObjectReader::open_with(connection, id.clone(), options).await?;
         match reader.into_view(deadline).await {
             Err(Error::Object(ObjectError::Superseded { .. })) => {}
             ended => return ended,

@@ -28,6 +28,7 @@ pub struct ObjectView {
     contents: Contents,
     put: PutId,
     metadata: Metadata,
+    is_stale: bool,
     /// The range of the view: all bytes, or one part of the result of an exchange.
     range: Range<usize>,
 }
@@ -66,7 +67,7 @@ impl ObjectView {
         // The store answers so only if all bytes are there. Other clients may have changed the
         // header.
         bytes.confirm(view.size_bytes);
-        Ok(Self::over(bytes, reference, view.put, view.metadata))
+        Ok(Self::over(bytes, reference, view.put, view.metadata, view.is_stale))
     }
 
     pub(crate) fn over(
@@ -74,6 +75,7 @@ impl ObjectView {
         reference: Reference,
         put: PutId,
         metadata: Metadata,
+        is_stale: bool,
     ) -> Self {
         let all = bytes.as_slice().unwrap_or_default();
         let range = 0..all.len();
@@ -82,20 +84,22 @@ impl ObjectView {
         } else {
             Contents::Stored { bytes, reference: Arc::new(reference) }
         };
-        Self { contents, put, metadata, range }
+        Self { contents, put, metadata, is_stale, range }
     }
 
     /// Creates a view of the bytes in a store's answer. Copies them.
     pub(crate) fn copied(view: node::ObjectView, bytes: &[u8]) -> Self {
         let contents = Contents::copied(bytes);
-        Self { contents, put: view.put, metadata: view.metadata, range: 0..bytes.len() }
+        let node::ObjectView { put, metadata, is_stale, .. } = view;
+        Self { contents, put, metadata, is_stale, range: 0..bytes.len() }
     }
 
     /// Creates a view of a part, as an object with this metadata; `None` if the range is out of
     /// bounds.
     pub(crate) fn part(&self, range: Range<usize>, metadata: Metadata) -> Option<Self> {
         self.get(range.clone())?;
-        Some(Self { contents: self.contents.clone(), put: self.put, metadata, range })
+        let (contents, put, is_stale) = (self.contents.clone(), self.put, self.is_stale);
+        Some(Self { contents, put, metadata, is_stale, range })
     }
 
     /// The size of the object, in bytes.
@@ -111,6 +115,13 @@ impl ObjectView {
     /// The id of the put that created the object. It changes if the id is deleted and put again.
     pub fn put_id(&self) -> PutId {
         self.put
+    }
+
+    /// Returns `true` if no directory shard confirmed, when the store answered, that the object
+    /// still exists. It may be deleted, and another object may have its id. Only a get with
+    /// [`allow_stale`](crate::GetOptions::allow_stale) returns a stale object.
+    pub fn is_stale(&self) -> bool {
+        self.is_stale
     }
 }
 

@@ -252,7 +252,10 @@ impl Cluster {
     }
 
     fn get(&mut self, node: usize, id: &ObjectId) -> CallId {
-        self.request(node, Request::Get { id: id.clone(), until: Until::Complete, timeout: LONG })
+        self.request(
+            node,
+            Request::Get { id: id.clone(), until: Until::Complete, timeout: LONG, allow_stale: false },
+        )
     }
 
     fn is_answered(&self, node: usize, call: CallId) -> bool {

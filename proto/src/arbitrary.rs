@@ -451,8 +451,10 @@ fn node_request() -> impl Strategy<Value = node::Request> {
         timeout().prop_map(|timeout| node::Request::Drain { timeout }),
         Just(node::Request::DrainProgress),
         copy().prop_map(|copy| node::Request::Abort { copy }),
-        (id(), select(vec![Until::Started, Until::Complete, Until::Contents]), timeout())
-            .prop_map(|(id, until, timeout)| node::Request::Get { id, until, timeout }),
+        (id(), select(vec![Until::Started, Until::Complete, Until::Contents]), timeout(), any::<bool>())
+            .prop_map(|(id, until, timeout, allow_stale)| {
+                node::Request::Get { id, until, timeout, allow_stale }
+            }),
         (copy(), any::<u64>(), timeout()).prop_map(|(copy, beyond_bytes, timeout)| node::Request::Follow {
             copy,
             beyond_bytes,
@@ -487,7 +489,8 @@ fn batch_item() -> impl Strategy<Value = node::Request> {
         (id(), timeout()).prop_map(|(id, timeout)| node::Request::Get {
             id,
             until: Until::Contents,
-            timeout
+            timeout,
+            allow_stale: false,
         }),
         (id(), timeout()).prop_map(|(id, timeout)| node::Request::Delete { ids: vec![id], timeout }),
     ]
@@ -550,8 +553,8 @@ pub(crate) fn request() -> impl Strategy<Value = Request> {
 }
 
 fn view() -> impl Strategy<Value = ObjectView> {
-    (copy(), put(), metadata(), 0_u64..1 << 40, 0_u64..200).prop_map(
-        |(copy, put, (metadata, size_bytes), block, slack)| ObjectView {
+    (copy(), put(), metadata(), 0_u64..1 << 40, 0_u64..200, any::<bool>()).prop_map(
+        |(copy, put, (metadata, size_bytes), block, slack, is_stale)| ObjectView {
             copy,
             extent: Extent {
                 offset_bytes: block * HEADER_BYTES,
@@ -560,6 +563,7 @@ fn view() -> impl Strategy<Value = ObjectView> {
             put,
             size_bytes,
             metadata,
+            is_stale,
         },
     )
 }

@@ -93,7 +93,7 @@ async fn tracked_reduce(
     if !progress::is_tracked() {
         return reduce.await;
     }
-    match select(reduce, pin!(get_tracked(connection, target.clone(), timeout))).await {
+    match select(reduce, pin!(get_tracked(connection, target.clone(), timeout.into()))).await {
         Either::Right((_, reduce)) => reduce.await,
         Either::Left((Ok(reduced), count)) => {
             // The target is complete; only the count may fail, because the target may be deleted.

@@ -325,7 +325,7 @@ impl State {
         let buffer = arena.buffer(extent, size_bytes).unwrap();
         buffer.initialise();
         let copy = CopyId(self.copies.len() as u64 + 100);
-        let view = ObjectView { copy, extent, put: PutId(copy.0 + 7), size_bytes, metadata };
+        let view = ObjectView { copy, extent, put: PutId(copy.0 + 7), size_bytes, metadata, is_stale: false };
         let entry = Copy { id, view: view.clone(), buffer, sealed: false, deleted: false, references: 1 };
         self.copies.insert(copy, entry);
         view
@@ -450,7 +450,7 @@ impl State {
 
     fn try_answer(&mut self, request: &Request) -> Option<Result<Response, Error>> {
         let answer = match request {
-            Request::Node(node::Request::Get { id, until, timeout }) => {
+            Request::Node(node::Request::Get { id, until, timeout, .. }) => {
                 let found = self.find(id).filter(|copy| *until == Until::Started || self.copies[copy].sealed);
                 match found {
                     Some(copy) => {
@@ -473,7 +473,7 @@ impl State {
             }
             Request::Node(node::Request::Join { target, timeout, .. }) => {
                 let (id, timeout) = (target.clone(), *timeout);
-                let get = node::Request::Get { id, until: Until::Started, timeout };
+                let get = node::Request::Get { id, until: Until::Started, timeout, allow_stale: false };
                 return self.try_answer(&Request::Node(get));
             }
             Request::Node(node::Request::Follow { copy, beyond_bytes, .. }) => {

@@ -24,6 +24,7 @@ async fn a_forked_child_can_neither_use_nor_disturb_the_connection() {
         id: ObjectId::new("a").unwrap(),
         until: hoplite_core::node::Until::Complete,
         timeout: LONG,
+        allow_stale: false,
     };
     let error = connection.call_node(request, Operation::Get, LONG).await.unwrap_err();
     assert!(

@@ -106,6 +106,7 @@ async fn nonsense_from_the_store_breaks_the_connection() {
         put: crate::PutId(1),
         size_bytes: 10,
         metadata: crate::Metadata::default(),
+        is_stale: false,
     };
     let object = Response::Node(hoplite_core::node::Response::Object(view));
     let progress = Response::Node(hoplite_core::node::Response::Progress { valid_bytes: 1 });

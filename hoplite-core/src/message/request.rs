@@ -68,6 +68,9 @@ pub enum Request {
         until: Until,
         /// The time that the object may take.
         timeout: Duration,
+        /// `true` if a complete local copy that may not be served now is an answer too. The view
+        /// of the copy is stale.
+        allow_stale: bool,
     },
     /// Waits until more than a number of leading bytes of a copy are valid, or it is complete. The
     /// client holds a reference to it. Answered by `Progress`; fails with the copy.

@@ -22,6 +22,8 @@ pub struct ObjectView {
     pub size_bytes: u64,
     /// The metadata of the object.
     pub metadata: Metadata,
+    /// `true` if no shard with a lease knows the copy, so the object may be deleted or replaced.
+    pub is_stale: bool,
 }
 
 /// An answer to a client.

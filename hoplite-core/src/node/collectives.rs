@@ -15,7 +15,7 @@ use crate::message::{
 };
 use crate::metadata::Metadata;
 use crate::objects::Objects;
-use crate::objects::calls::{Access, Call, Contents, CreateCall};
+use crate::objects::calls::{Access, Call, Contents, CreateCall, GetTerms};
 use crate::objects::notice::{Deadline, SpaceWaiter};
 use crate::objects::table::{LocalCopy, Object, Phase};
 use crate::peer::ROOM_TIMEOUT;
@@ -70,7 +70,8 @@ impl Adapter<'_> {
         if let Some(response) = self.refer_to_parts(key, &target) {
             return self.objects.ctx.reply(key, response);
         }
-        self.objects.get(key, target.clone(), Until::Started, Some(agreement), timeout);
+        let terms = GetTerms { until: Until::Started, join: Some(agreement), allow_stale: false };
+        self.objects.get(key, target.clone(), terms, timeout);
         if self.objects.calls.contains(key) {
             self.collectives.members.joined(&mut self.objects.ctx.of_collectives(), key, &target);
         }
@@ -322,7 +323,7 @@ impl Adapter<'_> {
 /// Returns the waiting participants of this node and their agreements.
 pub(super) fn participants_of(objects: &Objects, target: &ObjectId) -> Vec<(CallKey, Agreement)> {
     let agreement = |key| match objects.calls.get(key) {
-        Some(Call::Get { join: Some(agreement), .. }) => Some((key, *agreement)),
+        Some(Call::Get { terms, .. }) => Some((key, terms.join?)),
         _ => None,
     };
     objects.calls.gets(target).into_iter().filter_map(agreement).collect()

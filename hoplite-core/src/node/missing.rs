@@ -38,10 +38,10 @@ impl View<'_> {
                 self.missing_of_object(&create.id)
             }
             Call::Seal { copy } => self.objects.missing_of_verdict(*copy),
-            Call::Get { id, join, .. } => {
+            Call::Get { id, terms } => {
                 let missing = self.missing_of_object(id);
                 let is_unknown = matches!(missing, None | Some(Missing::Object { .. }));
-                if join.is_some() && is_unknown {
+                if terms.join.is_some() && is_unknown {
                     return Some(Missing::Coordinator { target: id.clone() });
                 }
                 missing

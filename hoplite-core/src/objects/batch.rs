@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::Objects;
 use super::calls::Access;
 use crate::error::{Error, Result};
-use crate::message::{CallKey, ClientId, CopyId, Effect, MAX_CONTENTS_BYTES, Request, Response};
+use crate::message::{CallKey, ClientId, CopyId, Effect, MAX_CONTENTS_BYTES, ObjectView, Request, Response};
 
 impl Objects {
     /// Begins a batch whose items follow as single requests.
@@ -35,7 +35,9 @@ impl Objects {
                     *answer = Ok(Response::Contents { view: view.clone(), bytes: Bytes::new() });
                 }
                 Ok(Response::Object(view)) => {
-                    *answer = self.refer(client, view.copy, Access::Read).map(Response::Object);
+                    let is_stale = view.is_stale;
+                    let view = self.refer(client, view.copy, Access::Read);
+                    *answer = view.map(|view| Response::Object(ObjectView { is_stale, ..view }));
                 }
                 Ok(Response::Existing(view)) => {
                     *answer = self.refer(client, view.copy, Access::Write).map(Response::Existing);

@@ -39,6 +39,16 @@ pub(crate) struct Contents {
     pub(crate) confirm: Confirm,
 }
 
+/// The conditions for the answer of a get.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct GetTerms {
+    pub(crate) until: Until,
+    /// The agreement of the participant, if the object is the target of its collective.
+    pub(crate) join: Option<Agreement>,
+    /// `true` if a complete copy that may not be served now is an answer too.
+    pub(crate) allow_stale: bool,
+}
+
 /// A call that waits for something.
 #[derive(Debug)]
 pub(crate) enum Call {
@@ -48,9 +58,7 @@ pub(crate) enum Call {
     },
     Get {
         id: ObjectId,
-        until: Until,
-        /// The agreement of the participant, if the object is the target of its collective.
-        join: Option<Agreement>,
+        terms: GetTerms,
     },
     Follow {
         copy: CopyId,

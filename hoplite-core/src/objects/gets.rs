@@ -5,15 +5,16 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::Objects;
-use super::calls::{Access, Call};
+use super::calls::{Access, Call, GetTerms};
 use super::fetch::FetchStep;
 use super::notice::SpaceWaiter;
 use super::queries::Purpose;
 use super::table::{ActivePull, Object, Phase};
-use crate::collective::Agreement;
 use crate::error::{Error, Operation};
 use crate::id::{NodeId, ObjectId, PutId};
-use crate::message::{CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, PullId, Response, ServeId, Until};
+use crate::message::{
+    CallKey, CopyId, Effect, MAX_CONTENTS_BYTES, ObjectView, PullId, Response, ServeId, Until,
+};
 use crate::shard::{Grant, Obstacle, PullOutcome, UnpublishReason};
 
 /// While a client has more open calls than this, it gets references instead of bytes: the bytes wait in the store until the
@@ -22,36 +23,31 @@ const MAX_CALLS_FOR_CONTENTS: usize = 64;
 
 impl Objects {
     /// Begins a get, maybe by a participant of the collective that makes the object.
-    pub(crate) fn get(
-        &mut self,
-        key: CallKey,
-        id: ObjectId,
-        until: Until,
-        join: Option<Agreement>,
-        timeout: Duration,
-    ) {
-        if let Some(response) = self.ready_copy(key, &id, until, join) {
+    pub(crate) fn get(&mut self, key: CallKey, id: ObjectId, terms: GetTerms, timeout: Duration) {
+        if let Some(response) = self.ready_copy(key, &id, terms) {
             return self.ctx.reply(key, response);
         }
-        let call = Call::Get { id: id.clone(), until, join };
+        let call = Call::Get { id: id.clone(), terms };
         self.calls.enter(&mut self.ctx, key, call, Operation::Get, timeout);
         self.calls.wait_for_copy(&id, key);
-        self.retry_get(key, &id, until, join);
+        self.retry_get(key, &id, terms);
     }
 
     /// Answers a get if a copy can. An empty object is ready only when it is complete. A copy that a
-    /// member of a collective fills is only for participants that join.
+    /// member of a collective fills is only for participants that join. A complete copy that may not
+    /// be served answers only gets that allow it.
     fn ready_copy(
         &mut self,
         key: CallKey,
         id: &ObjectId,
-        until: Until,
-        join: Option<Agreement>,
+        terms: GetTerms,
     ) -> Option<Result<Response, Error>> {
+        let GetTerms { until, join, allow_stale } = terms;
         let (copy, local) = self.copies.live(id)?;
         let has_begun = until == Until::Started && local.size_bytes > 0;
         let is_ready = local.is_complete() || (has_begun && local.is_public);
-        if !is_ready || !self.may_serve(copy) {
+        let is_stale = !self.may_serve(copy);
+        if !is_ready || (is_stale && !(allow_stale && local.is_complete())) {
             return None;
         }
         // Without a session, this store is the first to compare the agreements.
@@ -60,14 +56,16 @@ impl Objects {
         let is_small = until == Until::Contents && !key.is_item() && local.size_bytes <= MAX_CONTENTS_BYTES;
         if is_small && self.calls.open_calls(key.client) <= MAX_CALLS_FOR_CONTENTS {
             self.copies.touch(copy);
-            return Some(Ok(Response::Contents { view: self.copies.view(copy), bytes: Bytes::new() }));
+            let view = ObjectView { is_stale, ..self.copies.view(copy) };
+            return Some(Ok(Response::Contents { view, bytes: Bytes::new() }));
         }
-        Some(checked.and_then(|()| self.refer(key.holder(), copy, Access::Read).map(Response::Object)))
+        let view = checked.and_then(|()| self.refer(key.holder(), copy, Access::Read));
+        Some(view.map(|view| Response::Object(ObjectView { is_stale, ..view })))
     }
 
     /// Answers a get if it can be answered, and else sees to it that the object is on its way.
-    pub(crate) fn retry_get(&mut self, key: CallKey, id: &ObjectId, until: Until, join: Option<Agreement>) {
-        if let Some(response) = self.ready_copy(key, id, until, join) {
+    pub(crate) fn retry_get(&mut self, key: CallKey, id: &ObjectId, terms: GetTerms) {
+        if let Some(response) = self.ready_copy(key, id, terms) {
             self.finish(key, response);
         } else if !self
             .copies

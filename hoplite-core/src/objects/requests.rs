@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::Objects;
-use super::calls::{Call, Contents, CreateCall, DeleteCall, WaitCall, Wanted};
+use super::calls::{Call, Contents, CreateCall, DeleteCall, GetTerms, WaitCall, Wanted};
 use super::notice::Notice;
 use super::notice::SpaceWaiter;
 use super::queries::Purpose;
@@ -41,7 +41,9 @@ impl Objects {
                 self.create(key, CreateCall { id, size_bytes, metadata, contents }, timeout);
             }
             Request::Seal { copy, timeout } => self.seal(key, copy, Some(timeout)),
-            Request::Get { id, until, timeout } => self.get(key, id, until, None, timeout),
+            Request::Get { id, until, timeout, allow_stale } => {
+                self.get(key, id, GetTerms { until, join: None, allow_stale }, timeout);
+            }
             Request::Follow { copy, beyond_bytes, timeout } => self.follow(key, copy, beyond_bytes, timeout),
             Request::Wait { ids, count, timeout } => self.wait(key, &ids, count, timeout),
             Request::Locate { id, timeout } => self.locate(key, id, timeout),
@@ -188,7 +190,7 @@ impl Objects {
         }
         for key in self.calls.waiting(id) {
             match self.calls.get(key) {
-                Some(Call::Get { until, join, .. }) => self.retry_get(key, id, *until, *join),
+                Some(Call::Get { terms, .. }) => self.retry_get(key, id, *terms),
                 Some(Call::Create(_)) => self.retry_create(key),
                 _ => {}
             }

@@ -14,6 +14,7 @@ use crate::id::ObjectId;
 use crate::message::{CallId, CallKey, ClientId, CopyId, Reduce, ReduceOrder, Until};
 use crate::metadata::Metadata;
 use crate::objects::Objects;
+use crate::objects::calls::GetTerms;
 use crate::objects::context::Context;
 use crate::objects::queries::Purpose;
 use crate::plan::reduce::{ReduceSchedule, choose, estimate};
@@ -174,7 +175,8 @@ impl Reduction {
         world.shared.fetches.insert(call, (self.request.target.clone(), index));
         let id = self.request.sources[index].clone();
         let key = CallKey::of(ClientId::STORE, call);
-        world.objects.get(key, id, Until::Complete, None, self.time_left(world.now()));
+        let terms = GetTerms { until: Until::Complete, join: None, allow_stale: false };
+        world.objects.get(key, id, terms, self.time_left(world.now()));
     }
 
     /// A source that was fetched is here, or cannot be had.

@@ -18,7 +18,7 @@ fn put_as(name: &str, size_bytes: u64, confirm: Confirm) -> Request {
 }
 
 fn get(name: &str, timeout: Duration) -> Request {
-    Request::Get { id: id(name), until: Until::Contents, timeout }
+    Request::Get { id: id(name), until: Until::Contents, timeout, allow_stale: false }
 }
 
 fn batch(h: &mut Harness, requests: Vec<Request>) -> (ClientId, CallId) {

@@ -208,7 +208,7 @@ impl Scenario {
                     ["within", millis] => timeout = duration(millis),
                     _ => panic!("{options:?}"),
                 }
-                self.call(name, Request::Get { id: id(object), until, timeout });
+                self.call(name, Request::Get { id: id(object), until, timeout, allow_stale: false });
             }
             ["create", name, object] => {
                 let request =

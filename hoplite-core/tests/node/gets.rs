@@ -37,7 +37,7 @@ fn a_get_asks_pulls_publishes_and_returns_the_slot() {
 fn a_small_object_is_answered_with_its_bytes_and_nothing_refers_to_it() {
     let mut h = Harness::new();
     let get = |h: &mut Harness, name| {
-        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG })
+        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG, allow_stale: false })
     };
     for (name, size_bytes) in [("small", MAX_CONTENTS_BYTES), ("large", MAX_CONTENTS_BYTES + 1)] {
         let call = get(&mut h, name);
@@ -62,7 +62,7 @@ fn a_small_object_is_answered_with_its_bytes_and_nothing_refers_to_it() {
 fn a_client_with_many_open_calls_gets_references_to_small_objects() {
     let mut h = Harness::new();
     let get = |h: &mut Harness, name| {
-        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG })
+        h.request(A, Request::Get { id: id(name), until: Until::Contents, timeout: LONG, allow_stale: false })
     };
     let calls: Vec<_> = (0..65).map(|_| get(&mut h, "x")).collect();
     let pull = h.grant("x", 5, SIZE.min(MAX_CONTENTS_BYTES), "n1");

@@ -285,11 +285,17 @@ impl Harness {
         name: &str,
         timeout: Duration,
     ) -> (ClientId, CallId) {
-        self.request(client, Request::Get { id: id(name), until: Until::Complete, timeout })
+        self.request(
+            client,
+            Request::Get { id: id(name), until: Until::Complete, timeout, allow_stale: false },
+        )
     }
 
     pub(crate) fn get_started(&mut self, client: ClientId, name: &str) -> (ClientId, CallId) {
-        self.request(client, Request::Get { id: id(name), until: Until::Started, timeout: LONG })
+        self.request(
+            client,
+            Request::Get { id: id(name), until: Until::Started, timeout: LONG, allow_stale: false },
+        )
     }
 
     pub(crate) fn delete(&mut self, client: ClientId, names: &[&str]) -> (ClientId, CallId) {

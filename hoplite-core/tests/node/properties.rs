@@ -77,7 +77,7 @@ fn batch_item(id: ObjectId, kind: u8, timeout: Duration) -> Request {
         1 => put(SMALL, Confirm::Yes),
         2 => put(SIZE, Confirm::No),
         3 => Request::Delete { ids: vec![id], timeout },
-        _ => Request::Get { id, until: Until::Contents, timeout },
+        _ => Request::Get { id, until: Until::Contents, timeout, allow_stale: false },
     }
 }
 
@@ -365,7 +365,7 @@ impl World {
             Step::Get { client, id, is_patient, timeout } => {
                 let until = if is_patient { Until::Complete } else { Until::Started };
                 let timeout = Duration::from_millis(timeout);
-                self.request(client, Request::Get { id: object(id), until, timeout });
+                self.request(client, Request::Get { id: object(id), until, timeout, allow_stale: false });
             }
             Step::Delete { client, id } => {
                 let ids = vec![object(id), object(id + 1)];

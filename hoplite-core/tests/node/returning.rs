@@ -57,6 +57,62 @@ fn a_copy_is_served_only_while_a_shard_has_a_lease() {
     assert!(error.to_string().contains("shard-0"), "{error}");
 }
 
+fn get_stale(h: &mut Harness, name: &str, until: Until) -> (ClientId, CallId) {
+    h.request(A, Request::Get { id: id(name), until, timeout: LONG, allow_stale: true })
+}
+
+#[test]
+fn a_get_may_allow_a_copy_without_a_lease() {
+    let mut h = connected(1);
+    h.put(A, "x", SIZE);
+    h.put(A, "small", SMALL);
+    let call = get_stale(&mut h, "x", Until::Complete);
+    assert!(!h.view(call).is_stale);
+    h.pass(LEASE);
+    let ordinary = h.get(A, "x");
+    h.assert_waits(ordinary);
+    for until in [Until::Started, Until::Complete, Until::Contents] {
+        let call = get_stale(&mut h, "x", until);
+        assert!(h.view(call).is_stale, "{until:?}");
+    }
+    let call = get_stale(&mut h, "small", Until::Contents);
+    let answer = h.answer(call);
+    assert!(matches!(&answer, Some(Ok(Response::Contents { view, .. })) if view.is_stale), "{answer:?}");
+    h.event(Event::ShardAnswered { shard: 0, pinged_at: at(4) });
+    assert!(!h.view(ordinary).is_stale);
+    let call = get_stale(&mut h, "x", Until::Complete);
+    assert!(!h.view(call).is_stale);
+}
+
+#[test]
+fn a_waiting_get_may_allow_a_copy_that_came_without_a_lease() {
+    let mut h = connected(1);
+    let waiting = get_stale(&mut h, "x", Until::Complete);
+    let ordinary = h.get(A, "x");
+    let pull = h.grant("x", 7, SIZE, "sender");
+    h.pass(LEASE);
+    h.assert_waits(waiting);
+    h.pull_ended(&pull, SIZE, PullOutcome::Complete);
+    assert!(h.view(waiting).is_stale);
+    h.assert_waits(ordinary);
+}
+
+#[test]
+fn a_batch_says_which_of_its_objects_are_stale() {
+    let mut h = connected(1);
+    h.put(A, "x", SIZE);
+    h.put(A, "small", SMALL);
+    h.pass(LEASE);
+    let get = |name| Request::Get { id: id(name), until: Until::Contents, timeout: LONG, allow_stale: true };
+    let call = h.request(A, Request::Batch(vec![get("x"), get("small")]));
+    let Some(Ok(Response::Batch(answers))) = h.answer(call) else { panic!("the batch waits") };
+    let is_stale = |answer: &Result<Response, Error>| match answer {
+        Ok(Response::Object(view) | Response::Contents { view, .. }) => view.is_stale,
+        other => panic!("{other:?} is no object"),
+    };
+    assert!(answers.iter().all(is_stale), "{answers:?}");
+}
+
 #[test]
 fn an_answer_to_a_ping_that_is_too_old_renews_nothing() {
     let mut h = connected(1);

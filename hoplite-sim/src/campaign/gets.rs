@@ -19,7 +19,7 @@ impl Simulation {
     pub(super) fn get(&mut self, client: u64, id: ObjectId) {
         let (timeout, started) = (self.any_timeout(), self.now());
         let until = if self.random.chance(30) { Until::Started } else { Until::Complete };
-        let request = Request::Get { id: id.clone(), until, timeout };
+        let request = Request::Get { id: id.clone(), until, timeout, allow_stale: false };
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Object(view)) if until == Until::Complete => {
                 sim.check_view(client, &id, &view, started);
@@ -110,7 +110,7 @@ impl Simulation {
 
     pub(super) fn cancelled_get(&mut self, client: u64) {
         let (id, timeout) = (self.any_object(), Duration::from_secs(4));
-        let request = Request::Get { id, until: Until::Complete, timeout };
+        let request = Request::Get { id, until: Until::Complete, timeout, allow_stale: false };
         let then = move |sim: &mut Self, answer: Answer| match answer {
             Ok(Response::Object(view)) => sim.release_later(client, view.copy),
             _ => sim.act_later(client),

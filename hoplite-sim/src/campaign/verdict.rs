@@ -71,7 +71,12 @@ impl Simulation {
         let outcomes = Rc::new(RefCell::new(Vec::new()));
         for (store, reader) in readers.iter().copied().enumerate() {
             let (id, outcomes, started) = (id.clone(), outcomes.clone(), self.now());
-            let request = Request::Get { id: id.clone(), until: Until::Complete, timeout: FINAL_TIMEOUT };
+            let request = Request::Get {
+                id: id.clone(),
+                until: Until::Complete,
+                timeout: FINAL_TIMEOUT,
+                allow_stale: false,
+            };
             let then = move |sim: &mut Self, answer: Result<Response, Error>| {
                 let outcome = match answer {
                     Ok(Response::Object(view)) => {

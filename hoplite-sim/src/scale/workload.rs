@@ -177,7 +177,11 @@ impl World {
         }
         if workload != Workload::Reduce && store != 0 {
             let timeout = self.app.experiment.time_limit;
-            self.call(store, Call::Get, Request::Get { id: target(), until: Until::Complete, timeout });
+            self.call(
+                store,
+                Call::Get,
+                Request::Get { id: target(), until: Until::Complete, timeout, allow_stale: false },
+            );
         }
     }
 

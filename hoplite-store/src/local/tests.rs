@@ -195,7 +195,7 @@ async fn a_client_that_asks_for_many_contents_at_once_gets_them_all() {
     let calls: Vec<CallId> = (1000..1000 + COUNT).map(CallId).collect();
     for call in &calls {
         let id = ObjectId::new("a").unwrap();
-        let get = node::Request::Get { id, until: Until::Contents, timeout: HOUR };
+        let get = node::Request::Get { id, until: Until::Contents, timeout: HOUR, allow_stale: false };
         framing::encode(&encode_request(*call, Request::Node(get)), &mut requests).unwrap();
     }
     client.stream.write_all(&requests).await.unwrap();
@@ -224,7 +224,14 @@ async fn what_a_client_said_before_it_left_counts_even_if_it_takes_no_answer() {
     client.ask(Request::Node(node::Request::SealUnconfirmed { copy })).await;
     drop(client);
     let id = ObjectId::new("a").unwrap();
-    other.ask(Request::Node(node::Request::Get { id, until: Until::Complete, timeout: HOUR })).await;
+    other
+        .ask(Request::Node(node::Request::Get {
+            id,
+            until: Until::Complete,
+            timeout: HOUR,
+            allow_stale: false,
+        }))
+        .await;
     let (_, answer) = other.answer().await;
     assert!(matches!(answer, Ok(Response::Node(node::Response::Object(_)))), "{answer:?}");
 }

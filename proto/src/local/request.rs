@@ -107,10 +107,11 @@ fn encode_node_request(request: node::Request) -> wire::Body {
             wire::Body::SealUnconfirmed(wire::SealUnconfirmed { copy: copy.0 })
         }
         node::Request::Abort { copy } => wire::Body::Abort(wire::Abort { copy: copy.0 }),
-        node::Request::Get { id, until, timeout } => wire::Body::Get(wire::Get {
+        node::Request::Get { id, until, timeout, allow_stale } => wire::Body::Get(wire::Get {
             id: encode_id(&id),
             until: encode_until(until).into(),
             timeout_ms: encode_timeout(timeout),
+            allow_stale,
         }),
         node::Request::Follow { copy, beyond_bytes, timeout } => wire::Body::Follow(wire::Follow {
             copy: copy.0,
@@ -191,6 +192,7 @@ fn decode_body(body: wire::Body, max_ids: usize) -> Result<Request> {
             id: ObjectId::new(&get.id)?,
             until: decode_until(get.until)?,
             timeout: decode_timeout(get.timeout_ms),
+            allow_stale: get.allow_stale,
         },
         wire::Body::Release(release) => node::Request::Release { copy: CopyId(release.copy) },
         wire::Body::Delete(delete) => node::Request::Delete {

@@ -163,6 +163,7 @@ fn encode_view(view: &ObjectView) -> wire::ObjectView {
         put: view.put.0,
         size_bytes: view.size_bytes,
         metadata: Some(metadata::encode(&view.metadata)),
+        stale: view.is_stale,
     }
 }
 
@@ -181,6 +182,7 @@ fn decode_view(view: wire::ObjectView) -> Result<ObjectView> {
         put: PutId(view.put),
         size_bytes: view.size_bytes,
         metadata: metadata::decode(view.metadata, view.size_bytes)?,
+        is_stale: view.stale,
     })
 }
 

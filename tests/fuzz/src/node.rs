@@ -405,7 +405,8 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         6 => Request::Follow { copy: copy(input, world)?, beyond_bytes: 0, timeout: timeout(input)? },
         7 | 8 => {
             let until = *input.choose(&[Until::Started, Until::Complete, Until::Contents])?;
-            Request::Get { id: object(input)?, until, timeout: timeout(input)? }
+            let allow_stale = input.arbitrary()?;
+            Request::Get { id: object(input)?, until, timeout: timeout(input)?, allow_stale }
         }
         9 | 10 => Request::Release { copy: copy(input, world)? },
         11 => Request::Delete { ids: objects(input)?, timeout: timeout(input)? },
@@ -443,7 +444,7 @@ fn put(input: &mut Unstructured<'_>) -> Result<Request> {
 fn batch_item(input: &mut Unstructured<'_>) -> Result<Request> {
     Ok(match input.int_in_range(0..=2)? {
         0 => put(input)?,
-        1 => Request::Get { id: object(input)?, until: Until::Contents, timeout: timeout(input)? },
+        1 => Request::Get { id: object(input)?, until: Until::Contents, timeout: timeout(input)?, allow_stale: false },
         _ => Request::Delete { ids: vec![object(input)?], timeout: timeout(input)? },
     })
 }

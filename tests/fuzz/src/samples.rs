@@ -68,13 +68,13 @@ pub fn requests() -> Vec<Vec<u8>> {
             timeout: TIMEOUT,
         },
         node::Request::Batch(vec![
-            node::Request::Get { id: object(), until: Until::Contents, timeout: TIMEOUT },
+            node::Request::Get { id: object(), until: Until::Contents, timeout: TIMEOUT, allow_stale: false },
             node::Request::Delete { ids: vec![object()], timeout: TIMEOUT },
         ]),
         node::Request::Seal { copy, timeout: TIMEOUT },
         node::Request::Drain { timeout: TIMEOUT },
         node::Request::DrainProgress,
-        node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT },
+        node::Request::Get { id: object(), until: Until::Started, timeout: TIMEOUT, allow_stale: true },
         node::Request::Delete { ids: ids(), timeout: TIMEOUT },
         node::Request::Wait { ids: ids(), count: 1, timeout: TIMEOUT },
         node::Request::Locate { id: object(), timeout: TIMEOUT },
@@ -116,6 +116,7 @@ pub fn responses() -> Vec<Vec<u8>> {
         put: PutId(1),
         size_bytes: SIZE,
         metadata: metadata(),
+        is_stale: true,
     };
     let of_nodes = [
         node::Response::Created(view.clone()),

@@ -14,7 +14,7 @@ use super::PATIENCE;
 const TIMEOUT_MS: u64 = 60_000;
 
 fn id(text: &str) -> hoplite_proto::v1::request::Get {
-    Get { id: text.as_bytes().to_vec().into(), until: 0, timeout_ms: TIMEOUT_MS }
+    Get { id: text.as_bytes().to_vec().into(), until: 0, timeout_ms: TIMEOUT_MS, allow_stale: false }
 }
 
 fn get(text: &str) -> Body {

@@ -117,8 +117,14 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
         (create(b"object".to_vec(), u64::MAX), ErrorCode::ObjectTooLarge),
         (with(nonsense), ErrorCode::InvalidMetadata),
         (with(misshapen), ErrorCode::InvalidMetadata),
-        (Body::Get(request::Get { id: vec![].into(), until: 0, timeout_ms: 100 }), ErrorCode::InvalidId),
-        (Body::Get(request::Get { id: vec![1].into(), until: 77, timeout_ms: 100 }), ErrorCode::Malformed),
+        (
+            Body::Get(request::Get { id: vec![].into(), until: 0, timeout_ms: 100, allow_stale: false }),
+            ErrorCode::InvalidId,
+        ),
+        (
+            Body::Get(request::Get { id: vec![1].into(), until: 77, timeout_ms: 100, allow_stale: false }),
+            ErrorCode::Malformed,
+        ),
         (Body::Seal(request::Seal { copy, timeout_ms: 100 }), ErrorCode::UnknownReference),
         (
             Body::Follow(request::Follow { copy, beyond_bytes: u64::MAX, timeout_ms: 100 }),
@@ -158,7 +164,7 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
     client.request(Body::Cancel(request::Cancel { call: 4 }));
     client.request(Body::Unsubscribe(request::Unsubscribe { call: u64::MAX }));
     // A call number that is already in use.
-    let get = request::Get { id: vec![1].into(), until: 0, timeout_ms: 20_000 };
+    let get = request::Get { id: vec![1].into(), until: 0, timeout_ms: 20_000, allow_stale: false };
     let waiting = client.request(Body::Get(get.clone()));
     client.say(&v1::Request { call: waiting, body: Some(Body::Get(get)), ..Default::default() });
     assert_eq!(error_code(client.answer()), ErrorCode::InvalidRequest as u32);

@@ -149,6 +149,7 @@ impl Table {
             put: local.put,
             size_bytes: local.size_bytes,
             metadata: local.metadata.clone(),
+            is_stale: false,
         }
     }
 
