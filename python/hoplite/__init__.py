@@ -19,6 +19,7 @@ from hoplite._checks import Id, Op
 from hoplite._client import Client, connect
 from hoplite._node import init, shutdown
 from hoplite._reports import Link, Topology
+from hoplite._stale import StaleWarning
 from hoplite._trace import trace
 from hoplite.errors import (
     AlreadyExists,
@@ -101,6 +102,7 @@ __all__ = [
     "ShardListMismatch",
     "ShuttingDown",
     "SizeMismatch",
+    "StaleWarning",
     "StoreFull",
     "Superseded",
     "Timeout",

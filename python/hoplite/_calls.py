@@ -35,6 +35,7 @@ from hoplite._many import ManyCalls
 from hoplite._process import may_unpickle, new_id
 from hoplite._reports import Status, Topology, topology
 from hoplite._serialize import Described, Encoded, Framework, Layout
+from hoplite._stale import warn_if_stale
 from hoplite._timeouts import Deadline, TimeLimit
 from hoplite.errors import PickleRefused, Superseded
 from hoplite.ref import Ref
@@ -113,9 +114,7 @@ class Calls(ManyCalls):
         pieces, dtype, shape, user = encoded
         # Avoids the coroutine of `settled`, which would slow small puts down.
         if progress is None:
-            put = self._native.put(
-                name, pieces, dtype, shape, user, timeout, confirm, replicas or 0
-            )
+            put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm, replicas or 0)
             if isinstance(put, Future):
                 await put
         else:
@@ -142,6 +141,7 @@ class Calls(ManyCalls):
         copy: bool | None = None,
         framework: None = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> T: ...
     @overload
@@ -152,6 +152,7 @@ class Calls(ManyCalls):
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> Any: ...
     async def get(
@@ -161,27 +162,31 @@ class Calls(ManyCalls):
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> Any:
         """See `hoplite.Client.get`."""
         check_framework(framework)
         if copy:
-            return await self._get_private(id, timeout, framework, progress)
+            return await self._get_private(id, timeout, framework, allow_stale, progress)
         if progress is not None:
-            view = await followed(self._native, progress, "get", id, timeout)
+            view = await followed(self._native, progress, "get", id, timeout, allow_stale)
         else:
             # Avoids `settled`, as in `put`.
-            view = self._native.get(id, timeout)
+            view = self._native.get(id, timeout, allow_stale)
             if isinstance(view, Future):
                 view = await view
+        if allow_stale:
+            warn_if_stale(view, text(id))
         return _serialize.decode(view, copy, framework, self.allow_pickle, text(id))
 
     async def _get_private(
-        self, id: Id, timeout: TimeLimit, framework: Framework, progress: OnProgress
+        self, id: Id, timeout: TimeLimit, framework: Framework, allow_stale: bool, progress: OnProgress
     ) -> Any:
         deadline = Deadline(timeout)
         while True:
-            reader = await settled(self._native.open(id, deadline.left()))
+            reader = await settled(self._native.open(id, deadline.left(), allow_stale))
+            warn_if_stale(reader, text(id))
             room, finish = _serialize.destination(reader, framework, self.allow_pickle, text(id))
             try:
                 left = deadline.left()

@@ -230,6 +230,7 @@ class Client(Many):
         copy: bool | None = None,
         framework: None = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> T: ...
     @overload
@@ -240,6 +241,7 @@ class Client(Many):
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> Any: ...
     def get(
@@ -249,6 +251,7 @@ class Client(Many):
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> Any:
         """Waits for an object, and returns its value.
@@ -266,6 +269,9 @@ class Client(Many):
                 **Writing to such a tensor ends the process.**
             framework: `"numpy"`, `"torch"` or `"jax"`: the kind of arrays, if not the kind that was
                 put. Results of reduces are arrays of numpy.
+            allow_stale: `True` also accepts a complete copy on this node while no shard of the
+                directory confirms that the object still exists. The call then issues a
+                `hoplite.StaleWarning`.
             progress: A function that the call runs in this thread a few times a second, and once at
                 the end. Its arguments are the number of bytes moved, and the size of all objects
                 that the call has begun to move. An exception of the function cancels the call, and
@@ -295,7 +301,7 @@ class Client(Many):
             Traceback (most recent call last):
             hoplite.errors.Timeout: ...
         """
-        return run(self._calls.get(id, timeout, copy, framework, progress=progress))
+        return run(self._calls.get(id, timeout, copy, framework, allow_stale=allow_stale, progress=progress))
 
     def get_into(
         self, id: Id, out: object, timeout: TimeLimit = "default", *, progress: OnProgress = None

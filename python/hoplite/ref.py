@@ -126,6 +126,7 @@ class Ref(Generic[T_co]):
         copy: bool | None = None,
         framework: None = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> T_co: ...
     @overload
@@ -135,6 +136,7 @@ class Ref(Generic[T_co]):
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> Any: ...
     def get(
@@ -143,6 +145,7 @@ class Ref(Generic[T_co]):
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> Any:
         """Gets the object; see `Client.get`. Blocks.
@@ -151,7 +154,7 @@ class Ref(Generic[T_co]):
             >>> client.put("seven", 7).get()
             7
         """
-        return self.client.get(self, timeout, copy, framework, progress=progress)
+        return self.client.get(self, timeout, copy, framework, allow_stale=allow_stale, progress=progress)
 
     def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it exists. Blocks until all copies are gone.

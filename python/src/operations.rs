@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use futures::try_join;
 use hoplite_client::{
-    AllreduceOptions, ByteRange, Client, Error, LostCall, ObjectId, ObjectReader, ObjectWriter, PutOptions,
-    ReduceOptions, Result,
+    AllreduceOptions, ByteRange, Client, Error, GetOptions, LostCall, ObjectId, ObjectReader, ObjectWriter,
+    PutOptions, ReduceOptions, Result,
 };
 
 use crate::buffers::{Input, Output};
@@ -43,8 +43,8 @@ async fn write(writer: &mut ObjectWriter, bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-pub(crate) async fn get(client: Client, id: ObjectId, timeout: Duration) -> Result<View> {
-    client.get(&id, timeout).await.map(View)
+pub(crate) async fn get(client: Client, id: ObjectId, options: GetOptions) -> Result<View> {
+    client.get_with(&id, options).await.map(View)
 }
 
 /// Puts many objects. Each outcome is `None`, or an error.
@@ -75,8 +75,8 @@ pub(crate) async fn delete_many(
     Ok(Outcomes::new(ids, results, |was_there| was_there))
 }
 
-pub(crate) async fn open(client: Client, id: ObjectId, timeout: Duration) -> Result<Reader> {
-    let reader = client.get_reader(&id, timeout).await?;
+pub(crate) async fn open(client: Client, id: ObjectId, options: GetOptions) -> Result<Reader> {
+    let reader = client.get_reader_with(&id, options).await?;
     Ok(Reader::new(id, reader))
 }
 

@@ -44,6 +44,12 @@ impl View {
         PyBytes::new(py, &self.0.metadata().user)
     }
 
+    /// `True` if no shard confirmed that the object still exists.
+    #[getter]
+    fn is_stale(&self) -> bool {
+        self.0.is_stale()
+    }
+
     fn tobytes<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyBytes>> {
         buffers::copy_to_bytes(py, &self.0)
     }
@@ -76,6 +82,7 @@ pub(crate) struct Reader {
     pub(crate) id: ObjectId,
     size_bytes: u64,
     metadata: Metadata,
+    is_stale: bool,
     /// `None` after it was read.
     pub(crate) reader: Mutex<Option<ObjectReader>>,
 }
@@ -83,7 +90,8 @@ pub(crate) struct Reader {
 impl Reader {
     pub(crate) fn new(id: ObjectId, reader: ObjectReader) -> Self {
         let (size_bytes, metadata) = (reader.size_bytes(), reader.metadata().clone());
-        Self { id, size_bytes, metadata, reader: Mutex::new(Some(reader)) }
+        let is_stale = reader.is_stale();
+        Self { id, size_bytes, metadata, is_stale, reader: Mutex::new(Some(reader)) }
     }
 }
 
@@ -107,6 +115,11 @@ impl Reader {
     #[getter]
     fn user<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.metadata.user)
+    }
+
+    #[getter]
+    fn is_stale(&self) -> bool {
+        self.is_stale
     }
 }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -105,6 +107,35 @@ def test_a_store_that_is_stopped_answers_late(node: Cluster) -> None:
         node.store(0).process.send_signal(signal.SIGCONT)
     client.put("x", b"x")
     assert client.get("x", PATIENCE) == b"x"
+
+
+def test_a_get_may_allow_a_stale_value_while_the_directory_is_down(node: Cluster) -> None:
+    client = node.connect()
+    values = {"small": b"x", "large": np.arange(100_000)}
+    refs = {name: client.put(name, value, confirm=True) for name, value in values.items()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert client.get("small", allow_stale=True) == b"x"
+    node.daemons[0].kill()
+    await_that("the session ends", lambda: not any(s["connected"] for s in client.status()["shards"]))
+
+    async def get(name: str) -> object:
+        other = await hoplite.aio.connect(node.sockets[0])
+        return await other.get(name, PATIENCE, allow_stale=True)
+
+    for name, value in values.items():
+        with pytest.raises(hoplite.Timeout):
+            client.get(name, 0.1)
+        gets: list[Callable[[], object]] = [
+            lambda name=name: client.get(name, PATIENCE, allow_stale=True),
+            lambda name=name: client.get(name, PATIENCE, copy=True, allow_stale=True),
+            lambda name=name: refs[name].get(PATIENCE, allow_stale=True),
+            lambda name=name: asyncio.run(get(name)),
+        ]
+        for stale in gets:
+            with pytest.warns(hoplite.StaleWarning, match=name) as caught:
+                assert np.array_equal(stale(), value)
+            assert caught[0].filename == __file__
 
 
 def test_a_full_store(node: Cluster) -> None:

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use hoplite_client::{Client, ObjectId, ObjectReader};
+use hoplite_client::{Client, GetOptions, ObjectId, ObjectReader};
 use hoplite_core::{Error as ObjectError, Operation};
 use serde::Serialize;
 
@@ -40,6 +40,10 @@ pub(crate) struct Arguments {
     /// Print the id, the size and the file as JSON when the file is complete
     #[arg(long, requires = "output")]
     json: bool,
+    /// Accept a copy in the store while no directory shard confirms that the object still exists,
+    /// and warn about it
+    #[arg(long)]
+    allow_stale: bool,
 }
 
 /// An object that was written to a file.
@@ -61,17 +65,18 @@ pub(super) fn check_json(json: bool, file: Option<&Path>) -> Result<(), clap::Er
 }
 
 pub(crate) async fn run(store: &StoreArguments, arguments: Arguments) -> anyhow::Result<()> {
-    let Arguments { id, output, json } = arguments;
+    let Arguments { id, output, json, allow_stale } = arguments;
     let Some(path) = destination::file(output.as_deref()) else {
         check_json(json, None)?;
         let client = store.connect().await?;
-        return copy(&client, store, &id, &mut Standard::open(output.as_deref())).await.map(drop);
+        let mut destination = Standard::open(output.as_deref());
+        return copy(&client, store, &id, allow_stale, &mut destination).await.map(drop);
     };
     let client = store.connect().await?;
     let mut destination =
         Destination::create(path).with_context(|| format!("cannot write {}", path.display()))?;
     // The default action of a signal would leave the incomplete file.
-    let size_bytes = unless_interrupted(copy(&client, store, &id, &mut destination)).await?;
+    let size_bytes = unless_interrupted(copy(&client, store, &id, allow_stale, &mut destination)).await?;
     destination.complete().with_context(|| format!("cannot write {}", path.display()))?;
     if json {
         let report = Report { id: Id::new(&id), size_bytes, output: path };
@@ -85,12 +90,20 @@ async fn copy(
     client: &Client,
     store: &StoreArguments,
     id: &ObjectId,
+    allow_stale: bool,
     destination: &mut impl Write,
 ) -> anyhow::Result<u64> {
     let explain = |error| store.explain(error, slice::from_ref(id));
     let waiting = progress::of_wait("get");
-    let mut reader = open(client, store, id).await.map_err(explain)?;
+    let mut reader = open(client, store, id, allow_stale).await.map_err(explain)?;
     drop(waiting);
+    if reader.is_stale() {
+        let id = id.readable();
+        let _ = writeln!(
+            io::stderr(),
+            "hoplite: {id} may be deleted or replaced: no shard confirmed that it still exists"
+        );
+    }
     let size_bytes = reader.size_bytes();
     let bar = progress::of_transfer("get", size_bytes);
     let mut piece = vec![0; PIECE_BYTES];
@@ -112,11 +125,20 @@ async fn open(
     client: &Client,
     store: &StoreArguments,
     id: &ObjectId,
+    allow_stale: bool,
 ) -> hoplite_client::Result<ObjectReader> {
+    let options = GetOptions { timeout: store.timeout(), allow_stale };
+    // The store answers at once with a copy that it has, even if the directory is down.
+    if allow_stale
+        && store.timeout().is_zero()
+        && let Ok(reader) = client.get_reader_with(id, options).await
+    {
+        return Ok(reader);
+    }
     // With a timeout of zero the object must exist already; its transfer then has the time that it
     // needs.
     if store.timeout().is_zero() && !client.locate(id, Duration::ZERO).await?.is_available() {
         return Err(ObjectError::timeout(Operation::Get, Duration::ZERO).into());
     }
-    client.get_reader(id, store.call_timeout()).await
+    client.get_reader_with(id, GetOptions { timeout: store.call_timeout(), ..options }).await
 }

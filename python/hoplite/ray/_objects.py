@@ -50,6 +50,7 @@ class Ref(hoplite.Ref[T_co]):
         copy: bool | None = None,
         framework: Framework = None,
         *,
+        allow_stale: bool = False,
         progress: OnProgress = None,
     ) -> Any:
         """Gets the object; see `hoplite.Client.get`. Blocks.
@@ -58,7 +59,12 @@ class Ref(hoplite.Ref[T_co]):
             >>> hoplite.ray.put(7).get()
             7
         """
-        return twice(client, lambda client: client.get(self, timeout, copy, framework, progress=progress))
+        return twice(
+            client,
+            lambda client: client.get(
+                self, timeout, copy, framework, allow_stale=allow_stale, progress=progress
+            ),
+        )
 
     def delete(self, timeout: TimeLimit = "default") -> None:
         """Deletes the object, if it exists. Blocks until all copies are gone.

@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::sync::{PoisonError, RwLock};
 
-use hoplite_client::{AllreduceOptions, ObjectId, ReduceOptions, Replicas, Result};
+use hoplite_client::{AllreduceOptions, GetOptions, ObjectId, ReduceOptions, Replicas, Result};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
@@ -125,9 +125,17 @@ macro_rules! methods {
             }
 
             /// Waits until the object is complete on this node, and returns a view.
-            fn get(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+            #[pyo3(signature = (id, timeout, allow_stale=false))]
+            fn get(
+                &self,
+                py: Python<'_>,
+                id: Id,
+                timeout: Timeout,
+                allow_stale: bool,
+            ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                self.perform(py, Some(id.clone()), move |client| operations::get(client, id, timeout.0))
+                let options = GetOptions { timeout: timeout.0, allow_stale };
+                self.perform(py, Some(id.clone()), move |client| operations::get(client, id, options))
             }
 
             /// Checks the number of objects of a call before they are looked at.
@@ -164,9 +172,17 @@ macro_rules! methods {
             }
 
             /// Waits until the object starts to arrive on this node, and returns a reader.
-            fn open(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
+            #[pyo3(signature = (id, timeout, allow_stale=false))]
+            fn open(
+                &self,
+                py: Python<'_>,
+                id: Id,
+                timeout: Timeout,
+                allow_stale: bool,
+            ) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
-                self.perform(py, Some(id.clone()), move |client| operations::open(client, id, timeout.0))
+                let options = GetOptions { timeout: timeout.0, allow_stale };
+                self.perform(py, Some(id.clone()), move |client| operations::open(client, id, options))
             }
 
             /// Copies an object into `out` while it arrives. Works once per reader.

@@ -1,10 +1,12 @@
 //! Stores that were frozen while others deleted their objects and put new ones.
 
+use std::process::Command;
 use std::time::Duration;
 
 use hoplite_client::blocking::Client;
+use hoplite_client::{Confirmation, GetOptions, PutOptions};
 use hoplite_core::Error as ObjectError;
-use hoplite_tests::cluster::{Cluster, Plan, refusal};
+use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
@@ -77,4 +79,42 @@ fn deleted_objects_do_not_come_back_after_the_tombstones() {
     std::thread::sleep(Duration::from_secs(11));
     check_reads(&mut cluster, &client, &old, &new);
     cluster.assert_serves();
+}
+
+#[test]
+fn a_get_may_allow_a_copy_while_no_shard_can_be_reached() {
+    let contents = bytes(1, 1 << 20);
+    let mut cluster = Cluster::of(1);
+    let client = cluster.client(0);
+    client
+        .put_with("x", &contents, PutOptions { confirm: Confirmation::Confirmed, ..Default::default() })
+        .unwrap();
+    let options = GetOptions { timeout: PATIENCE, allow_stale: true };
+    let socket = cluster.socket(0);
+    let command = |timeout: &str, rest: &[&str]| {
+        let mut get = Command::new(program("hoplite"));
+        get.arg("--socket").arg(&socket).args(["--timeout", timeout, "get", "x"]);
+        get.args(rest).output().unwrap()
+    };
+    assert!(!client.get_with("x", options).unwrap().is_stale());
+    let fresh = command("0s", &["--allow-stale"]);
+    assert!(fresh.stdout == contents && fresh.stderr.is_empty(), "{fresh:?}");
+    cluster.kill_shard(0);
+    await_that("the end of the session", || {
+        client.status().unwrap().shards.iter().all(|shard| !shard.connected)
+    });
+    let error = refusal(client.get("x", Duration::from_millis(100)));
+    assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
+    let view = client.get_with("x", options).unwrap();
+    assert!(view.is_stale() && view[..] == *contents);
+    assert!(client.get_reader_with("x", options).unwrap().is_stale());
+    for timeout in ["0s", "1min"] {
+        let stale = command(timeout, &["--allow-stale"]);
+        let warning = String::from_utf8(stale.stderr).unwrap();
+        assert!(stale.stdout == contents && warning.starts_with("hoplite: x may be deleted"), "{warning}");
+    }
+    assert!(!command("100ms", &[]).status.success());
+    cluster.restart_shard(0);
+    assert!(!client.get("x", PATIENCE).unwrap().is_stale());
+    assert!(!client.get_with("x", options).unwrap().is_stale());
 }
