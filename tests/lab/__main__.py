@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     up.add_argument("--uplink", metavar="RATE", help="of the link of each rack to the others (default: RATE)")
     up.add_argument("--congestion-control", default="cubic", metavar="NAME", help="of TCP (default: cubic)")
+    up.add_argument("--flow-cap", metavar="RATE", help="of each TCP connection (default: that of the links)")
     up.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="a command to run, outside of the lab")
     up.set_defaults(perform=_up)
 
@@ -78,6 +79,7 @@ def _up(arguments: argparse.Namespace) -> int:
         racks=arguments.racks,
         uplink_bits_s=parse_rate(arguments.uplink) if arguments.uplink else None,
         congestion_control=arguments.congestion_control,
+        flow_cap_bits_s=parse_rate(arguments.flow_cap) if arguments.flow_cap else None,
     )
     command = [word for index, word in enumerate(arguments.command) if (index, word) != (0, "--")]
     signal.signal(signal.SIGTERM, _terminated)
@@ -128,7 +130,8 @@ def _clean(_: argparse.Namespace) -> None:
 
 def _summary(plan: Plan) -> str:
     racks = f" in {plan.racks} racks" if plan.racks > 1 else ""
-    return f"{plan.host_names[0]} to {plan.host_names[-1]}{racks}, {plan.rate_bits_s / 1e6:g} Mbit/s each way"
+    cap = f", {plan.flow_cap_bits_s / 1e6:g} Mbit/s per connection" if plan.flow_cap_bits_s else ""
+    return f"{plan.host_names[0]} to {plan.host_names[-1]}{racks}, {plan.rate_bits_s / 1e6:g} Mbit/s each way{cap}"
 
 
 def _terminated(_signal: int, _frame: object) -> NoReturn:

@@ -13,6 +13,8 @@ exec nsenter --net="/run/netns/$lab-$host" -- unshare --mount --uts -- sh -c '
     hostname "$1"
     mount --bind "/run/hoplite-lab/$0/hosts" /etc/hosts
     mount -t sysfs sysfs /sys
+    cap="/run/hoplite-lab/$0/flow_cap.so"
     shift
+    if [ -e "$cap" ]; then export LD_PRELOAD="$cap"; fi
     exec "$@"
 ' "$lab" "$host" "$@"

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,12 +12,13 @@ from types import TracebackType
 from typing import IO, Any, Final, Self
 
 from . import registry, system
-from .errors import LabError
+from .errors import LabError, NotAvailable
 from .plan import INTERFACE, SWITCH, Plan, namespace
 
 _PACKAGE: Final = Path(__file__).resolve().parent
 ENTER: Final = _PACKAGE / "enter.sh"
 RSH: Final = _PACKAGE / "rsh.sh"
+_FLOW_CAP: Final = _PACKAGE / "flow_cap.c"
 
 # States of the port of a bridge, from linux/if_bridge.h.
 _DISABLED: Final = 0
@@ -130,6 +132,8 @@ class Lab:
         self.allowed_congestion_control = registry.allow_congestion_control(self.plan.congestion_control)
         directory = registry.record(self.name, {"plan": asdict(self.plan)})
         (directory / "hosts").write_text(self.plan.hosts_file())
+        if self.plan.flow_cap_bits_s is not None:
+            self._build_flow_cap(directory, self.plan.flow_cap_bits_s)
         self._watch()
         for name in self.plan.namespaces(self.name):
             system.run(["ip", "netns", "add", name])
@@ -141,6 +145,14 @@ class Lab:
             self._set(member, self.plan.sysctls())
             system.configure(member, self.plan.host_script(self.name, index))
         system.configure(switch, self.plan.ports_script())
+
+    @staticmethod
+    def _build_flow_cap(directory: Path, flow_cap_bits_s: int) -> None:
+        """Builds the library that `enter.sh` preloads into each command on a host."""
+        if shutil.which("cc") is None:
+            raise NotAvailable("a lab with a flow cap needs `cc`: install the package gcc")
+        rate = f"-DHOPLITE_FLOW_CAP_BYTES_S={flow_cap_bits_s // 8}UL"
+        system.run(["cc", "-O2", "-shared", "-fPIC", rate, "-o", str(directory / "flow_cap.so"), str(_FLOW_CAP)])
 
     def _set(self, member: str, sysctls: dict[str, str]) -> None:
         """Sets kernel settings of a namespace. Turns IPv6 off, whose messages would be counted."""

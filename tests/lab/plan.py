@@ -56,6 +56,8 @@ class Plan:
             a host.
         congestion_control: the TCP congestion control of the hosts. With bbr, the streams into one
             host share its link unfairly.
+        flow_cap_bits_s: the highest rate of a single TCP connection, as in clouds that cap flows;
+            by default only the links limit connections.
     """
 
     hosts: int
@@ -64,6 +66,7 @@ class Plan:
     uplink_bits_s: int | None = None
     in_turn: bool = False
     congestion_control: str = "cubic"
+    flow_cap_bits_s: int | None = None
 
     def __post_init__(self) -> None:
         if not 1 <= self.hosts <= _MAX_HOSTS:
@@ -72,6 +75,8 @@ class Plan:
             raise ValueError(f"{self.hosts} hosts cannot stand in {self.racks} racks")
         if min(self.rate_bits_s, self.uplink_rate_bits_s) < 1_000_000:
             raise ValueError("links slower than 1mbit are not shaped well")
+        if self.flow_cap_bits_s is not None and self.flow_cap_bits_s < 1_000_000:
+            raise ValueError("flows slower than 1mbit are not paced well")
 
     @property
     def uplink_rate_bits_s(self) -> int:

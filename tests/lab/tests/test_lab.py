@@ -49,6 +49,26 @@ with socket.create_connection((sys.argv[1], 7001)) as connection:
     connection.recv(1)
 print(time.monotonic() - started)
 """
+# A program that sends a MiB over each connection, and a program that fetches that over one or more.
+SOURCE = """
+import socket, threading
+server = socket.create_server(("", 7002), backlog=64)
+print("ready", flush=True)
+def serve(connection):
+    with connection: connection.sendall(bytes(1 << 20))
+while True: threading.Thread(target=serve, args=(server.accept()[0],)).start()
+"""
+FETCH = """
+import socket, sys, threading, time
+def fetch():
+    with socket.create_connection((sys.argv[1], 7002)) as connection:
+        while connection.recv(1 << 20): pass
+threads = [threading.Thread(target=fetch) for _ in range(int((sys.argv + ["1"])[2]))]
+started = time.monotonic()
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+print(time.monotonic() - started)
+"""
 
 
 def missing() -> str:
@@ -130,6 +150,28 @@ class Labs(unittest.TestCase):
             command = [sys.executable, "-c", SEND, "h0"]
             took = lab.host("h1").run(command, capture_output=True, text=True, check=True).stdout
             self.assertGreater(float(took), 0.8)
+
+    def test_a_connection_is_no_faster_than_the_cap_of_flows(self) -> None:
+        # Of either side: both programs send over their own sockets. A MiB at 10 Mbit/s takes 0.84 s.
+        plan = Plan(hosts=2, rate_bits_s=1_000_000_000, flow_cap_bits_s=10_000_000)
+        with Lab(plan) as lab:
+            self.start(lab.host("h1"), SINK)
+            command = [sys.executable, "-c", SEND, "h1"]
+            took = lab.host("h0").run(command, capture_output=True, text=True, check=True).stdout
+            self.assertGreater(float(took), 0.8)
+            self.start(lab.host("h1"), SOURCE)
+            command = [sys.executable, "-c", FETCH, "h1"]
+            took = lab.host("h0").run(command, capture_output=True, text=True, check=True).stdout
+            self.assertGreater(float(took), 0.8)
+
+    def test_several_connections_share_the_link(self) -> None:
+        # Four of them are together faster than one may be: its cap would take 0.84 s for a MiB.
+        plan = Plan(hosts=2, rate_bits_s=1_000_000_000, flow_cap_bits_s=10_000_000)
+        with Lab(plan) as lab:
+            self.start(lab.host("h1"), SOURCE)
+            command = [sys.executable, "-c", FETCH, "h1", "16"]
+            took = lab.host("h0").run(command, capture_output=True, text=True, check=True).stdout
+            self.assertLess(float(took), 16 * 0.84)
 
     def test_bytes_are_counted(self) -> None:
         with Lab(Plan(hosts=3)) as lab:

@@ -26,6 +26,7 @@ class Plans(unittest.TestCase):
             {"hosts": 4, "racks": 0},
             {"hosts": 4, "rate_bits_s": 1000},
             {"hosts": 4, "racks": 2, "uplink_bits_s": 1000},
+            {"hosts": 4, "flow_cap_bits_s": 1000},
         ]
         for bad in cases:
             with self.subTest(bad), self.assertRaises(ValueError):
