@@ -39,7 +39,7 @@ mod reduction;
 
 pub mod node;
 
-pub use transfer::{batch, peer, session, stall};
+pub use transfer::{batch, merge, peer, session, stall};
 pub use vocabulary::{
     block, checksum, dtype, error, fault, id, limits, link, load, metadata, missing, placement, tally, text,
     time, trace,

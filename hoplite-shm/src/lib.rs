@@ -99,7 +99,7 @@ pub use mapping::Mapping;
 pub use peer::{peer_groups, peer_user};
 pub use progress::State;
 pub use reader::Reader;
-pub use tcp::{delivery, set_receive_low_water};
+pub use tcp::{delivery, set_receive_low_water, set_unsent_limit};
 pub use writer::{Doorbell, Writer};
 
 // Offsets are u64 in messages and usize in memory. With equal widths, conversions are lossless.

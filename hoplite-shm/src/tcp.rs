@@ -40,6 +40,7 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
         bytes_per_second: info.tcpi_delivery_rate,
         is_application_limited: flags & APPLICATION_LIMITED != 0,
         round_trip_us: info.tcpi_min_rtt,
+        receiver_limited_us: info.tcpi_rwnd_limited,
     })
 }
 
@@ -50,14 +51,28 @@ pub fn delivery(socket: BorrowedFd<'_>) -> Option<Delivery> {
 ///
 /// The errors of `setsockopt`, for example if `socket` is not a socket.
 pub fn set_receive_low_water(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
-    let bytes = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+    set_option(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, bytes)
+}
+
+/// Sets the number of bytes that may wait in the kernel before they are sent
+/// (`TCP_NOTSENT_LOWAT`). Zero restores the setting of the system.
+///
+/// # Errors
+///
+/// The errors of `setsockopt`, for example if `socket` is not a TCP socket.
+pub fn set_unsent_limit(socket: BorrowedFd<'_>, bytes: usize) -> io::Result<()> {
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, bytes)
+}
+
+fn set_option(socket: BorrowedFd<'_>, level: i32, option: i32, value: usize) -> io::Result<()> {
+    let value = libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX);
     // SAFETY: the kernel reads an integer of the given length.
     let answer = unsafe {
         libc::setsockopt(
             socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_RCVLOWAT,
-            (&raw const bytes).cast(),
+            level,
+            option,
+            (&raw const value).cast(),
             size_of::<libc::c_int>() as libc::socklen_t,
         )
     };
@@ -91,6 +106,25 @@ mod tests {
         assert!((8192..=8193).contains(&known.acknowledged_bytes), "{known:?}");
         assert!(known.bytes_per_second > 0 && known.round_trip_us > 0);
         assert!(known.is_application_limited, "the sender had nothing more to send");
+    }
+
+    #[test]
+    fn a_limit_of_unsent_bytes_bounds_what_the_kernel_accepts() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut sender = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        // The receiver never reads, so its window closes, and the rest stays unsent.
+        let (_receiver, _) = listener.accept().unwrap();
+        sender.set_nonblocking(true).unwrap();
+        let mut accepted = |limit_bytes| {
+            set_unsent_limit(sender.as_fd(), limit_bytes).unwrap();
+            let mut total = 0;
+            while let Ok(bytes) = sender.write(&[0; 4096]) {
+                total += bytes;
+            }
+            total
+        };
+        assert!(accepted(16 << 10) < 512 << 10);
+        assert!(accepted(0) > 512 << 10, "the send buffer takes more");
     }
 
     #[test]

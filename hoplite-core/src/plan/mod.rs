@@ -1,9 +1,10 @@
-//! Planners: choice of senders, schedules, block sizes, and estimates of links.
+//! Planners: choice of senders, schedules, block sizes, connections, and estimates of links.
 
 pub mod blocks;
 pub mod broadcast;
 pub mod chain;
 pub mod collective;
+pub mod lanes;
 pub mod link;
 pub mod locality;
 pub mod reduce;

@@ -62,4 +62,6 @@ pub struct Delivery {
     pub is_application_limited: bool,
     /// The shortest round trip of the last minutes, in microseconds.
     pub round_trip_us: u32,
+    /// The time for which the receiver's window stopped the sender, in microseconds.
+    pub receiver_limited_us: u64,
 }

@@ -163,6 +163,11 @@ impl Transport {
         hoplite_shm::delivery(self.socket().as_fd())
     }
 
+    /// Limits the unsent bytes that the kernel accepts; zero for the default of the system.
+    pub fn limit_unsent(&self, bytes: u64) -> io::Result<()> {
+        hoplite_shm::set_unsent_limit(self.socket().as_fd(), usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
     /// Returns the addresses of this store and of the peer.
     pub fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         Ok((self.socket().local_addr()?, self.socket().peer_addr()?))
