@@ -2,6 +2,7 @@
 
 mod collective;
 pub mod frame;
+pub mod lanes;
 pub mod probe;
 
 pub use collective::{

@@ -93,6 +93,10 @@ pub enum Kind {
     AskPosition = 26,
     /// `Position`, the answer to `AskPosition`.
     Position = 27,
+    /// `Lanes`, sender to receiver, among the blocks of a stream: open further connections.
+    Lanes = 28,
+    /// `Lane`, receiver to sender: send blocks of a stream over this connection too.
+    Lane = 29,
 }
 
 impl Kind {
@@ -125,6 +129,8 @@ impl Kind {
             25 => Self::TakeTrain,
             26 => Self::AskPosition,
             27 => Self::Position,
+            28 => Self::Lanes,
+            29 => Self::Lane,
             _ => return None,
         })
     }
