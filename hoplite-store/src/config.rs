@@ -96,6 +96,8 @@ pub struct LinkSettings {
     pub bytes_per_second: Option<u64>,
     /// The one-way latency between two nodes.
     pub latency: Option<Duration>,
+    /// The most connections of one transfer; `None` for the default.
+    pub max_lanes: Option<usize>,
 }
 
 /// The time at which the arena's pages are first touched.

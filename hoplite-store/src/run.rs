@@ -12,6 +12,7 @@ use hoplite_core::ClusterId;
 use hoplite_core::id::Incarnation;
 use hoplite_core::node::{Event, Node, NodeConfig};
 use hoplite_core::placement::{MAX_SHARD_NAME_BYTES, MAX_SHARDS, ShardList, ShardMap};
+use hoplite_core::plan::lanes::DEFAULT_MAX_LANES;
 use hoplite_core::shard::{NodeInfo, UNREACHABLE};
 use hoplite_core::topology::Place;
 use hoplite_daemon::metrics::Metrics;
@@ -215,6 +216,7 @@ impl Running {
         let transport = tls.map_or(TransportKind::Plain, TransportKind::Tls);
         let data_config = Arc::new(DataConfig {
             links: config.links,
+            max_lanes: config.links.max_lanes.unwrap_or(DEFAULT_MAX_LANES),
             transport,
             token,
             advertised: advertised.clone(),

@@ -143,6 +143,10 @@ pub(crate) struct Settings {
     /// One-way latency to another store, for the planning of reduces [default: measured]
     #[arg(long, env = "HOPLITE_LINK_LATENCY", value_name = "DURATION")]
     link_latency: Option<TimeSpan>,
+    /// Most connections of one large transfer, 1 to 64. With more than 1, the store adds connections
+    /// while they make the transfer faster, as where the network caps single connections [default: 1]
+    #[arg(long, env = "HOPLITE_LANES", value_name = "COUNT", value_parser = clap::value_parser!(u8).range(1..=64))]
+    lanes: Option<u8>,
     /// Schedule of the allreduces that this store coordinates: auto picks the one with the shortest
     /// expected time. The others are for comparison: ring, halving-doubling, hdrm, hierarchical;
     /// hdrm and hierarchical need labels with fitting groups [default: auto]
@@ -305,6 +309,7 @@ impl Settings {
             links: LinkSettings {
                 bytes_per_second: self.link_bandwidth.map(|size| size.0),
                 latency: self.link_latency.map(|span| span.0),
+                max_lanes: self.lanes.map(usize::from),
             },
             allreduce_schedule: self.allreduce_schedule.unwrap_or_default().into(),
             drain: self.drain.map(|span| span.0),

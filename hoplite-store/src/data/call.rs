@@ -7,7 +7,7 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::pool::Peer;
 use super::puller::Puller;
 
-/// How a request to another store failed.
+/// The failure of a request to another store.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum CallError {
     /// There was no connection to begin with.
@@ -50,10 +50,15 @@ impl<'a> Call<'a> {
         let payload = message.encode_to_vec();
         let mut call = Self { puller, peer, kind, payload, connection, is_proven };
         match send(puller, &mut call.connection, kind, &call.payload).await {
-            // What is wrong with an idle one shows again when it is read from.
+            // The fault of an idle connection shows again when it is read.
             Err(error) if is_proven => Err(error.into()),
             _ => Ok(call),
         }
+    }
+
+    /// A request that was sent over a new connection.
+    pub(super) const fn sent(puller: &'a Puller, peer: Peer, kind: Kind, connection: PeerConnection) -> Self {
+        Self { puller, peer, kind, payload: Vec::new(), connection, is_proven: true }
     }
 
     /// The connection, for what follows the first frame of the answer.

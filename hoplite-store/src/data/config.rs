@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use hoplite_core::id::{ClusterId, NodeId};
 use hoplite_core::peer;
+use hoplite_core::plan::lanes::{DEFAULT_MAX_LANES, Start};
 use hoplite_net::{Token, TransportKind};
 
 use crate::advertised::Advertised;
 use crate::config::LinkSettings;
 
-/// How much is combined at a time: two such pieces stay in the first and second level of the cache while they are read,
+/// Bytes that are combined at a time: two pieces stay in the first and second level of the cache while they are read,
 /// combined and written.
 pub(super) const PIECE_BYTES: usize = 32 << 10;
-/// How much is combined between two looks at other tasks and at progress, as much as the longest frame: some 100 us.
+/// Bytes that are combined before other tasks have their turn: the longest frame, some 100 us.
 pub(super) const STEP_BYTES: u64 = 1 << 20;
 
 /// The name and the cluster of this store, and the limits of its data plane.
@@ -22,21 +23,25 @@ pub(crate) struct DataConfig {
     pub(crate) cluster: ClusterId,
     /// This node.
     pub(crate) node: NodeId,
-    /// What is known of the links, so that it need not be measured.
+    /// Properties of the links that need not be measured.
     pub(crate) links: LinkSettings,
-    /// What connections to other stores are.
+    /// The transport to other stores.
     pub(crate) transport: TransportKind,
-    /// What peers must know, too.
+    /// The secret that peers must know, too.
     pub(crate) token: Option<Token>,
-    /// Where other stores reach this one, if that is known.
+    /// The address at which other stores reach this one, if it is known.
     pub(crate) advertised: Option<Advertised>,
-    /// What this store asks for over its connections.
+    /// The sizes of objects that this store requests over its connections.
     pub(crate) sizes: Sizes,
     /// Most connections from other stores at once that are past their handshake; those beyond are closed at once.
     pub(crate) max_connections: usize,
+    /// Most connections of one stream.
+    pub(crate) max_lanes: usize,
+    /// The connections of the first stream to a store.
+    pub(crate) first_lanes: Start,
     /// Most connections in their handshake; when there are more, the oldest is closed.
     pub(crate) max_half_open: usize,
-    /// Most idle connections kept to one other store.
+    /// Most idle connections kept to one other store, in addition to the lanes of one stream.
     pub(crate) max_idle_per_peer: usize,
     /// The time that a peer may take to say and to prove who it is, the handshake of the transport included.
     pub(crate) handshake_timeout: Duration,
@@ -48,7 +53,7 @@ pub(crate) struct DataConfig {
     pub(crate) stall_timeout: Duration,
     /// The time that a receiver may accept nothing at all while there is something to send to it.
     pub(crate) write_stall_timeout: Duration,
-    /// How often a sender that has nothing to send says so. Several fit into `silence_timeout`.
+    /// Interval of the keepalives of a sender without bytes. Several fit into `silence_timeout`.
     pub(crate) keepalive_interval: Duration,
     /// The time that the pool keeps an idle connection.
     pub(crate) pool_idle_timeout: Duration,
@@ -56,7 +61,7 @@ pub(crate) struct DataConfig {
     pub(crate) server_idle_timeout: Duration,
 }
 
-/// What goes over the connections of a puller.
+/// The sizes of objects that go over the connections of a puller.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sizes {
     /// Anything.
@@ -76,12 +81,14 @@ impl DataConfig {
         Self {
             cluster,
             node,
-            links: LinkSettings { bytes_per_second: None, latency: None },
+            links: LinkSettings { bytes_per_second: None, latency: None, max_lanes: None },
             transport: TransportKind::Plain,
             token: None,
             advertised: None,
             sizes: Sizes::Any,
             max_connections: 2048,
+            max_lanes: DEFAULT_MAX_LANES,
+            first_lanes: Start { lanes: 1, is_settled: false },
             max_half_open: 256,
             max_idle_per_peer: 4,
             handshake_timeout: peer::HANDSHAKE_TIMEOUT,

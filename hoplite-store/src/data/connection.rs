@@ -96,6 +96,8 @@ pub(super) struct PeerConnection {
     received_at: Instant,
     /// The time at which bytes were sent last.
     sent_at: Instant,
+    /// The most unsent bytes that the kernel accepts; zero for its default.
+    unsent_limit_bytes: u64,
     buffered: [u8; BUFFERED_BYTES],
     /// The range of `buffered` that has arrived and is not consumed.
     unread: Range<usize>,
@@ -111,6 +113,7 @@ impl PeerConnection {
             write_timeout,
             received_at: now,
             sent_at: now,
+            unsent_limit_bytes: 0,
             buffered: [0; BUFFERED_BYTES],
             unread: 0..0,
         }
@@ -142,6 +145,18 @@ impl PeerConnection {
     /// Returns the peer's acknowledgements of sent bytes; `None` before the first one.
     pub(super) fn delivery(&self) -> Option<Delivery> {
         self.transport.delivery()
+    }
+
+    /// Has the kernel accept about this many unsent bytes; zero for its default. Small changes are not worth a system
+    /// call.
+    pub(super) fn limit_unsent(&mut self, bytes: u64) {
+        let known = self.unsent_limit_bytes;
+        let is_alike = bytes == known || (known / 2 < bytes && bytes < 2 * known);
+        if !is_alike {
+            // Without the limit, lanes share the work less evenly.
+            let _ = self.transport.limit_unsent(bytes);
+            self.unsent_limit_bytes = bytes;
+        }
     }
 
     /// At which address of this store, and of the peer, the connection is.

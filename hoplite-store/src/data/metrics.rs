@@ -21,6 +21,14 @@ pub(crate) struct DataMetrics {
     pub(crate) pulls: AtomicU64,
     /// Transfers that ended because a frame was damaged or not of the protocol.
     pub(crate) corrupt_frames: AtomicU64,
+    /// Further connections that streams to other stores have now.
+    pub(crate) lanes: AtomicU64,
+    /// Further connections that streams have opened.
+    pub(crate) lanes_opened: AtomicU64,
+    /// Further connections that streams have closed because they were of no use.
+    pub(crate) lanes_left: AtomicU64,
+    /// Further connections of streams that broke.
+    pub(crate) lanes_lost: AtomicU64,
     /// Connections from peers that did not speak the protocol, or belong to another cluster.
     pub(crate) malformed_connections: AtomicU64,
     /// Connections closed at once because there were too many.

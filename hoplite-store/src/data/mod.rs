@@ -16,6 +16,8 @@ mod puller;
 mod server;
 mod stream;
 
+mod lanes;
+
 mod collective;
 
 mod probe;

@@ -51,7 +51,8 @@ impl Drop for Flow<'_> {
 impl Puller {
     /// A puller without any connection.
     pub(crate) fn new(config: Arc<DataConfig>, metrics: Arc<DataMetrics>) -> Self {
-        let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
+        let max_idle = config.max_idle_per_peer + config.max_lanes - 1;
+        let pool = Pool::new(max_idle, config.pool_idle_timeout);
         let link = LinkEstimator::new(config.links.bytes_per_second, config.links.latency);
         let link = Arc::new(Mutex::new(link));
         let (reports, intake) = (Arc::default(), Arc::default());
@@ -66,7 +67,8 @@ impl Puller {
     /// Returns a puller for small objects, with separate connections: each belongs to the runtime
     /// in which it was made.
     pub(crate) fn for_small(&self) -> Self {
-        let config = Arc::new(DataConfig { sizes: Sizes::Small, ..DataConfig::clone(&self.config) });
+        let config =
+            Arc::new(DataConfig { sizes: Sizes::Small, max_lanes: 1, ..DataConfig::clone(&self.config) });
         let pool = Pool::new(config.max_idle_per_peer, config.pool_idle_timeout);
         let (metrics, link) = (Arc::clone(&self.metrics), Arc::clone(&self.link));
         let (reports, intake) = (Arc::clone(&self.reports), Arc::clone(&self.intake));

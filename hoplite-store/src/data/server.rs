@@ -1,26 +1,24 @@
 //! The sender's side: accepts connections of other stores and serves their requests.
 
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::link::Delivery;
-use hoplite_core::plan::blocks::BlockSizes;
 use hoplite_core::plan::link::SAMPLE_INTERVAL;
 use hoplite_core::time::Time;
 use hoplite_core::trace::TraceContext;
 use hoplite_daemon::{Acceptor, is_notable, warn_repeated};
 use hoplite_net::{HalfOpen, HalfOpenPlace};
 use hoplite_proto::data::frame::Kind;
+use hoplite_proto::data::lanes::{decode_lane, decode_max_lanes};
 use hoplite_proto::data::{Pull, decode_pull, decode_reject, decode_take, encode_known};
 use hoplite_proto::{trace, v1};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -30,13 +28,10 @@ use super::connection::{ConnectionError, PeerConnection};
 use super::digest::digest;
 use super::handshake::{self, Side};
 use super::keepalive::{Awaited, Keepalive};
+use super::lanes::OutgoingStreams;
 use super::metrics::{DataMetrics, count};
 use super::probe::ProbePlace;
-use super::serving::{HopHost, ServeRequest, ServeSource, Served};
-
-/// The time that a block that is under way when its copy fails may still take. Cutting it short would hide from the receiver
-/// why the transfer ends; a block is meant to take a millisecond.
-const LAST_BLOCK_TIMEOUT: Duration = Duration::from_secs(1);
+use super::serving::{Ending, HopHost, ServeRequest, ServeSource, end_message};
 
 /// Serves other stores until `shutdown`, then ends every transfer at once; receivers go on elsewhere.
 /// Connections for small objects are served on the runtime `for_small`.
@@ -51,8 +46,9 @@ pub(crate) async fn run<S: ServeSource + HopHost + MemberHost>(
     let connections = TaskTracker::new();
     let half_open = HalfOpen::new(config.max_half_open);
     let permits = Arc::new(Semaphore::new(config.max_connections));
-    let probe = ProbePlace::default();
-    let server = Arc::new(Server { config, source, metrics, permits, probe, started: Instant::now() });
+    let (probe, streams) = (ProbePlace::default(), OutgoingStreams::new(config.first_lanes));
+    let server =
+        Arc::new(Server { config, source, metrics, permits, probe, streams, started: Instant::now() });
     let acceptor = Acceptor::new("other stores");
     let accept = || acceptor.accept(&listener, || listener.accept());
     while let Some((stream, address)) = shutdown.run_until_cancelled(accept()).await {
@@ -87,6 +83,7 @@ pub(super) struct Server<S> {
     permits: Arc<Semaphore>,
     /// The probe in which this store takes part.
     pub(super) probe: ProbePlace,
+    pub(super) streams: OutgoingStreams,
     started: Instant,
 }
 
@@ -95,14 +92,6 @@ struct Admitted {
     connection: PeerConnection,
     peer: NodeId,
     permit: OwnedSemaphorePermit,
-}
-
-/// How a serve ended, as the receiver is told.
-#[derive(Debug)]
-pub(super) enum Ending {
-    Complete,
-    NoCopy,
-    Refused(Error),
 }
 
 impl<S: ServeSource + HopHost + MemberHost> Server<S> {
@@ -157,17 +146,22 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
             };
             connection.expect_within(Some(self.config.write_stall_timeout));
             if connection.sizes == Sizes::Small
-                && matches!(header.kind(), Kind::Probe | Kind::Echo | Kind::TakeTrain)
+                && matches!(header.kind(), Kind::Probe | Kind::Echo | Kind::TakeTrain | Kind::Lane)
             {
                 return Err(ConnectionError::Unexpected(header.kind()));
             }
             match header.kind() {
                 Kind::Pull => {
                     let pull = connection.read_control::<v1::Pull>(&header).await?;
-                    let trace = trace::decode(&pull.trace);
+                    let beside = (trace::decode(&pull.trace), decode_max_lanes(pull.max_lanes));
                     let pull = decode_pull(pull)?;
                     connection.expect_within(None);
-                    self.answer_pull(connection, peer, &pull, trace).await?;
+                    self.answer_pull(connection, peer, &pull, beside).await?;
+                }
+                Kind::Lane => {
+                    let key = decode_lane(&connection.read_control::<v1::Lane>(&header).await?)?;
+                    connection.expect_within(None);
+                    self.answer_lane(connection, peer, &key).await?;
                 }
                 Kind::Combine => {
                     let combine = connection.read_control::<v1::Combine>(&header).await?;
@@ -230,30 +224,28 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         connection: &mut PeerConnection,
         peer: &NodeId,
         pull: &Pull,
-        trace: Option<TraceContext>,
+        (trace, max_lanes): (Option<TraceContext>, usize),
     ) -> Result<(), ConnectionError> {
         count(&self.metrics.serves, 1);
         let (id, put) = (&pull.id, pull.put);
-        let mut offset_bytes = pull.range.start;
         let awaits_hop = pull.awaits_hop;
         let request = ServeRequest { peer: peer.clone(), id: id.clone(), put, awaits_hop, trace };
-        let ended = self.serve(connection, peer, pull, request, &mut offset_bytes).await;
-        let sent_bytes = offset_bytes - pull.range.start;
+        let ended = self.serve(connection, peer, pull, request, max_lanes).await;
         match &ended {
-            Ok(ending) => tracing::debug!(%id, %put, receiver = %peer, sent_bytes, ?ending, "served"),
-            Err(error) => tracing::debug!(%id, %put, receiver = %peer, sent_bytes, %error, "served in part"),
+            Ok(ending) => tracing::debug!(%id, %put, receiver = %peer, ?ending, "served"),
+            Err(error) => tracing::debug!(%id, %put, receiver = %peer, %error, "served in part"),
         }
         connection.write_control(Kind::End, &end_message(ended?)).await
     }
 
-    /// Sends a range of the bytes of one copy from `offset_bytes` on, which is advanced past each block that was sent.
+    /// Sends a range of the bytes of one copy.
     async fn serve(
         &self,
         connection: &mut PeerConnection,
         peer: &NodeId,
         pull: &Pull,
         request: ServeRequest,
-        offset_bytes: &mut u64,
+        max_lanes: usize,
     ) -> Result<Ending, ConnectionError> {
         let found = self.source.serve(request);
         let awaited = if pull.awaits_hop { Awaited::Producer } else { Awaited::Receiver };
@@ -266,30 +258,12 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
         if !connection.carries(pull.range.end - pull.range.start) {
             return Ok(Ending::Refused(Error::invalid_request("this connection is for small objects")));
         }
-        let (mut sizes, begun) = (BlockSizes::default(), Instant::now());
-        let mut sample_at = begun + SAMPLE_INTERVAL;
-        let keepalive = self.keepalive(Awaited::Copy(&served));
-        // A receiver of a part learns of its end when the object is complete, even if there are no more bytes to send.
-        loop {
-            let beyond = served.beyond_within(*offset_bytes, pull.range.end);
-            let Ok(valid_bytes) = keepalive.during(connection, beyond).await? else {
-                return Ok(Ending::NoCopy);
-            };
-            if valid_bytes <= *offset_bytes {
-                return Ok(Ending::Complete);
-            }
-            let delivery = connection.delivery();
-            let now = Instant::now();
-            // Whoever takes in the output of a hop also waits for its other inputs: that says nothing of the link.
-            if !pull.awaits_hop {
-                self.sample(&mut sample_at, now, peer, delivery);
-            }
-            let block_bytes = sizes.next(Time::ZERO + now.duration_since(begun), delivery);
-            let end_bytes = valid_bytes.min(*offset_bytes + block_bytes);
-            send_block(connection, &served, *offset_bytes, end_bytes).await?;
-            count(&self.metrics.sent_bytes, end_bytes - *offset_bytes);
-            *offset_bytes = end_bytes;
-        }
+        self.send_stream(connection, peer, served, (pull.range.clone(), pull.awaits_hop), max_lanes).await
+    }
+
+    /// The time since the data plane started.
+    pub(super) fn now(&self) -> Time {
+        Time::ZERO + self.started.elapsed()
     }
 
     /// Takes in, now and then, what the kernel knows of a transfer to `peer`.
@@ -340,30 +314,4 @@ impl<S: ServeSource + HopHost + MemberHost> Server<S> {
     pub(super) fn keepalive<'a>(&self, awaited: Awaited<'a>) -> Keepalive<'a> {
         Keepalive { interval: self.config.keepalive_interval, started: self.started, awaited }
     }
-}
-
-async fn send_block(
-    connection: &mut PeerConnection,
-    served: &Served,
-    start_bytes: u64,
-    end_bytes: u64,
-) -> Result<(), ConnectionError> {
-    let mut sending = pin!(connection.write_block(start_bytes..end_bytes, served.buffer()));
-    tokio::select! {
-        biased;
-        sent = &mut sending => return sent,
-        () = served.failed() => {}
-    }
-    let limit = LAST_BLOCK_TIMEOUT;
-    timeout(limit, sending).await.map_err(|_| ConnectionError::Idle(limit))?
-}
-
-pub(super) fn end_message(ending: Ending) -> v1::End {
-    let (outcome, error) = match ending {
-        Ending::Complete => (v1::end::Outcome::Complete, None),
-        Ending::NoCopy => (v1::end::Outcome::NoCopy, None),
-        Ending::Refused(error) => (v1::end::Outcome::Refused, Some(error)),
-    };
-    let error = error.as_ref().map(hoplite_proto::error::encode);
-    v1::End { outcome: outcome.into(), error, failed_input: None }
 }

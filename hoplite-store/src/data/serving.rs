@@ -4,9 +4,11 @@ use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
 
+use hoplite_core::error::Error;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
 use hoplite_core::node::{Hop, HopReport};
 use hoplite_core::trace::TraceContext;
+use hoplite_proto::v1;
 use tokio::sync::mpsc;
 
 use crate::copies::LiveCopy;
@@ -22,14 +24,14 @@ pub(crate) trait ServeSource: Send + Sync + 'static {
     fn has_slow_links(self: &Arc<Self>, peers: Vec<NodeId>);
 }
 
-/// What another store asks to be served.
+/// A request of another store for a copy.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ServeRequest {
     /// The peer, by the name that it gave in the handshake.
     pub(crate) peer: NodeId,
     /// The object that a peer asks for.
     pub(crate) id: ObjectId,
-    /// Which put of it.
+    /// The put of the object.
     pub(crate) put: PutId,
     /// `true` if it is the output of a hop, which may not have begun yet.
     pub(crate) awaits_hop: bool,
@@ -72,16 +74,38 @@ impl fmt::Debug for Served {
     }
 }
 
+/// The end of a serve, as the receiver learns it.
+#[derive(Debug)]
+pub(super) enum Ending {
+    /// All bytes were sent.
+    Complete,
+    /// There is no such copy, or it has failed.
+    NoCopy,
+    /// The request is refused, for this reason.
+    Refused(Error),
+}
+
+/// The message that tells a receiver how its serve ended.
+pub(super) fn end_message(ending: Ending) -> v1::End {
+    let (outcome, error) = match ending {
+        Ending::Complete => (v1::end::Outcome::Complete, None),
+        Ending::NoCopy => (v1::end::Outcome::NoCopy, None),
+        Ending::Refused(error) => (v1::end::Outcome::Refused, Some(error)),
+    };
+    let error = error.as_ref().map(hoplite_proto::error::encode);
+    v1::End { outcome: outcome.into(), error, failed_input: None }
+}
+
 /// Performs hops for coordinators elsewhere.
 pub(crate) trait HopHost: Send + Sync + 'static {
-    /// Begins a hop, which goes on until what is returned is dropped.
+    /// Begins a hop, which ends when the returned value is dropped.
     fn host(self: &Arc<Self>, request: HopRequest) -> Hosted;
 }
 
 /// A hop for a coordinator elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HopRequest {
-    /// What is to be done.
+    /// The hop.
     pub(crate) spec: Hop,
     /// The span that has caused this.
     pub(crate) trace: Option<TraceContext>,
@@ -89,7 +113,7 @@ pub(crate) struct HopRequest {
 
 /// A hop that is performed for a coordinator, for as long as this is not dropped.
 pub(crate) struct Hosted {
-    /// How it goes: at most `Complete`, and then `Failed`.
+    /// Its reports: at most `Complete`, and then `Failed`.
     reports: mpsc::Receiver<HopReport>,
     end: Option<Box<dyn FnOnce() + Send + Sync>>,
 }

@@ -1,20 +1,24 @@
 //! The receiver's end of a transfer: asks a sender for a range of an object, and takes in what comes.
 
 use std::net::SocketAddr;
+use std::ops::Range;
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::id::{NodeId, ObjectId, PutId};
+use hoplite_core::merge::LaneId;
+use hoplite_core::plan::lanes::lane_limit;
 use hoplite_core::shard::PullOutcome;
 use hoplite_core::stall::{Heard, Sign, StallDetector};
 use hoplite_core::trace::TraceContext;
 use hoplite_proto::data::frame::{Header, Kind};
+use hoplite_proto::data::lanes::encode_max_lanes;
 use hoplite_proto::data::{Pull, encode_pull};
 use hoplite_proto::{trace, v1};
 use hoplite_shm::Buffer;
-use prost::Message;
 
 use super::call::{Call, CallError};
-use super::connection::ConnectionError;
+use super::connection::{ConnectionError, PeerConnection};
+use super::lanes::{Event, Incoming};
 use super::metrics::count;
 use super::puller::Puller;
 
@@ -23,13 +27,13 @@ use super::puller::Puller;
 pub(super) struct RemoteCopy<'a> {
     /// The object that the copy is of.
     pub(super) id: &'a ObjectId,
-    /// Which put of it.
+    /// The put of the object.
     pub(super) put: PutId,
     /// The size of the whole object.
     pub(super) size_bytes: u64,
     /// The store that has it.
     pub(super) node: &'a NodeId,
-    /// Where that node listens.
+    /// The address of that node.
     pub(super) address: SocketAddr,
     /// `true` if it is the output of a hop, which may not have begun yet.
     pub(super) awaits_hop: bool,
@@ -37,21 +41,21 @@ pub(super) struct RemoteCopy<'a> {
     pub(super) trace: Option<TraceContext>,
 }
 
-/// Where the bytes of a stream go.
+/// The destination of the bytes of a stream.
 #[derive(Debug)]
 pub(super) enum Sink<'a> {
     /// Straight into an object in the arena, which begins at `base_bytes` of the remote one.
     Arena {
         /// The memory of the object.
         buffer: &'a Buffer,
-        /// Which byte of the remote object is its first.
+        /// The position of its first byte in the remote object.
         base_bytes: u64,
     },
     /// Into memory, to be combined with others.
     Memory(&'a mut HeldBytes),
 }
 
-/// What has arrived.
+/// The next part of a transfer.
 #[derive(Debug)]
 pub(super) enum Arrived {
     /// The next block, which is where it belongs.
@@ -65,7 +69,7 @@ pub(super) enum Arrived {
     End(v1::End),
 }
 
-/// The bytes of a range of an object at another node, as they come. All positions are those of the object.
+/// A range of an object at another node, while its bytes arrive. Positions count from the start of the object.
 ///
 /// Between two calls, bytes wait in the socket, and the sender with them.
 #[derive(Debug)]
@@ -75,24 +79,22 @@ pub(super) struct InputStream<'a> {
     end_bytes: u64,
     /// The latest sign that was heard in an earlier transfer of the object.
     known: Sign,
-    /// The request, and what is known of the producer since it was made.
-    call: Option<(Call<'a>, StallDetector)>,
-    /// The frame that is arriving, and how much of its payload is there.
-    frame: Option<(Header, usize)>,
-    /// The payload of a frame that is no block.
-    control: Vec<u8>,
+    /// The lanes, and the signs of the producer since the request.
+    lanes: Option<(Incoming<'a>, StallDetector)>,
+    /// The lane of the block that is arriving in memory, and how much of its payload is there.
+    arriving: Option<(LaneId, usize)>,
 }
 
 impl<'a> InputStream<'a> {
-    /// The bytes before `end_bytes`, of which nothing is asked for yet.
+    /// A stream that ends at `end_bytes`, and is not requested yet.
     pub(super) const fn new(puller: &'a Puller, from: RemoteCopy<'a>, end_bytes: u64, known: Sign) -> Self {
-        Self { puller, from, end_bytes, known, call: None, frame: None, control: Vec::new() }
+        Self { puller, from, end_bytes, known, lanes: None, arriving: None }
     }
 
-    /// Waits for what comes next: a block that begins at `next_bytes`, a sign, or the end. Asks for it if need be.
+    /// Waits for a block that begins at `next_bytes`, a sign, or the end. Requests the bytes first, if necessary.
     ///
     /// # Errors
-    /// Why nothing more can come from this sender.
+    /// The failure of the sender.
     ///
     /// # Cancel safety
     /// Cancel safe if the bytes go into memory. Otherwise the stream is of no more use; nothing touches the arena after
@@ -105,102 +107,85 @@ impl<'a> InputStream<'a> {
     }
 
     async fn try_next(&mut self, next_bytes: u64, mut sink: Sink<'_>) -> Result<Arrived, CallError> {
-        if self.call.is_none() {
-            self.ask(next_bytes).await?;
+        if self.lanes.is_none() {
+            let max_lanes = lane_limit(self.puller.config.max_lanes, self.end_bytes - next_bytes);
+            let call = self.ask(next_bytes..self.end_bytes, max_lanes).await?;
+            let peer = (self.from.node.clone(), self.from.address);
+            let lanes = Incoming::new(self.puller, peer, call, max_lanes);
+            let stall = StallDetector::new(self.puller.now(), self.known, self.puller.config.stall_timeout);
+            self.lanes = Some((lanes, stall));
         }
-        let Some((call, stall)) = &mut self.call else { return Err(ConnectionError::Closed.into()) };
         loop {
-            let (header, mut received) = match self.frame {
-                Some(begun) => begun,
-                None => {
-                    let header = call.read_header().await?;
-                    match (header.kind(), &mut sink) {
-                        (Kind::Block, sink) => {
-                            let length_bytes = check_block(&header, next_bytes, self.end_bytes)?;
-                            match sink {
-                                Sink::Arena { buffer, base_bytes } => {
-                                    let start_bytes = next_bytes - *base_bytes;
-                                    call.connection().read_block(&header, buffer, start_bytes).await?;
-                                    stall.arrived(self.puller.now());
-                                    count(&self.puller.metrics.received_bytes, length_bytes);
-                                    return Ok(Arrived::Block { length_bytes });
-                                }
-                                Sink::Memory(held) => held.make_room(to_length(length_bytes)),
-                            }
-                        }
-                        (Kind::Keepalive | Kind::End, _) => {
-                            self.control.resize(to_length(header.length_bytes().into()), 0)
-                        }
-                        (kind, _) => return Err(ConnectionError::Unexpected(kind).into()),
+            let Some((lanes, stall)) = &mut self.lanes else { return Err(ConnectionError::Closed.into()) };
+            let (lane, header) = match lanes.next(next_bytes, self.end_bytes).await? {
+                Event::Block(lane, header) => (lane, header),
+                Event::End(end) => return Ok(Arrived::End(end)),
+                Event::Sign(sign) => match stall.heard(self.puller.now(), sign) {
+                    Heard::News => return Ok(Arrived::Sign(sign)),
+                    Heard::Nothing => continue,
+                    Heard::Stalled => {
+                        return Err(ConnectionError::Stalled(self.puller.config.stall_timeout).into());
                     }
-                    (header, 0)
+                },
+                Event::Lost(range) => {
+                    let call = self.ask(range, 1).await?;
+                    if let Some((lanes, _)) = &mut self.lanes {
+                        lanes.add_request(call);
+                    }
+                    continue;
                 }
             };
-            // Bounded by the frame's limit, which was checked with the header.
-            let length = to_length(header.length_bytes().into());
-            let payload = match (header.kind(), &mut sink) {
-                (Kind::Block, Sink::Memory(held)) => held.arriving(length),
-                _ => self.control.as_mut_slice(),
+            let connection = lanes.connection(lane)?;
+            let read = match &mut sink {
+                Sink::Arena { buffer, base_bytes } => {
+                    connection.read_block(&header, buffer, next_bytes - *base_bytes).await
+                }
+                Sink::Memory(held) => {
+                    read_into_memory(connection, &header, held, (&mut self.arriving, lane)).await
+                }
             };
-            while received < length {
-                self.frame = Some((header, received));
-                received += call.connection().read_part(&mut payload[received..]).await?;
-            }
-            self.frame = None;
-            match header.kind() {
-                Kind::Block => call.connection().check_block(&header, || crc32c(payload))?,
-                _ => header.check_payload(crc32c(payload)).map_err(ConnectionError::from)?,
-            }
-            let now = self.puller.now();
-            match (header.kind(), &mut sink) {
-                (Kind::Block, Sink::Memory(held)) => {
-                    held.arrived(length);
-                    stall.arrived(now);
-                    count(&self.puller.metrics.received_bytes, length as u64);
-                    return Ok(Arrived::Block { length_bytes: length as u64 });
+            let length_bytes = u64::from(header.length_bytes());
+            match read {
+                Ok(()) => {
+                    lanes.taken(lane);
+                    stall.arrived(self.puller.now());
+                    count(&self.puller.metrics.received_bytes, length_bytes);
+                    return Ok(Arrived::Block { length_bytes });
                 }
-                (Kind::Keepalive, _) => {
-                    let message = v1::Keepalive::decode(&*self.control).map_err(ConnectionError::from)?;
-                    match stall.heard(now, Sign(message.sign)) {
-                        Heard::News => return Ok(Arrived::Sign(Sign(message.sign))),
-                        Heard::Nothing => {}
-                        Heard::Stalled => {
-                            return Err(ConnectionError::Stalled(self.puller.config.stall_timeout).into());
-                        }
-                    }
-                }
-                _ => {
-                    let end = v1::End::decode(&*self.control).map_err(ConnectionError::from)?;
-                    return Ok(Arrived::End(end));
+                Err(error) => {
+                    self.arriving = None;
+                    lanes.lost(lane, error.into())?;
                 }
             }
         }
     }
 
-    /// Asks for the bytes from `next_bytes` on.
-    async fn ask(&mut self, next_bytes: u64) -> Result<(), CallError> {
+    /// Requests a range of bytes over up to `max_lanes` connections.
+    async fn ask(&self, range: Range<u64>, max_lanes: usize) -> Result<Call<'a>, CallError> {
         count(&self.puller.metrics.pulls, 1);
         let pull = encode_pull(&Pull {
             id: self.from.id.clone(),
             put: self.from.put,
             size_bytes: self.from.size_bytes,
-            range: next_bytes..self.end_bytes,
+            range,
             awaits_hop: self.from.awaits_hop,
         });
-        let pull = v1::Pull { trace: trace::encode(self.from.trace), ..pull };
+        let pull = v1::Pull {
+            trace: trace::encode(self.from.trace),
+            max_lanes: encode_max_lanes(max_lanes),
+            ..pull
+        };
         let peer = (self.from.node.clone(), self.from.address);
-        let call = Call::begin(self.puller, peer, Kind::Pull, &pull).await?;
-        let stall = StallDetector::new(self.puller.now(), self.known, self.puller.config.stall_timeout);
-        self.call = Some((call, stall));
-        Ok(())
+        Call::begin(self.puller, peer, Kind::Pull, &pull).await
     }
 
-    /// How the transfer ended, by the sender's word `end` and our count. The connection is kept if that makes sense.
+    /// Returns the outcome of the transfer, from the sender's `end` and the count here. Keeps the connections if they
+    /// can be used again.
     pub(super) fn ended(&mut self, end: &v1::End, all_arrived: bool) -> PullOutcome {
         match end_outcome(end, all_arrived) {
             Ok(outcome) => {
-                if let Some((call, _)) = self.call.take() {
-                    call.finish();
+                if let Some((lanes, _)) = self.lanes.take() {
+                    lanes.finish();
                 }
                 outcome
             }
@@ -210,20 +195,20 @@ impl<'a> InputStream<'a> {
 
     /// Returns `true` if a request is open.
     pub(super) const fn is_open(&self) -> bool {
-        self.call.is_some()
+        self.lanes.is_some()
     }
 
     /// The receiver had no room until now, so the sender may have had to wait for it.
     pub(super) fn resume(&mut self) {
-        if let Some((call, stall)) = &mut self.call {
-            call.connection().expect_within(Some(self.puller.config.silence_timeout));
+        if let Some((lanes, stall)) = &mut self.lanes {
+            lanes.resume();
             stall.arrived(self.puller.now());
         }
     }
 
     /// Closes the connection. More bytes are asked for again.
     pub(super) fn close(&mut self) {
-        (self.call, self.frame) = (None, None);
+        (self.lanes, self.arriving) = (None, None);
     }
 }
 
@@ -231,7 +216,7 @@ impl<'a> InputStream<'a> {
 /// before.
 #[derive(Debug, Default)]
 pub(super) struct HeldBytes {
-    /// Up to `used` those that are needed no longer, then up to `held` those at hand, then the payload that is arriving.
+    /// Old bytes up to `used`, then the bytes at hand up to `held`, then the payload that is arriving.
     bytes: Vec<u8>,
     used: usize,
     held: usize,
@@ -271,19 +256,36 @@ fn to_length(bytes: u64) -> usize {
     usize::try_from(bytes).expect("no more than a frame, or an element, is kept")
 }
 
-/// Checks that a block is the next one and ends before `end_bytes`; answers its length.
-fn check_block(header: &Header, offset_bytes: u64, end_bytes: u64) -> Result<u64, ConnectionError> {
-    let length_bytes = u64::from(header.length_bytes());
-    if header.offset_bytes() != offset_bytes {
-        return Err(ConnectionError::Nonsense("a block that is not the next one"));
+/// Reads the payload of a block. A part of it may have arrived before.
+///
+/// # Cancel safety
+/// Cancel safe: the next call with the same arguments goes on.
+async fn read_into_memory(
+    connection: &mut PeerConnection,
+    header: &Header,
+    held: &mut HeldBytes,
+    (arriving, lane): (&mut Option<(LaneId, usize)>, LaneId),
+) -> Result<(), ConnectionError> {
+    let length = to_length(header.length_bytes().into());
+    let mut received = match *arriving {
+        Some((begun, received)) if begun == lane => received,
+        _ => {
+            held.make_room(length);
+            0
+        }
+    };
+    let payload = held.arriving(length);
+    while received < length {
+        *arriving = Some((lane, received));
+        received += connection.read_part(&mut payload[received..]).await?;
     }
-    if length_bytes == 0 || length_bytes > end_bytes - offset_bytes {
-        return Err(ConnectionError::Nonsense("a block that is empty, or goes past the end"));
-    }
-    Ok(length_bytes)
+    *arriving = None;
+    connection.check_block(header, || crc32c(payload))?;
+    held.arrived(length);
+    Ok(())
 }
 
-/// How a transfer ended, by the sender's word and our count.
+/// Returns the outcome of a transfer, from the sender's `end` and the count here.
 fn end_outcome(end: &v1::End, all_arrived: bool) -> Result<PullOutcome, ConnectionError> {
     match end.outcome() {
         v1::end::Outcome::Complete if all_arrived => Ok(PullOutcome::Complete),

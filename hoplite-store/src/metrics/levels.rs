@@ -41,6 +41,8 @@ struct Levels {
     last_probe_nodes: IntGaugeVec,
     last_probe_seconds: Gauge,
     last_probe_ended: IntGauge,
+    lanes: IntGauge,
+    lane_changes: IntCounterVec,
     corrupt_frames: IntCounter,
     malformed_connections: IntCounter,
     refused_connections: IntCounter,
@@ -128,6 +130,18 @@ impl Levels {
                 "hoplite_store_last_probe_timestamp_seconds",
                 "End of the last complete probe, in seconds since 1970. 0: none.",
             ),
+            lanes: metrics.gauge(
+                "hoplite_store_lanes",
+                "Connections over which transfers to other stores are sent, in addition to the one \
+                 of each transfer.",
+            ),
+            lane_changes: metrics.counters(
+                "hoplite_store_lane_changes_total",
+                "Connections that transfers to other stores have added (opened), given up because \
+                 they made the transfer no faster (left), or lost because they broke (lost).",
+                "change",
+                &["opened", "left", "lost"],
+            ),
             corrupt_frames: metrics.counter(
                 "hoplite_store_corrupt_frames_total",
                 "Transfers that ended because a frame was damaged; they are repeated.",
@@ -169,12 +183,16 @@ impl Levels {
         follow(&self.evictions, status.evictions);
         follow(&self.put_conflicts, status.put_conflicts);
         let data = engine.metrics();
+        self.lanes.set(level(data.lanes.load(Ordering::Relaxed)));
         self.update_links(&data.links());
         self.update_places(status.place);
         self.update_probes(engine.probe_tally());
         for (counter, count) in [
             (&self.transfer_bytes.with_label_values(&["sent"]), &data.sent_bytes),
             (&self.transfer_bytes.with_label_values(&["received"]), &data.received_bytes),
+            (&self.lane_changes.with_label_values(&["opened"]), &data.lanes_opened),
+            (&self.lane_changes.with_label_values(&["left"]), &data.lanes_left),
+            (&self.lane_changes.with_label_values(&["lost"]), &data.lanes_lost),
             (&self.corrupt_frames, &data.corrupt_frames),
             (&self.malformed_connections, &data.malformed_connections),
             (&self.refused_connections, &data.refused_connections),

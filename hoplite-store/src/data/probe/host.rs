@@ -17,8 +17,8 @@ use tokio::time::{Instant, timeout_at};
 use super::super::collective::MemberHost;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::keepalive::{Awaited, Until};
-use super::super::server::{Ending, Server, end_message};
-use super::super::serving::{HopHost, ServeSource};
+use super::super::server::Server;
+use super::super::serving::{Ending, HopHost, ServeSource, end_message};
 use super::echo::Echo;
 use super::train;
 

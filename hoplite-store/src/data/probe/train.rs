@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use super::super::config::DataConfig;
 use super::super::connection::{ConnectionError, PeerConnection};
 use super::super::handshake;
-use super::super::server::{Ending, end_message};
+use super::super::serving::{Ending, end_message};
 
 /// Bytes per block of a train: headers cost little, and a quarter of the shortest train has several
 /// blocks.

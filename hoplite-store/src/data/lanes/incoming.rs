@@ -1,0 +1,361 @@
+//! Receives a stream over its lanes.
+
+use std::future::pending;
+
+use futures::future::select_all;
+use hoplite_core::checksum::crc32c;
+use hoplite_core::merge::{LaneId, Merge, Step};
+use hoplite_core::peer::LAST_WORD_TIMEOUT;
+use hoplite_core::stall::Sign;
+use hoplite_proto::data::frame::{Header, Kind};
+use hoplite_proto::data::lanes::{decode_lanes, encode_lane};
+use hoplite_proto::v1;
+use prost::Message;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::super::call::{Call, CallError};
+use super::super::connection::{ConnectionError, PeerConnection};
+use super::super::handshake;
+use super::super::pool::Peer;
+use super::super::puller::Puller;
+
+/// The next part of a stream.
+#[derive(Debug)]
+pub(in super::super) enum Event {
+    /// A block that continues the stream. Its payload is still to be read from this lane.
+    Block(LaneId, Header),
+    /// A sign of the producer, and no bytes.
+    Sign(Sign),
+    /// A lane broke with the bytes from here to there: request them again.
+    Lost(std::ops::Range<u64>),
+    /// The end, as the sender sees it.
+    End(v1::End),
+}
+
+/// A stream from one sender, over its lanes.
+#[derive(Debug)]
+pub(in super::super) struct Incoming<'a> {
+    puller: &'a Puller,
+    peer: Peer,
+    max_lanes: usize,
+    merge: Merge,
+    lanes: Vec<Lane<'a>>,
+    next_lane: usize,
+    opening: JoinSet<Result<Box<PeerConnection>, ConnectionError>>,
+    /// The sender's last word on the request.
+    end: Option<v1::End>,
+    /// Connections whose lanes have ended.
+    ended: Vec<Call<'a>>,
+}
+
+#[derive(Debug)]
+struct Lane<'a> {
+    id: LaneId,
+    call: Call<'a>,
+    /// `true` if the lane answers a request for bytes, which decides how the stream ends.
+    is_request: bool,
+    /// The header of the next block, which waits for its turn.
+    block: Option<Header>,
+    /// The control frame that is arriving, and the length of its payload so far.
+    control: Option<(Header, usize)>,
+    payload: Vec<u8>,
+}
+
+/// A frame of a lane.
+enum Heard {
+    Block(Header),
+    Control(Kind),
+}
+
+impl Lane<'_> {
+    /// Reads the header of the next block, or a whole control frame.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    async fn listen(&mut self) -> Result<Heard, CallError> {
+        let header = match self.control {
+            Some((header, _)) => header,
+            None => {
+                let header = self.call.read_header().await?;
+                match header.kind() {
+                    Kind::Block => return Ok(Heard::Block(header)),
+                    Kind::Keepalive | Kind::End | Kind::Lanes => {}
+                    kind => return Err(ConnectionError::Unexpected(kind).into()),
+                }
+                // Bounded by the frame's limit, which was checked with the header.
+                self.payload.resize(header.length_bytes() as usize, 0);
+                self.control = Some((header, 0));
+                header
+            }
+        };
+        while let Some((_, received)) = &mut self.control
+            && *received < self.payload.len()
+        {
+            *received += self.call.connection().read_part(&mut self.payload[*received..]).await?;
+        }
+        self.control = None;
+        header.check_payload(crc32c(&self.payload)).map_err(ConnectionError::from)?;
+        Ok(Heard::Control(header.kind()))
+    }
+
+    fn decode<M: Message + Default>(&self) -> Result<M, ConnectionError> {
+        Ok(M::decode(&*self.payload)?)
+    }
+}
+
+/// The end of a wait.
+enum Waited {
+    Heard(LaneId, Result<Heard, CallError>),
+    Opened(Result<Box<PeerConnection>, ConnectionError>),
+    /// All bytes have arrived, but some lanes stay silent.
+    GaveUp,
+}
+
+impl<'a> Incoming<'a> {
+    /// A stream that was requested with `call`. The request allows up to `max_lanes` lanes.
+    pub(in super::super) fn new(puller: &'a Puller, peer: Peer, call: Call<'a>, max_lanes: usize) -> Self {
+        let (merge, opening) = (Merge::default(), JoinSet::new());
+        let (lanes, ended, end) = (Vec::new(), Vec::new(), None);
+        let mut incoming = Self { puller, peer, max_lanes, merge, lanes, next_lane: 0, opening, end, ended };
+        incoming.add(call, true);
+        incoming
+    }
+
+    /// Adds the answer to a request for bytes that were lost.
+    pub(in super::super) fn add_request(&mut self, call: Call<'a>) {
+        self.add(call, true);
+    }
+
+    fn add(&mut self, call: Call<'a>, is_request: bool) {
+        let id = LaneId(self.next_lane);
+        self.next_lane += 1;
+        self.merge.open(id);
+        self.lanes.push(Lane { id, call, is_request, block: None, control: None, payload: Vec::new() });
+    }
+
+    /// Waits for the next part of a stream whose bytes before `next_bytes` have arrived, and which ends at `end_bytes`.
+    ///
+    /// # Errors
+    /// The last lane broke, or the sender broke the protocol.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    pub(in super::super) async fn next(
+        &mut self,
+        next_bytes: u64,
+        end_bytes: u64,
+    ) -> Result<Event, CallError> {
+        loop {
+            let has_arrived = next_bytes == end_bytes;
+            if self.lanes.is_empty()
+                && let Some(end) = self.whole_end(has_arrived)
+            {
+                return Ok(Event::End(end));
+            }
+            match self
+                .merge
+                .step(next_bytes, end_bytes, !self.opening.is_empty())
+                .map_err(|bad| ConnectionError::Nonsense(bad.reason()))?
+            {
+                Step::Read(id) => {
+                    let block = self.lane(id).and_then(|lane| lane.block);
+                    let header = block.ok_or(ConnectionError::Closed)?;
+                    return Ok(Event::Block(id, header));
+                }
+                Step::Lost(range) => return Ok(Event::Lost(range)),
+                Step::Wait => {}
+            }
+            match self.wait(has_arrived).await {
+                Waited::Heard(id, heard) => {
+                    if let Some(event) = self.heard(id, heard, next_bytes..end_bytes)? {
+                        return Ok(event);
+                    }
+                }
+                Waited::Opened(Ok(connection)) => {
+                    let call = Call::sent(self.puller, self.peer.clone(), Kind::Lane, *connection);
+                    self.add(call, false);
+                }
+                Waited::Opened(Err(error)) => {
+                    tracing::debug!(peer = %self.peer.0, %error, "a lane could not be opened");
+                    // The sender may have used it already.
+                    self.merge.lose(LaneId(self.next_lane));
+                    if self.is_without_lanes() && self.end.is_none() {
+                        return Err(error.into());
+                    }
+                }
+                Waited::GaveUp => self.lanes.clear(),
+            }
+        }
+    }
+
+    /// The end of a stream without lanes; `None` if bytes are missing that a broken lane has lost, or
+    /// that a lane may bring that is being opened.
+    fn whole_end(&mut self, has_arrived: bool) -> Option<v1::End> {
+        let complete = || v1::End { outcome: v1::end::Outcome::Complete.into(), ..v1::End::default() };
+        let Some(end) = &self.end else { return has_arrived.then(complete) };
+        let is_complete = end.outcome() == v1::end::Outcome::Complete;
+        let may_come = self.merge.has_lost() || !self.opening.is_empty();
+        if is_complete && !has_arrived && may_come { None } else { self.end.take() }
+    }
+
+    /// Waits until a lane has heard something, or is opened.
+    ///
+    /// # Cancel safety
+    /// Cancel safe.
+    async fn wait(&mut self, has_arrived: bool) -> Waited {
+        if let [lane] = self.lanes.as_mut_slice()
+            && lane.is_request
+            && self.opening.is_empty()
+        {
+            return Waited::Heard(lane.id, lane.listen().await);
+        }
+        // Only `End` is missing, which saves the connections.
+        let is_last_word = has_arrived && self.lanes.iter().all(|lane| !lane.is_request);
+        let opened = async {
+            match self.opening.join_next().await {
+                Some(Ok(opened)) => Waited::Opened(opened),
+                // It panicked, or was aborted.
+                Some(Err(_)) => Waited::Opened(Err(ConnectionError::Closed)),
+                None => pending().await,
+            }
+        };
+        let waiting = self.lanes.iter_mut().filter(|lane| lane.block.is_none());
+        let listening: Vec<_> = waiting
+            .map(|lane| {
+                Box::pin(async {
+                    let id = lane.id;
+                    Waited::Heard(id, lane.listen().await)
+                })
+            })
+            .collect();
+        if listening.is_empty() {
+            return opened.await;
+        }
+        let any = async {
+            tokio::select! {
+                (heard, ..) = select_all(listening) => heard,
+                opened = opened => opened,
+            }
+        };
+        if is_last_word { timeout(LAST_WORD_TIMEOUT, any).await.unwrap_or(Waited::GaveUp) } else { any.await }
+    }
+
+    fn heard(
+        &mut self,
+        id: LaneId,
+        heard: Result<Heard, CallError>,
+        wanted: std::ops::Range<u64>,
+    ) -> Result<Option<Event>, CallError> {
+        match heard {
+            Ok(Heard::Block(header)) => {
+                let start_bytes = header.offset_bytes();
+                let frame = start_bytes..start_bytes.saturating_add(header.length_bytes().into());
+                let arrived = self.merge.arrived(id, frame, wanted);
+                arrived.map_err(|bad| ConnectionError::Nonsense(bad.reason()))?;
+                if let Some(lane) = self.lane(id) {
+                    lane.block = Some(header);
+                }
+                Ok(None)
+            }
+            Ok(Heard::Control(Kind::Keepalive)) => {
+                let Some(lane) = self.lane(id) else { return Ok(None) };
+                Ok(Some(Event::Sign(Sign(lane.decode::<v1::Keepalive>()?.sign))))
+            }
+            Ok(Heard::Control(Kind::Lanes)) => {
+                let Some(lane) = self.lane(id) else { return Ok(None) };
+                let lanes = lane.decode::<v1::Lanes>()?;
+                self.open(&lanes)?;
+                Ok(None)
+            }
+            Ok(Heard::Control(_)) => {
+                let Some(index) = self.lanes.iter().position(|lane| lane.id == id) else { return Ok(None) };
+                let end = self.lanes[index].decode::<v1::End>()?;
+                let lane = self.lanes.swap_remove(index);
+                self.merge.end(id);
+                let is_complete = end.outcome() == v1::end::Outcome::Complete;
+                if end.outcome() != v1::end::Outcome::Released {
+                    self.ended.push(lane.call);
+                }
+                if lane.is_request && (!is_complete || self.end.is_none()) {
+                    self.end = Some(end);
+                }
+                Ok(None)
+            }
+            Err(error) => self.lost(id, error).map(|()| None),
+        }
+    }
+
+    /// Opens the lanes that the sender asks for, up to the limit.
+    fn open(&mut self, lanes: &v1::Lanes) -> Result<(), ConnectionError> {
+        let (key, count) = decode_lanes(lanes)?;
+        let room = self.max_lanes.saturating_sub(self.lanes.len() + self.opening.len());
+        for _ in 0..count.min(room) {
+            let pooled = self.puller.pool.take(&self.peer);
+            let (config, peer) = (self.puller.config.clone(), self.peer.clone());
+            self.opening.spawn(async move {
+                let mut connection = match pooled {
+                    Some(connection) => connection,
+                    None => handshake::connect(&config, &peer).await?.0,
+                };
+                connection.expect_within(Some(config.silence_timeout));
+                connection.write_control(Kind::Lane, &encode_lane(key)).await?;
+                Ok(Box::new(connection))
+            });
+        }
+        Ok(())
+    }
+
+    /// Goes on without a lane that broke.
+    ///
+    /// # Errors
+    /// The error of the lane, if it was the last one, or if the sender broke the protocol.
+    pub(in super::super) fn lost(&mut self, id: LaneId, error: CallError) -> Result<(), CallError> {
+        let is_malformed = matches!(&error, CallError::Connection(error) if error.is_malformed());
+        self.lanes.retain(|lane| lane.id != id);
+        self.merge.lose(id);
+        if is_malformed || self.is_without_lanes() {
+            return Err(error);
+        }
+        tracing::debug!(peer = %self.peer.0, %error, lanes = self.lanes.len(), "a stream goes on without a lane that broke");
+        Ok(())
+    }
+
+    fn is_without_lanes(&self) -> bool {
+        self.lanes.is_empty() && self.opening.is_empty()
+    }
+
+    fn lane(&mut self, id: LaneId) -> Option<&mut Lane<'a>> {
+        self.lanes.iter_mut().find(|lane| lane.id == id)
+    }
+
+    /// The connection of a lane, which has a block.
+    ///
+    /// # Errors
+    /// [`ConnectionError::Closed`] if there is no such lane.
+    pub(in super::super) fn connection(
+        &mut self,
+        id: LaneId,
+    ) -> Result<&mut PeerConnection, ConnectionError> {
+        self.lane(id).map(|lane| lane.call.connection()).ok_or(ConnectionError::Closed)
+    }
+
+    /// Notes that the payload of a block has been read.
+    pub(in super::super) fn taken(&mut self, id: LaneId) {
+        self.merge.taken(id);
+        if let Some(lane) = self.lane(id) {
+            lane.block = None;
+        }
+    }
+
+    /// Restarts the time limits after a pause of the receiver, which the sender may have waited for.
+    pub(in super::super) fn resume(&mut self) {
+        let limit = Some(self.puller.config.silence_timeout);
+        self.lanes.iter_mut().for_each(|lane| lane.call.connection().expect_within(limit));
+    }
+
+    /// Keeps the connections for others.
+    pub(in super::super) fn finish(self) {
+        self.ended.into_iter().for_each(Call::finish);
+    }
+}
