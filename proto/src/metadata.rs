@@ -49,7 +49,7 @@ pub fn encode(metadata: &Metadata) -> v1::Metadata {
 /// Checks the metadata of an object of `size_bytes` bytes; absent metadata means plain bytes.
 ///
 /// # Errors
-/// [`Error::InvalidMetadata`](hoplite_core::Error::InvalidMetadata), with the violated rule.
+/// [`Error::InvalidMetadata`], with the violated rule.
 pub fn decode(metadata: Option<v1::Metadata>, size_bytes: u64) -> Result<Metadata> {
     let Some(metadata) = metadata else { return Ok(Metadata::default()) };
     let dtype = decode_dtype(metadata.dtype)

@@ -85,7 +85,7 @@ class Limit:
 LIMITS = {
     "Rust": Limit(1, 8, 20, 150_000),
     "Python": Limit(1, 8, 5, 36_000),
-    "pages for users": Limit(0, 1, 0, 24_000),
+    "pages for users": Limit(0, 1, 0, 24_100),
     "pages for maintainers": Limit(0, 4, 2, 12_600),
 }
 
