@@ -13,7 +13,7 @@ use crate::id::{ObjectId, PutId};
 use crate::message::{
     CallId, CallKey, ClientId, CombineOutcome, Confirm, CopyId, Effect, Reduce, Response, Until,
 };
-use crate::metadata::Metadata;
+use crate::metadata::{Metadata, Replicas};
 use crate::objects::Objects;
 use crate::objects::calls::{Access, Call, Contents, CreateCall, GetTerms};
 use crate::objects::notice::{Deadline, SpaceWaiter};
@@ -282,7 +282,10 @@ impl Adapter<'_> {
         // Calls that wait here get this copy.
         objects.stop_fetch(&plan.target);
         let id = plan.target.clone();
-        let metadata = Metadata { agreement: Some(plan.agreement), ..plan.metadata.clone() };
+        // The replicas of a source say nothing of the target.
+        let (agreement, replicas) = (Some(plan.agreement), Replicas::default());
+        let mut metadata = Metadata { agreement, replicas, ..plan.metadata.clone() };
+        objects.set_default_replicas(&mut metadata);
         let object = Object { id: id.clone(), put: plan.put, size_bytes, metadata };
         let opening = LocalCopy::begin(object, room, Phase::Combining { combine: None }).private();
         let stays = plan.properties().makes_target && matches!(membership, MembershipId::Here(_));

@@ -9,8 +9,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use hoplite_core::collective::{
-    Agreement, AttemptId, AttemptState, EnlistmentId, Failure, Member, Membership, Plan, Report, Attempt, AttemptAction,
-    MemberStage, Decision,
+    Agreement, Attempt, AttemptAction, AttemptId, AttemptState, Decision, EnlistmentId, Failure, Member,
+    MemberStage, Membership, Plan, Report,
 };
 use hoplite_core::node::{CombineId, CopyId, ReduceOrder};
 use hoplite_core::plan::collective::{Collective, Schedule};
@@ -71,7 +71,12 @@ fn failure(input: &mut Unstructured<'_>, member: usize) -> Result<Failure> {
 
 /// Consistent plans, one for each member.
 fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
-    let kind = *input.choose(&[Collective::Allreduce, Collective::ReduceScatter, Collective::Allgather, Collective::AllToAll])?;
+    let kind = *input.choose(&[
+        Collective::Allreduce,
+        Collective::ReduceScatter,
+        Collective::Allgather,
+        Collective::AllToAll,
+    ])?;
     let count = input.int_in_range(2..=MAX_MEMBERS)?;
     let schedule = match input.int_in_range(0..=2)? {
         0 => Schedule::ring(count),
@@ -248,7 +253,9 @@ impl World {
                     }
                 }
             }
-            Decision::Stop(error) if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) => {
+            Decision::Stop(error)
+                if !seat.member.is_committed() || matches!(error, Error::Deleted { .. }) =>
+            {
                 seat.drop_copy(self.now);
             }
             Decision::Stop(_) => {}
@@ -272,8 +279,11 @@ impl World {
         let before = self.session.state();
         let actions = self.session.reported(EnlistmentId(index as u64), report.clone());
         let have_all = |seat: &Seat| seat.has_reported == Some(Report::Filled);
-        let is_last =
-            if !self.kind.properties().makes_target { self.seats.iter().all(have_all) } else { index == self.own };
+        let is_last = if !self.kind.properties().makes_target {
+            self.seats.iter().all(have_all)
+        } else {
+            index == self.own
+        };
         assert_eq!(
             before == AttemptState::Open && self.session.state() == AttemptState::Committed,
             before == AttemptState::Open && report == Report::Filled && is_last,
@@ -281,7 +291,11 @@ impl World {
             self.own
         );
         let gives_up = before == AttemptState::Open && self.session.state() == AttemptState::Aborted;
-        assert_eq!(gives_up, before == AttemptState::Open && matches!(report, Report::Failed(_)), "{report:?}");
+        assert_eq!(
+            gives_up,
+            before == AttemptState::Open && matches!(report, Report::Failed(_)),
+            "{report:?}"
+        );
         let ends = actions
             .iter()
             .filter(|action| matches!(action, AttemptAction::FallBack(_) | AttemptAction::Fail(_)));
@@ -370,7 +384,10 @@ impl World {
                 }
                 AttemptAction::Dismiss(whom) => {
                     let seat = &mut self.seats[whom.0 as usize];
-                    assert!(decision == AttemptState::Committed && self.session.is_over(), "{whom:?} is needed");
+                    assert!(
+                        decision == AttemptState::Committed && self.session.is_over(),
+                        "{whom:?} is needed"
+                    );
                     assert!(!seat.is_out() && !seat.is_stopped && !seat.is_dismissed, "{whom:?} has gone");
                     seat.is_dismissed = true;
                 }

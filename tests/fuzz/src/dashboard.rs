@@ -25,7 +25,18 @@ pub fn question(bytes: &[u8]) {
                 assert_eq!(Question::parse(path, again.as_bytes()), Some(Question::Object(id)));
             }
             Some(Question::Links { group }) => assert!(group.len() <= MAX_KEY_BYTES),
-            Some(Question::Overview | Question::Transfers | Question::Reduces | Question::Events) | None => {}
+            Some(Question::Node(node) | Question::History { node: Some(node), .. }) => {
+                assert!(node.as_str().len() <= query.len());
+            }
+            Some(
+                Question::Overview
+                | Question::Transfers
+                | Question::Reduces
+                | Question::Events
+                | Question::History { node: None, .. }
+                | Question::Recent,
+            )
+            | None => {}
         }
     }
     for name in ["token", "limit", ""] {

@@ -6,12 +6,13 @@ use hoplite_core::id::{NodeId, ObjectId};
 use hoplite_core::node::MAX_HOP_INPUTS;
 use hoplite_core::plan::collective::MAX_MEMBERS;
 use hoplite_proto::data::frame::{HEADER_BYTES, Header, Kind, MAX_BLOCK_BYTES};
+use hoplite_proto::data::lanes::{decode_lane, decode_lanes, encode_lane, encode_lanes};
 use hoplite_proto::data::probe::{
     checked_train_bytes, decode_arm, decode_finding, decode_measure, encode_arm, encode_finding,
     encode_measure,
 };
 use hoplite_proto::data::{
-    decode_reject, decode_hop, decode_hop_failure, decode_known, decode_plan, decode_position, decode_pull,
+    decode_hop, decode_hop_failure, decode_known, decode_plan, decode_position, decode_pull, decode_reject,
     decode_report, decode_stop, decode_take, encode_hop, encode_plan, encode_pull, encode_take,
 };
 use hoplite_proto::{error, v1};
@@ -140,6 +141,16 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         Kind::Found => {
             if let Ok(finding) = v1::Found::decode(payload).map(|found| decode_finding(&found)) {
                 assert_eq!(decode_finding(&encode_finding(&finding)), finding);
+            }
+        }
+        Kind::Lanes => {
+            if let Ok(Ok((key, count))) = v1::Lanes::decode(payload).map(|lanes| decode_lanes(&lanes)) {
+                assert_eq!(decode_lanes(&encode_lanes(key, count)), Ok((key, count)));
+            }
+        }
+        Kind::Lane => {
+            if let Ok(Ok(key)) = v1::Lane::decode(payload).map(|lane| decode_lane(&lane)) {
+                assert_eq!(decode_lane(&encode_lane(key)), Ok(key));
             }
         }
         Kind::Echo => {

@@ -326,7 +326,8 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
             let shard = input.choose_index(SHARDS)?;
             let is_up = world.is_up[shard];
             world.is_up[shard] = !is_up;
-            let session = Event::ShardUp { shard, run: ShardRun(input.int_in_range(0..=1)?), asked_at: world.now };
+            let session =
+                Event::ShardUp { shard, run: ShardRun(input.int_in_range(0..=1)?), asked_at: world.now };
             world.apply(if is_up { Event::ShardDown { shard } } else { session });
         }
         17..=23 => {
@@ -419,7 +420,7 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         13 => Request::Locate { id: object(input)?, timeout: timeout(input)? },
         14 => Request::Subscribe { id: object(input)? },
         15..=18 => Request::Reduce(reduce(input)?),
-        19 => put(input)?,
+        19 => put_request(input)?,
         20 => {
             let items = input.int_in_range(1..=4)?;
             Request::Batch((0..items).map(|_| batch_item(input)).collect::<Result<_>>()?)
@@ -431,7 +432,7 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
     })
 }
 
-fn put(input: &mut Unstructured<'_>) -> Result<Request> {
+fn put_request(input: &mut Unstructured<'_>) -> Result<Request> {
     Ok(Request::Put {
         id: object(input)?,
         metadata: f32s(),
@@ -443,8 +444,13 @@ fn put(input: &mut Unstructured<'_>) -> Result<Request> {
 
 fn batch_item(input: &mut Unstructured<'_>) -> Result<Request> {
     Ok(match input.int_in_range(0..=2)? {
-        0 => put(input)?,
-        1 => Request::Get { id: object(input)?, until: Until::Contents, timeout: timeout(input)?, allow_stale: false },
+        0 => put_request(input)?,
+        1 => Request::Get {
+            id: object(input)?,
+            until: Until::Contents,
+            timeout: timeout(input)?,
+            allow_stale: false,
+        },
         _ => Request::Delete { ids: vec![object(input)?], timeout: timeout(input)? },
     })
 }
@@ -546,7 +552,13 @@ fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStor
         4 | 5 => {
             let length = *input.choose(&[0, 100, 100, 5000])?;
             let bytes = Bytes::from(vec![7; length]);
-            ToStore::Inline { request, put: put(input, world, &id)?, id, metadata: f32s(), bytes: bytes.into() }
+            ToStore::Inline {
+                request,
+                put: put(input, world, &id)?,
+                id,
+                metadata: f32s(),
+                bytes: bytes.into(),
+            }
         }
         6 => ToStore::Failed { request, error: failure(input, id)? },
         7 => {

@@ -6,18 +6,18 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::extent::Extent;
 use hoplite_core::id::Incarnation;
+use hoplite_core::link::Uplink;
 use hoplite_core::load::{LinkLoad, Load, ReduceLoad, TransferLoad};
 use hoplite_core::node::{
     self, ByteRange, CallId, Confirm, CopyId, Hop, HopFailure, HopInput, Inspection, ObjectView, Reduce,
     ReduceOrder, Until,
 };
 use hoplite_core::placement::ShardList;
-use hoplite_core::link::Uplink;
 use hoplite_core::reduce::ReduceOp;
 use hoplite_core::shard::{
     DropReason, Equality, Grant, GrantId, GrantReason, Lead, Location, LocationState, Locations, NodeInfo,
-    ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId, Retention,
-    ShardRun, ToShard, ToStore, UnpublishReason, Verdict, Wants,
+    ObjectSummary, Obstacle, Placed, Publish, PullOutcome, Query, Replicate, Replication, RequestId,
+    Retention, ShardRun, ToShard, ToStore, UnpublishReason, Verdict, Wants,
 };
 use hoplite_core::{ClusterId, Dtype, Error, Metadata, NodeId, ObjectId, Operation, PutId};
 use hoplite_proto::data::frame::{Header, Kind};
@@ -257,7 +257,8 @@ pub fn shard_batches() -> Vec<Vec<u8>> {
         }),
     ];
     let failures = errors().into_iter().map(|error| ToStore::Failed { request, error });
-    let batch = |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
+    let batch =
+        |message| v1::ShardMessages { messages: vec![encode_to_store(message)], ..Default::default() };
     let first = v1::ShardMessages { welcome: Some(welcome(ShardRun(7))), ..Default::default() };
     let last = v1::ShardMessages { error: Some(error::encode(&Error::ShuttingDown)), ..Default::default() };
     let all = messages.into_iter().chain(failures).map(batch).chain([first, last]);
@@ -339,7 +340,13 @@ fn locations() -> Locations {
 }
 
 fn metadata() -> Metadata {
-    Metadata { dtype: Dtype::F32, shape: Some(vec![2, 3]), user: Bytes::from_static(b"u"), agreement: None, ..Metadata::default() }
+    Metadata {
+        dtype: Dtype::F32,
+        shape: Some(vec![2, 3]),
+        user: Bytes::from_static(b"u"),
+        agreement: None,
+        ..Metadata::default()
+    }
 }
 
 fn object() -> ObjectId {

@@ -10,12 +10,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use hoplite_core::error::Error;
 use hoplite_core::id::Incarnation;
-use hoplite_core::placement::ShardList;
 use hoplite_core::link::Uplink;
 use hoplite_core::metadata::Replicas;
+use hoplite_core::placement::ShardList;
 use hoplite_core::shard::{
-    Effect, Event, GrantId, Lead, LocationState, NodeInfo, Obstacle, Placed, Publish, PullOutcome, Query, Reception,
-    RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason, Wants,
+    Effect, Event, GrantId, Lead, LocationState, NodeInfo, Obstacle, Placed, Publish, PullOutcome, Query,
+    Reception, RequestId, Retention, Shard, ShardConfig, ToShard, ToStore, UnpublishReason, Wants,
 };
 use hoplite_core::{Limits, Metadata, NodeId, ObjectId, PutId, Time};
 use libfuzzer_sys::arbitrary::{Result, Unstructured};
