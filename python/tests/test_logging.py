@@ -27,6 +27,8 @@ def test_nothing_is_printed_or_warned() -> None:
     for source in SOURCES:
         for call in calls(source):
             name = ast.unparse(call.func)
+            if name == "warnings.warn" and "StaleWarning" in map(ast.unparse, call.args):
+                continue  # what a caller requests with allow_stale
             assert name not in ("print", "warnings.warn", "sys.stdout.write", "sys.stderr.write"), source
 
 

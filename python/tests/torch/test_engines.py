@@ -49,7 +49,7 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         transfer.WeightTransferEngineFactory.create_engine(None, None, torch.device("cpu"), model())
         for _ in range(3)
     ]
-    with pytest.raises(RuntimeError, match="init_transfer_engine comes before"):
+    with pytest.raises(RuntimeError, match="call init_transfer_engine before"):
         workers[0].receive_weights(engines.HopliteUpdateInfo(1))
 
     class Client:

@@ -548,7 +548,7 @@ def unsupported(rank: int) -> None:
         (
             lambda: dist.all_reduce(dense.to(torch.float8_e4m3fn))
         ): "cannot reduce elements of type float8_e4m3fn",
-        (lambda: dist.all_reduce(dense.to_sparse(), dist.ReduceOp.MAX)): "there is the SUM only",
+        (lambda: dist.all_reduce(dense.to_sparse(), dist.ReduceOp.MAX)): "support SUM only",
         (lambda: dist.all_gather_into_tensor(torch.ones(3), dense)): "the output has 3 elements",
     }.items():
         with pytest.raises((NotImplementedError, TypeError, ValueError, RuntimeError), match=what):
