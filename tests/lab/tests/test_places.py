@@ -4,6 +4,7 @@ Needs the requirements of `test_daemons`.
 """
 
 import os
+import statistics
 import subprocess
 import unittest
 
@@ -39,7 +40,9 @@ class Places(unittest.TestCase):
         with Lab(Plan(hosts=6, racks=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite:
             # The first broadcast shows the directory the usual time of a transfer.
             self.broadcast(lab, hoplite, "first")
-            crossed = self.broadcast(lab, hoplite, "x")
+            # A receiver waits for a close copy only for a limited time. A busy machine may exceed it
+            # once.
+            crossed = statistics.median(self.broadcast(lab, hoplite, name) for name in ("x", "y", "z"))
             # Headers are 4.4%. Bytes in flight are wasted when a receiver gives way.
             self.assertLess(crossed, 1.5 * len(CONTENTS))
 
