@@ -45,7 +45,10 @@ async def reported(answer: Future[T], progress: _native.Progress) -> T:
 
 
 async def followed(
-    native: _native.Client | _native.AsyncClient, on_progress: OnProgress, name: str, *arguments: Any
+    native: _native.Client | _native.AsyncClient,
+    on_progress: OnProgress | _native.Progress,
+    name: str,
+    *arguments: Any,
 ) -> Any:
     """Calls a method of a native client, and reports progress in this thread.
 
@@ -53,6 +56,6 @@ async def followed(
     """
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
-    progress = _native.Progress(on_progress)
+    progress = on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)
     answer = getattr(native.tracked(progress), name)(*arguments)
     return await reported(answer, progress) if isinstance(answer, Future) else answer

@@ -10,7 +10,7 @@ from asyncio import Future
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, overload
 
-from hoplite import _native, _serialize
+from hoplite import _cuda, _native, _serialize
 from hoplite._answers import OnProgress, T, followed, settled
 from hoplite._checks import (
     AnyId,
@@ -113,7 +113,9 @@ class Calls(ManyCalls):
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
         # Avoids the coroutine of `settled`, which would slow small puts down.
-        if progress is None:
+        if isinstance(pieces, _cuda.OnDevice):
+            await _cuda.put(self._native, name, encoded, timeout, confirm, replicas or 0, progress)
+        elif progress is None:
             put = self._native.put(name, pieces, dtype, shape, user, timeout, confirm, replicas or 0)
             if isinstance(put, Future):
                 await put
@@ -202,7 +204,7 @@ class Calls(ManyCalls):
 
         After a cancellation, the copy of the current piece into `out` still completes.
         """
-        room, wanted = _serialize.as_room(out)
+        room, wanted = _serialize.as_room(out, or_device=True)
         if wanted.kind == "buffer":
             copied: int = await followed(self._native, progress, "get_into", id, room, timeout)
             return copied
@@ -534,8 +536,10 @@ async def fill(
         reader = await settled(native.open(id, deadline.left()))
         check_layout(id, reader, wanted)
         try:
-            left = deadline.left()
-            await followed(native, progress, "read", reader, room, left)
+            if isinstance(room, _cuda.OnDevice):
+                await _cuda.read(native, reader, room, deadline, progress)
+            else:
+                await followed(native, progress, "read", reader, room, deadline.left())
         except Superseded:
             continue
         return reader.nbytes

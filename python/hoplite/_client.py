@@ -173,7 +173,7 @@ class Client(Many):
             id: The name; `None` for a new random one.
             value: An array of numpy, torch or JAX of any shape and dtype, a table or array of Arrow, a
                 frame or series of polars, anything with DLPack or the buffer protocol, `bytes`, or
-                any value that can be pickled. Arrays inside a pickled value stay outside the pickle.
+                any value that can be pickled. A tensor may be on a CUDA device. Arrays inside a pickled value stay outside the pickle.
                 The package cloudpickle, if installed, also pickles lambdas, and functions and
                 classes of `__main__`.
             timeout: Seconds to wait for room, and for the copies.
@@ -197,7 +197,7 @@ class Client(Many):
             NotEnoughNodes: There are fewer stores than replicas.
             Draining: The store is about to stop.
             PickleRefused: The value needs a pickle, and this client refuses pickles.
-            TypeError: The value cannot be stored, such as a tensor on an accelerator.
+            TypeError: The value cannot be stored, such as a tensor on an accelerator without CUDA.
 
         Examples:
             >>> client.put("weights/1", np.zeros((2, 3), np.float32))
@@ -313,7 +313,8 @@ class Client(Many):
         Args:
             id: The object; it need not exist yet.
             out: A contiguous array or tensor with the dtype and shape of the object; or a buffer of
-                bytes, such as a `bytearray`, whose first bytes are filled with any object.
+                bytes, such as a `bytearray`, whose first bytes are filled with any object. A tensor
+                may be on a CUDA device.
             timeout: Seconds to wait.
             progress: As for `get`.
 

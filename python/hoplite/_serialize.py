@@ -4,7 +4,7 @@
 | --- | --- | --- | --- |
 | array of a dtype that reduces support | the array's | none | array, read-only, in place |
 | array of another dtype | none | `py1:ndarray`, dtype and shape | array, read-only, in place |
-| torch tensor | the tensor's, if supported | `py1:torch`; else also dtype and shape | tensor, private |
+| torch tensor | the tensor's, if supported | `py1:torch`; else also dtype and shape | tensor on the CPU, private |
 | array of JAX | the array's, if supported | `py1:jax`; else also dtype and shape | array of JAX, in place on a CPU |
 | table or array of Arrow, frame of polars | none | `py1:arrow`, `py1:polars`, and a form: `_arrow` | the same, in place |
 | bytes | none | `py1:bytes` | bytes |
@@ -20,12 +20,12 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from hoplite import _arrow, _jax
+from hoplite import _arrow, _cuda, _jax
 from hoplite._dtypes import DTYPES, NAMES, NAMES_OF_TORCH, TORCH_NAMES, bfloat16, learn_bfloat16
 from hoplite._headers import (
     BadHeader,
@@ -71,15 +71,15 @@ _HOST_DEVICES = (1, 3)
 
 
 class Encoded(NamedTuple):
-    pieces: list[Any]
-    """Contiguous buffers; the object is their concatenation."""
+    pieces: Sequence[Any]
+    """Contiguous buffers; the object is their concatenation. Or a `_cuda.OnDevice`."""
     dtype: str
     shape: tuple[int, ...] | None
     user: bytes
 
     @property
     def nbytes(self) -> int:
-        return sum(memoryview(piece).nbytes for piece in self.pieces)
+        return _cuda.size_of(self.pieces)
 
 
 class Described(Protocol):
@@ -131,7 +131,7 @@ def encode(value: object, id: str | bytes = "", limit: int = UNLIMITED) -> Encod
         limit: the maximum size of an object.
     Raises:
         ObjectTooLarge: for a value above `limit` that would have to be copied, before the copy.
-        TypeError: for a tensor outside host memory, and for a value that cannot be pickled.
+        TypeError: for a tensor on an unknown device, and for a value that cannot be pickled.
     """
     try:
         return _encode(value, limit)
@@ -205,18 +205,18 @@ def _encode_array(array: npt.NDArray[Any], limit: int) -> Encoded:
 
 
 def _encode_tensor(tensor: torch.Tensor, torch: Any, limit: int) -> Encoded:
-    if tensor.device.type != "cpu":
+    is_usual = is_plain(tensor, torch)
+    if tensor.device.type not in (("cpu", "cuda") if is_usual else ("cpu",)):
         raise TypeError(f"a tensor on {tensor.device} cannot be put; move it to the CPU first")
-    if not is_plain(tensor, torch):
+    if not is_usual:
         return encode_pickle(tensor, limit)
     check_fits(tensor.numel() * tensor.element_size(), limit)
     torch_name = str(tensor.dtype).removeprefix("torch.")
     shape = tuple(tensor.shape)
-    name = NAMES_OF_TORCH.get(torch_name)
-    if name is not None:
-        return Encoded([raw_tensor(tensor, torch)], name, shape, TAG_TENSOR)
-    header = TAG_TENSOR + b" " + repr((torch_name, shape)).encode()
-    return Encoded([raw_tensor(tensor, torch)], "opaque", None, header)
+    pieces = _cuda.pieces_of(tensor, torch)
+    if (name := NAMES_OF_TORCH.get(torch_name)) is not None:
+        return Encoded(pieces, name, shape, TAG_TENSOR)
+    return Encoded(pieces, "opaque", None, TAG_TENSOR + b" " + repr((torch_name, shape)).encode())
 
 
 def _encode_jax(value: object, limit: int) -> Encoded | None:
@@ -471,21 +471,21 @@ def dtype_name(name: str) -> str | None:
     return TORCH_NAMES.get(name)
 
 
-def as_room(out: object) -> tuple[Any, Layout]:
-    """Returns the writable memory of `out`, and its layout.
+def as_room(out: object, *, or_device: bool = False) -> tuple[Any, Layout]:
+    """Returns the writable memory of `out`, or a `_cuda.OnDevice`, and the layout.
 
     Raises:
-        TypeError: if `out` is read-only, not contiguous, or not in host memory.
+        TypeError: if `out` is read-only, not contiguous, or in other memory.
     """
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(out, torch.Tensor):
-        if out.device.type != "cpu" or not is_plain(out, torch) or not out.is_contiguous():
-            raise TypeError("only a contiguous tensor in the memory of the host can be filled")
+        device, devices = out.device.type, ("cpu", "cuda") if or_device else ("cpu",)
+        if device not in devices or not is_plain(out, torch) or not out.is_contiguous():
+            raise TypeError(f"only a contiguous tensor on {' or '.join(devices)} can be filled")
         if out.is_conj() or out.is_neg():
             raise TypeError("a view of a tensor that conjugates or negates it cannot be filled")
-        return raw_tensor(out, torch), Layout(
-            "tensor", str(out.dtype).removeprefix("torch."), tuple(out.shape)
-        )
+        room = raw_tensor(out, torch) if device == "cpu" else _cuda.OnDevice(out)
+        return room, Layout("tensor", str(out.dtype).removeprefix("torch."), tuple(out.shape))
     if isinstance(out, np.ndarray):
         if not out.flags.writeable or not out.flags.c_contiguous or out.dtype.hasobject:
             raise TypeError("only a contiguous array that can be written to can be filled")

@@ -69,6 +69,10 @@ impl Output {
         Arc::clone(&self.0)
     }
 
+    pub(crate) fn length(&self) -> u64 {
+        self.0.len_bytes() as u64
+    }
+
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self.0.len_bytes() {
             0 => &mut [],

@@ -6,7 +6,8 @@
 //! * `client`: the two classes for Python, one for threads and one for asyncio, with the same
 //!   methods.
 //! * `operations`: the implementation of these methods, shared by both.
-//! * `view`: the memory of an object as a Python buffer, and the reader of an arriving object.
+//! * `view`: the memory of an object as a Python buffer, the reader of an arriving object, and the
+//!   writer of a new one.
 //! * `buffers`: copies from and to memory of Python. With `view`, all unsafe code of this crate.
 //! * `arguments` and `report`: conversions from and to Python.
 //! * `notices`: messages for the logger about long waits and new connections.
@@ -46,7 +47,7 @@ mod native {
     #[pymodule_export]
     use crate::trace::{Span, look_for_spans};
     #[pymodule_export]
-    use crate::view::{Reader, View};
+    use crate::view::{Reader, View, Writer};
 
     /// Measurements of a debug build say little.
     #[pymodule_export]

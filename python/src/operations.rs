@@ -4,14 +4,14 @@ use std::time::{Duration, Instant};
 
 use futures::try_join;
 use hoplite_client::{
-    AllreduceOptions, ByteRange, Client, Error, GetOptions, LostCall, ObjectId, ObjectReader, ObjectWriter,
+    AllreduceOptions, ByteRange, Client, GetOptions, LostCall, ObjectId, ObjectReader, ObjectWriter,
     PutOptions, ReduceOptions, Result,
 };
 
 use crate::buffers::{Input, Output};
 use crate::many::{Objects, Outcomes, whole};
 use crate::report::{Ids, Page, Status, Summary};
-use crate::view::{Reader, View};
+use crate::view::{Between, Reader, View, Writer, left};
 
 /// The size of a piece that is copied without yielding, as in the client.
 const PIECE_BYTES: usize = 4 << 20;
@@ -30,6 +30,31 @@ pub(crate) async fn put(client: Client, id: ObjectId, pieces: Vec<Input>, option
         writer.seal().await
     };
     put.await.map_err(|error| error.leaving(LostCall::Repeatable))
+}
+
+/// Requests room for an object that is written piece by piece.
+pub(crate) async fn create(
+    client: Client,
+    id: ObjectId,
+    size_bytes: u64,
+    options: PutOptions,
+) -> Result<Writer> {
+    Ok(Writer::new(id.clone(), client.create(&id, size_bytes, options).await?))
+}
+
+/// Appends a piece, and leaves the writer for the next one.
+pub(crate) async fn append(
+    between: Between<ObjectWriter>,
+    mut writer: ObjectWriter,
+    piece: Input,
+) -> Result<()> {
+    write(&mut writer, piece.bytes()).await.map_err(|error| error.leaving(LostCall::Repeatable))?;
+    left(&between, writer);
+    Ok(())
+}
+
+pub(crate) async fn seal(writer: ObjectWriter) -> Result<()> {
+    writer.seal().await.map_err(|error| error.leaving(LostCall::Repeatable))
 }
 
 async fn write(writer: &mut ObjectWriter, bytes: &[u8]) -> Result<()> {
@@ -80,22 +105,24 @@ pub(crate) async fn open(client: Client, id: ObjectId, options: GetOptions) -> R
     Ok(Reader::new(id, reader))
 }
 
-/// Copies an opened object into `out`, which has the same length.
-pub(crate) async fn read(mut reader: ObjectReader, mut out: Output, timeout: Duration) -> Result<()> {
+/// Fills `out` with the next bytes of an opened object. Leaves the reader for the rest, if any.
+pub(crate) async fn read(
+    between: Between<ObjectReader>,
+    mut reader: ObjectReader,
+    mut out: Output,
+    timeout: Duration,
+) -> Result<()> {
     let deadline = Instant::now() + timeout;
     let mut room = out.bytes_mut();
-    if room.len() as u64 != reader.size_bytes() {
-        return Err(Error::BufferTooSmall {
-            needed_bytes: reader.size_bytes(),
-            given_bytes: room.len() as u64,
-        });
-    }
     while !room.is_empty() {
         let read = reader.read(room, deadline.saturating_duration_since(Instant::now())).await;
         // The caller can repeat the whole call.
         let length = read.map_err(|error| error.leaving(LostCall::Repeatable))?;
         room = &mut room[length..];
         tokio::task::yield_now().await;
+    }
+    if reader.position_bytes() < reader.size_bytes() {
+        left(&between, reader);
     }
     Ok(())
 }

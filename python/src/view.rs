@@ -1,9 +1,10 @@
-//! The memory of a complete object as a Python buffer, and the reader of an arriving object.
+//! The memory of a complete object as a Python buffer, the reader of an arriving object, and the
+//! writer of a new one.
 
 use std::os::raw::c_int;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use hoplite_client::{Metadata, ObjectId, ObjectReader, ObjectView};
+use hoplite_client::{Metadata, ObjectId, ObjectReader, ObjectView, ObjectWriter};
 use pyo3::exceptions::PyBufferError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -75,6 +76,18 @@ impl View {
     }
 }
 
+/// A reader or writer between calls. A call takes it, and leaves it for the next call.
+pub(crate) type Between<T> = Arc<Mutex<Option<T>>>;
+
+/// Takes the reader or writer; `None` after its last call, after a failed call, or during a call.
+pub(crate) fn taken<T>(between: &Between<T>) -> Option<T> {
+    between.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+pub(crate) fn left<T>(between: &Between<T>, value: T) {
+    *between.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+}
+
 /// Reads an object from its beginning to its end while it arrives.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
@@ -83,15 +96,14 @@ pub(crate) struct Reader {
     size_bytes: u64,
     metadata: Metadata,
     is_stale: bool,
-    /// `None` after it was read.
-    pub(crate) reader: Mutex<Option<ObjectReader>>,
+    pub(crate) reader: Between<ObjectReader>,
 }
 
 impl Reader {
     pub(crate) fn new(id: ObjectId, reader: ObjectReader) -> Self {
         let (size_bytes, metadata) = (reader.size_bytes(), reader.metadata().clone());
         let is_stale = reader.is_stale();
-        Self { id, size_bytes, metadata, is_stale, reader: Mutex::new(Some(reader)) }
+        Self { id, size_bytes, metadata, is_stale, reader: Arc::new(Mutex::new(Some(reader))) }
     }
 }
 
@@ -120,6 +132,20 @@ impl Reader {
     #[getter]
     fn is_stale(&self) -> bool {
         self.is_stale
+    }
+}
+
+/// Writes a new object from its beginning to its end. Dropping it earlier aborts the put.
+#[pyclass(frozen, module = "hoplite._native")]
+#[derive(Debug)]
+pub(crate) struct Writer {
+    pub(crate) id: ObjectId,
+    pub(crate) writer: Between<ObjectWriter>,
+}
+
+impl Writer {
+    pub(crate) fn new(id: ObjectId, writer: ObjectWriter) -> Self {
+        Self { id, writer: Arc::new(Mutex::new(Some(writer))) }
     }
 }
 

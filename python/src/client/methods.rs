@@ -14,7 +14,7 @@ use crate::errors::exception;
 use crate::many::{Described, Objects};
 use crate::operations::{self, range};
 use crate::progress::Progress;
-use crate::view::Reader;
+use crate::view::{Reader, Writer, taken};
 
 macro_rules! methods {
     ($class:ident $(, $lives:lifetime)?) => {
@@ -124,6 +124,43 @@ macro_rules! methods {
                 })
             }
 
+            /// Requests room for an object, and returns its writer.
+            #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
+            fn create(
+                &self,
+                py: Python<'_>,
+                id: Id,
+                size_bytes: u64,
+                dtype: &str,
+                shape: Option<Vec<u64>>,
+                user: &[u8],
+                timeout: Timeout,
+                confirm: u8,
+                replicas: u8,
+            ) -> PyResult<Py<PyAny>> {
+                let id = id.within(py, &self.cluster)?;
+                let replicas = Replicas { wanted: replicas, awaited: confirm };
+                let options = put_options(py, dtype, shape, user, timeout, replicas)?;
+                self.perform(py, Some(id.clone()), move |client| {
+                    operations::create(client, id, size_bytes, options)
+                })
+            }
+
+            /// Appends a piece to a new object.
+            fn write(&self, py: Python<'_>, writer: &Writer, piece: Input) -> PyResult<Py<PyAny>> {
+                let (id, between) = (writer.id.clone(), writer.writer.clone());
+                let writer = taken(&between).ok_or_else(|| PyValueError::new_err("the writer has ended"))?;
+                let keep = vec![piece.keep()];
+                self.perform_with(py, Some(id), keep, move |_| operations::append(between, writer, piece))
+            }
+
+            /// Declares a new object complete.
+            fn seal(&self, py: Python<'_>, writer: &Writer) -> PyResult<Py<PyAny>> {
+                let id = writer.id.clone();
+                let writer = taken(&writer.writer).ok_or_else(|| PyValueError::new_err("the writer has ended"))?;
+                self.perform(py, Some(id), move |_| operations::seal(writer))
+            }
+
             /// Waits until the object is complete on this node, and returns a view.
             #[pyo3(signature = (id, timeout, allow_stale=false))]
             fn get(
@@ -185,7 +222,7 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::open(client, id, options))
             }
 
-            /// Copies an object into `out` while it arrives. Works once per reader.
+            /// Fills `out` with the next bytes of an object while it arrives.
             fn read(
                 &self,
                 py: Python<'_>,
@@ -193,11 +230,17 @@ macro_rules! methods {
                 out: Output,
                 timeout: Timeout,
             ) -> PyResult<Py<PyAny>> {
-                let id = reader.id.clone();
-                let reader = reader.reader.lock().unwrap_or_else(PoisonError::into_inner).take();
-                let reader = reader.ok_or_else(|| PyValueError::new_err("the object was read already"))?;
+                let (id, between) = (reader.id.clone(), reader.reader.clone());
+                let reader = taken(&between).ok_or_else(|| PyValueError::new_err("the object was read already"))?;
+                let left_bytes = reader.size_bytes() - reader.position_bytes();
                 let keep = vec![out.keep()];
-                self.perform_with(py, Some(id), keep, move |_| operations::read(reader, out, timeout.0))
+                if out.length() > left_bytes {
+                    let said = format!("the object has {left_bytes} more bytes, not {}", out.length());
+                    return Err(PyValueError::new_err(said));
+                }
+                self.perform_with(py, Some(id), keep, move |_| {
+                    operations::read(between, reader, out, timeout.0)
+                })
             }
 
             /// Copies the object into the beginning of `out` while it arrives, and returns its
