@@ -62,7 +62,7 @@ $(DEMO_ENV): | setup
 test: setup ## Everything that a change must pass.
 	+$(AT_ONCE)=2 fetch lint tested doc
 	+$(AT_ONCE)=4 test-python test-unit fuzz-targets lint-python docs
-	$(MAKE) --no-print-directory --jobs=1 test-fuzz test-lab test-deploy test-dashboard
+	$(MAKE) --no-print-directory --jobs=1 test-fuzz test-lab test-chaos test-deploy test-dashboard
 
 fetch: python-env # What the tests run besides our programs: torch, Ray, a browser, Docker.
 	./setup.sh --browser
@@ -167,6 +167,18 @@ test-lab: tested ## Tests of the lab, of Hoplite in it, and of the benchmarks th
 	@[ "$$(id -u)" = 0 ] || echo "test-lab: not root, so there are no hosts and links: what needs them is skipped" >&2
 	cd tests && $(PYTHON) -m unittest discover -s lab/tests -t . && $(PYTHON) -m unittest discover -s bench/tests -t .
 
+.PHONY: chaos test-chaos
+CHAOS := cd tests && PYTHONPATH=../python ../$(PYTHON_ENV)/bin/python
+SECONDS ?= 300
+# For example `make chaos SECONDS=60 CHAOS_ARGUMENTS="--seed 7 --faults kill-store cut-pair"`.
+CHAOS_ARGUMENTS ?=
+
+chaos: python ## Kills, freezes and cuts off daemons for SECONDS, and checks every result of their clients. Root.
+	$(CHAOS) -m chaos --seconds $(SECONDS) $(CHAOS_ARGUMENTS)
+
+test-chaos: python ## A short campaign of faults, and the tests of its checks. Root; a minute.
+	$(CHAOS) -m unittest discover -s chaos/tests -t .
+
 test-peers: tested bench-peers ## Every system of the benchmarks, each workload once: before a long run. Root; two minutes.
 	cd tests && HOPLITE_TEST_PEERS=1 $(PYTHON) -m unittest -v bench.tests.test_systems
 
@@ -190,6 +202,7 @@ lint-python: python-env ## Formatting, mistakes and types of the Python package.
 	cd python && .venv/bin/ruff format --check . && .venv/bin/ruff check . && .venv/bin/mypy
 	cd python/examples && MYPYPATH=.. ../.venv/bin/mypy --config-file ../pyproject.toml *.py harness
 	cd python/benchmarks && MYPYPATH=.. ../.venv/bin/mypy --config-file ../pyproject.toml *.py
+	cd tests && MYPYPATH=../python ../$(PYTHON_ENV)/bin/mypy --config-file ../python/pyproject.toml -p chaos
 
 test-python: test-with-ray test-without-ray ## Tests of the Python package.
 

@@ -84,6 +84,7 @@ class Hoplite:
         store_arguments: Sequence[str] = ("--no-prefault",),
         labels: Mapping[str, str] | None = None,
         security: Sequence[str] = ("--insecure",),
+        store_hosts: Sequence[str] | None = None,
     ) -> None:
         """Prepares the daemons.
 
@@ -95,6 +96,7 @@ class Hoplite:
             store_arguments: more arguments for each store.
             labels: the labels of stores, such as `rack=0`, by host.
             security: the security arguments of all daemons.
+            store_hosts: the hosts with a store; by default all.
         """
         self.lab = lab
         self.programs = programs.resolve()
@@ -105,6 +107,7 @@ class Hoplite:
         self.shards: dict[str, Daemon] = {}
         self.stores: dict[str, Daemon] = {}
         self._shard_hosts = [lab.host(name) for name in shard_hosts]
+        self._store_hosts = lab.hosts if store_hosts is None else [lab.host(name) for name in store_hosts]
         self._files = registry.STATE / lab.name
 
     def __enter__(self) -> Self:
@@ -114,7 +117,7 @@ class Hoplite:
         try:
             for host in self._shard_hosts:
                 self.start_shard(host)
-            for host in self.lab.hosts:
+            for host in self._store_hosts:
                 self.start_store(host)
             for daemon in self.stores.values():
                 daemon.await_ready()
@@ -143,6 +146,14 @@ class Hoplite:
         if host.name in self.labels:
             arguments += ["--labels", self.labels[host.name]]
         self.stores[host.name] = self._start(host, "hoplite-store", arguments)
+
+    def socket(self, host: str) -> str:
+        """The path of the socket of a host's store, which programs on this machine can use too."""
+        return str(self._files / f"{host}.sock")
+
+    def port(self, host: str) -> int:
+        """The TCP port of a host's store, or of its shard if it has no store."""
+        return _STORE_PORT if host in self.stores else _DIRECTORY_PORT
 
     def client(self, host: Host, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[Any]":
         """Runs the command line on a host; options are as for `subprocess.run`."""

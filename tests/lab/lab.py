@@ -200,13 +200,21 @@ class Lab:
 
     def cut_between(self, one: str, other: str) -> None:
         """Cuts the connection between two hosts only: packets vanish, without any error."""
-        for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
-            # Frames go to an address that does not exist.
-            self._neighbour(host, "replace", peer.address, "lladdr", _NOBODY, "nud", "permanent")
+        self.cut_one_way(one, other)
+        self.cut_one_way(other, one)
 
     def repair_between(self, one: str, other: str) -> None:
-        for host, peer in ((self.host(one), self.host(other)), (self.host(other), self.host(one))):
-            self._neighbour(host, "del", peer.address)
+        self.repair_one_way(one, other)
+        self.repair_one_way(other, one)
+
+    def cut_one_way(self, sender: str, receiver: str) -> None:
+        """Lets the packets from one host to another vanish. Packets in the other direction arrive."""
+        # Frames go to an address that does not exist.
+        address = self.host(receiver).address
+        self._neighbour(self.host(sender), "replace", address, "lladdr", _NOBODY, "nud", "permanent")
+
+    def repair_one_way(self, sender: str, receiver: str) -> None:
+        self._neighbour(self.host(sender), "del", self.host(receiver).address)
 
     def _neighbour(self, host: Host, verb: str, address: str, *what: str) -> None:
         command = ["ip", "-netns", namespace(self.name, host.name), "neigh", verb, address, *what]

@@ -1,0 +1,258 @@
+"""One campaign: a lab, workers, faults one after another, and the checks after each fault and at the end."""
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import hoplite
+
+from lab import Lab, Plan
+from lab.daemons import Hoplite
+
+from .faults import FAULTS, Target
+from .history import History, Key
+from .workload import EXPECTED, STUCK_S, Cluster, Worker
+
+SHARDS: Final = 2
+# The rest between the end of a fault and the next check.
+_SETTLE_S: Final = 2.0
+_CHECKED_KEYS: Final = 8
+_POLL_S: Final = 0.2
+_MEMORY: Final = "128MiB"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The parameters of a campaign.
+
+    Attributes:
+        programs: the directory of the programs.
+        seed: decides the faults, and the operations of each worker.
+        seconds: the time in which faults begin.
+        stores: the number of stores, each on a host.
+        workers: the number of threads with calls.
+        keys: the number of keys that the workers share.
+        timeout_s: the deadline of each call.
+        slack_s: the time after its deadline in which a call must end.
+        settled_s: the time after a fault in which all replicated objects must be readable.
+        faults: the names of the faults.
+    """
+
+    programs: Path
+    seed: int
+    seconds: float = 60
+    stores: int = 4
+    workers: int = 6
+    keys: int = 40
+    timeout_s: float = 10
+    slack_s: float = 1
+    settled_s: float = 60
+    faults: Sequence[str] = tuple(FAULTS)
+
+
+@dataclass
+class Report:
+    """The outcome of a campaign.
+
+    Attributes:
+        settings: the parameters.
+        faults: the number of faults of each kind.
+        outcomes: the number of calls, by operation and outcome.
+        longest_overrun_s: by how much a call exceeded its deadline at most; negative if none did.
+        violations: every broken promise.
+    """
+
+    settings: Settings
+    faults: Counter[str] = field(default_factory=Counter)
+    outcomes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    longest_overrun_s: float = 0.0
+    violations: list[str] = field(default_factory=list)
+
+    def text(self) -> str:
+        """The report for people, in Markdown."""
+        calls = sum(self.outcomes.values())
+        lines = [
+            f"Seed {self.settings.seed}: {self.faults.total()} faults, {calls} calls, {len(self.violations)} violations.",
+            f"The latest call ended {self.longest_overrun_s:+.2f} s after its deadline.",
+            "",
+            "| fault | times |",
+            "| --- | --- |",
+            *(f"| {name} | {count} |" for name, count in sorted(self.faults.items())),
+            "",
+            "| operation | outcomes |",
+            "| --- | --- |",
+        ]
+        for operation in sorted({operation for operation, _ in self.outcomes}):
+            found = sorted(
+                (outcome, count)
+                for (name, outcome), count in self.outcomes.items()
+                if name == operation
+            )
+            lines.append(
+                f"| {operation} | {', '.join(f'{outcome} {count}' for outcome, count in found)} |"
+            )
+        return "\n".join([*lines, *(f"VIOLATION: {violation}" for violation in self.violations)])
+
+
+class Campaign:
+    """Runs once."""
+
+    def __init__(self, settings: Settings, say: Callable[[str], None]) -> None:
+        self.settings = settings
+        self.say = say
+        self.history = History(settings.seed, settings.keys)
+        self.random = random.Random(f"{settings.seed} faults")
+        self.report = Report(settings)
+
+    def run(self) -> Report:
+        """Builds the lab, and returns when everything has ended again."""
+        hosts = [f"h{number}" for number in range(SHARDS + self.settings.stores)]
+        shards, stores = hosts[:SHARDS], hosts[SHARDS:]
+        with (
+            Lab(Plan(hosts=len(hosts))) as lab,
+            Hoplite(lab, self.settings.programs, _MEMORY, shards, store_hosts=stores) as daemons,
+        ):
+            target = Target(lab, daemons, stores, shards, self.random)
+            cluster = Cluster(
+                {host: daemons.socket(host) for host in stores},
+                self.settings.programs / "hoplite",
+            )
+            self._strain(target, cluster)
+            self._check_keys(cluster, self.history.keys)
+            self._check_empty(target, cluster)
+            ends = [*daemons.stores.values(), *daemons.shards.values()]
+        for daemon in ends:
+            if daemon.process.returncode != 0:
+                self.history.violate(f"{daemon.name} ended with {daemon.process.returncode}")
+        self.report.outcomes = self.history.outcomes
+        self.report.longest_overrun_s = self.history.longest_overrun_s
+        self.report.violations = self.history.violations
+        return self.report
+
+    def _strain(self, target: Target, cluster: Cluster) -> None:
+        """Lets the workers run while faults come and go."""
+        stop = threading.Event()
+        settings = self.settings
+        workers = [
+            Worker(
+                number,
+                self.history,
+                cluster,
+                settings.timeout_s,
+                settings.slack_s,
+                stop,
+            )
+            for number in range(settings.workers)
+        ]
+        for worker in workers:
+            worker.start()
+        ends_at = time.monotonic() + settings.seconds
+        while time.monotonic() < ends_at:
+            self._fault(target)
+            self._await_replicas(target)
+            # Writers go on, so each check skips the keys that they change.
+            self._check_keys(
+                cluster,
+                self.random.sample(self.history.keys, min(_CHECKED_KEYS, settings.keys)),
+            )
+        stop.set()
+        for worker in workers:
+            worker.join(STUCK_S)
+            if worker.is_alive():
+                self.history.violate(f"hang: {worker.name} has not ended after {STUCK_S:.0f} s")
+
+    def _fault(self, target: Target) -> None:
+        name = self.random.choice(self.settings.faults)
+        fault, longest_s = FAULTS[name]
+        with fault(target) as said:
+            holds_s = self.random.uniform(0.2, longest_s)
+            self.say(f"{said}, for {holds_s:.1f} s")
+            time.sleep(holds_s)
+        self.report.faults[name] += 1
+        time.sleep(_SETTLE_S)
+
+    def _await_replicas(self, target: Target) -> None:
+        """Waits until no object lacks a copy, since a later fault may take the only one left."""
+        ends_at = time.monotonic() + self.settings.settled_s
+        lacking: Any = "unknown"
+        while time.monotonic() < ends_at:
+            shards = target.hoplite.status(target.lab.host(target.store())).get("shards", [])
+            lacking = [shard.get("under_replicated", 1) for shard in shards]
+            if len(lacking) == SHARDS and not any(lacking):
+                return
+            time.sleep(_POLL_S)
+        self.history.violate(
+            f"replicas: still {lacking} objects without all copies {self.settings.settled_s:.0f} s later"
+        )
+
+    def _check_keys(self, cluster: Cluster, keys: Sequence[Key]) -> None:
+        """Checks that an acknowledged replicated value is readable everywhere, and a deleted one nowhere."""
+        for key in keys:
+            if not key.writer.acquire(timeout=STUCK_S):
+                self.history.violate(f"hang: the writer of {key.name} does not end")
+                continue
+            try:
+                self._check_key(cluster, key)
+            finally:
+                key.writer.release()
+
+    def _check_key(self, cluster: Cluster, key: Key) -> None:
+        for where, socket in cluster.sockets.items():
+            try:
+                with hoplite.connect(socket, timeout=self.settings.timeout_s) as client:
+                    if key.present is not None and key.replicas > 1:
+                        value = bytes(client.get(key.name, self.settings.settled_s))
+                        self.history.check_read(key, value, key.deleted, where)
+                    elif (
+                        key.begun == key.deleted
+                        and not key.unanswered
+                        and client.contains(key.name)
+                    ):
+                        self.history.violate(
+                            f"returned: {key.name} exists on {where} after its delete"
+                        )
+            except EXPECTED as error:
+                self.history.violate(
+                    f"lost: {key.name} version {key.present} on {where}: {type(error).__name__}: {error}"
+                )
+
+    def _check_empty(self, target: Target, cluster: Cluster) -> None:
+        """Deletes everything, and checks that stores and shards keep nothing.
+
+        A shard remembers a lost object, which no list has, until its name is deleted.
+        """
+        names = [key.name for key in self.history.keys]
+        ends_at = time.monotonic() + self.settings.settled_s
+        left: dict[str, Any] = {"all": "unknown"}
+        while left and time.monotonic() < ends_at:
+            try:
+                with hoplite.connect(next(iter(cluster.sockets.values()))) as client:
+                    client.delete(
+                        [*names, *(entry.id for entry in client.list())],
+                        self.settings.timeout_s,
+                    )
+            except EXPECTED as error:
+                self.say(f"deleting the rest: {error}")
+            left = {}
+            for host in target.stores:
+                status = target.hoplite.status(target.lab.host(host))
+                if not status:
+                    left[host] = "no answer"
+                    continue
+                memory = status["memory"]
+                used = {
+                    "copies": status["copies"],
+                    "bytes": memory["capacity_bytes"] - memory["free_bytes"],
+                    "entries": sum(shard["objects"] for shard in status["shards"]),
+                    "waiting": sum(shard["waiting_queries"] for shard in status["shards"]),
+                }
+                if any(used.values()):
+                    left[host] = used
+            time.sleep(_POLL_S)
+        if left:
+            self.history.violate(f"leak: {left} after everything was deleted")

@@ -1,0 +1,242 @@
+"""The faults of a campaign: each breaks something, holds, and mends it again."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from lab import Lab
+from lab.daemons import Daemon, Hoplite
+
+_SLOW_BITS_S: Final = 2_000_000
+_GARBAGE_BYTES: Final = 4096
+_CONNECTIONS: Final = 20
+_FILL_BYTES: Final = 8 << 20
+_END_S: Final = 60.0
+
+
+@dataclass
+class Target:
+    """The cluster that faults break.
+
+    Attributes:
+        stores: the hosts with a store.
+        shards: the hosts with a shard.
+        random: decides what breaks, and for how long.
+    """
+
+    lab: Lab
+    hoplite: Hoplite
+    stores: list[str]
+    shards: list[str]
+    random: random.Random
+
+    def store(self) -> str:
+        return self.random.choice(self.stores)
+
+    def shard(self) -> str:
+        return self.random.choice(self.shards)
+
+    def start_store(self, host: str) -> None:
+        self.hoplite.start_store(self.lab.host(host))
+        self.hoplite.stores[host].await_ready()
+
+
+@contextmanager
+def killed_store(target: Target) -> Iterator[str]:
+    host = target.store()
+    target.hoplite.stores[host].kill()
+    yield f"the store of {host} is killed"
+    target.start_store(host)
+
+
+@contextmanager
+def restarted_store(target: Target) -> Iterator[str]:
+    host = target.store()
+    _end(target.hoplite.stores[host])
+    yield f"the store of {host} ends and starts again"
+    target.start_store(host)
+
+
+@contextmanager
+def drained_store(target: Target) -> Iterator[str]:
+    """Drains a store, which then ends."""
+    host = target.store()
+    target.hoplite.client(
+        target.lab.host(host),
+        "stop",
+        "--drain",
+        "30s",
+        capture_output=True,
+        timeout=_END_S * 2,
+        check=False,
+    )
+    _end(target.hoplite.stores[host])
+    yield f"the store of {host} is drained and starts again"
+    target.start_store(host)
+
+
+@contextmanager
+def killed_shard(target: Target) -> Iterator[str]:
+    host = target.shard()
+    target.hoplite.shards[host].kill()
+    yield f"the shard of {host} is killed"
+    target.hoplite.start_shard(target.lab.host(host))
+
+
+@contextmanager
+def _frozen(daemon: Daemon) -> Iterator[str]:
+    daemon.process.send_signal(signal.SIGSTOP)
+    try:
+        yield f"{daemon.name} is frozen"
+    finally:
+        daemon.process.send_signal(signal.SIGCONT)
+
+
+def frozen_store(target: Target) -> AbstractContextManager[str]:
+    return _frozen(target.hoplite.stores[target.store()])
+
+
+def frozen_shard(target: Target) -> AbstractContextManager[str]:
+    return _frozen(target.hoplite.shards[target.shard()])
+
+
+@contextmanager
+def isolated(target: Target) -> Iterator[str]:
+    """Cuts one host off from all others."""
+    host = target.random.choice(target.stores + target.shards)
+    target.lab.cut(host)
+    yield f"{host} is cut off"
+    target.lab.repair(host)
+
+
+@contextmanager
+def cut_pair(target: Target) -> Iterator[str]:
+    """Cuts the connection between two hosts, which may be a store and a shard, or both shards."""
+    one, other = target.random.sample(target.stores + target.shards, 2)
+    target.lab.cut_between(one, other)
+    yield f"{one} and {other} do not reach each other"
+    target.lab.repair_between(one, other)
+
+
+@contextmanager
+def cut_one_way(target: Target) -> Iterator[str]:
+    one, other = target.random.sample(target.stores + target.shards, 2)
+    target.lab.cut_one_way(one, other)
+    yield f"packets from {one} do not reach {other}"
+    target.lab.repair_one_way(one, other)
+
+
+@contextmanager
+def slow_link(target: Target) -> Iterator[str]:
+    host = target.store()
+    target.lab.set_rate(host, _SLOW_BITS_S)
+    yield f"the link of {host} is slow"
+    target.lab.set_rate(host, target.lab.plan.rate_bits_s)
+
+
+@contextmanager
+def full_arena(target: Target) -> Iterator[str]:
+    """Fills a store with pinned objects."""
+    host = target.lab.host(target.store())
+    names = [f"filler/{number}" for number in range(64)]
+    for name in names:
+        put = target.hoplite.client(
+            host,
+            "--timeout",
+            "0",
+            "put",
+            name,
+            "-",
+            input=bytes(_FILL_BYTES),
+            capture_output=True,
+            check=False,
+        )
+        if put.returncode:
+            break
+    yield f"the arena of {host.name} is full"
+    target.hoplite.client(
+        host, "--timeout", "20s", "delete", *names, capture_output=True, check=False
+    )
+
+
+@contextmanager
+def garbage(target: Target) -> Iterator[str]:
+    """Sends random bytes to a daemon, from another host."""
+    victim = target.random.choice(target.stores + target.shards)
+    host = target.lab.host(victim)
+    port = target.hoplite.port(victim)
+    program = (
+        "import os, socket, sys\n"
+        f"for _ in range({_CONNECTIONS}):\n"
+        "    try:\n"
+        "        with socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=5) as peer:\n"
+        f"            peer.sendall(os.urandom({_GARBAGE_BYTES}))\n"
+        "            peer.settimeout(1)\n"
+        "            peer.recv(100)\n"
+        "    except OSError: pass\n"
+    )
+    sender = target.lab.host(
+        target.random.choice([name for name in target.stores if name != victim])
+    )
+    sender.run(
+        [sys.executable, "-c", program, host.address, str(port)],
+        timeout=_END_S * 2,
+        check=False,
+    )
+    yield f"{victim} gets {_CONNECTIONS} connections with garbage"
+
+
+@contextmanager
+def killed_client(target: Target) -> Iterator[str]:
+    """Kills a client in the middle of a put, and another one that waits."""
+    host = target.lab.host(target.store())
+    program = target.hoplite.programs / "hoplite"
+    reader, writer = os.pipe()
+    # Nothing ends the input, so the put of `--size` bytes is not complete.
+    half = host.popen(
+        [program, "put", "half", "-"],
+        stdin=reader,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    waiting = host.popen(
+        [program, "get", "absent"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    os.write(writer, bytes(1000))
+    yield f"a client of {host.name} is killed in the middle of a put"
+    for client in (half, waiting):
+        client.kill()
+        client.wait()
+    os.close(reader)
+    os.close(writer)
+
+
+def _end(daemon: Daemon) -> None:
+    daemon.terminate()
+    daemon.wait(_END_S)
+
+
+Fault = Callable[[Target], AbstractContextManager[str]]
+
+# The longest time that each fault holds, in seconds.
+FAULTS: Final[dict[str, tuple[Fault, float]]] = {
+    "kill-store": (killed_store, 6),
+    "restart-store": (restarted_store, 1),
+    "drain-store": (drained_store, 1),
+    "kill-shard": (killed_shard, 6),
+    "freeze-store": (frozen_store, 12),
+    "freeze-shard": (frozen_shard, 12),
+    "cut-host": (isolated, 15),
+    "cut-pair": (cut_pair, 12),
+    "cut-one-way": (cut_one_way, 12),
+    "slow-link": (slow_link, 8),
+    "full-arena": (full_arena, 4),
+    "garbage": (garbage, 1),
+    "kill-client": (killed_client, 2),
+}

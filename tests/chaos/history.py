@@ -1,0 +1,93 @@
+"""The writes of a campaign, and the values that a read may return.
+
+Each key has one writer at a time, which numbers its values. The number is in the bytes, so each read
+shows which put it returns. A put or delete without an answer may still take effect at any later time.
+"""
+
+import random
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+HEADER_BYTES = 64
+
+
+def contents(seed: int, key: str, version: int, size: int) -> bytes:
+    """The bytes of one value: a readable header, then random bytes that depend on all arguments."""
+    header = f"{key} {version} {size} ".encode().ljust(HEADER_BYTES, b".")
+    return header + random.Random(f"{seed} {key} {version}").randbytes(size - HEADER_BYTES)
+
+
+def version_of(value: bytes) -> tuple[str, int, int]:
+    """The key, the version and the size in the header of a value."""
+    key, version, size, _ = value[:HEADER_BYTES].split(b" ", 3)
+    return key.decode(), int(version), int(size)
+
+
+@dataclass
+class Key:
+    """The history of one key.
+
+    Attributes:
+        writer: held by the thread that puts or deletes.
+        begun: the latest version of which a put has begun.
+        deleted: the latest version that an acknowledged delete has removed.
+        present: the version that an acknowledged put has stored, until its delete begins.
+        replicas: the number of copies of `present`.
+        unanswered: versions whose put got no answer.
+    """
+
+    name: str
+    writer: threading.Lock = field(default_factory=threading.Lock)
+    begun: int = 0
+    deleted: int = 0
+    present: int | None = None
+    replicas: int = 1
+    unanswered: set[int] = field(default_factory=set)
+
+
+class History:
+    """Checks results against the writes before them, and counts operations. Safe for threads."""
+
+    def __init__(self, seed: int, keys: int) -> None:
+        self.seed = seed
+        self.keys = [Key(f"k{number}") for number in range(keys)]
+        self.violations: list[str] = []
+        self.outcomes: Counter[tuple[str, str]] = Counter()
+        self.longest_overrun_s = 0.0
+        self._lock = threading.Lock()
+
+    def violate(self, what: str) -> None:
+        with self._lock:
+            self.violations.append(what)
+
+    def count(self, operation: str, outcome: str) -> None:
+        with self._lock:
+            self.outcomes[operation, outcome] += 1
+
+    def overrun(self, seconds: float) -> None:
+        """Records by how much a call exceeded its deadline."""
+        with self._lock:
+            self.longest_overrun_s = max(self.longest_overrun_s, seconds)
+
+    def check_read(self, key: Key, value: bytes, floor: int, where: str) -> None:
+        """Checks the result of a read; `floor` is `key.deleted` from before the call."""
+        try:
+            name, version, size = version_of(value)
+        except ValueError:
+            self.violate(f"wrong bytes: {key.name} on {where} begins with {value[:HEADER_BYTES]!r}")
+            return
+        if name != key.name or value != contents(self.seed, name, version, size):
+            self.violate(
+                f"wrong bytes: {key.name} on {where} has the header {name} {version}, {len(value)} bytes"
+            )
+        elif version > key.begun:
+            self.violate(
+                f"value from nowhere: {key.name} version {version} on {where}, of {key.begun} puts"
+            )
+        elif version in key.unanswered and version <= floor:
+            self.count("get", "value of a put without an answer")
+        elif version <= floor:
+            self.violate(
+                f"old value: {key.name} version {version} on {where}, after the delete of version {floor}"
+            )
