@@ -1,6 +1,7 @@
 """Checks the names in pages: files, functions, constants of limits, links, and Rust programs.
 
-Files and functions are checked in ARCHITECTURE.md and in the pages for developers, except records of runs.
+Files and functions are checked in ARCHITECTURE.md, docs/reliability.md and the pages for developers, except records
+of runs.
 ARCHITECTURE.md has
 a walk from file to file: the name after each arrow must occur in the file of its step and in the next one.
 """
@@ -36,7 +37,7 @@ def main() -> int:
     listed = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True).stdout
     files = [f"/{file}" for file in listed.split("\0") if file and (ROOT / file).exists()]
     wrong, named, items = [], 0, 0
-    for page in ["ARCHITECTURE.md", *sorted({str(path.relative_to(ROOT)) for path in ROOT.glob("docs/dev/*.md")} - RECORDS)]:
+    for page in ["ARCHITECTURE.md", "docs/reliability.md", *sorted({str(path.relative_to(ROOT)) for path in ROOT.glob("docs/dev/*.md")} - RECORDS)]:
         text = (ROOT / page).read_text()
         places, parts = sorted(set(NAMED.findall(text))), sorted(items_named(text))
         wrong += [f"{page} names {place}, which is not there" for place in places if not is_there(place, files)]

@@ -99,7 +99,7 @@ def kind_of(file: str) -> str | None:
     if not file.endswith(".md"):
         return None
     is_for_users = file in ("README.md", "python/README.md", "python/examples/README.md") or file.startswith("docs/")
-    return "pages for users" if is_for_users and not file.startswith("docs/dev/") else "pages for maintainers"
+    return "pages for users" if is_for_users and not file.startswith(("docs/dev/", "docs/reliability.md")) else "pages for maintainers"
 
 
 def texts(file: str, text: str) -> tuple[list[str], list[str]]:
