@@ -26,7 +26,6 @@ _MIB: Final = 1 << 20
 _LOAD_LIMIT: Final = 0.5
 
 _COLLECTIVES: Final = "round_trip,broadcast,gather,reduce,allreduce,allgather,reduce_scatter,all_to_all"
-# Hoplite and the limit, in two minutes.
 _QUICK: Final[dict[str, str | int | float]] = {
     "systems": "hoplite",
     "workloads": f"{_COLLECTIVES},broadcast_late,reduce_late,allreduce_late",
@@ -36,10 +35,8 @@ _QUICK: Final[dict[str, str | int | float]] = {
     "rounds": 3,
     "cell_seconds": 8.0,
 }
-# The sizes of the paper, except for its largest object, which is 1 GB on links fifty times as fast.
-# An allreduce has more sizes, because its schedule depends on them most; collectives of parts have
-# fewer. A cell of the largest objects has three rounds with Hoplite and with a peer near the limit,
-# and one round with the others.
+# The sizes of the paper, except its largest object. Allreduces have more sizes, because their
+# schedule depends on the size.
 _STANDARD: Final[dict[str, str | int | float]] = {
     "systems": ",".join(SYSTEMS),
     "workloads": ",".join(WORKLOADS),
@@ -53,12 +50,10 @@ _STANDARD_SIZES_OF: Final[dict[str, str]] = {
     "allreduce": "1KiB,32KiB,1MiB,32MiB,64MiB",
     **dict.fromkeys(("allgather", "reduce_scatter", "all_to_all"), "32KiB,1MiB,64MiB"),
 }
-# # As `_STANDARD`, with five rounds of nearly every cell.
 _FULL: Final[dict[str, str | int | float]] = {**_STANDARD, "cell_seconds": 60.0}
 
 
 def main() -> int:
-    """Runs one command; returns its exit code."""
     arguments = _parser().parse_args()
     signal.signal(signal.SIGTERM, _terminated)
     try:
@@ -152,7 +147,6 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _continued(earlier: Results, now: Results) -> Results:
-    """Returns the earlier results, so that the rest can be added."""
     for what in ("commit", "machine", "rate_bits_s"):
         if getattr(earlier, what) != getattr(now, what):
             raise BenchError(f"the results are of another {what}: {getattr(earlier, what)}, not {getattr(now, what)}")

@@ -2,12 +2,12 @@
 
 
 class BenchError(Exception):
-    """A measurement that failed; the message is one line for people."""
+    """A measurement that failed."""
 
 
 class Missing(BenchError):
-    """A system that is missing on this machine; the message tells what to install."""
+    """A missing system; the message tells what to install."""
 
 
 class Wedged(BenchError):
-    """Workers that did not answer in time; the message names them."""
+    """Workers that did not answer in time."""

@@ -5,12 +5,12 @@ from collections import defaultdict
 
 from .results import Measurement
 
-# Cost of a round in addition to its run: creating, comparing and deleting objects.
+# For creating, comparing and deleting objects.
 _ROUND_S = 0.1
 _MIB_S = 0.004
-# Time of a system relative to the limit, on average over all cells, until the run itself shows it.
+# Time relative to the limit, until the run shows it.
 _GUESS = 1.6
-# Weight of the guess: it counts as much as this much measured time, weighed at the limit.
+# The guess counts as much as this much measured time.
 _GUESS_S = 30.0
 
 
@@ -18,12 +18,9 @@ class Forecast:
     """Weighs cells by their time at the limit, and learns the real ratio of each system."""
 
     def __init__(self, rounds: int, cell_s: float, least_rounds: int = 1) -> None:
-        """For cells of `rounds` rounds. After `cell_s`, only the least rounds begin."""
         self._rounds = rounds
         self._least_rounds = min(rounds, least_rounds)
         self._cell_s = cell_s
-        # By system: weights of the remaining and of the finished cells, and the time of the
-        # finished ones.
         self._left_s: defaultdict[str, float] = defaultdict(float)
         self._done_s: defaultdict[str, float] = defaultdict(float)
         self._took_s: defaultdict[str, float] = defaultdict(float)
@@ -35,7 +32,6 @@ class Forecast:
         self._last = time.monotonic()
 
     def done(self, cell: Measurement) -> None:
-        """Removes a measured cell, and learns from its time since the previous one."""
         weight_s = self._weight_s(cell)
         self._left_s[cell.system] -= weight_s
         self._done_s[cell.system] += weight_s
@@ -44,14 +40,12 @@ class Forecast:
         self._last = now
 
     def left_s(self) -> float:
-        """The remaining time."""
         return sum(
             left_s * (self._took_s[system] + _GUESS * _GUESS_S) / (self._done_s[system] + _GUESS_S)
             for system, left_s in self._left_s.items()
         )
 
     def left(self) -> str:
-        """The remaining time, for people."""
         minutes = self.left_s() / 60
         return "under 1 min left" if minutes < 1 else f"{minutes:.0f} min left"
 

@@ -16,7 +16,7 @@ from .errors import BenchError, Missing
 
 _PORT: Final = 5201
 _SECONDS: Final = 3
-# The first second, in which a stream finds its rate, is not counted.
+# A stream first finds its rate.
 _OMIT_SECONDS: Final = 1
 _TIMEOUT_S: Final = 60
 _ECHOES: Final = 200
@@ -55,7 +55,6 @@ class Limit:
 
 
 def missing() -> str:
-    """The programs that are missing to measure the limit; empty if none."""
     return "" if shutil.which("iperf3") else "no iperf3: run `apt-get install iperf3`"
 
 
@@ -101,10 +100,7 @@ def _running(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 
 def _await_listener(lab: Lab, port: int) -> None:
-    """Waits until a process on the first host listens.
-
-    Connecting would use up its only connection.
-    """
+    """Connecting would use up its only connection."""
     deadline = time.monotonic() + _TIMEOUT_S
     wanted = f":{port:04X} "
     while time.monotonic() < deadline:

@@ -1,15 +1,13 @@
 """Training loops: the communication of the paper's figures 8 and 9, without the training.
 
-The time that a worker computes is fixed in advance, and differs between workers and steps. So all
-systems get the same times, and none is slowed down by the processor. Models are as much smaller
-than the paper's as the links are slower, so that communication takes the same part of the time.
+Workers sleep for predefined times instead of computing, the same times for all systems. Models
+are smaller than the paper's by as much as the links are slower.
 """
 
 from dataclasses import dataclass
 from itertools import accumulate
 
-# Computation takes from 4/8 to 12/8 of its mean, in an order that differs between workers. The
-# workers of all systems calculate the same times.
+# Computation takes from 4/8 to 12/8 of its mean.
 _PARTS = 8
 _LEAST_PARTS = 4
 _KINDS = 9
@@ -22,8 +20,6 @@ class Loop:
     """One loop.
 
     Attributes:
-        model_bytes: the size of the model, and of a gradient.
-        steps: the number of steps in a round.
         compute_s: the mean time to compute a gradient or a rollout.
         is_synchronous: `True` if each step waits for all workers, not only for the first ones.
         rollout_part: for rollouts instead of gradients, the size of the model relative to one.
@@ -42,7 +38,6 @@ class Loop:
         )
 
     def chosen(self, hosts: int) -> int:
-        """The number of workers that a step waits for."""
         return hosts - 1 if self.is_synchronous else hosts // 2
 
     def computing_s(self, rank: int, step: int) -> float:
@@ -52,10 +47,10 @@ class Loop:
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float) -> float:
         """The least time for all steps.
 
-        Synchronous: the slowest worker's result must still reach the others in each step. An allreduce at the limit cannot begin before the fastest worker is ready. The longer time
-        counts. Asynchronous: the longer of two times. One lasts until enough gradients or rollouts
-        are computed and the last one has arrived; for each but its first one, a worker needs a
-        model. The other lasts until the link of h0 has carried the bytes that h0 receives or sends.
+        Synchronous: in each step, the slowest worker's result must still reach the others, and
+        an allreduce cannot begin before the fastest worker is ready. Asynchronous: until enough
+        results are computed and the last one has arrived, or until the link of h0 has carried
+        all bytes of h0. The longer time counts.
         """
         workers = range(1, hosts)
         model_s = size_bytes / payload_bytes_s
@@ -75,14 +70,13 @@ class Loop:
         return max(ready[self.steps * self.chosen(hosts) - 1] + gift_s, max(received, sent) / payload_bytes_s)
 
     def needs(self, size_bytes: int, hosts: int) -> dict[int, tuple[int, int]]:
-        """The least bytes that hosts receive and send, by rank."""
         if self.is_synchronous:
             least = self.steps * (size_bytes * (hosts - 1) // hosts)
             return dict.fromkeys(range(hosts), (least, least))
         return {0: self._root_bytes(size_bytes, hosts)}
 
     def _root_bytes(self, size_bytes: int, hosts: int) -> tuple[int, int]:
-        """The least bytes that h0 receives and sends. The round does not wait for its last send."""
+        """The round does not wait for the last send of h0."""
         each = size_bytes
         if self.rollout_part is not None:
             each = self.chosen(hosts) * (size_bytes // self.rollout_part)

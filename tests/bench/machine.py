@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-# The kernel counts in ticks of 10 ms, so shorter times have no result.
+# Ticks of the kernel take 10 ms.
 _LEAST_TICKS: Final = 20
 BUSY: Final = 0.9
 """Load of the processors from which they, instead of the links, may have been the limit."""
@@ -21,21 +21,18 @@ class Processor:
         self._before = self._after = (0, 0)
 
     def start(self) -> None:
-        """Records the first moment."""
         self._before = _ticks()
 
     def stop(self) -> None:
-        """Records the second moment."""
         self._after = _ticks()
 
     def busy(self) -> float | None:
-        """The busy share of the processor time in between; None if the time was too short."""
+        """The busy share; None if the time was too short."""
         total = self._after[1] - self._before[1]
         return None if total < _LEAST_TICKS * _processors() else (self._after[0] - self._before[0]) / total
 
 
 def _ticks() -> tuple[int, int]:
-    """The busy ticks of all processors, and all ticks, since the machine booted."""
     fields = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     idle = fields[3] + fields[4]
     return sum(fields) - idle, sum(fields)
@@ -59,19 +56,16 @@ def describe() -> dict[str, str]:
 
 
 def load() -> float:
-    """The number of runnable processes, averaged over the last minute."""
     return os.getloadavg()[0]
 
 
 def commit(root: Path) -> str:
-    """The commit that is checked out, with a mark if files differ from it."""
     name = output(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"])
     changed = output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
     return f"{name or 'unknown'}{' with changes' if changed else ''}"
 
 
 def output(command: Sequence[str], timeout_s: float = 20) -> str:
-    """The output of a command; empty if the command fails or is missing."""
     try:
         found = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
     except (OSError, subprocess.TimeoutExpired):
@@ -80,5 +74,4 @@ def output(command: Sequence[str], timeout_s: float = 20) -> str:
 
 
 def now() -> str:
-    """The date and time, for people."""
     return time.strftime("%Y-%m-%d %H:%M %z")

@@ -104,7 +104,6 @@ def _late(results: Results) -> Any:
 
 
 def _training(results: Results, names: list[str]) -> Any:
-    """Bars of the steps per second."""
     workloads = [name for name in names if results.cells(name)]
     if not workloads:
         return None
@@ -146,7 +145,6 @@ def _training(results: Results, names: list[str]) -> Any:
 
 
 def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) -> None:
-    """A line for each system, with the spread, and one for the limit."""
     axes.plot([place(cell) for cell in cells], [cell.limit_s * _MS for cell in cells], **_LIMIT, label="limit")
     for title, colour in zip(results.titles(), _COLOURS * 2, strict=False):
         found = [best for cell in cells if (best := results.best(title, cell)) and best.median_s]
@@ -169,7 +167,6 @@ def _lines(axes: Any, results: Results, cells: list[Measurement], place: Any) ->
 
 
 def _legend_below(figure: Any) -> None:
-    """One legend for the entries of all axes."""
     entries: dict[str, Any] = {}
     for axes in figure.axes:
         handles, labels = axes.get_legend_handles_labels()

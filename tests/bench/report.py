@@ -9,17 +9,15 @@ from . import targets
 from .results import Measurement, Results
 from .workloads import WORKLOADS, Workload
 
-# A shorter time at the limit is dominated by latency, and is not compared with the limit.
+# Latency dominates shorter times.
 _COMPARED_FROM_S = 0.005
-# Shorter rounds end before the processor time is known to one percent.
+# Shorter rounds are measured too coarsely.
 _COSTLY_BYTES = 32 << 20
-# The table in the page for users, between its marks.
 _SUMMARY = re.compile("(<!-- figures: make bench-report -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def write(results: Results, path: Path) -> list[Path]:
-    """Writes the report to `path`, and the plots beside it; returns the written files."""
-    # Imported late: a developer's quick run needs no matplotlib.
+    # A quick run needs no matplotlib.
     try:
         from . import plots
     except ImportError:
@@ -76,7 +74,6 @@ def _figures(figures: dict[str, Path], path: Path) -> Iterable[str]:
 
 
 def _standing(results: Results) -> list[str]:
-    """The summary: how often Hoplite is ahead, and how many targets are met."""
     verdicts = targets.verdicts(results)
     compared = [verdict for verdict in verdicts if verdict.peer is not None]
     lines = []
@@ -95,7 +92,6 @@ def _standing(results: Results) -> list[str]:
 
 
 def _verdicts(results: Results) -> list[str]:
-    """The comparison with the peers and the targets, cell by cell."""
     verdicts = targets.verdicts(results)
     if not verdicts:
         return []
@@ -138,7 +134,6 @@ def _met(is_met: bool | None) -> str:
 
 
 def tables(results: Results) -> str:
-    """The tables of all measured workloads."""
     measured = [workload for workload in WORKLOADS.values() if results.cells(workload.name)]
     return "\n\n".join(_table(results, workload) for workload in measured)
 
@@ -170,7 +165,6 @@ def _table(results: Results, workload: Workload) -> str:
 
 
 def summarize(results: Results, page: Path) -> None:
-    """Writes the medians of the largest clusters into the page for users."""
     text, count = _SUMMARY.subn(lambda match: f"{match[1]}{summary(results)}\n{match[2]}", page.read_text())
     if count != 1:
         raise ValueError(f"{page} has no marks for the figures")
@@ -178,7 +172,6 @@ def summarize(results: Results, page: Path) -> None:
 
 
 def summary(results: Results) -> str:
-    """A table with a row for each workload and size on the most hosts: the medians, without spreads."""
     titles = results.titles()
     lines = [f"| | hosts | size | floor | {' | '.join(titles)} |", f"| --- | ---: | ---: |{' ---: |' * (len(titles) + 1)}"]
     for workload in WORKLOADS.values():
@@ -215,13 +208,12 @@ def _entry(cell: Measurement | None) -> str:
 
 
 def _figure(cell: Measurement, value: float) -> str:
-    """The time of a cell for people; for training loops, the steps per second."""
     loop = WORKLOADS[cell.workload].loop
     return seconds(value) if loop is None else f"{loop.steps / value:.2f}/s"
 
 
 def _emphasised(results: Results, cell: Measurement, entries: list[str]) -> list[str]:
-    """The entries of a row. The fastest of several is in bold."""
+    """The fastest of several entries is in bold."""
     best = [results.best(title, cell) for title in results.titles()]
     times = [found.median_s if found and found.median_s else float("inf") for found in best]
     if len(times) < 2 or min(times) == float("inf"):
@@ -255,7 +247,6 @@ def _foot(results: Results) -> list[str]:
 
 
 def _processor_times(results: Results) -> list[str]:
-    """The processor time of large collectives, beside the reference peer."""
     rows = []
     for verdict in targets.verdicts(results):
         cell, ratio = verdict.cell, targets.processor_ratio(results, verdict.cell)
@@ -277,14 +268,12 @@ def _processor_times(results: Results) -> list[str]:
 
 
 def seconds(value: float) -> str:
-    """A time with about three digits."""
     if value < 0.1:
         return f"{value * 1e3:.3g} ms" if value else "0"
     return f"{value * 1e3:.0f} ms" if value < 1 else f"{value:.2f} s"
 
 
 def size(size_bytes: int) -> str:
-    """A size in the largest unit that keeps it whole."""
     for factor, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if size_bytes % factor == 0:
             return f"{size_bytes // factor} {unit}"

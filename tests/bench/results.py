@@ -15,22 +15,17 @@ _FORMAT: Final = 1
 
 @dataclass
 class Measurement:
-    """One cell: one system, one workload, one size, one number of hosts.
+    """One system, one workload, one size, one number of hosts.
 
     Attributes:
-        system: the name of the system.
-        workload: the name of the workload.
-        hosts: the number of hosts.
-        size_bytes: the size of each object.
         interval_s: the time between the arrivals of two hosts.
         limit_s: the least possible time.
-        seconds: the time of each round.
-        after_last_s: the same from the arrival of the last host.
+        after_last_s: seconds of each round, from the arrival of the last host.
         busy: the busy share of the processors in each round that was long enough.
-        moved_bytes: received and sent over the link of each host in the last round, with headers.
-        crossed: empty if the bytes crossed the links in each round, else the missing bytes. None
-            if the object is so small that a system may have moved it earlier.
-        error: the reason for which the cell was not measured; None if it was.
+        moved_bytes: received and sent over the link of each host in the last round, with
+            headers.
+        crossed: the missing bytes; empty if all crossed the links, None for a small object.
+        error: the reason why the cell was not measured, else None.
     """
 
     system: str
@@ -48,24 +43,21 @@ class Measurement:
 
     @property
     def median_s(self) -> float | None:
-        """The median; None if the cell was not measured."""
         return statistics.median(self.seconds) if self.seconds and self.error is None else None
 
     @property
     def median_after_last_s(self) -> float | None:
-        """The median time from the arrival of the last host; None if the cell was not measured."""
         return statistics.median(self.after_last_s) if self.after_last_s and self.error is None else None
 
     @property
     def processor_s(self) -> float | None:
-        """The median busy time, in units of all processors of the machine; None if unknown."""
+        """Busy time in units of all processors."""
         if len(self.busy) != len(self.seconds) or self.error is not None:
             return None
         return statistics.median(map(operator.mul, self.busy, self.seconds)) if self.busy else None
 
     @property
     def is_bound_by_processor(self) -> bool:
-        """`True` if the processors, instead of the links, may have been the limit."""
         return bool(self.busy) and statistics.median(self.busy) >= BUSY
 
 
@@ -74,16 +66,11 @@ class Results:
     """One run of the suite.
 
     Attributes:
-        started: date and time of the start.
-        commit: the commit of Hoplite.
         command: the command that repeats the run.
-        machine: the description of the machine.
-        rate_bits_s: the rate of the links.
         systems: title, setting and version of each system, by name.
-        missing: the reasons for which systems or cells were not measured, by name.
+        missing: why systems or cells were not measured, by name.
         limits: one stream on a link, by number of hosts: `payload_bytes_s`, `round_trip_s`.
-        measurements: the cells, in the order of their measurement.
-        ended: date and time of the end; empty if the run was interrupted.
+        ended: empty if the run was interrupted.
     """
 
     started: str
@@ -104,7 +91,6 @@ class Results:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Loads stored results."""
         found: dict[str, Any] = json.loads(path.read_text())
         if found.pop("format", None) != _FORMAT:
             raise ValueError(f"{path} has another format; this version reads {_FORMAT}")
@@ -116,45 +102,34 @@ class Results:
 
     @property
     def payload_bytes_s(self) -> float:
-        """The rate of the best stream. All links are shaped alike, so less is a disturbance."""
+        """The rate of the best stream: all links are equal."""
         return max(limit["payload_bytes_s"] for limit in self.limits.values())
 
     def best(self, title: str, like: Measurement) -> Measurement | None:
-        """The fastest variant of a system for the cell `like`; a failed one if none succeeded."""
+        """The fastest variant of a system for the cell `like`, or a failed one."""
         names = {name for name, system in self.systems.items() if system["title"] == title}
         found = [cell for cell in self.measurements if cell.system in names and same_cell(cell, like)]
         return min(found, key=lambda cell: cell.median_s or float("inf"), default=None)
 
     def titles(self) -> list[str]:
-        """The measured systems, without their variants."""
         return list(dict.fromkeys(system["title"] for system in self.systems.values()))
 
     def cells(self, workload: str) -> list[Measurement]:
-        """One cell of a workload for each number of hosts, size and interval, in order."""
         found = {cell_key(cell): cell for cell in self.measurements if cell.workload == workload}
         return [found[key] for key in sorted(found)]
 
 
 def cell_key(cell: Measurement) -> tuple[str, int, int, float]:
-    """The identity of a cell without its system.
-
-    Intervals relative to a measured time vary slightly.
-    """
+    """Intervals relative to a measured time vary slightly."""
     return cell.workload, cell.hosts, cell.size_bytes, round(cell.interval_s / cell.limit_s, 2)
 
 
 def same_cell(one: Measurement, other: Measurement) -> bool:
-    """Returns `True` if two systems were measured in the same cell."""
     return cell_key(one) == cell_key(other)
 
 
 def crossed(workload: str, size_bytes: int, moved: list[tuple[int, int]]) -> str:
-    """Checks that the bytes of an object crossed the links; returns the missing ones, or nothing.
-
-    Args:
-        workload: the name of the workload.
-        size_bytes: the size of each object.
-        moved: received and sent bytes of each host, by rank.
+    """Returns the bytes that did not cross the links. `moved` has received and sent bytes by rank.
     """
     for rank, need in WORKLOADS[workload].needs(size_bytes, len(moved)).items():
         for what, least, found in [

@@ -1,11 +1,9 @@
-"""A broadcast over shaped links with TLS, with a token, and with neither, in one run.
+"""A broadcast over shaped links with TLS, with a token, and with neither.
 
     cd tests && sudo python3 -m bench.secured --mebibytes 64 --receivers 4 --rounds 5
 
-Each round sends an object from h0 to all other hosts, once with each kind of security. The kinds
-take turns, so that other load on the machine affects all of them. Every receiver compares its
-bytes. The output has the median, least and most seconds of each kind, beside S/B: the least time
-for the bytes to reach one host.
+The kinds take turns, so that other load affects all of them. Times stand beside S/B: the least
+time for the bytes to reach one host.
 """
 
 import argparse
@@ -31,7 +29,7 @@ ROOT: Final = Path(__file__).resolve().parents[2]
 KINDS: Final = ("neither", "token", "TLS")
 _WORKER: Final = "hoplite-bench-worker"
 _WORKLOAD: Final = "broadcast"
-#: #: The share of an Ethernet packet that is payload of TCP: see lab/plan.py.
+#: Payload of an Ethernet packet: see lab/plan.py.
 _PAYLOAD: Final = 1448 / 1514
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120
@@ -44,7 +42,7 @@ def measure(programs: Path, plan: Plan, size_bytes: int, rounds: int) -> dict[st
     found: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with ExitStack() as stack:
         teams = {kind: stack.enter_context(_cluster(programs, plan, size_bytes, kind)) for kind in KINDS}
-        # The first round opens connections, and does not count.
+        # The first round opens connections.
         for count in range(rounds + 1):
             for kind, team in teams.items():
                 seconds = team.round(_WORKLOAD, size_bytes, finishers, 0, _TIMEOUT_S).seconds
@@ -55,13 +53,11 @@ def measure(programs: Path, plan: Plan, size_bytes: int, rounds: int) -> dict[st
 
 @contextmanager
 def _cluster(programs: Path, plan: Plan, size_bytes: int, kind: str) -> Iterator[Team]:
-    """A separate lab, with stores, and a worker on each host."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         lab = stack.enter_context(Lab(plan))
         security = _security(programs, place, lab, kind)
         memory = str(3 * size_bytes + _SPARE_BYTES)
-        # Memory is touched before the first round.
         stack.enter_context(
             Hoplite(lab, programs, memory, [lab.hosts[-1].name], ["--log", "warn"], security=security)
         )
@@ -93,14 +89,12 @@ def _security(programs: Path, place: Path, lab: Lab, kind: str) -> Sequence[str]
 
 
 def report(plan: Plan, size_bytes: int, found: dict[str, list[float]]) -> dict[str, Any]:
-    """The output of `--json`."""
     limit_s = size_bytes / (plan.rate_bits_s / 8 * _PAYLOAD)
     medians = {kind: statistics.median(seconds) for kind, seconds in found.items()}
     return {"size_bytes": size_bytes, "receivers": plan.hosts - 1, "limit_s": limit_s, "seconds": found, "median_s": medians}
 
 
 def text(told: dict[str, Any]) -> str:
-    """The report for people."""
     lines = [f"{told['size_bytes']} bytes to {told['receivers']} hosts; S/B is {told['limit_s']:.3f} s", ""]
     lines += ["| with | s, median | least | most | beside neither |", "| --- | --- | --- | --- | --- |"]
     for kind, seconds in told["seconds"].items():
@@ -111,7 +105,6 @@ def text(told: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Measures, and prints the report; returns the exit code."""
     parser = argparse.ArgumentParser(
         prog="python3 -m bench.secured", description="TLS, a token and neither in one run. Needs root."
     )

@@ -1,7 +1,4 @@
-"""Runs every system, workload, size and number of hosts.
-
-A failure is recorded, and the rest continues.
-"""
+"""Runs every system, workload, size and number of hosts; continues after a failure."""
 
 import statistics
 import sys
@@ -25,17 +22,15 @@ from .workloads import WORKLOADS, Workload, part_bytes
 # Smaller objects may be moved before the clock starts: Hoplite keeps them in its directory.
 _PROVEN_FROM_BYTES: Final = 64 << 10
 _TIMEOUT_LEAST_S: Final = 30
-# The slowest known case, an allreduce by Ray, moves two objects for each host one after another.
+# Ray's allreduce moves two objects for each host one after another.
 _TIMEOUT_TIMES_SERIAL: Final = 6
-# A first round may open connections. It counts only if that is a small part of its least time.
+# First rounds may open connections.
 _COUNTED_FIRST_S: Final = 2
-# A cell with a shorter time at the limit has all its rounds, and other cells have just enough for a
-# median. A peer far behind has one round. A cell with very long rounds has one too.
+# Cells with a shorter limit have all their rounds.
 _SHORT_S: Final = 1
 _MEDIAN_ROUNDS: Final = 3
 _FAR_BEHIND: Final = 1.1
 _VERY_LONG_S: Final = 8
-# No cell of a system that hangs repeatedly continues for longer.
 _STUCK_S: Final = 60
 
 
@@ -44,16 +39,10 @@ class Settings:
     """The selection of a run.
 
     Attributes:
-        systems: names of systems.
-        workloads: names of workloads.
         hosts: numbers of hosts. Late hosts use only the largest number, as in the paper.
         sizes_bytes: sizes of the objects. Training loops have their own.
-        sizes_of: sizes for workloads with other ones.
         intervals: times between late arrivals, in units of S/B.
-        late_from_bytes: the smallest object for late arrivals.
-        rounds: the number of rounds of each cell.
         cell_s: time after which no further round of a cell begins, if it has enough of them.
-        rate_bits_s: the rate of the links.
     """
 
     systems: tuple[str, ...]
@@ -69,12 +58,9 @@ class Settings:
 
 
 class Suite:
-    """One run."""
-
     def __init__(self, settings: Settings, context: Context, results: Results, store: Callable[[], None]) -> None:
-        """Prepares the run; `store` is called after each addition to `results`.
-
-        Cells in `results` are not measured again, except for failed ones.
+        """Cells in `results` are not measured again unless they failed. Calls `store` after each
+        addition.
         """
         self.settings = settings
         self.context = context
@@ -154,10 +140,7 @@ class Suite:
         return self.settings.sizes_of.get(workload.name, self.settings.sizes_bytes)
 
     def _measure(self, system: System, hosts: int, cells: list[Measurement]) -> None:
-        """Measures cells of a system.
-
-        Restarts the system after a failure, unless the restart fails.
-        """
+        """Restarts the system after a failure, unless the restart fails."""
         while cells:
             done = len(cells)
             try:
@@ -180,7 +163,7 @@ class Suite:
             path = registry.STATE / lab.name / "team.sock"
             running = ExitStack()
             team = Team(system.name, path, lab.plan.host_names)
-            # The team ends first, because its end tells the workers to end.
+            # The end of the team ends the workers.
             stack.enter_context(running)
             stack.enter_context(team)
             team.gather(running.enter_context(system.start(lab, path)))
@@ -224,7 +207,6 @@ class Suite:
         cell.crossed = (problems[0] if problems else "") if is_proven else None
 
     def _is_enough(self, cell: Measurement, took_s: float) -> bool:
-        """Returns `True` if a cell that took this long has all its rounds."""
         rounds = len(cell.seconds)
         if rounds >= self.settings.rounds or rounds == 0:
             return rounds > 0

@@ -1,4 +1,4 @@
-"""The targets of Hoplite, and the check that a run meets them.
+"""The targets of Hoplite.
 
 | what | target |
 | --- | --- |
@@ -37,7 +37,7 @@ _SYSTEM: Final = "hoplite"
 _KIB: Final = 1 << 10
 _MIB: Final = 1 << 20
 _AHEAD_FROM_BYTES: Final = _MIB
-# The smallest size for this target, and the largest permitted ratio of the time to the limit.
+# The smallest size, and the largest ratio to the limit.
 _NEAR_LIMIT: Final = {
     "broadcast": (64 * _MIB, 1.03),
     "reduce": (64 * _MIB, 1.03),
@@ -47,9 +47,8 @@ _NEAR_LIMIT: Final = {
     "all_to_all": (64 * _MIB, 1.05),
     "gather": (64 * _MIB, 1.02),
 }
-# # Ratios for one size and one number of hosts.
 _NEAR_LIMIT_OF: Final = {("allreduce", _MIB, 16): 1.06}
-# Seconds on links of 200 Mbit/s. Other links have no such target.
+# In seconds, on links of 200 Mbit/s.
 _SECONDS_OF: Final = {("broadcast", _MIB, 16): 0.050, ("reduce", _MIB, 16): 0.048}
 _SECONDS_AT_BITS_S: Final = 200_000_000
 _CHAINS: Final = frozenset({"broadcast", "reduce"})
@@ -68,14 +67,11 @@ _LEAN_OF: Final = frozenset({("allreduce", 64 * _MIB, 8), ("allreduce", 64 * _MI
 
 @dataclass(frozen=True)
 class Verdict:
-    """The verdict on one cell.
+    """The verdict on one cell. A target that does not exist is None.
 
     Attributes:
-        cell: Hoplite's measurement.
-        peer: the best measurement of all peers; None if there is none.
-        is_near_limit: `True` if the target for the limit is met; None without such a target.
-        is_near_peers: the same for the target for the peers.
-        is_lean: the same for the target for the processor time of Gloo.
+        peer: the best measurement of all peers, or None.
+        is_lean: `True` if the target for the processor time is met.
     """
 
     cell: Measurement
@@ -86,14 +82,12 @@ class Verdict:
 
     @property
     def is_ahead(self) -> bool:
-        """`True` if Hoplite is faster than every peer."""
         if self.cell.median_s is None or self.peer is None or self.peer.median_s is None:
             return False
         return self.cell.median_s < self.peer.median_s
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """A verdict on each of Hoplite's cells, in the order of the tables."""
     if _SYSTEM not in results.systems:
         return []
     title = results.systems[_SYSTEM]["title"]
@@ -109,7 +103,6 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def processor_ratio(results: Results, cell: Measurement) -> float | None:
-    """A cell's processor time relative to Gloo's time for the same cell; None if unknown."""
     title = results.systems.get(LEAN_PEER, {}).get("title", "")
     peer = results.best(title, cell)
     own_s, peer_s = cell.processor_s, peer.processor_s if peer is not None else None

@@ -1,8 +1,7 @@
 """The workers of one system, one on each host, and their rounds.
 
-A worker connects to a Unix socket, which is a file and therefore reachable from every network
-namespace. It obeys one command per line; `hoplite-bench-worker` has the protocol. All systems share
-the protocol, so that the same code measures them.
+All systems share the line protocol of `hoplite-bench-worker`, over a Unix socket, which every
+network namespace reaches.
 """
 
 import os
@@ -23,19 +22,18 @@ from .machine import Processor
 _START_TIMEOUT_S: Final = 180
 _PREPARE_TIMEOUT_S: Final = 120
 _POLL_S: Final = 1.0
-# Time between the command to the workers and their start: enough for all of them to read a line.
+# Enough for all workers to read the command.
 _LEAD_S: Final = 0.05
 _LEAD_PER_WORKER_S: Final = 0.002
 
 
 @dataclass(frozen=True)
 class Round:
-    """One measured round.
+    """One measured round: the seconds until the last worker that counts has ended.
 
     Attributes:
-        seconds: from the first worker's start to the end of the last worker that counts.
         after_last_s: the same from the last worker's start.
-        busy: the busy share of the machine's processors; None if the round was too short.
+        busy: the busy share of the processors; None if the round was too short.
     """
 
     seconds: float
@@ -47,7 +45,6 @@ class Team:
     """Listens for workers when it is entered, and releases them when it is left."""
 
     def __init__(self, system: str, path: Path, hosts: list[str]) -> None:
-        """Prepares a socket at `path` for one worker from each of `hosts`."""
         self.path = path
         self._system = system
         self._hosts = hosts
@@ -58,7 +55,7 @@ class Team:
 
     def __enter__(self) -> Self:
         self._listener.bind(str(self.path))
-        # Workers may run as other users, as Ray's do.
+        # Ray's workers run as other users.
         os.chmod(self.path, 0o666)
         self._listener.listen(len(self._hosts))
         return self
@@ -66,19 +63,13 @@ class Team:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Closes the connections, which ends the workers."""
         for worker in self._workers.values():
             worker.connection.close()
         self._listener.close()
         self.path.unlink(missing_ok=True)
 
     def gather(self, starters: list["subprocess.Popen[bytes]"], timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Waits until all workers are connected.
-
-        Args:
-            starters: the processes that start the workers. Their early end is an error.
-            timeout_s: the time limit.
-        """
+        """Waits until all workers are connected. The early end of a starter is an error."""
         self._starters = starters
         deadline = time.monotonic() + timeout_s
         self._listener.settimeout(_POLL_S)
@@ -110,12 +101,9 @@ class Team:
         """Makes one round: prepares, runs, checks the results, cleans up.
 
         Args:
-            workload: the name of the workload.
-            size_bytes: the size of each object.
             finishers: the ranks whose end stops the clock.
             interval_s: the time between the starts of two ranks.
-            timeout_s: the time limit of the run.
-            around: called with the run itself, so that it can measure the machine around it.
+            around: called with the run, to measure the machine around it.
             loop: the training loop, if the workload is one.
         """
         self._round += 1
@@ -149,7 +137,6 @@ class Team:
         self._answers(command, "ok", timeout_s)
 
     def _answers(self, what: str, expected: str, timeout_s: float) -> list[str]:
-        """One answer from each worker, by rank."""
         deadline = time.monotonic() + timeout_s
         answers: dict[int, str] = {}
         with selectors.DefaultSelector() as selector:
@@ -190,10 +177,7 @@ class _Worker:
             raise BenchError(f"a worker ended: {error}") from error
 
     def read_line(self, timeout_s: float) -> str:
-        """The next line; empty if the worker has ended.
-
-        A line arrives in one piece, or nearly so.
-        """
+        """The next line; empty if the worker has ended."""
         self.connection.settimeout(max(timeout_s, 0.001))
         while b"\n" not in self._rest:
             try:

@@ -1,14 +1,7 @@
-"""The reproductions in docs/dev/reproductions.md: `python3 -m bench.topology`, or `make topology-report`.
+"""The reproductions in docs/dev/reproductions.md: `make topology-report`.
 
-* EFLOPS, figure 16, and BlueConnect's model: simulated and computed by `hoplite topology`.
-* Cloud Collectives: ring, halving-doubling and the double binary tree in several orders of ranks,
-  on a lab of racks. `topology_worker.py` moves the bytes of these collectives over plain sockets,
-  without Hoplite.
-* BlueConnect, and broadcasts, reduces and allreduces with labels and without: Hoplite itself, on
-  labs of racks (`topology_lab.py`).
-* A program of MPI with the rankfile of `hoplite topology order`, and without, on a lab of racks.
-
-Without root, the parts that need a lab keep their earlier text. Without Open MPI, the last part does too.
+Parts that need a lab keep their earlier text without root, and the part with MPI without Open
+MPI.
 """
 
 import argparse
@@ -42,7 +35,7 @@ _SWAPPED_ORDERS: Final = 10
 _MODELS: Final = ("ring", "halving-doubling", "double-binary-tree")
 _TIMEOUT_S: Final = 120
 
-# The setup of the target: 8 hosts, placed in racks in turn, with links and uplinks of 200 Mbit/s.
+# 8 hosts, placed in racks in turn.
 _BIASED: Final = ("broadcast", "reduce", "allreduce")
 _BIASED_SIZE: Final = 64 << 20
 _BIASED_RACKS: Final = (2, 4)
@@ -51,7 +44,7 @@ _BLUECONNECT_HOSTS: Final = 16
 _BLUECONNECT_SIZE: Final = 16 << 20
 _BLUECONNECT_UPLINKS: Final = (0.25, 0.5, 1)
 _NIC_BITS_S: Final = 200_000_000
-# Of a step, as in the planner: 100 us of latency, and as much processor time.
+# As in the planner: latency and processor time.
 _STEP_S: Final = 2e-4
 
 _PEERS: Final = Path(__file__).with_name("peers")
@@ -60,19 +53,15 @@ _MPI_ROUNDS: Final = 5
 
 
 class Report:
-    """The results of the programs in a directory."""
-
     def __init__(self, programs: Path) -> None:
         self.programs = programs
 
     def topology(self, *arguments: str | Path) -> Any:
-        """The JSON output of a verb of `hoplite topology`."""
         command = [self.programs / "hoplite", "topology", *arguments]
         output = subprocess.run(command, check=True, capture_output=True, timeout=_TIMEOUT_S).stdout
         return json.loads(output) if output.strip().startswith((b"{", b"[")) else None
 
     def eflops(self) -> str:
-        """Figure 16."""
         text = []
         for size, plot in (("256KiB", "eflops-256KiB.svg"), ("256MiB", "eflops-256MiB.svg")):
             rows = [["nodes", "HDRM", "HD", "HD, fat-tree", "HD, shuffled", "HD, fat-tree, shuffled", "ring"]]
@@ -97,7 +86,6 @@ class Report:
         return _time(float(self.topology("simulate", *arguments, *more, "--json")["seconds"]))
 
     def blueconnect(self) -> str:
-        """The hierarchical decomposition and the ring, for uplinks of several rates."""
         nic = 3.125e9
         rows = [["uplink, in NICs", "hierarchical", "ring", "cheaper"]]
         for factor in (0.25, 0.5, 1, 4, 16):
@@ -109,7 +97,6 @@ class Report:
         return "\n".join(_table(rows))
 
     def blueconnect_lab(self) -> str:
-        """The same for 4 hosts in each of 4 racks, by the model and measured."""
         rows = [["uplink, in NICs", "schedule", "model", "seconds", "objects on all uplinks", "on the busiest"]]
         for factor in _BLUECONNECT_UPLINKS:
             bandwidth = f"{_NIC_BITS_S / 8},{_NIC_BITS_S / 8 * factor}"
@@ -124,7 +111,6 @@ class Report:
         return "\n".join(_table(rows))
 
     def racks(self) -> str:
-        """Collectives of Hoplite with labels and without."""
         rows = [["racks", "collective", "labels", "seconds", "objects on all uplinks", "on the busiest"]]
         for racks in _BIASED_RACKS:
             plan = Plan(_HOSTS, _NIC_BITS_S, racks=racks, in_turn=True)
@@ -134,7 +120,6 @@ class Report:
         return "\n".join(_table(rows))
 
     def cloud_collectives(self) -> str:
-        """Orders of ranks, by model and measured."""
         matrix_file = PLOTS / "lab.json"
         with Lab(Plan(hosts=_HOSTS, racks=_RACKS)) as lab:
             with Hoplite(lab, self.programs, memory="64MiB") as hoplite:
@@ -150,7 +135,6 @@ class Report:
         return "\n".join(_table([["collective", "best", "as they come", "worst", "worst / best", "Spearman"], *sections]))
 
     def stock_mpi(self) -> str:
-        """Allreduces of Open MPI in the order of the hosts, and in the order of a rankfile."""
         for program in ("mpicc.openmpi", "mpirun.openmpi", "gcc"):
             if shutil.which(program) is None:
                 raise NotAvailable(f"there is no {program}: run `make bench-peers`")
@@ -169,7 +153,7 @@ class Report:
                 ranks = directory / f"ranks-{size}"
                 with ranks.open("wb") as out:
                     subprocess.run([self.programs / "hoplite", "topology", "order", *order], check=True, stdout=out)
-                # In turn, so that other load on the machine affects both.
+                # In turn, because of other load.
                 times: dict[Path, list[float]] = {as_they_come: [], ranks: []}
                 for _ in range(_MPI_ROUNDS):
                     for file, known in times.items():
@@ -179,19 +163,16 @@ class Report:
         return "\n".join(_table(rows))
 
     def topology_plot(self, matrix_file: Path) -> None:
-        """Draws the matrix of the lab."""
         arguments = ("--matrix", matrix_file, "--size", str(_SIZE), "--plot", PLOTS / "lab.svg")
         self.topology("show", *arguments)
 
     def _orders(self, team: "Team", matrix: Path, model: str) -> list[str]:
-        """Measures a collective in the best order, in ever worse orders, and in the worst order."""
         rng = random.Random(1)
         shuffled = [rng.sample(range(_HOSTS), _HOSTS) for _ in range(200)]
         found = self.topology("order", "--matrix", matrix, "--for", model, "--size", str(_SIZE), "--seconds", "2")
-        # A lab lists the hosts rack by rack. A scheduler's list alternates between racks.
+        # A lab lists hosts rack by rack; a scheduler alternates.
         as_they_come = [index % _RACKS * (_HOSTS // _RACKS) + index // _RACKS for index in range(_HOSTS)]
         worst = max(shuffled, key=lambda order: self._cost(matrix, model, order))
-        # Their costs lie between the best cost and the costs of shuffled orders.
         orders = [found["order"], as_they_come, worst]
         for _ in range(_SWAPPED_ORDERS):
             order = list(orders[-1] if len(orders) > 3 else found["order"])
@@ -213,8 +194,6 @@ class Report:
 
 
 class Team:
-    """A worker on each host of a lab."""
-
     def __init__(self, lab: Lab) -> None:
         addresses = [host.address for host in lab.hosts]
         self._workers = [
@@ -230,7 +209,6 @@ class Team:
             assert _pipe(worker.stdout).readline() == "ready\n"
 
     def measure(self, model: str, order: Sequence[int]) -> float:
-        """The median over the rounds of the slowest rank's time, in seconds."""
         times = []
         for _ in range(_ROUNDS):
             for worker in self._workers:
@@ -247,7 +225,6 @@ class Team:
 
 
 def _biased_rows(racks: int, without: dict[str, Measured], labelled: dict[str, Measured]) -> list[list[str]]:
-    """Two rows for each collective."""
     both = (("without", without), ("with", labelled))
     return [[str(racks), name, word, *found[name].cells()] for name in without for word, found in both]
 
@@ -255,12 +232,12 @@ def _biased_rows(racks: int, without: dict[str, Measured], labelled: dict[str, M
 def _build_mpi_program(directory: Path) -> None:
     flags = ("-O2", "-Wall", "-Wextra", "-Werror", "-o")
     subprocess.run(["mpicc.openmpi", *flags, directory / "mpi_allreduce", _PEERS / "mpi_allreduce.c"], check=True)
-    # Makes MPI block instead of polling, because many hosts share the machine's cores.
+    # Makes MPI block instead of polling.
     subprocess.run(["gcc", "-shared", "-fPIC", *flags, directory / "idle.so", _PEERS / "idle.c", "-ldl"], check=True)
 
 
 def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> float:
-    """The seconds of the second of two allreduces; the first one connects the ranks."""
+    """The first allreduce connects the ranks."""
     parameters = {
         "pml": "ob1",
         "btl": "tcp,self",
@@ -283,7 +260,6 @@ def _run_mpi_program(lab: Lab, directory: Path, rankfile: Path, size: int) -> fl
 
 
 def _range(times: Sequence[float]) -> str:
-    """The median, with the least and the most."""
     least, median, most = (_time(sorted(times)[index]) for index in (0, len(times) // 2, -1))
     return f"{median} ({least} to {most})"
 
@@ -294,7 +270,7 @@ def _pipe(pipe: IO[str] | None) -> IO[str]:
 
 
 def _ranks(values: Sequence[float]) -> list[float]:
-    """The rank of each value; equal values share the mean of their ranks."""
+    """Equal values share the mean of their ranks."""
     order = sorted(values)
     first = {value: index for index, value in reversed(list(enumerate(order)))}
     count = {value: order.count(value) for value in first}
@@ -320,7 +296,6 @@ def _table(rows: list[list[str]]) -> list[str]:
 
 
 def _replace(page: str, name: str, text: str) -> str:
-    """Replaces the text between the marks of a part of the page."""
     pattern = re.compile(f"(<!-- {name}: make topology-report -->\n).*?(<!-- end -->)", re.DOTALL)
     if not pattern.search(page):
         raise ValueError(f"the page has no marks for {name}")
@@ -328,7 +303,6 @@ def _replace(page: str, name: str, text: str) -> str:
 
 
 def main() -> None:
-    """Writes the parts of docs/dev/reproductions.md."""
     parts = {
         "eflops": Report.eflops,
         "blueconnect": Report.blueconnect,

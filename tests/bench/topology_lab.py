@@ -23,12 +23,11 @@ _TIMEOUT_S: Final = 120
 
 @dataclass
 class Measured:
-    """The results of the rounds of one collective.
+    """Rounds of one collective.
 
     Attributes:
-        seconds: the time of each round.
-        on_all: the objects that the uplinks of all racks carried upwards together.
-        on_busiest: the objects that the busiest uplink carried upwards.
+        on_all: the objects that all uplinks carried upwards together.
+        on_busiest: the objects on the busiest uplink.
     """
 
     seconds: list[float] = field(default_factory=list)
@@ -41,7 +40,6 @@ class Measured:
         self.on_busiest.append(max(objects))
 
     def cells(self) -> list[str]:
-        """The time, median (least to most), and both medians of objects."""
         times = f"{statistics.median(self.seconds):.2f} ({min(self.seconds):.2f} to {max(self.seconds):.2f})"
         return [times, *(f"{statistics.median(objects):.2f}" for objects in (self.on_all, self.on_busiest))]
 
@@ -49,16 +47,7 @@ class Measured:
 def measure(
     programs: Path, plan: Plan, workloads: Sequence[str], size: int, is_labelled: bool, schedule: str = "auto"
 ) -> dict[str, Measured]:
-    """Rounds of each workload in a new lab, by workload.
-
-    Args:
-        programs: the directory of the binaries.
-        plan: the lab. Ranks are in the order of its hosts.
-        workloads: names of workloads.
-        size: the size of each object.
-        is_labelled: `True` if the stores are labelled with their racks.
-        schedule: the schedule of allreduces.
-    """
+    """Rounds of each workload in a new lab, with ranks in the order of its hosts."""
     if not (programs / _WORKER).is_file():
         raise NotAvailable(f"there is no {_WORKER} in {programs}")
     labels = {host: f"rack={plan.rack_of(index)}" for index, host in enumerate(plan.host_names)} if is_labelled else {}
@@ -69,7 +58,7 @@ def measure(
         place = stack.enter_context(tempfile.TemporaryDirectory())
         lab = stack.enter_context(Lab(plan))
         stack.enter_context(Hoplite(lab, programs, memory, [lab.hosts[-1].name], arguments, labels))
-        # The team ends first, because its end tells the workers to end.
+        # The end of the team ends the workers.
         running = stack.enter_context(ExitStack())
         team = stack.enter_context(Team("hoplite", Path(place) / "team.sock", plan.host_names))
         workers = [
@@ -79,7 +68,7 @@ def measure(
         team.gather(running.enter_context(ending(workers)))
         for workload, measured in found.items():
             finishers = WORKLOADS[workload].finishers(plan.hosts)
-            # The first round does not count. It shows the directory the usual time of a transfer.
+            # The first round teaches the directory the usual time.
             for count in range(_ROUNDS + 1):
                 objects: list[float] = []
                 seconds = team.round(workload, size, finishers, 0, _TIMEOUT_S, _counting(lab, size, objects)).seconds
@@ -89,7 +78,7 @@ def measure(
 
 
 def _counting(lab: Lab, size: int, objects: list[float]) -> Callable[[Callable[[], None]], None]:
-    """Adds to `objects` the objects that each uplink carries upwards during a round."""
+    """Adds the objects that each uplink carries upwards during a round."""
 
     def around(body: Callable[[], None]) -> None:
         before = lab.traffic()

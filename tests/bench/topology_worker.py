@@ -1,8 +1,7 @@
 """A rank of a collective over plain sockets: `topology_worker.py INDEX ADDRESS...`.
 
-It connects to all others and prints `ready`. Then it runs the collective in each line of its input:
-`{"model", "order", "size"}`. It prints the seconds that the collective took. It adds up nothing,
-because only the network is measured.
+Each line of input has a collective: `{"model", "order", "size"}`. The worker moves its bytes,
+without adding, and prints the seconds.
 """
 
 import json
@@ -12,18 +11,18 @@ import threading
 import time
 
 PORT = 7500
-# Both trees of the double binary tree use the same pairs at the same time.
+# For the double binary tree.
 CHANNELS = 2
 CHUNK = bytes(64 << 10)
 CONNECT_TIMEOUT_S = 20
 
 Peers = dict[tuple[int, int], socket.socket]
-# Concurrent sends and receives: pairs of a rank and a number of bytes.
+# Concurrent sends and receives: a rank and bytes.
 Phase = tuple[list[tuple[int, int]], list[tuple[int, int]]]
 
 
 def connect(own: int, addresses: list[str]) -> Peers:
-    """Two connections to every other rank: the one with the larger index connects."""
+    """The rank with the larger index connects."""
     peers: Peers = {}
     listener = socket.create_server((addresses[own], PORT), backlog=4 * len(addresses))
     for peer in range(own):
@@ -40,7 +39,6 @@ def connect(own: int, addresses: list[str]) -> Peers:
 
 
 def attempt(address: str) -> socket.socket:
-    """Connects to a peer that may not listen yet."""
     end = time.monotonic() + CONNECT_TIMEOUT_S
     while True:
         try:
@@ -62,7 +60,6 @@ def receive(connection: socket.socket, length: int) -> bytes:
 
 
 def drain(connection: socket.socket, length: int) -> None:
-    """Reads `length` bytes, and drops them."""
     buffer = bytearray(len(CHUNK))
     while length > 0:
         received = connection.recv_into(buffer, min(length, len(buffer)))
@@ -78,20 +75,19 @@ def send(connection: socket.socket, length: int) -> None:
 
 
 def ring(ranks: int, rank: int, size: int) -> list[list[Phase]]:
-    """Reduce-scatter and allgather along a ring."""
     part = size // ranks
     return [[([((rank + 1) % ranks, part)], [((rank - 1) % ranks, part)])] * (2 * (ranks - 1))]
 
 
 def halving_doubling(ranks: int, rank: int, size: int) -> list[list[Phase]]:
-    """Recursive halving, then doubling: rank j with j xor 2^i and S / 2^(i+1)."""
+    """Rank j exchanges S / 2^(i+1) with j xor 2^i."""
     steps = [(rank ^ (1 << i), size >> (i + 1)) for i in range(ranks.bit_length() - 1)]
     phases: list[Phase] = [([step], [step]) for step in steps]
     return [phases + phases[::-1]]
 
 
 def double_binary_tree(ranks: int, rank: int, size: int) -> list[list[Phase]]:
-    """Two concurrent trees, each for half of the bytes: up, then down."""
+    """Each tree carries half of the bytes."""
     return [tree(ranks, rank, shift, size // 2) for shift in (0, 1)]
 
 
@@ -131,7 +127,6 @@ def run(peers: Peers, order: list[int], channel: int, phases: list[Phase]) -> No
 
 
 def main() -> None:
-    """Runs the collectives of its input until the input ends."""
     own, addresses = int(sys.argv[1]), sys.argv[2:]
     peers = connect(own, addresses)
     print("ready", flush=True)

@@ -2,15 +2,10 @@
 
     cd tests && sudo ../python/.venv/bin/python -m bench.weights --megabytes 128 --versions 6
 
-Runs in the environment of the Python package (`make python`), which has torch. The trainer, on h0,
-puts one version after another with `hoplite.torch.put_state_dict`. A worker on each other host gets
-it into existing tensors, and compares every element. In the middle of the middle version, one
-worker or its whole host is killed, and one more host begins to get. The output has the time of each
-version, from the call of the put until the last of the remaining workers has it, beside S/B: the
-least time for the bytes to reach one host.
-
-The workers are processes of the machine, and talk to the stores of their hosts over Unix sockets.
-So only the bytes between stores cross the links.
+Runs in the environment of the Python package (`make python`). The trainer on h0 puts versions
+with `hoplite.torch.put_state_dict`; workers get them into existing tensors and compare each
+element. The output has the time until the last worker has a version, beside S/B: the least time
+for the bytes to reach one host.
 """
 
 import argparse
@@ -32,11 +27,10 @@ from .errors import BenchError, Missing
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _NAME: Final = "policy"
-#: #: Large tensors, as models have, and a rest.
 _TENSORS: Final = 24
-#: #: The share of an Ethernet packet that is payload of TCP: see lab/plan.py.
+#: Payload of an Ethernet packet: see lab/plan.py.
 _PAYLOAD: Final = 1448 / 1514
-#: #: The last two versions, the one that is being put, and one that is being deleted.
+#: Two versions, one being put, one being deleted.
 _VERSIONS_KEPT: Final = 4
 _SPARE_BYTES: Final = 64 << 20
 _TIMEOUT_S: Final = 120.0
@@ -44,7 +38,7 @@ _POLL_S: Final = 0.01
 
 
 def weights(size_bytes: int, version: int) -> dict[str, Any]:
-    """A model in which every element encodes its position and its version."""
+    """Each element encodes its position and version."""
     import torch
 
     length = max(1, size_bytes // _TENSORS // 4)
@@ -52,7 +46,6 @@ def weights(size_bytes: int, version: int) -> dict[str, Any]:
 
 
 def work(pipe: Connection, socket: str, size_bytes: int, last: int) -> None:
-    """A worker: waits for the start, gets each newer version, and reports its arrival time."""
     import torch
 
     import hoplite
@@ -77,14 +70,11 @@ def work(pipe: Connection, socket: str, size_bytes: int, last: int) -> None:
 
 @dataclass
 class Worker:
-    """A worker, and the host whose store it uses."""
-
     host: str
     pipe: Connection
     process: Any
 
     def told(self) -> Any:
-        """The worker's next report."""
         try:
             if self.pipe.poll(_TIMEOUT_S):
                 return self.pipe.recv()
@@ -169,8 +159,7 @@ def _socket(lab: Lab, host: str) -> str:
 
 
 def _started(lab: Lab, size_bytes: int, last: int, cleanup: ExitStack) -> list[Worker]:
-    """A worker for each host except the first. All wait until they may begin."""
-    # Forked, so that torch is imported only once.
+    # Imports torch only once.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "hoplite.torch"])
     workers = []
@@ -187,7 +176,6 @@ def _started(lab: Lab, size_bytes: int, last: int, cleanup: ExitStack) -> list[W
 
 
 def text(report: dict[str, Any]) -> str:
-    """The report for people."""
     rate = report["rate_bits_s"] / 1e6
     lines = [
         f"{report['megabytes']} MB to {report['workers']} workers over links of {rate:g} Mbit/s; "
@@ -203,7 +191,6 @@ def text(report: dict[str, Any]) -> str:
 
 
 def main() -> int:
-    """Prints a report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=8, metavar="N", help="how many at any time, at least 2 [8]")
     parser.add_argument("--megabytes", type=int, default=128, metavar="N", help="the size of the model [128]")

@@ -1,12 +1,8 @@
-"""The workloads of the paper's figures 5 to 9 and further collectives, their clocks, and their
-limits.
+"""The workloads of the paper's figures 5 to 9 (section 6.1), their clocks, and their limits.
 
-Hoplite, section 6.1. Every host first puts its sources. When all puts have succeeded, the clock
-starts with the first call of the collective. It stops when the last receiving host has all its
-bytes. Elements are f32, the operation is the sum. Sections 6.2 to 6.4 have the training loops,
-which are in `loops.py`.
-
-For every system, a worker on each host gets its start time, and reports when it began and ended. All workers share the machine's clock.
+Every host first puts its sources. The clock starts with the first call of the collective, and
+stops when the last receiving host has all its bytes. Elements are f32, the operation is the sum.
+`loops.py` has the training loops.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +17,7 @@ _ELEMENT_BYTES: Final = 4
 
 @dataclass(frozen=True)
 class Need:
-    """The least bytes that a host receives and sends over its link."""
+    """The least bytes over a host's link."""
 
     received_bytes: int = 0
     sent_bytes: int = 0
@@ -32,9 +28,6 @@ class Workload:
     """One kind of collective.
 
     Attributes:
-        name: the name for workers.
-        title: the name for people.
-        figure: the figure in the paper; empty if there is none.
         definition: the start and the end of the clock.
         finishers: the ranks whose end stops the clock, by number of hosts.
         limit_factor: the least time in units of S/B, for hosts that arrive together.
@@ -42,7 +35,7 @@ class Workload:
         is_split: `True` if each host gives or gets one of several equal parts.
         is_late: `True` if the hosts arrive one after another.
         hosts: the only number of hosts, if it is fixed.
-        loop: the training loop, if it is one; the loop then defines the limit.
+        loop: the training loop, which defines the limit.
     """
 
     name: str
@@ -58,11 +51,10 @@ class Workload:
     loop: Loop | None = None
 
     def limit_s(self, hosts: int, size_bytes: int, payload_bytes_s: float, interval_s: float = 0) -> float:
-        """The least time at this payload rate of a link."""
         if self.loop is not None:
             return self.loop.limit_s(hosts, size_bytes, payload_bytes_s)
         transfer_s = size_bytes / payload_bytes_s
-        # The bytes of the last host must still reach another host.
+        # The bytes of the last host must still move.
         late_s = (hosts - 1) * interval_s + transfer_s if self.is_late else 0
         return max(late_s, self.limit_factor(hosts) * transfer_s)
 
@@ -96,12 +88,7 @@ def part_bytes(size: int, hosts: int) -> int:
 
 
 def _split(name: str, title: str, definition: str, needs: Callable[[int, int], Need]) -> Workload:
-    """A collective of parts: all hosts get a result, and each host moves all parts except one.
-
-    A host that gets the parts of all others receives (n-1)S/n, and cannot receive less. A host with
-    a part for each other host sends (n-1)S/n, because parts with different receivers cannot be
-    combined.
-    """
+    """A collective of parts: each host moves (n-1)S/n, all parts except its own."""
     return Workload(
         name=name,
         title=title,

@@ -1,1 +1,3 @@
-"""Tests of user interfaces: the dashboard over HTTP and in a browser, and `hoplite top` in a terminal."""
+"""Tests of user interfaces: the dashboard over HTTP and in a browser, and `hoplite top` in a
+terminal.
+"""

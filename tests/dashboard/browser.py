@@ -1,4 +1,4 @@
-"""Headless Chromium, driven by the parts of the WebDriver protocol that these tests need."""
+"""Headless Chromium over WebDriver."""
 
 import base64
 import json
@@ -21,7 +21,6 @@ ELEMENT = "element-6066-11e4-a52e-4f735466cecf"
 
 
 def missing() -> str | None:
-    """The reason for a missing browser; `None` if there is one."""
     for program in ("chromium", "chromedriver"):
         if shutil.which(program) is None:
             return f"{program} is not installed (Debian: chromium, chromium-driver)"
@@ -29,10 +28,9 @@ def missing() -> str | None:
 
 
 class Browser:
-    """One window. The end of a `with` block closes it with all its processes."""
+    """The end of a `with` block ends all processes."""
 
     def __init__(self, *, dark: bool = False, width: int = 1280, height: int = 800) -> None:
-        # # The browser's profile. The browser ends too abruptly to remove it.
         self._files = tempfile.mkdtemp(prefix="browser-")
         self._driver = subprocess.Popen(
             ["chromedriver", "--port=0"],
@@ -44,7 +42,6 @@ class Browser:
         )
         try:
             assert self._driver.stdout is not None
-            # "ChromeDriver was started successfully on port 1234."
             line = next(line for line in self._driver.stdout if "successfully on port" in line)
             port = int(line.rstrip(". \n").rsplit(" ", 1)[1])
             self._url = f"http://127.0.0.1:{port}"
@@ -83,13 +80,13 @@ class Browser:
             self._end()
 
     def _end(self) -> None:
-        # # Otherwise the browser would survive its driver, in the driver's session.
+        # Otherwise the browser survives its driver.
         with suppress(ProcessLookupError):
             os.killpg(self._driver.pid, signal.SIGKILL)
         self._driver.wait()
         if self._driver.stdout is not None:
             self._driver.stdout.close()
-        # # A killed process may still create a file.
+        # A killed process may still create a file.
         end = time.monotonic() + PATIENCE_SECONDS
         while os.path.exists(self._files) and time.monotonic() < end:
             shutil.rmtree(self._files, ignore_errors=True)
@@ -120,7 +117,6 @@ class Browser:
         self._call("POST", f"/element/{element[ELEMENT]}/value", {"text": keys})
 
     def press(self, keys: str) -> None:
-        """Presses keys one after another in the focused element."""
         actions = [{"type": kind, "value": key} for key in keys for kind in ("keyDown", "keyUp")]
         self._call("POST", "/actions", {"actions": [{"type": "key", "id": "keyboard", "actions": actions}]})
 
@@ -129,7 +125,7 @@ class Browser:
         self._call("POST", f"/element/{element[ELEMENT]}/click", {})
 
     def wait_for(self, script: str, *arguments: object) -> Any:
-        """Waits until a function with this body returns a true value, and returns the value."""
+        """Waits until the script returns a true value."""
         end = time.monotonic() + PATIENCE_SECONDS
         while True:
             if found := self.run(script, *arguments):
@@ -142,7 +138,6 @@ class Browser:
         self.wait_for("return document.querySelector(arguments[1])?.innerText.includes(arguments[0])", text, selector)
 
     def log(self) -> list[str]:
-        """The browser's log since the last call."""
         return [entry["message"] for entry in self._call("POST", "/se/log", {"type": "browser"})]
 
     def photograph(self, path: Path) -> None:

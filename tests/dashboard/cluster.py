@@ -1,4 +1,4 @@
-"""Daemons for these tests: real ones, and a simulated crowd of stores without bytes."""
+"""Real daemons, and a simulated crowd of stores without bytes."""
 
 import json
 import os
@@ -16,13 +16,10 @@ TOKEN = "a token of these tests, long enough"
 
 
 def environment() -> dict[str, str]:
-    """The environment of this process, without settings of Hoplite."""
     return {name: value for name, value in os.environ.items() if not name.startswith("HOPLITE_")}
 
 
 class Process:
-    """A program that ends with the `with` block."""
-
     def __init__(self, program: str, *arguments: object, **variables: str) -> None:
         self.process = subprocess.Popen(
             [BINARIES / program, *map(str, arguments)],
@@ -42,7 +39,7 @@ class Process:
 
     def line(self) -> str:
         assert self.process.stdout is not None
-        # # A silent program is killed, so that the test fails.
+        # A silent program must not hang the test.
         limit = threading.Timer(PATIENCE_S, self.process.kill)
         limit.start()
         try:
@@ -58,7 +55,6 @@ class Process:
         self.process.stdin.flush()
 
     def do(self, line: str) -> None:
-        """Sends a worker a command that must succeed."""
         self.say(line)
         answer = self.line()
         assert answer == "done", f"{line}: {answer}"
@@ -66,7 +62,7 @@ class Process:
 
 @contextmanager
 def directory_process(*arguments: object) -> Iterator[tuple[Process, dict[str, Any]]]:
-    """A shard with a dashboard; yields it and its addresses. Without `token`, it requires none."""
+    """Yields a shard and its addresses."""
     where = ("--listen", "127.0.0.1:0", "--dashboard", "0", "--print-addresses", "--insecure")
     with Process("hoplite-directory", *where, *arguments) as process:
         addresses = json.loads(process.line())
@@ -76,7 +72,6 @@ def directory_process(*arguments: object) -> Iterator[tuple[Process, dict[str, A
 
 @contextmanager
 def directory(*arguments: object) -> Iterator[dict[str, Any]]:
-    """A shard with a dashboard; yields its addresses."""
     with directory_process(*arguments) as (_, addresses):
         yield addresses
 
@@ -92,7 +87,6 @@ def token_file() -> Iterator[Path]:
 
 @contextmanager
 def store(shard: str, place: Path, name: str, *arguments: object) -> Iterator[Path]:
-    """A store of 64 MiB; yields its socket."""
     socket = place / f"{name}.sock"
     settings = ("--directory", shard, "--socket", socket, "--node-id", name, "--memory", "64MiB", "--no-prefault")
     with Process("hoplite-store", *settings, "--insecure", "--print-addresses", *arguments) as process:

@@ -19,7 +19,6 @@ def cpu_s(pid: int) -> float:
 
 
 def share(pid: int) -> float:
-    """Percent of a core in one round."""
     cpu, began = cpu_s(pid), time.monotonic()
     time.sleep(ROUND_S)
     return 100 * (cpu_s(pid) - cpu) / (time.monotonic() - began)

@@ -42,6 +42,6 @@ class Https(unittest.TestCase):
     def test_without_a_token_only_members_get_in(self) -> None:
         with directory(*self.settings) as addresses:
             self.assertEqual(self.ask(addresses["dashboard"], "/api/overview", member=True).status, 200)
-            # # With TLS 1.3 a client learns of the missing certificate only with the answer.
+            # TLS 1.3 reports a missing certificate with the answer.
             with self.assertRaises((ssl.SSLError, ConnectionError, http.client.HTTPException)):
                 self.ask(addresses["dashboard"], "/api/overview")

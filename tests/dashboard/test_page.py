@@ -1,4 +1,4 @@
-"""The page in a real browser. HOPLITE_WRITE_DOCS=1 renews its screenshots in the documentation."""
+"""The page in a browser. HOPLITE_WRITE_DOCS=1 renews the screenshots in the documentation."""
 
 import os
 import tempfile
@@ -49,7 +49,6 @@ class Page(unittest.TestCase):
         page = self.open(addresses, "#transfers")
         for receiver in workers[1:]:
             receiver.say("get weights")
-        # # Each receiver has all written bytes, and all receivers form one chain.
         page.wait_for_text("the longest chain has 3 hops")
         page.wait_for("return [...document.querySelectorAll('.number')].filter((cell) => cell.innerText === '50%').length >= 3")
         self.assertIn("first of group", page.text("main"))
@@ -58,7 +57,6 @@ class Page(unittest.TestCase):
         page.open(f"http://{addresses['dashboard']}/#nodes")
         page.wait_for_text("rack=3", "table")
         page.wait_for_text("64.0 MiB", "table")
-        # # Ids are shown as text, whatever they contain.
         page.open(f"http://{addresses['dashboard']}/#objects")
         page.wait_for_text(evil, "table")
         page.type("#prefix", "<img")
@@ -68,7 +66,6 @@ class Page(unittest.TestCase):
         page.wait_for_text(evil, "h1")
         self.assertEqual(page.run(ROWS, "main img"), 0)
         self.assertFalse(page.run("return 'hacked' in window"))
-        # # The remaining bytes arrive, and the transfers end.
         workers[0].do(f"write {size - size // 2}")
         workers[0].do("seal")
         for receiver in workers[1:]:
@@ -94,7 +91,6 @@ class Page(unittest.TestCase):
         page.wait_for("return [...document.querySelectorAll('.track')].some((bar) => bar.title.startsWith('node-0 to node-1'))")
         page.wait_for("return document.querySelector('.chart path.used')?.getAttribute('d').length > 0")
         self.assertEqual(page.run(ROWS, ".chart"), 5)
-        # Each chart has its numbers as text, and stays open when the next point comes.
         page.run("document.querySelector('.chart summary').click()")
         points = page.run("return document.querySelectorAll('.chart details')[1].querySelectorAll('tbody tr').length")
         page.wait_for("return document.querySelector('.chart path.used').getAttribute('d').split('L').length > 2")
@@ -152,7 +148,7 @@ class Page(unittest.TestCase):
         page.type("#filter", "rack=07")
         page.wait_for_text("1–32 of 32", ".pages")
 
-        # # A search with few results examines a part of all objects, says so, and can continue.
+        # A partial search says so, and can continue.
         page.open(f"http://{addresses['dashboard']}/#objects")
         page.wait_for_text("objects/000099")
         page.run("document.getElementById('later').click()")
@@ -170,7 +166,6 @@ class Page(unittest.TestCase):
         page.open(f"http://{addresses['dashboard']}/#reduces")
         page.wait_for_text("chain of 2 dimensions")
 
-        # # The links: 32 nodes, including the one with the broken port, or all racks.
         page.open(f"http://{addresses['dashboard']}/#links")
         page.wait_for_text("more nodes with fewer slow links are not shown")
         self.assertEqual(page.run(ROWS, ".heat tbody tr"), 32)
@@ -222,7 +217,7 @@ class Page(unittest.TestCase):
             self.assertLessEqual(dark.run("return document.documentElement.scrollWidth"), NARROW, view)
         self.assertGreater(light.run(luminance), 0.9)
         self.assertLess(dark.run(luminance), 0.2)
-        # Keyboard only: opens the fourth view. The focus stays after the next answer.
+        # Keyboard only.
         tab = "\ue004"
         light.run("document.activeElement.blur()")
         light.press(tab * 5)
@@ -233,7 +228,7 @@ class Page(unittest.TestCase):
         focused = light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')")
         time.sleep(2.5)  # longer than the interval of queries
         self.assertEqual(light.run("return document.activeElement.getAttribute('href') ?? document.activeElement.getAttribute('aria-label')"), focused)
-        # # Requirements of screen readers: one main heading, tables with captions and scopes, controls with names.
+        # Requirements of screen readers.
         self.assertEqual(light.run(ROWS, "h1"), 1)
         self.assertEqual(light.run("return [...document.querySelectorAll('table')].every((table) => table.caption.textContent)"), True)
         self.assertEqual(light.run(ROWS, "thead th:not([scope=col]), tbody th:not([scope=row])"), 0)

@@ -54,7 +54,7 @@ class Terminal:
         return True
 
     def text(self) -> str:
-        """The written text without control sequences and spaces, because the cursor skips spaces."""
+        """Without control sequences and spaces."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\s", "", self.output.decode(errors="replace"))
 
     def wait_for(self, text: str) -> None:
@@ -119,7 +119,6 @@ class Top(unittest.TestCase):
 
     def test_there_is_no_colour_if_none_is_wanted(self) -> None:
         colour = re.compile(rb"\x1b\[[0-9;]*(3[1-8]|9[0-7]|4[1-8])[0-9;]*m")
-        # # A token that the directory lacks is no problem. A missing directory is one, and is shown in colour.
         for variables, is_coloured in [({}, True), ({"NO_COLOR": "1"}, False)]:
             with ExitStack() as stack:
                 addresses = stack.enter_context(directory())

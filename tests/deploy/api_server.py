@@ -1,4 +1,4 @@
-"""A stand-in for the Kubernetes API server: it serves the objects of a test."""
+"""A stand-in for the Kubernetes API server."""
 
 import json
 import threading
@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-# # The kinds of each group and version, which clients query first.
 KINDS = {
     "v1": {"nodes": "Node", "pods": "Pod", "secrets": "Secret", "serviceaccounts": "ServiceAccount", "services": "Service"},
     "apps/v1": {"daemonsets": "DaemonSet", "statefulsets": "StatefulSet"},
@@ -19,7 +18,6 @@ WITHOUT_NAMESPACE = {"nodes", "clusterroles", "clusterrolebindings"}
 
 
 def discovery() -> dict[str, Any]:
-    """The answers about available kinds."""
     answers: dict[str, Any] = {
         "/version": {"major": "1", "minor": "35", "gitVersion": "v1.35.0"},
         "/api": {"kind": "APIVersions", "versions": ["v1"]},
@@ -55,7 +53,7 @@ def api_server(objects: dict[str, dict[str, Any]]) -> Iterator[str]:
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
-            """Prints nothing."""
+            ...
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()

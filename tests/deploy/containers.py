@@ -1,7 +1,6 @@
-"""A private Docker daemon, and root directories for images that need no registry.
+"""A private Docker daemon, and images that need no registry.
 
-The daemon has its own network, mounts and processes (`unshare`), so its bridges, iptables rules and containers vanish
-with it. Its data are in a temporary directory.
+`unshare` isolates the daemon's network, mounts and processes, so everything vanishes with it.
 """
 
 import os
@@ -22,7 +21,7 @@ DEBIAN = TOOLS / "root"
 LIBRARIES = DEBIAN / "usr/lib/x86_64-linux-gnu"
 PATIENCE_S = 300.0
 
-# # The daemon's processes are children of `unshare`, and end with it. Docker uses sockets and locks in /run, and a key in /etc.
+# Docker uses sockets and locks in /run, and a key in /etc.
 START = """
 mount -t tmpfs none /run && cp -a /etc "$0/etc" && mount --bind "$0/etc" /etc && ip link set lo up &&
 exec dockerd --data-root "$0/data" --exec-root /run/docker --pidfile /run/docker.pid --config-file "$0/daemon.json" \\
@@ -31,8 +30,6 @@ exec dockerd --data-root "$0/data" --exec-root /run/docker --pidfile /run/docker
 
 
 class Docker:
-    """A daemon, until `close`. Skips the test if the daemon cannot run."""
-
     def __init__(self) -> None:
         if os.geteuid() != 0:
             raise unittest.SkipTest("only root runs a Docker daemon")
@@ -53,7 +50,7 @@ class Docker:
             "DOCKER_BUILDKIT": "1",
         }
         self.cgroup = self.place.name
-        # # overlay2 fails if /tmp is an overlay itself, as in a container.
+        # overlay2 fails if /tmp is an overlay itself.
         for driver in ("overlay2", "vfs"):
             if self._start(driver):
                 break
@@ -68,7 +65,7 @@ class Docker:
             raise unittest.SkipTest(f"no container can run here: {error}") from None
 
     def _run_something(self) -> None:
-        """Runs a container, because some kernels and sandboxes start a daemon but no container."""
+        """Some sandboxes start a daemon but no container."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place) / "root"
             small_root(root, ["true"])
@@ -81,7 +78,7 @@ class Docker:
         flags = [f"--storage-driver={driver}", f"--cgroup-parent=/{self.cgroup}"]
         with (self.place / "log").open("wb") as log:
             self.daemon = subprocess.Popen(
-                # # Ends with this process in any case.
+                # Ends with this process.
                 ["setpriv", "--pdeathsig", "KILL", "unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", START]
                 + [str(self.place), *flags],
                 env=self.environment,
@@ -101,7 +98,6 @@ class Docker:
         self.daemon.wait()
 
     def close(self) -> None:
-        """Ends all containers and the daemon, and removes its data."""
         try:
             if self.daemon.poll() is None:
                 containers = self.run("ps", "--all", "--quiet").split()
@@ -127,14 +123,13 @@ class Docker:
         return self._do(DEBIAN / "usr/bin/docker", *arguments, **options)
 
     def compose(self, directory: Path, *arguments: object) -> str:
-        """Acts as `run`, for `docker-compose` in a directory. Debian packages it as a Python program."""
         if not Path("/usr/bin/python3").exists():
             raise unittest.SkipTest("docker-compose needs Debian's python3")
         self.environment["PYTHONPATH"] = str(DEBIAN / "usr/lib/python3/dist-packages")
         return self._do("/usr/bin/python3", DEBIAN / "usr/bin/docker-compose", *arguments, cwd=directory)
 
     def eventually(self, *arguments: object) -> str:
-        """Repeats `run` until it succeeds, for commands that need connected daemons."""
+        """For commands that need connected daemons."""
         limit = time.monotonic() + PATIENCE_S
         while True:
             try:
@@ -145,7 +140,6 @@ class Docker:
                 time.sleep(0.1)
 
     def import_root(self, name: str, root: Path, *changes: str) -> None:
-        """Creates an image from a directory."""
         archive = self.place / "root.tar"
         with tarfile.open(archive, "w") as tar:
             tar.add(root, arcname=".")
@@ -155,7 +149,7 @@ class Docker:
 
 
 def small_root(root: Path, programs: Iterable[str | Path]) -> None:
-    """Creates a root directory with programs of this machine, their libraries, and a root user."""
+    """Makes a root directory of this machine's programs and libraries."""
     for directory in ("bin", "sbin", "lib", "lib64"):
         (root / "usr" / directory).mkdir(parents=True, exist_ok=True)
         (root / directory).symlink_to(f"usr/{directory}")
@@ -170,7 +164,6 @@ def small_root(root: Path, programs: Iterable[str | Path]) -> None:
         shutil.copy(path, root / "usr/bin" / Path(path).name)
         listed = subprocess.run(["ldd", path], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
         for library in re.findall(r"(?:=> |^\s+)(/\S+) \(0x", listed, re.MULTILINE):
-            # /lib is /usr/lib.
             copy = root / "usr" / re.sub("^/(usr/)?", "", library)
             if not copy.exists():
                 copy.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,7 @@
-"""The Pod Security Standards of Kubernetes, `baseline` and `restricted`, for rendered manifests.
+"""The Pod Security Standards of Kubernetes 1.35, `baseline` and `restricted`, for rendered
+manifests.
 
-Each rule yields the paths that break it. The rules follow the page "Pod Security Standards" of
-Kubernetes 1.35. They include what the API server fills in: with `hostNetwork`, each port of a
-container becomes a port of the host.
+With `hostNetwork`, each port of a container becomes a port of the host, as in the API server.
 """
 
 from collections.abc import Callable, Iterator
@@ -173,5 +172,4 @@ RULES: dict[str, Rule] = {
 
 
 def violations(pod: Pod) -> set[tuple[str, str]]:
-    """Returns the rules of both levels that a pod breaks, and the places."""
     return {(name, path) for name, rule in RULES.items() for path in rule(pod)}

@@ -1,4 +1,4 @@
-"""The chart: its objects are valid, secure, and follow its values. `test_containers` runs its pods."""
+"""The chart: valid, secure objects that follow its values."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from deploy.pod_security import violations
 from deploy.test_files import DEPLOY, ROOT, TOOLS, needed
 
 CHART = DEPLOY / "helm/hoplite"
-# # The oldest version that Chart.yaml permits, and the newest one with known schemas.
+# The oldest permitted, and the newest with known schemas.
 VERSIONS = ["1.25", "1.37"]
 CHOICES = {
     "a token": ["auth.tokenSecret=hoplite-token"],
@@ -61,7 +61,6 @@ CHOICES = {
     "no places": ["auth.tokenSecret=hoplite-token", "store.places.labels.zone=null"],
     "no policy": ["auth.tokenSecret=hoplite-token", "networkPolicy.enabled=false"],
 }
-# # Wrong values, and Helm's message for each.
 WRONG = {
     "store.memory=8Gb": 'store.memory is "8Gb": write a whole number with Mi, Gi or Ti, such as 8Gi',
     "store.memory=8": 'store.memory is "8": write a whole number',
@@ -96,7 +95,6 @@ def helm(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def objects(values: list[str], *options: str) -> list[dict[str, Any]]:
-    """The objects that the chart renders for release x in namespace y."""
     done = helm("template", "x", CHART, "--namespace", "y", *(f"--set={value}" for value in values), *options)
     assert done.returncode == 0, done.stderr
     try:
@@ -112,7 +110,6 @@ def of_kind(made: list[dict[str, Any]], kind: str) -> dict[str, Any]:
 
 
 def pods(made: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The pod templates of the chart and the pod of its test, by component."""
     found = [item if item["kind"] == "Pod" else item["spec"].get("template") for item in made if "spec" in item]
     return {pod["metadata"]["labels"]["app.kubernetes.io/component"]: pod for pod in found if pod}
 
@@ -167,7 +164,7 @@ class Chart(unittest.TestCase):
             self.assertLessEqual({"Service", "StatefulSet", "DaemonSet", "PodDisruptionBudget", "Pod"}, kinds)
             self.assertEqual("NetworkPolicy" in kinds, name != "no policy")
             for item in made:
-                # # Kubernetes has no schemas for the kinds of operators.
+                # Kinds of operators have no schemas.
                 if item["apiVersion"].startswith("monitoring.coreos.com/"):
                     continue
                 for version in VERSIONS:
@@ -186,8 +183,6 @@ class Chart(unittest.TestCase):
 
 
 class Values(unittest.TestCase):
-    """The effect of the chart's values on its pods."""
-
     def test_one_value_sets_the_memory(self) -> None:
         for memory, flag, limit in [("8Gi", "8192MiB", "8704Mi"), ("300MiB", "300MiB", "812Mi"), ("2Ti", "2097152MiB", "2097664Mi")]:
             store = container_of(pods(objects(["auth.insecure=true", f"store.memory={memory}"]))["store"])
@@ -232,8 +227,6 @@ class Values(unittest.TestCase):
 
 
 class Secrets(unittest.TestCase):
-    """Renewed secrets reach running pods."""
-
     def test_daemons_read_the_files_that_the_kubelet_renews(self) -> None:
         made = pods(objects(CHOICES["everything"]))
         for component in ("store", "directory"):
@@ -309,8 +302,6 @@ class Places(unittest.TestCase):
 
 
 class Exposed(unittest.TestCase):
-    """The chart breaks only the documented rules of the Pod Security Standards."""
-
     def broken(self, values: list[str]) -> dict[str, set[tuple[str, str]]]:
         return {component: violations(pod) for component, pod in pods(objects(values)).items()}
 

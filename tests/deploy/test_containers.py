@@ -1,4 +1,4 @@
-"""The image, and clusters of its containers: the one of compose.yaml, and the pods of the chart."""
+"""Clusters of containers: of compose.yaml, and of the chart's pods."""
 
 import os
 import re
@@ -15,9 +15,8 @@ from deploy.test_chart import objects, pods
 from deploy.test_files import BINARIES, DEPLOY, ROOT
 
 PROGRAMS = ["hoplite", "hoplite-store", "hoplite-directory"]
-# # Programs that the Dockerfile and the chart call.
 SYSTEM = ["sh", "install", "mkdir", "groupadd", "useradd", "id", "cat", "cp", "head", "cmp"]
-# # Replaces the compiler, because the tested programs are built already.
+# The tested programs are built already.
 CARGO = """#!/bin/sh -e
 test "$*" = "build --profile dist --locked -p hoplite-cli -p hoplite-store -p hoplite-directory"
 mkdir -p target/dist
@@ -27,7 +26,6 @@ TOKEN = "a token of these tests, long enough\n"
 
 
 def make_image(docker: Docker) -> None:
-    """Builds deploy/docker/Dockerfile as `hoplite`, on images of this machine's programs."""
     with tempfile.TemporaryDirectory() as place:
         runtime = Path(place) / "runtime"
         small_root(runtime, [*SYSTEM, *(BINARIES / program for program in PROGRAMS)])
@@ -39,7 +37,6 @@ def make_image(docker: Docker) -> None:
         small_root(build, [*SYSTEM, "strip"])
         (build / "built").mkdir()
         for name in PROGRAMS:
-            # # Stripped programs have a tenth of the size.
             subprocess.run(["strip", "-o", build / "built" / name, BINARIES / name], check=True)
         cargo = build / "usr/bin/cargo"
         cargo.write_text(CARGO)
@@ -94,14 +91,14 @@ class Image(unittest.TestCase):
             os.chown(token, 7400, 7400)
             scraped = here / "prometheus.yml"
             scraped.write_text(scraped.read_text().replace("scrape_interval: 5s", "scrape_interval: 500ms"))
-            # # Compose of Debian 12 does not know the top-level name.
+            # Compose of Debian 12 rejects the top-level name.
             compose = here / "compose.yaml"
             text = compose.read_text().replace("\nname: hoplite\n", "\n")
-            # # Raising a limit needs a capability.
+            # Raising a limit needs a capability.
             most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
             compose.write_text(text.replace("nofile: 65536", f"nofile: {min(65536, most)}"))
             project = ["--project-name", "hoplite"]
-            # # Without Grafana, whose image is unavailable.
+            # Grafana's image is unavailable.
             stores = [f"store-{number}" for number in range(3)]
             docker.compose(here, *project, "up", "--no-build", "--detach", *stores, "prometheus")
             for store in stores:
@@ -126,7 +123,7 @@ class Image(unittest.TestCase):
 
 
 class Pods(unittest.TestCase):
-    """The containers of the chart's pods, as Helm renders them. Docker stands in for a kubelet."""
+    """The chart's pods; Docker stands in for a kubelet."""
 
     @classmethod
     def setUpClass(cls) -> None:
@@ -147,7 +144,6 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def new_secret(cls, name: str) -> dict[str, bytes]:
-        """A token, and certificates of a new authority."""
         made = cls.place / name
         subprocess.run([BINARIES / "hoplite", "certs", made, "hoplite"], check=True, stdout=subprocess.DEVNULL)
         files = {"ca.crt": "ca.pem", "tls.crt": "hoplite.pem", "tls.key": "hoplite-key.pem"}
@@ -155,7 +151,7 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def write_secret(cls, path: Path, group: int) -> None:
-        """Writes a Secret into a volume as a kubelet does: root's files, replaced atomically."""
+        """Replaces files atomically, as a kubelet does."""
         version = path / f"..{len(list(path.iterdir()))}"
         version.mkdir(mode=0o755)
         for key, content in cls.secret.items():
@@ -170,11 +166,10 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def volume(cls, pod: str, node: str, volume: dict[str, Any], group: int) -> Path:
-        """The directory that a kubelet would mount for a volume."""
         if "hostPath" in volume:
             path = cls.place / "hosts" / node
             path.mkdir(parents=True, exist_ok=True)
-            # # The mode of /dev/shm.
+            # The mode of /dev/shm.
             path.chmod(0o1777)
             return path
         path = cls.place / "volumes" / pod / volume["name"]
@@ -188,7 +183,6 @@ class Pods(unittest.TestCase):
 
     @classmethod
     def options(cls, pod: str, node: str, spec: dict[str, Any], container: dict[str, Any], volumes: dict[str, Path]) -> tuple[list[object], list[str]]:
-        """The options of `docker run` for a container, and its command."""
         context = container["securityContext"]
         assert context["readOnlyRootFilesystem"] and not context["allowPrivilegeEscalation"]
         of_pod = spec["securityContext"]
@@ -214,14 +208,13 @@ class Pods(unittest.TestCase):
 
         for entry in container.get("env", []):
             field = entry.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath")
-            # # Pods do not get the labels of their node here.
             variables[entry["name"]] = fields.get(field, "") if field else expanded(entry["value"])
         said += [f"--env={name}={value}" for name, value in variables.items()]
         return said, [expanded(argument) for argument in container["command"] + container.get("args", [])]
 
     @classmethod
     def start(cls, pod: str, component: str, node: str, *names: str) -> None:
-        """Starts a pod on a node, under `names` in the network. Without names, runs it to its end."""
+        """Without `names`, runs the pod to its end."""
         spec = cls.pods[component]
         group = spec["securityContext"].get("fsGroup", 0)
         volumes = {volume["name"]: cls.volume(pod, node, volume, group) for volume in spec.get("volumes", [])}
@@ -253,7 +246,7 @@ class Pods(unittest.TestCase):
         type(self).secret = self.new_secret("second")
         for path in self.credentials:
             self.write_secret(path, 7400)
-        # # Peers trust the new authority only after rereading their files.
+        # Peers must first reread their files.
         self.start("three", "store", "three", "three")
         docker.eventually("exec", "three", "hoplite", "status")
         self.assertIn("hoplite:x:7400:", docker.run("exec", "three", "hoplite", "--timeout", "300s", "get", "y"))

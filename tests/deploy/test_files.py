@@ -1,4 +1,4 @@
-"""Checks that the files of deploy/ use existing flags and metrics, and that their readers accept them."""
+"""The files of deploy/ use existing flags and metrics, and their readers accept them."""
 
 import json
 import re
@@ -13,7 +13,6 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 DEPLOY = ROOT / "deploy"
 BINARIES = ROOT / "target/debug"
-# # Programs that install.sh has fetched.
 TOOLS = ROOT / "target/deploy-tools"
 DAEMONS = ["store", "directory"]
 
@@ -25,7 +24,6 @@ def flags(daemon: str) -> set[str]:
 
 
 def needed(program: str, package: str) -> str:
-    """The path of a program. Skips the test if it is missing."""
     path = shutil.which(program) or shutil.which(program, path=TOOLS / "root/usr/bin")
     if path is None:
         raise unittest.SkipTest(f"{program} is not installed (Debian: {package})")
@@ -41,8 +39,6 @@ def yaml_of(path: Path) -> list[Any]:
 
 
 class Flags(unittest.TestCase):
-    """All named flags and settings exist."""
-
     def check(self, daemon: str, named: set[str], where: str) -> None:
         self.assertTrue(named, where)
         self.assertLessEqual(named, flags(daemon), f"{where} names flags that hoplite-{daemon} does not have")
@@ -91,8 +87,6 @@ class Flags(unittest.TestCase):
 
 
 class Monitoring(unittest.TestCase):
-    """Rules and dashboard use metrics that exist."""
-
     def exported(self) -> set[str]:
         table = (ROOT / "docs/reference/metrics.md").read_text()
         names = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
@@ -130,12 +124,10 @@ class Monitoring(unittest.TestCase):
         promtool = needed("promtool", "prometheus")
         dashboard = json.loads((DEPLOY / "monitoring/dashboard.json").read_text())
         expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
-        # # Grafana replaces these variables.
         expressions = [text.replace("$__rate_interval", "1m").replace("$instance", ".*") for text in expressions]
         rules = [{"record": "x:y", "expr": expression} for expression in expressions]
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "rules.yml"
-            # JSON is YAML.
             path.write_text(json.dumps({"groups": [{"name": f"g{n}", "rules": [rule]} for n, rule in enumerate(rules)]}))
             done = subprocess.run(
                 [promtool, "check", "rules", "--lint=none", path], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

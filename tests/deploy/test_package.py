@@ -1,4 +1,4 @@
-"""The units, and the Debian package: built, installed into an empty root, and removed."""
+"""The units, and the Debian package in an empty root."""
 
 import os
 import re
@@ -33,15 +33,13 @@ class Units(unittest.TestCase):
         systemd = needed("systemd-analyze", "systemd")
         for daemon in DAEMONS:
             unit = DEPLOY / f"systemd/hoplite-{daemon}.service"
-            # # Of 100. systemd calls 20 "OK", and most daemons of a distribution have 96.
+            # systemd calls 20 of 100 "OK"; most daemons have 96.
             run(systemd, "security", "--offline=true", "--threshold=25", unit)
 
 
 class Scripts(unittest.TestCase):
-    """The scripts of the package, with programs that only record their calls."""
-
     def perform(self, script: str, *arguments: str, active: str = "") -> tuple[str, list[str]]:
-        """Runs a script as under systemd, with the running unit `active`; returns its output and its calls."""
+        """Runs a script with recorded calls, as if the unit `active` were running."""
         with tempfile.TemporaryDirectory() as name:
             place = Path(name)
             (place / "running").mkdir()
@@ -90,7 +88,6 @@ class Package(unittest.TestCase):
         needed("objdump", "binutils")
         cls.place = tempfile.TemporaryDirectory()
         cls.addClassCleanup(cls.place.cleanup)
-        # # Fast compression, because unoptimised programs are large.
         quickly = {**os.environ, "DPKG_DEB_COMPRESSOR_TYPE": "gzip", "DPKG_DEB_COMPRESSOR_LEVEL": "1"}
         cls.package = Path(run(DEPLOY / "debian/build.sh", BINARIES, cls.place.name, env=quickly).strip())
 
@@ -103,7 +100,6 @@ class Package(unittest.TestCase):
             self.assertIn("root/root", line, "everything belongs to root")
 
     def contents(self) -> set[str]:
-        """The paths of the files in the package."""
         lines = run("dpkg-deb", "--contents", self.package).splitlines()
         return {line.split(maxsplit=5)[5].removeprefix(".") for line in lines if line.startswith("-")}
 
@@ -141,7 +137,6 @@ class Package(unittest.TestCase):
         (root / "var/lib/dpkg/available").touch()
         (root / "etc/passwd").write_text("root:x:0:0:root:/root:/bin/sh\n")
         (root / "etc/group").write_text("root:x:0:\n")
-        # # The scripts run on this system and get the root as an argument.
         dpkg = ["dpkg", f"--root={root}", "--force-script-chrootless", "--force-depends"]
         run(*dpkg, "--install", self.package)
         for daemon in DAEMONS:

@@ -1,5 +1,3 @@
-"""Each rule of `pod_security` finds its violation, and a conforming pod has none."""
-
 import copy
 import unittest
 from typing import Any
@@ -26,7 +24,7 @@ GOOD: dict[str, Any] = {
         "volumes": [{"name": "tmp", "emptyDir": {}}, {"name": "disk", "persistentVolumeClaim": {"claimName": "x"}}],
     },
 }
-# # Changes that break rules. A path without a leading slash begins at a container.
+# A path without a leading slash begins at a container.
 BAD: list[tuple[str, Any, set[str]]] = [
     ("securityContext.windowsOptions", {"hostProcess": True}, {"baseline: HostProcess"}),
     ("/spec.hostPID", True, {"baseline: Host Namespaces"}),

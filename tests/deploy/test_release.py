@@ -1,5 +1,3 @@
-"""The release script finds each version that differs."""
-
 import re
 import shutil
 import subprocess

@@ -1,4 +1,4 @@
-"""The units under a real systemd: process 1 of new namespaces, with this system's files and a private /etc."""
+"""The units under a real systemd: process 1 of new namespaces, with a private /etc."""
 
 import os
 import shutil
@@ -14,7 +14,7 @@ SYSTEMD = Path("/usr/lib/systemd/systemd")
 PATIENCE_S = 300.0
 ACCOUNT = 7400
 
-# # A separate control group, in which systemd creates the groups of its services. Every system has /mnt.
+# systemd needs a control group for its services.
 PREPARE = """
 mount -t tmpfs none /mnt && mkdir /mnt/cgroup /mnt/bin && mount -t cgroup2 none /mnt/cgroup &&
 mkdir "/mnt/cgroup/$NAME" && echo $$ >"/mnt/cgroup/$NAME/cgroup.procs" && umount /mnt/cgroup &&
@@ -27,7 +27,6 @@ mount --bind "$PLACE/units" /usr/lib/systemd/system && mount -t cgroup2 none /sy
 mount -t tmpfs none /var/tmp && ip link set lo up &&
 ip address add "$ADDRESS/32" dev lo && exec env -i container=other PATH="$PATH" "$SYSTEMD" --system --unit=hoplite.target --log-target=console --show-status=false
 """
-# # Repeats until the last process is gone. If mounting failed, nothing was created.
 REMOVE = """
 mount -t cgroup2 none /mnt || exit 0; for _ in $(seq 100); do
   [ -d "/mnt/$NAME" ] || exit 0; find "/mnt/$NAME" -depth -type d -exec rmdir {} + 2>/dev/null; sleep 0.05
@@ -39,8 +38,6 @@ TOKEN = "a secret of the tests"
 
 
 class Host:
-    """A host with systemd: private processes, files and names. The network may belong to another host."""
-
     def __init__(
         self,
         test: unittest.TestCase,
@@ -72,7 +69,7 @@ class Host:
             env=self.environment,
             check=True,
         )
-        # # Ends with this process in any case, together with all its children.
+        # Ends with this process.
         self.outer = subprocess.Popen(
             ["setpriv", "--pdeathsig", "KILL", "unshare", "--mount", "sh", "-c", PREPARE],
             env=self.environment,
@@ -102,7 +99,6 @@ class Host:
         token.write_text(TOKEN)
         token.chmod(0o400)
         os.chown(token, ACCOUNT, ACCOUNT)
-        # There is no journal.
         (etc / "systemd/system.conf").write_text(
             "[Manager]\nDefaultStandardOutput=null\n"
         )
@@ -119,7 +115,7 @@ class Host:
             )
 
     def child(self) -> int:
-        """The systemd process, once it answers. Skips the test if systemd cannot run."""
+        """Skips the test if systemd cannot run."""
         limit = time.monotonic() + PATIENCE_S
         while time.monotonic() < limit and self.outer.poll() is None:
             try:
@@ -161,7 +157,6 @@ class Host:
         ]
 
     def run_(self, *command: str) -> str:
-        """Runs a command beside the units, which must succeed; returns its output."""
         done = subprocess.run(
             self.within(self.systemd, *command),
             stdout=subprocess.PIPE,
@@ -220,7 +215,6 @@ class Systemd(unittest.TestCase):
             host.run_("stat", "--format", "%U %a", "/run/hoplite/store.sock"),
             "hoplite 660",
         )
-        # # The hardening permits all their work.
         host.hoplite("put", "x", "/etc/passwd")
         self.assertIn("hoplite:x:7400", host.hoplite("get", "x"))
         host.run_("kill", "-KILL", host.of("store", "MainPID"))
@@ -247,7 +241,7 @@ class Systemd(unittest.TestCase):
         token = 'token-file = "/etc/hoplite/token"\n'
 
         def store(address: str) -> str:
-            # # Process numbers may be equal too, and the hosts share one name.
+            # Hosts share one name, and may share process numbers.
             return (
                 f'listen = "{address}:7400"\nnode-id = "at-{address}"\n'
                 'directory = ["10.9.0.1:7401"]\nmemory = "16MiB"\n'
@@ -279,7 +273,7 @@ class Systemd(unittest.TestCase):
         stranger.run_("systemctl", "start", "hoplite-store")
         with self.assertRaises(AssertionError):
             stranger.hoplite("get", "x", timeout="10s")
-        # # The directory refuses it; it ends and is restarted.
+        # The refused daemon is restarted.
         limit = time.monotonic() + PATIENCE_S
         while stranger.of("store", "NRestarts") == "0":
             self.assertLess(time.monotonic(), limit, "it is not refused")

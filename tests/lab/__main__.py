@@ -14,7 +14,6 @@ from .plan import Plan, parse_rate
 
 
 def main() -> int:
-    """Runs one command; returns its exit code."""
     arguments = _parser().parse_args()
     try:
         code = arguments.perform(arguments)

@@ -1,4 +1,4 @@
-"""Hoplite in a lab: shards of the directory, one store on each host, and clients there."""
+"""Hoplite in a lab: shards, a store on each host, and clients."""
 
 import json
 import subprocess
@@ -21,15 +21,13 @@ _LOG_LINES: Final = 10
 
 
 class Daemon:
-    """A daemon on a host. Only its own process is ever signalled."""
-
     def __init__(self, name: str, process: "subprocess.Popen[str]", log: Path) -> None:
         self.name = name
         self.process = process
         self.log = log
 
     def await_ready(self) -> None:
-        """Waits until the daemon is ready: a store has a session with each shard, and its memory."""
+        """Waits for the sessions of a store, and its memory."""
         assert self.process.stdout is not None
         timer = threading.Timer(_START_TIMEOUT_S, self.process.kill)
         timer.start()
@@ -40,20 +38,17 @@ class Daemon:
             raise LabError(f"{self.name} did not get ready: {self.last_words()}")
 
     def last_words(self) -> str:
-        """The end of the daemon's log."""
         return " | ".join(self.log.read_text(errors="replace").splitlines()[-_LOG_LINES:])
 
     def is_running(self) -> bool:
-        """`True` until the daemon has ended."""
         return self.process.poll() is None
 
     def terminate(self) -> None:
-        """Asks the daemon to end, without waiting."""
         if self.is_running():
             self.process.terminate()
 
     def kill(self) -> None:
-        """Kills the daemon, as a crash does. Its host lives on, and closes its connections."""
+        """Kills the daemon. Its host closes its connections."""
         if self.is_running():
             self.process.kill()
         self.process.communicate()
@@ -68,11 +63,7 @@ class Daemon:
 class Hoplite:
     """Starts shards and stores when it is entered, and ends them when it is left.
 
-    Clients on a host find its store through `HOPLITE_SOCKET`, which is set for all commands there.
-
-    Attributes:
-        shards: shards by host.
-        stores: stores by host.
+    Commands on a host find its store through `HOPLITE_SOCKET`.
     """
 
     def __init__(
@@ -89,13 +80,9 @@ class Hoplite:
         """Prepares the daemons.
 
         Args:
-            lab: the lab, which must be entered already.
-            programs: the directory of the binaries, such as `target/release`.
-            memory: the size of each store's arena, or of all arenas.
+            memory: the size of each arena.
             shard_hosts: the hosts with a shard of the directory.
-            store_arguments: more arguments for each store.
             labels: the labels of stores, such as `rack=0`, by host.
-            security: the security arguments of all daemons.
             store_hosts: the hosts with a store; by default all.
         """
         self.lab = lab
@@ -129,7 +116,7 @@ class Hoplite:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Ends all daemons: the stores first, so that they can leave the directory."""
+        """Stores end first, so that they can leave the directory."""
         self._end()
 
     def start_shard(self, host: Host) -> None:
@@ -138,7 +125,6 @@ class Hoplite:
         self.shards[host.name].await_ready()
 
     def start_store(self, host: Host) -> None:
-        """Starts the store of a host, without waiting."""
         directory = ",".join(f"{shard.address}:{_DIRECTORY_PORT}" for shard in self._shard_hosts)
         arguments = ["--listen", f"{host.address}:{_STORE_PORT}", "--print-addresses", *self.security]
         arguments += ["--directory", directory, "--node-id", host.name]
@@ -156,11 +142,10 @@ class Hoplite:
         return _STORE_PORT if host in self.stores else _DIRECTORY_PORT
 
     def client(self, host: Host, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[Any]":
-        """Runs the command line on a host; options are as for `subprocess.run`."""
         return host.run([self.programs / "hoplite", *arguments], **options)
 
     def status(self, host: Host) -> dict[str, Any]:
-        """The status of a host's store; empty while it does not answer."""
+        """Empty while the store does not answer."""
         result = self.client(host, "status", "--json", capture_output=True, text=True, check=False)
         found = json.loads(result.stdout) if result.returncode == 0 else {}
         assert isinstance(found, dict)

@@ -1,8 +1,6 @@
-"""Delays the frames of a rack's uplink.
+"""Delays the frames of a rack's uplink, for kernels without netem.
 
-Kernels without netem cannot delay packets, so a process does: it stands between the bridges of the
-rack and of the middle, and forwards each frame after a delay. It carries about ten megabits per
-second, which is enough for probes and small objects.
+A process between two bridges forwards each frame later: about ten megabits per second.
 """
 
 import fcntl
@@ -22,19 +20,15 @@ from .lab import Lab
 from .plan import SWITCH, namespace
 
 _TUN: Final = "/dev/net/tun"
-# linux/if_tun.h: TUNSETIFF, and whole frames without a header.
+# linux/if_tun.h: frames without a header.
 _SET_INTERFACE: Final = 0x400454CA
 _TAP: Final = 0x0002 | 0x1000
 _FRAME_BYTES: Final = 2048
-# More frames than a queue of the lab holds are dropped, as in such a queue.
 _MAX_WAITING: Final = 4096
 
 
 class Delay:
-    """A longer delay between a rack and the middle, while it is entered."""
-
     def __init__(self, lab: Lab, rack: str, delay_s: float) -> None:
-        """Prepares to delay frames over the uplink of `rack`, in both directions, by `delay_s`."""
         if rack not in lab.plan.rack_names:
             raise ValueError(f"there is no rack {rack!r}")
         self._rack = rack
@@ -65,7 +59,6 @@ class Delay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Removes the process from between the bridges."""
         self._end()
         self._ip(f"link set {self._rack} master middle up", f"link set up-{self._rack} master br-{self._rack} up")
 
@@ -79,7 +72,6 @@ class Delay:
 
 
 def relay(delay_s: float, one: int, other: int) -> None:
-    """Forwards frames between two devices, `delay_s` later, without end."""
     to = {one: other, other: one}
     waiting: deque[tuple[float, int, bytes]] = deque()
     while True:
@@ -88,7 +80,7 @@ def relay(delay_s: float, one: int, other: int) -> None:
             frame = os.read(device, _FRAME_BYTES)
             if len(waiting) < _MAX_WAITING:
                 waiting.append((time.monotonic() + delay_s, to[device], frame))
-        # All frames have the same delay, so their order stays the same.
+        # Equal delays keep the order.
         while waiting and waiting[0][0] <= time.monotonic():
             _, device, frame = waiting.popleft()
             try:

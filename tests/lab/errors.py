@@ -2,8 +2,8 @@
 
 
 class LabError(Exception):
-    """A request to a lab that failed; the message is one line for people."""
+    """A request to a lab that failed."""
 
 
 class NotAvailable(LabError):
-    """This machine, or this user, cannot have a lab; the message names the missing part."""
+    """This machine, or this user, cannot have a lab."""

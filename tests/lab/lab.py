@@ -20,22 +20,17 @@ ENTER: Final = _PACKAGE / "enter.sh"
 RSH: Final = _PACKAGE / "rsh.sh"
 _FLOW_CAP: Final = _PACKAGE / "flow_cap.c"
 
-# States of the port of a bridge, from linux/if_bridge.h.
+# linux/if_bridge.h.
 _DISABLED: Final = 0
 _FORWARDING: Final = 3
 
-# A link-layer address that no host has.
+# An address without a host.
 _NOBODY: Final = "02:00:00:00:00:00"
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """The bytes over a link since the lab was built, with headers.
-
-    Attributes:
-        received_bytes: bytes that the host or the rack received.
-        sent_bytes: bytes that it sent.
-    """
+    """Bytes over a link, with headers."""
 
     received_bytes: int
     sent_bytes: int
@@ -49,14 +44,6 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Host:
-    """One host of a lab.
-
-    Attributes:
-        lab: the name of the lab.
-        name: the name of the host, which is also its hostname, and which all hosts resolve.
-        address: the IPv4 address.
-    """
-
     lab: str
     name: str
     address: str
@@ -65,27 +52,17 @@ class Host:
         return [str(ENTER), self.lab, self.name, *map(str, command)]
 
     def popen(self, command: Sequence[str | Path], **options: Any) -> subprocess.Popen[Any]:
-        """Starts a command on this host; options are as for `subprocess.Popen`.
-
-        The process id belongs to the command itself. Running processes are killed with the lab.
-        """
         return subprocess.Popen(self.command(command), **options)
 
     def run(self, command: Sequence[str | Path], **options: Any) -> subprocess.CompletedProcess[Any]:
-        """Runs a command on this host to its end; options are as for `subprocess.run`."""
         return subprocess.run(self.command(command), **options)
 
 
 class Lab:
-    """Builds a lab when it is entered, and removes it when it is left.
+    """Builds a lab when it is entered, and removes it when it is left. Not thread-safe.
 
-    If the owning process is killed, a watcher removes the lab. If the watcher is killed too, the
-    next lab does. A lab must not be used by several threads at once.
-
-    Attributes:
-        plan: the plan of the lab.
-        name: the name of the lab; empty until it is built.
-        allowed_congestion_control: `True` if the machine's list for namespaces was changed.
+    A watcher removes the lab if the owner is killed. If the watcher is killed too, the next lab
+    does.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -96,7 +73,7 @@ class Lab:
 
     @classmethod
     def existing(cls, name: str | None = None) -> Self:
-        """A lab of another process: the one called `name`, or the only one. Must not be entered."""
+        """A lab of another process, by name, or the only one. Must not be entered."""
         names = [found for found in registry.names() if registry.is_owned(found) and name in (None, found)]
         if len(names) != 1:
             raise LabError(f"there are several labs, name one: {', '.join(names)}" if names else "there is no such lab")
@@ -122,7 +99,6 @@ class Lab:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Kills all processes on its hosts, and removes them."""
         with registry.locked():
             registry.remove(self.name)
         if self._watcher is not None:
@@ -148,24 +124,19 @@ class Lab:
 
     @staticmethod
     def _build_flow_cap(directory: Path, flow_cap_bits_s: int) -> None:
-        """Builds the library that `enter.sh` preloads into each command on a host."""
         if shutil.which("cc") is None:
             raise NotAvailable("a lab with a flow cap needs `cc`: install the package gcc")
         rate = f"-DHOPLITE_FLOW_CAP_BYTES_S={flow_cap_bits_s // 8}UL"
         system.run(["cc", "-O2", "-shared", "-fPIC", rate, "-o", str(directory / "flow_cap.so"), str(_FLOW_CAP)])
 
     def _set(self, member: str, sysctls: dict[str, str]) -> None:
-        """Sets kernel settings of a namespace. Turns IPv6 off, whose messages would be counted."""
+        """Turns IPv6 off, whose messages would be counted."""
         off = "echo 1 | tee /proc/sys/net/ipv6/conf/*/disable_ipv6 >/dev/null 2>&1 || true"
         lines = [f"echo {value} > /proc/sys/{path}" for path, value in sysctls.items()]
         script = "\n".join(["set -e", *lines, off])
         system.run(["nsenter", f"--net=/run/netns/{member}", "--", "sh", "-c", script])
 
     def _watch(self) -> None:
-        """Starts the watcher.
-
-        The end of this process closes the pipe to it, and it removes the lab.
-        """
         self._watcher = subprocess.Popen(
             [sys.executable, "-m", _PACKAGE.name, "watch", self.name],
             stdin=subprocess.PIPE,
@@ -177,7 +148,6 @@ class Lab:
 
     @property
     def hosts(self) -> list[Host]:
-        """All hosts, in order."""
         names = enumerate(self.plan.host_names)
         return [Host(self.name, name, self.plan.address(index)) for index, name in names]
 
@@ -187,19 +157,18 @@ class Lab:
         return self.hosts[self.plan.host_names.index(name)]
 
     def cut(self, link: str) -> None:
-        """Cuts the link of a host or a rack: packets vanish, without any error."""
+        """Drops packets of a host or a rack, without an error."""
         self._set_port(link, _DISABLED)
 
     def repair(self, link: str) -> None:
         self._set_port(link, _FORWARDING)
 
     def set_rate(self, host: str, rate_bits_s: int) -> None:
-        """Sets the rate of a host's link, in both directions: a bad cable."""
         for member, interface in ((self.host(host).name, INTERFACE), (SWITCH, host)):
             system.run(["tc", "-netns", namespace(self.name, member), *self.plan.slowed(interface, rate_bits_s)])
 
     def cut_between(self, one: str, other: str) -> None:
-        """Cuts the connection between two hosts only: packets vanish, without any error."""
+        """Drops packets between two hosts, without an error."""
         self.cut_one_way(one, other)
         self.cut_one_way(other, one)
 
@@ -221,22 +190,20 @@ class Lab:
         system.run([*command, "dev", INTERFACE])
 
     def kill(self, host: str) -> None:
-        """Cuts the link of a host, and then kills all its processes: no packet reveals their end."""
+        """Cuts the link first, so no packet reveals the end."""
         self.cut(self.host(host).name)
         registry.end_processes([namespace(self.name, host)])
 
     def traffic(self) -> dict[str, Traffic]:
-        """The bytes over each link so far."""
         text = system.run(["ip", "-netns", namespace(self.name, SWITCH), "-json", "-stats", "link", "show"])
         found = {port["ifname"]: port["stats64"] for port in json.loads(text)}
         return {
-            # The host receives the bytes that leave the port of the bridge.
+            # The bridge sends to the host.
             link: Traffic(received_bytes=found[link]["tx"]["bytes"], sent_bytes=found[link]["rx"]["bytes"])
             for link in self.plan.links
         }
 
     def environment(self) -> dict[str, str]:
-        """The environment for commands that reach other hosts with `RSH` instead of ssh."""
         return {**os.environ, "HOPLITE_LAB": self.name}
 
     def _set_port(self, link: str, state: int) -> None:
@@ -247,7 +214,7 @@ class Lab:
 
 
 def watch(name: str, owner: IO[bytes]) -> None:
-    """Waits until the other end of `owner` is closed, and removes the lab if it still exists."""
+    """Removes the lab when the owner's end of the pipe is closed."""
     owner.read()
     with registry.locked():
         if name in registry.names():

@@ -1,18 +1,14 @@
-"""The parts of a lab, and the commands that build it. This module executes nothing.
+"""The parts of a lab, and the commands that build it. Executes nothing.
 
-The figures of a link, all measured with iperf3 on Linux 6.18:
+The figures of a link, measured with iperf3 on Linux 6.18:
 
-* A *bucket* of 1 ms of the rate. A larger one lets that much more of each message pass unshaped.
-* *Segments* that the kernel passes on whole (GSO) of at most 16 KiB. With the usual 64 KiB, one hop
-  of a link of 200 Mbit/s delays every message by 2.6 ms, which no real link does.
-* A *queue* at the port of a switch of 10 ms of the rate, and at least 512 KiB, which commodity
-  switches give to a busy port: sixteen hosts can send 32 KiB each to one at the same moment without
-  a loss. Objects do not shrink on slower links, so the bytes count.
-* A queue at the host of 1000 packets, which is Linux's default. Overflowing host queues are not
-  under test.
+* A *bucket* of 1 ms of the rate. A larger one lets more of each message pass unshaped.
+* *Segments* (GSO) of at most 16 KiB. With 64 KiB, a hop of 200 Mbit/s delays messages by 2.6 ms.
+* A *queue* at a switch's port of 10 ms of the rate, at least 512 KiB as in commodity switches:
+  sixteen hosts can send 32 KiB each to one without a loss.
+* A queue at the host of 1000 packets, Linux's default.
 
-One stream then gets 1448/1514 = 95.6% of the rate as payload, because the buckets count Ethernet's
-headers too.
+One stream then gets 1448/1514 = 95.6% of the rate as payload.
 """
 
 import re
@@ -33,7 +29,7 @@ _UNITS: Final = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 
 
 def parse_rate(text: str) -> int:
-    """Parses bits per second from a text like `200mbit`, `1gbit` or `64kbit`."""
+    """Parses a text like `200mbit`."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmg]?)bit", text.strip().lower())
     rate = float(match[1]) * _UNITS[match[2]] if match else 0
     if rate < 1:
@@ -46,18 +42,14 @@ class Plan:
     """The hosts and their connections.
 
     Attributes:
-        hosts: the number of hosts; they are called `h0`, `h1` and so on.
         rate_bits_s: the rate of each host's link, in each direction.
-        racks: the number of racks, into which consecutive hosts are divided evenly. With one rack
-            all links meet in one bridge. With more, each rack has a bridge, and one more bridge
-            joins them.
-        in_turn: `True` if hosts are placed in the racks in turn, so neighbours never share a rack.
-        uplink_bits_s: the rate of the link between each rack and the middle; by default the rate of
-            a host.
-        congestion_control: the TCP congestion control of the hosts. With bbr, the streams into one
-            host share its link unfairly.
-        flow_cap_bits_s: the highest rate of a single TCP connection, as in clouds that cap flows;
-            by default only the links limit connections.
+        racks: the number of racks, with consecutive hosts. Each rack has a bridge, and one more
+            bridge joins them.
+        in_turn: `True` if hosts are placed in the racks in turn.
+        uplink_bits_s: the rate between each rack and the middle; by default the rate of a host.
+        congestion_control: with bbr, the streams into one host share its link unfairly.
+        flow_cap_bits_s: the highest rate of a single TCP connection, as in clouds that cap
+            flows.
     """
 
     hosts: int
@@ -80,7 +72,6 @@ class Plan:
 
     @property
     def uplink_rate_bits_s(self) -> int:
-        """The rate of the link between a rack and the middle."""
         return self.uplink_bits_s or self.rate_bits_s
 
     @property
@@ -89,12 +80,10 @@ class Plan:
 
     @property
     def rack_names(self) -> list[str]:
-        """The names of all racks, in order; none if there is only one."""
         return [f"rack{index}" for index in range(self.racks)] if self.racks > 1 else []
 
     @property
     def links(self) -> list[str]:
-        """The names of all links: of the hosts, and of the racks to the middle."""
         return self.host_names + self.rack_names
 
     def rack_of(self, host: int) -> int:
@@ -108,20 +97,18 @@ class Plan:
         return [namespace(lab, name) for name in [*self.host_names, SWITCH]]
 
     def hosts_file(self) -> str:
-        """The contents of `/etc/hosts` on each host."""
         names = [f"{self.address(index)} {name}\n" for index, name in enumerate(self.host_names)]
         return "127.0.0.1 localhost\n" + "".join(names)
 
     def sysctls(self) -> dict[str, str]:
-        """The kernel settings of each host, by their path below `/proc/sys`."""
         return {
             "net/ipv4/tcp_congestion_control": self.congestion_control,
-            # Cached metrics of one run must not help the next.
+            # Cached metrics must not help the next run.
             "net/ipv4/tcp_no_metrics_save": "1",
         }
 
     def switch_script(self) -> tuple[str, str]:
-        """The input of `ip -batch` and `tc -batch` for the bridges, before there are hosts."""
+        """Input of `ip -batch` and `tc -batch` for the bridges."""
         ip = ["link set lo up", *_bridge("middle")]
         tc = []
         for rack in self.rack_names:
@@ -133,7 +120,7 @@ class Plan:
         return _script(ip), _script(tc)
 
     def host_script(self, lab: str, host: int) -> tuple[str, str]:
-        """The input of `ip -batch` and `tc -batch` in the namespace of host number `host`."""
+        """Input of `ip -batch` and `tc -batch` in a host."""
         name = self.host_names[host]
         ip = [
             "link set lo up",
@@ -145,7 +132,7 @@ class Plan:
         return _script(ip), _script([_bucket(INTERFACE, self.rate_bits_s, _HOST_QUEUE_BYTES)])
 
     def ports_script(self) -> tuple[str, str]:
-        """The input of `ip -batch` and `tc -batch` for the bridges, once all hosts exist."""
+        """Input of `ip -batch` and `tc -batch` once all hosts exist."""
         ip, tc = [], []
         for host, name in enumerate(self.host_names):
             bridge = f"br-rack{self.rack_of(host)}" if self.racks > 1 else "middle"
@@ -154,16 +141,12 @@ class Plan:
         return _script(ip), _script(tc)
 
     def slowed(self, interface: str, rate_bits_s: int) -> list[str]:
-        """The arguments of `tc` that change an interface's rate.
-
-        The bucket keeps its size in bytes.
-        """
+        """The bucket keeps its size in bytes."""
         shaped = f"rate {rate_bits_s}bit burst {_bucket_bytes(self.rate_bits_s)} limit {_port_queue_bytes(rate_bits_s)}"
         return ["qdisc", "change", "dev", interface, "root", "tbf", *shaped.split()]
 
 
 def namespace(lab: str, member: str) -> str:
-    """The name of a network namespace: a host, or the bridges, of the lab called `lab`."""
     return f"{lab}-{member}"
 
 

@@ -1,9 +1,8 @@
-"""The labs of this machine: their names, their owners, and their removal.
+"""The labs of this machine, and the removal of leftovers.
 
-A lab is called `hoplite-PID-SERIAL` after the process that owns it, and so are its namespaces. Its
-files are in `/run/hoplite-lab/NAME`. `lab.json` has the start time of its owner, so that another
-process with the same id does not pass for the owner. A lab without a live owner is a leftover.
-Whoever builds a lab removes the leftovers first.
+A lab is called `hoplite-PID-SERIAL`, and its files are in `/run/hoplite-lab/NAME`. `lab.json`
+has the start time of its owner, because process ids recur. A builder first removes labs without
+an owner.
 """
 
 import fcntl
@@ -32,7 +31,6 @@ _KILL_TIMEOUT_S: Final = 20
 
 @contextmanager
 def locked() -> Iterator[None]:
-    """Prevents other processes from building or removing labs."""
     STATE.mkdir(mode=0o755, exist_ok=True)
     with (STATE / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -40,13 +38,11 @@ def locked() -> Iterator[None]:
 
 
 def new_name() -> str:
-    """An unused name for a lab of this process."""
     taken = names()
     return next(name for serial in range(10**6) if (name := f"hoplite-{os.getpid()}-{serial}") not in taken)
 
 
 def names() -> list[str]:
-    """The names of all labs of this machine, with labs of dead owners."""
     directories = os.listdir(STATE) if STATE.is_dir() else []
     found = {name for name in directories if _NAME.fullmatch(name)}
     members = [_MEMBER.fullmatch(namespace) for namespace in system.network_namespaces()]
@@ -54,7 +50,6 @@ def names() -> list[str]:
 
 
 def record(name: str, facts: dict[str, object]) -> Path:
-    """Records this process as the owner of the lab; returns the directory for its files."""
     directory = STATE / name
     directory.mkdir(mode=0o755)
     text = json.dumps({"owner": os.getpid(), "owner_started": _started(os.getpid()), **facts}, indent=2)
@@ -63,7 +58,6 @@ def record(name: str, facts: dict[str, object]) -> Path:
 
 
 def facts(name: str) -> dict[str, object]:
-    """The record of a lab; empty if there is none, or it is unreadable."""
     try:
         found = json.loads((STATE / name / "lab.json").read_text())
     except (OSError, ValueError):
@@ -72,14 +66,12 @@ def facts(name: str) -> dict[str, object]:
 
 
 def is_owned(name: str) -> bool:
-    """`True` if the owner of a lab is alive."""
     match = _NAME.fullmatch(name)
     started = _started(int(match[1])) if match else None
     return started is not None and facts(name).get("owner_started", started) == started
 
 
 def remove_leftovers() -> list[str]:
-    """Removes the labs of dead owners; returns their names. The lock must be held."""
     leftovers = [name for name in names() if not is_owned(name)]
     for name in leftovers:
         remove(name)
@@ -87,10 +79,6 @@ def remove_leftovers() -> list[str]:
 
 
 def remove(name: str) -> None:
-    """Ends all processes in a lab's namespaces, and removes these and its files.
-
-    The lock must be held.
-    """
     members = [namespace for namespace in system.network_namespaces() if namespace.startswith(f"{name}-")]
     end_processes(members)
     for namespace in members:
@@ -101,7 +89,6 @@ def remove(name: str) -> None:
 
 
 def end_processes(namespaces: list[str]) -> None:
-    """Kills all processes in some of a lab's namespaces, which contain only processes of the lab."""
     deadline = time.monotonic() + _KILL_TIMEOUT_S
     while pids := [pid for namespace in namespaces for pid in system.processes(namespace)]:
         if time.monotonic() > deadline:
@@ -115,9 +102,9 @@ def end_processes(namespaces: list[str]) -> None:
 
 
 def allow_congestion_control(name: str) -> bool:
-    """Permits a congestion control to namespaces. The lock must be held.
+    """Permits a congestion control to namespaces; `True` if the machine's list was changed.
 
-    The list belongs to the machine; a lab changes nothing else outside of its namespaces. It is restored when the last lab is removed. Returns `True` if the list was changed.
+    The removal of the last lab restores the list.
     """
     allowed = _ALLOWED.read_text().split()
     if name in allowed:
@@ -138,11 +125,11 @@ def _restore_congestion_control() -> None:
 
 
 def _started(pid: int) -> int | None:
-    """The start time of a process, in the kernel's ticks; None if it is gone or a zombie."""
+    """In ticks; None if the process is gone or a zombie."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    # The second field is the name in parentheses, which may contain any character.
+    # The name in parentheses may contain any character.
     fields = text.rpartition(")")[2].split()
     return None if fields[0] in "ZX" else int(fields[19])

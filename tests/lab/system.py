@@ -1,4 +1,4 @@
-"""The commands of the operating system that a lab needs, and the check that they exist."""
+"""The commands of the operating system that a lab needs."""
 
 import os
 import shutil
@@ -22,10 +22,9 @@ _TIMEOUT_S: Final = 300
 
 
 def require() -> None:
-    """Checks that this user can have a lab on this machine."""
     if os.geteuid() != 0:
         raise NotAvailable("a lab needs root: it makes network namespaces")
-    # On Debian, users have no sbin in their path, even as root.
+    # Debian's users have no sbin in their path.
     os.environ["PATH"] = os.environ.get("PATH", os.defpath) + ":/usr/sbin:/sbin"
     for program, package in _PROGRAMS.items():
         if shutil.which(program) is None:
@@ -45,7 +44,6 @@ def run(command: list[str], script: str | None = None) -> str:
 
 
 def configure(namespace: str, scripts: tuple[str, str]) -> None:
-    """Runs scripts of `ip` and of `tc` in a network namespace."""
     for program, script in zip(("ip", "tc"), scripts, strict=True):
         if script:
             try:
@@ -57,7 +55,6 @@ def configure(namespace: str, scripts: tuple[str, str]) -> None:
 
 
 def network_namespaces() -> list[str]:
-    """The names of all named network namespaces of this machine."""
     return sorted(os.listdir(_NAMESPACES)) if _NAMESPACES.is_dir() else []
 
 

@@ -1,4 +1,4 @@
-"""Searches a checkout of RustSec's database of advisories: https://github.com/RustSec/advisory-db."""
+"""Searches RustSec's advisories: https://github.com/RustSec/advisory-db."""
 
 import re
 import tomllib
@@ -14,7 +14,6 @@ class NotADatabase(Exception):
 
 
 def advisories(database: Path, package: str) -> Iterator[dict[str, Any]]:
-    """The advisories for a package, without withdrawn ones."""
     for file in sorted((database / "crates" / package).glob("RUSTSEC-*.md")):
         block = re.match(r"```toml\n(.*?)\n```", file.read_text(), re.DOTALL)
         if block is None:
@@ -25,7 +24,6 @@ def advisories(database: Path, package: str) -> Iterator[dict[str, Any]]:
 
 
 def found(database: Path, packages: Iterable[tuple[str, str]], ignored: set[str]) -> list[str]:
-    """The advisories for any of these packages, given as name and version."""
     if not any((database / "crates").glob("*/RUSTSEC-*.md")):
         raise NotADatabase(f"{database} is no checkout of RustSec's database: it has no crates/*/RUSTSEC-*.md")
     lines = []
@@ -40,7 +38,7 @@ def found(database: Path, packages: Iterable[tuple[str, str]], ignored: set[str]
 
 
 def meets(version: str, requirement: str) -> bool:
-    """Returns `True` if a requirement of Cargo permits a version. A pre-release counts as its release."""
+    """A pre-release counts as its release."""
     return all(meets_one(parse(version), part.strip()) for part in requirement.split(","))
 
 

@@ -1,8 +1,6 @@
-"""Checks the dependencies against deny.toml: licences, banned crates, sources, and advisories.
+"""Checks the dependencies against deny.toml, and runs cargo-deny if it is installed.
 
-cargo-deny checks more, but takes minutes to build and needs GitHub. If it is installed, it runs too, without
-advisories.
-Advisories come from a checkout of https://github.com/RustSec/advisory-db, which HOPLITE_ADVISORIES names.
+HOPLITE_ADVISORIES names a checkout of https://github.com/RustSec/advisory-db.
 """
 
 import json
@@ -19,7 +17,7 @@ import advisories
 
 ROOT = Path(__file__).resolve().parents[2]
 CARGO = os.environ.get("CARGO", "cargo")
-# # Crates for daemons and the command line, which users of the library should not have to build.
+# Users of the library need not build these.
 NOT_OF_LIBRARY = ("hoplite-client", {"clap", "indicatif", "tempfile", "tonic"})
 
 
@@ -53,7 +51,6 @@ def main() -> int:
 
 
 def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
-    """The faults of a package."""
     found = []
     licence = package["license"]
     if licence is None or not is_allowed(licence, set(rules["licenses"]["allow"])):
@@ -69,7 +66,6 @@ def faults(package: dict[str, Any], rules: dict[str, Any]) -> list[str]:
 
 
 def heavy_dependencies(library: str, banned: set[str]) -> list[str]:
-    """The banned packages that a library depends on."""
     command = [CARGO, "tree", "--locked", "--package", library, "--edges", "normal", "--prefix", "none"]
     found = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True, text=True)
     names = {line.split()[0] for line in found.stdout.splitlines() if line}
@@ -77,8 +73,7 @@ def heavy_dependencies(library: str, banned: set[str]) -> list[str]:
 
 
 def is_allowed(expression: str, allowed: set[str]) -> bool:
-    """Returns `True` if licences in `allowed` satisfy an SPDX expression; AND binds closer than OR."""
-    # # Old manifests write OR as a slash.
+    """Evaluates an SPDX expression; AND binds closer than OR."""
     tokens = re.findall(r"[()]|[^\s()/]+(?: WITH [^\s()]+)?|/", expression)
     tokens = ["OR" if token == "/" else token for token in tokens]
 

@@ -1,8 +1,6 @@
-"""Finds the imports between the Rust files of the workspace, for `levels.py`.
+"""Finds the imports between Rust files, for `levels.py`, without tests.
 
-A file imports the file that defines a named item. `pub use` in a module's file re-exports an item of its parts, and is
-no
-import. Tests are left out.
+A file imports the file that defines a named item. `pub use` of parts is no import.
 """
 
 import re
@@ -13,21 +11,16 @@ from pathlib import Path
 Names = tuple[str, ...]
 USE = re.compile(r"(?P<visible>pub(?:\([^)]*\))?\s+)?\buse\s+(?P<tree>[^;]+);")
 MODULE = re.compile(r"(?P<test>#\[cfg\((?:all\()?(?:test|loom|fuzzing)[^\]]*\]\s*(?:#\[[^\]]*\]\s*)*)?(?:pub(?:\([^)]*\))?\s+)?\bmod\s+(?P<name>\w+)\s*(?P<end>[;{])")
-# `crate::plan::blocks::Delivery` in the middle of code.
 INLINE = re.compile(r"\b((?:crate|super|self|hoplite_\w+)(?:::\w+)+)")
-# # A visibility, which imports nothing.
+# Imports nothing.
 VISIBILITY = re.compile(r"\bpub\(in [\w:]+\)")
-# # The definition of an item.
 ITEM = r"(?:struct|enum|trait|fn|const|static|type|union|macro_rules!|mod)"
-# # Longest chain of re-exports of a name.
 MAX_PASSES = 8
 QUOTED = re.compile(r'//[^\n]*|/\*.*?\*/|b?r(#*)".*?"\1|b?"(?:\\.|[^"\\])*"|b?\'(?:\\.|[^\'\\])\'', re.DOTALL)
 
 
 @dataclass
 class Module:
-    """A module with its own file."""
-
     file: Path
     crate: str
     path: Names
@@ -40,8 +33,6 @@ class Module:
 
 
 class Sources:
-    """The modules of some crates, from the crates' root files by name."""
-
     def __init__(self, crates: dict[str, Path]) -> None:
         self.modules: dict[Names, Module] = {}
         for crate, root in crates.items():
@@ -50,7 +41,6 @@ class Sources:
             self._read_uses(module)
 
     def imports(self) -> dict[Path, set[Path]]:
-        """The files that each file imports."""
         found: dict[Path, set[Path]] = {}
         for module in self.modules.values():
             targets = (self.file_of(path) for path in module.imports)
@@ -88,7 +78,6 @@ class Sources:
                 module.imports.append(full)
 
     def _absolute(self, module: Module, path: Names) -> Names | None:
-        """The path from the root of a crate; `None` for other crates."""
         first = path[0]
         if first == "crate":
             return (module.crate, *path[1:])
@@ -106,12 +95,11 @@ class Sources:
         return None
 
     def file_of(self, path: Names) -> Path | None:
-        """The file that defines the item of a path; the module's file if the definition is unclear."""
+        """The module's file if the definition is unclear."""
         length = self._known(path)
         return self._definition(path, 0) or (self.modules[path[:length]].file if length > 0 else None)
 
     def _known(self, path: Names) -> int:
-        """The number of leading names of a path that name a module."""
         return next((length for length in range(len(path), 0, -1) if path[:length] in self.modules), 0)
 
     def _definition(self, path: Names, depth: int) -> Path | None:
@@ -131,12 +119,10 @@ class Sources:
 
 
 def without_text(source: str) -> str:
-    """The code without comments, strings and characters."""
     return QUOTED.sub(" ", source)
 
 
 def without_tests(code: str) -> str:
-    """The code without modules of tests in the same file."""
     while (match := next((m for m in MODULE.finditer(code) if m["test"] and m["end"] == "{"), None)) is not None:
         depth, end = 1, match.end()
         while depth > 0 and end < len(code):
@@ -167,7 +153,7 @@ def use_tree(tree: str) -> Iterator[tuple[Names, str]]:
 
 
 def split(text: str) -> Iterator[str]:
-    """The parts of a list, split at the commas outside of braces."""
+    """Splits at the commas outside of braces."""
     depth, start = 0, 0
     for index, letter in enumerate(text):
         depth += {"{": 1, "}": -1}.get(letter, 0)
@@ -179,7 +165,7 @@ def split(text: str) -> Iterator[str]:
 
 
 def cycles(imports: dict[Path, set[Path]]) -> list[list[Path]]:
-    """The groups of files that import each other, directly or indirectly (Tarjan 1972), the largest first."""
+    """Strongly connected files (Tarjan 1972), the largest group first."""
     index: dict[Path, int] = {}
     low: dict[Path, int] = {}
     stack: list[Path] = []

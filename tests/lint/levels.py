@@ -1,8 +1,6 @@
-"""Checks the imports between modules: the levels of hoplite-core in ARCHITECTURE.md, and cycles of files in all crates.
+"""Checks the levels of hoplite-core in ARCHITECTURE.md, and the cycles of files in all crates.
 
-`cycles.txt` lists the remaining cycles: groups of files, one file per line, separated by empty lines. A group may not
-grow,
-and a file without a cycle must leave the list.
+`cycles.txt` lists the allowed cycles, one file per line, groups apart. It may only shrink.
 """
 
 import re
@@ -14,7 +12,6 @@ from imports import Sources, cycles
 
 ROOT = Path(__file__).resolve().parents[2]
 LAYERED = "hoplite-core"
-# A row of the table: the level, and its modules.
 ROW = re.compile(r"^\| (\d+) \| ((?:`\w+`(?:, )?)+) \|", re.MULTILINE)
 HEADING = f"| level | modules of `{LAYERED}/src/` |"
 
@@ -31,7 +28,6 @@ def main(root: Path = ROOT) -> int:
 
 
 def levels_of(architecture: str) -> dict[str, int]:
-    """The level of each module in the table of ARCHITECTURE.md."""
     table = architecture.partition(HEADING)[2].partition("\n\n")[0]
     rows = ROW.findall(table)
     if not rows:
@@ -40,7 +36,6 @@ def levels_of(architecture: str) -> dict[str, int]:
 
 
 def crate_roots(root: Path) -> dict[str, Path]:
-    """The root files of all crates of the workspace, by the names of the crates."""
     roots: dict[str, Path] = {}
     for member in tomllib.loads((root / "Cargo.toml").read_text())["workspace"]["members"]:
         package = tomllib.loads((root / member / "Cargo.toml").read_text())
@@ -52,7 +47,6 @@ def crate_roots(root: Path) -> dict[str, Path]:
 
 
 def wrong_imports(sources: Sources, source: Path, levels: dict[str, int]) -> list[str]:
-    """The imports of a crate that go up or sideways, and its modules without a level."""
     wrong = []
     for module in sources.modules.values():
         if not module.file.is_relative_to(source):
@@ -65,7 +59,6 @@ def wrong_imports(sources: Sources, source: Path, levels: dict[str, int]) -> lis
         for path in sorted(set(module.imports)):
             if path[0] != module.path[0]:
                 continue
-            # # Both the named module and the module that defines the item.
             target = sources.file_of(path)
             named = {path[1]} if len(path) > 1 else set()
             if target is not None and target.is_relative_to(source):
@@ -79,7 +72,6 @@ def wrong_imports(sources: Sources, source: Path, levels: dict[str, int]) -> lis
 
 
 def wrong_cycles(sources: Sources, root: Path) -> list[str]:
-    """The forbidden cycles of files, and the listed files without a cycle."""
     allowed_file = root / "tests/lint/cycles.txt"
     text = allowed_file.read_text() if allowed_file.exists() else ""
     allowed = [set(group.split()) for group in text.split("\n\n")]

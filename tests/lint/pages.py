@@ -1,9 +1,6 @@
-"""Checks the names in pages: files, functions, constants of limits, links, and Rust programs.
+"""Checks the names in pages: files, functions, limits, links, and Rust programs.
 
-Files and functions are checked in ARCHITECTURE.md, docs/reliability.md and the pages for developers, except records
-of runs.
-ARCHITECTURE.md has
-a walk from file to file: the name after each arrow must occur in the file of its step and in the next one.
+Each step of the walk in ARCHITECTURE.md names an item of its own file and of the next one.
 """
 
 import re
@@ -12,22 +9,18 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-# # A path, or its end if the sentence names the directory.
 NAMED = re.compile(r"`([\w.-]+(?:/[\w.-]+)*(?:\.(?:rs|py|proto|txt|json|js|sh|toml|md)|/))`")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)")
-# # `put` in `node/put.rs`, or in reverse order.
+# In either order.
 SOURCE = r"`([\w./-]+\.(?:rs|py|proto))`"
 ITEM = r"`([A-Za-z_][\w:.]*)`"
 PLACED = (re.compile(rf"(?P<file>{SOURCE}) (?P<item>{ITEM})"), re.compile(rf"(?P<item>{ITEM}) in (?P<file>{SOURCE})"))
-# A constant with its module, as in `session::MAX_REFUSED`.
 CONSTANT = re.compile(r"`((?:\w+::)+)([A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+)`")
 
 
-# # Records of runs, which may name files of other projects and of the past.
+# Records name files of the past.
 RECORDS = {"docs/dev/log.md", "docs/dev/suites.md", "docs/dev/benchmarks.md", "docs/dev/python-benchmarks.md"}
-# # A Rust program in a page.
 RUST = re.compile(r"^```rust\n(.*?)^```", re.MULTILINE | re.DOTALL)
-# # A step of a walk, with the name that leads to the next step.
 STEP = re.compile(r"^\d+\. `([\w./-]+)`(?:[^\n]|\n {3})*", re.MULTILINE)
 ARROW = re.compile(r"→ `(\w+)`$")
 
@@ -74,12 +67,10 @@ def anchors(text: str) -> set[str]:
 
 
 def is_example(code: str) -> bool:
-    """Returns `True` if a compiled file of examples contains these lines."""
     return any(code in path.read_text() for path in ROOT.glob("hoplite-client/examples/*.rs"))
 
 
 def lost_on_the_walk(text: str, files: list[str]) -> list[str]:
-    """The steps of a walk whose names do not lead to the next step."""
     steps = [(match[1], ARROW.search(match[0])) for match in STEP.finditer(text)]
     wrong = []
     for (file, arrow), (following, _) in zip(steps, steps[1:], strict=False):
@@ -92,19 +83,16 @@ def lost_on_the_walk(text: str, files: list[str]) -> list[str]:
 
 
 def items_named(text: str) -> set[tuple[str, str]]:
-    """The files that a page names together with an item, and the item."""
     found = (match for pattern in PLACED for match in pattern.finditer(text))
     return {(match["file"].strip("`"), match["item"].strip("`")) for match in found}
 
 
 def has(file: str, item: str, files: list[str]) -> bool:
-    """Returns `True` if one of the files with this path contains the last part of the name."""
     name = re.compile(rf"\b{re.split('::|[.]', item)[-1]}\b")
     return any(name.search((ROOT / known[1:]).read_text()) for known in files if known.endswith(f"/{file}"))
 
 
 def constants(files: list[str]) -> dict[str, list[set[str]]]:
-    """The constants of the Rust sources, with the paths of their files in parts."""
     found: dict[str, list[set[str]]] = {}
     for file in files:
         if file.endswith(".rs"):
@@ -114,7 +102,7 @@ def constants(files: list[str]) -> dict[str, list[set[str]]]:
 
 
 def is_there(place: str, files: list[str]) -> bool:
-    """Returns `True` if a file has this path or ends with it, or lies in this directory."""
+    """Accepts a path, the end of a path, or a directory."""
     if place.endswith("/"):
         return any(f"/{place}" in file for file in files)
     return any(file.endswith(f"/{place}") for file in files)

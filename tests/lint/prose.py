@@ -4,11 +4,8 @@
 * riddle: a sentence with a pronoun or question word for an unnamed thing.
 * coined: a word with a usual equivalent in the field; `COINED` names the equivalent.
 
-Each kind of text has limits. A file beyond the targets must be listed in prose.txt, and a listed file that meets them
-must
-leave the list, so the list only shrinks. `--update` removes such files. `--worst N` lists files. Lower a limit when a
-change
-makes room. The targets: openers 3%, riddles 8 in 1,000, coined words 20, words 150,000 in all.
+A file beyond the limits must be listed in prose.txt, which only shrinks (`--update`). Lower a
+limit when a change makes room.
 """
 
 import argparse
@@ -46,7 +43,6 @@ RIDDLES = re.compile(
     + r")\b",
     re.IGNORECASE,
 )
-# The word, and the term of the field.
 COINED = {
     r"Asks": "request",
     r"vicinity": "locality",
@@ -66,15 +62,15 @@ COINED = {
     r"meanwhile": "at the same time",
 }
 WORDS_COINED = re.compile(rf"\b(?:{'|'.join(COINED)})\b", re.IGNORECASE)
-# # Per file: openers of 100 doc comments, riddles of 1,000 sentences, coined words. A single one may be a false alarm.
+# Per file.
 MOST_OPENERS, MOST_RIDDLES, MOST_COINED = 3, 25, 1
-# Changes by release, and notes of old experiments, are history.
+# History.
 LEFT_OUT = re.compile(r"(^|/)CHANGELOG\.md$|^docs/dev/(log|benchmarks|python-benchmarks|suites)\.md$")
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The most of a kind of text: openers of 100 doc comments, riddles of 1,000 sentences, coined words, and words."""
+    """The most of a kind: openers of 100, riddles of 1,000, coined words, words."""
 
     openers: float
     riddles: float
@@ -91,7 +87,6 @@ LIMITS = {
 
 
 def kind_of(file: str) -> str | None:
-    """The kind of text in a file; `None` if it is not measured."""
     if LEFT_OUT.search(file):
         return None
     if file.endswith((".rs", ".py")):
@@ -103,14 +98,13 @@ def kind_of(file: str) -> str | None:
 
 
 def texts(file: str, text: str) -> tuple[list[str], list[str]]:
-    """The doc comments of a file, and all its paragraphs, doc comments included."""
     if file.endswith(".rs"):
         return of_rust(text)
     return of_python(text) if file.endswith(".py") else ([], of_markdown(text))
 
 
 def of_rust(text: str) -> tuple[list[str], list[str]]:
-    """Comments of Rust: lines of one kind that follow each other are one."""
+    """Joins comment lines that follow each other."""
     found: list[tuple[str, list[str]]] = []
     last = ""
     for line in text.splitlines():
@@ -126,7 +120,7 @@ def of_rust(text: str) -> tuple[list[str], list[str]]:
 
 
 def of_python(text: str) -> tuple[list[str], list[str]]:
-    """Docstrings and comments of Python. Examples in docstrings are code."""
+    """Omits examples."""
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, documented)]
     docs = [(node, _without_examples(ast.get_docstring(node) or "")) for node in nodes]
@@ -140,7 +134,7 @@ def _without_examples(doc: str) -> str:
 
 
 def of_markdown(text: str) -> list[str]:
-    """Paragraphs and rows of tables, without blocks of code and tables that programs write."""
+    """Omits code and generated tables."""
     text = re.sub(r"^```.*?^```|<!-- [^>]*-->(?=\n\|).*?<!-- end -->|<!--.*?-->", "", text, flags=re.MULTILINE | re.DOTALL)
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n|\n(?=[|*] )", text) if part.strip()]
 
@@ -160,13 +154,11 @@ def measured(file: str, text: str) -> Counter[str]:
 
 
 def rate(counts: Counter[str], what: str) -> float:
-    """Openers of 100 doc comments, or riddles of 1,000 sentences."""
     among, factor = ("docs", 100) if what == "openers" else ("sentences", 1000)
     return factor * counts[what] / max(1, counts[among])
 
 
 def is_beyond(counts: Counter[str]) -> bool:
-    """Returns `True` if a file is beyond the targets."""
     return (
         (counts["openers"] > 1 and rate(counts, "openers") > MOST_OPENERS)
         or (counts["riddles"] > 1 and rate(counts, "riddles") > MOST_RIDDLES)
@@ -175,7 +167,6 @@ def is_beyond(counts: Counter[str]) -> bool:
 
 
 def files(root: Path) -> Iterator[tuple[str, str]]:
-    """The tracked and the new files, with their texts."""
     command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for file in subprocess.run(command, cwd=root, stdout=subprocess.PIPE, check=True, text=True).stdout.split("\0"):
         if file and kind_of(file) and (root / file).is_file():
@@ -183,7 +174,6 @@ def files(root: Path) -> Iterator[tuple[str, str]]:
 
 
 def complaints(found: dict[str, Counter[str]], listed: list[str], limits: dict[str, Limit]) -> list[str]:
-    """The exceeded limits, and the files that must enter or leave the list."""
     wrong = []
     for kind, limit in limits.items():
         total = sum_of(found, kind)
@@ -210,7 +200,6 @@ def described(counts: Counter[str]) -> str:
 
 
 def main(root: Path = ROOT, arguments: list[str] | None = None) -> int:
-    """Checks the texts below `root`."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--worst", type=int, default=0, metavar="N", help="list the worst files")
     parser.add_argument("--beyond", action="store_true", help="print the files beyond the targets, as for the list, and end")

@@ -30,7 +30,6 @@ CLEAN = {
 
 class LevelsTest(unittest.TestCase):
     def check(self, changes: dict[str, str], allowed: str = "") -> str:
-        """The complaints about the clean sources with these changes; empty if there are none."""
         with tempfile.TemporaryDirectory() as place:
             root = Path(place)
             files = {

@@ -1,4 +1,4 @@
-//! Real daemons as child processes, on loopback, each with its own ports and directories.
+//! Real daemons on loopback, as child processes.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -21,26 +21,25 @@ use tonic::transport::{Channel, Endpoint};
 use crate::PATIENCE;
 use crate::contents::bytes;
 
-/// The path of a program of this workspace, built by the same `cargo` run or by `cargo build
-/// --bins`.
+/// The path of a program of this workspace.
 pub fn program(name: &str) -> PathBuf {
     let path = launch::program(name);
     assert!(path.is_absolute(), "{name} is missing: run `cargo build --workspace --bins` first");
     path
 }
 
-/// A child process that is killed when it is dropped.
+/// A child process that is killed on drop.
 #[derive(Debug)]
 pub struct Daemon {
     child: Child,
     name: String,
     log: Arc<Mutex<String>>,
-    /// The line that the daemon printed when it was ready.
+    /// The first line of output.
     pub first_line: String,
 }
 
 impl Daemon {
-    /// Starts `command` and waits until it prints a line.
+    /// Starts `command`, and waits for its first line.
     pub fn start(name: &str, command: &mut Command) -> Self {
         let mut daemon = Self::spawn(name, command);
         let stdout = daemon.child.stdout.take().expect("stdout is piped");
@@ -65,7 +64,7 @@ impl Daemon {
         let prefix = name.to_owned();
         let log = Arc::new(Mutex::new(String::new()));
         let kept = Arc::clone(&log);
-        // Copies the log, so that it shows with a failed test, and keeps the pipe from filling up.
+        // Shows the log with a failed test, and empties the pipe.
         #[expect(clippy::print_stderr, reason = "the output of a test is where its daemons' logs belong")]
         std::thread::spawn(move || {
             for line in BufReader::new(errors).lines().map_while(Result::ok) {
@@ -78,13 +77,12 @@ impl Daemon {
         Self { child, name: name.to_owned(), log, first_line: String::new() }
     }
 
-    /// Returns the addresses that the daemon printed.
+    /// The addresses that the daemon printed.
     pub fn addresses(&self) -> Addresses {
         serde_json::from_str(&self.first_line).expect("a daemon prints JSON")
     }
 
-    /// Returns the log so far. A line may arrive after the answer to a request: see
-    /// [`Self::await_log`].
+    /// The log so far, which may lag: see [`Self::await_log`].
     pub fn log(&self) -> String {
         self.log.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -99,14 +97,14 @@ impl Daemon {
         self.child.id()
     }
 
-    /// Sends a signal to the daemon.
+    /// Sends a signal.
     pub fn signal(&self, signal: Signal) {
         let pid =
             Pid::from_raw(i32::try_from(self.pid()).expect("process ids are positive")).expect("it has one");
         kill_process(pid, signal).unwrap_or_else(|error| panic!("cannot signal {}: {error}", self.name));
     }
 
-    /// Kills the daemon, as a crash does, and waits until it is gone.
+    /// Kills the daemon, and waits until it is gone.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -117,13 +115,13 @@ impl Daemon {
         matches!(self.child.try_wait(), Ok(None))
     }
 
-    /// Ends the daemon with SIGTERM. Returns its exit code.
+    /// Sends SIGTERM; returns the exit code.
     pub fn terminate(&mut self) -> i32 {
         self.signal(Signal::TERM);
         self.exit_code()
     }
 
-    /// Waits for the daemon's end, and returns its exit code; -1 stands for a signal.
+    /// Waits for the exit code; -1 stands for a signal.
     pub fn exit_code(&mut self) -> i32 {
         let started = Instant::now();
         loop {
@@ -142,7 +140,7 @@ impl Drop for Daemon {
     }
 }
 
-/// Runs a command to its end; returns its exit code and its standard error.
+/// Runs to the end; returns exit code and standard error.
 pub fn run_to_end(command: &mut Command) -> (i32, String) {
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
     let mut child = child.unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
@@ -155,7 +153,7 @@ pub fn run_to_end(command: &mut Command) -> (i32, String) {
     (code, text)
 }
 
-/// A client in a separate process that can be killed. `hoplite-test-worker` has its commands.
+/// A `hoplite-test-worker`, which can be killed.
 #[derive(Debug)]
 pub struct Worker {
     child: Child,
@@ -164,7 +162,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a client of the store that listens at `socket`.
+    /// Starts a client of the store at `socket`.
     pub fn start(socket: &Path) -> Self {
         let mut child = Command::new(program("hoplite-test-worker"))
             .arg(socket)
@@ -190,7 +188,7 @@ impl Worker {
         line.trim().to_owned()
     }
 
-    /// Sends a command that must succeed, and waits for the answer.
+    /// Sends a command that must succeed, and waits.
     pub fn succeed(&mut self, command: &str) {
         self.tell(command);
         assert_eq!(self.answer(), "done", "{command}");
@@ -214,7 +212,7 @@ impl Drop for Worker {
 pub struct Plan {
     /// The number of stores.
     pub nodes: usize,
-    /// The number of shards of the directory. Each is a process.
+    /// The number of shards, each a process.
     pub shards: usize,
     /// The arena of each store.
     pub memory: String,
@@ -224,20 +222,19 @@ pub struct Plan {
     pub store_arguments: Vec<String>,
     /// More arguments for each shard.
     pub shard_arguments: Vec<String>,
-    /// The addresses of stores for other stores, if they differ from the ones that they listen on.
+    /// Addresses for other stores, if they differ.
     pub advertised: Vec<String>,
 }
 
 impl Plan {
-    /// A plan of daemons that require no token, for tests that use their ports directly.
+    /// A plan of daemons without a token.
     pub fn open() -> Self {
         let insecure = vec!["--insecure".to_owned()];
         Self { store_arguments: insecure.clone(), shard_arguments: insecure, ..Self::default() }
     }
 }
 
-/// A client of the shard at `address` with the token of this user's daemons. Must be called on a
-/// runtime.
+/// A client with this user's token. Needs a runtime.
 pub fn directory(address: &str) -> DirectoryClient<Channel> {
     let credentials = Security::from_environment().credentials().expect("this user has a secret");
     let endpoint = Endpoint::from_shared(format!("http://{address}")).expect("it is an address");
@@ -272,7 +269,7 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Starts the daemons and waits until each store has a session with each shard.
+    /// Starts all daemons; waits for all sessions.
     pub fn start(plan: Plan) -> Self {
         let directory = tempfile::tempdir().expect("a temporary directory can be made");
         let mut cluster = Self { directory, plan, shards: vec![], shard_addresses: vec![], stores: vec![] };
@@ -292,12 +289,12 @@ impl Cluster {
         cluster
     }
 
-    /// A cluster of `nodes` stores and one shard, with arenas of 64 MiB.
+    /// Starts `nodes` stores of 64 MiB, and one shard.
     pub fn of(nodes: usize) -> Self {
         Self::start(Plan { nodes, ..Plan::default() })
     }
 
-    /// Acts as [`Cluster::of`], with daemons that require no token.
+    /// Acts as [`Cluster::of`], without a token.
     pub fn open(nodes: usize) -> Self {
         Self::start(Plan { nodes, ..Plan::open() })
     }
@@ -313,7 +310,7 @@ impl Cluster {
         Daemon::start(&format!("node-{node}"), &mut command)
     }
 
-    /// The command that starts store number `node` of this cluster.
+    /// The command for store number `node`.
     pub fn store_command(&self, node: usize) -> Command {
         let mut command = launch::Store {
             node: &format!("node-{node}"),
@@ -339,7 +336,7 @@ impl Cluster {
         self.directory.path().join(format!("node-{node}.sock"))
     }
 
-    /// The data plane's address of store number `node`.
+    /// The data address of store number `node`.
     pub fn data_address(&self, node: usize) -> String {
         let store = self.stores[node].as_ref().expect("the store runs");
         store.addresses().data.expect("it has a data plane").to_string()
@@ -350,9 +347,9 @@ impl Cluster {
         Client::connect(self.socket(node)).expect("the store accepts clients")
     }
 
-    /// Puts an array of 4 MiB on store number `node`, with floats that are all zero. It is too
-    /// large for a collective at one place.
+    /// Puts 4 MiB of zero floats: too large for a collective at one place.
     ///
+    /// # Panics
     /// If the put fails.
     pub fn put_zeros(&self, node: usize, id: &str) {
         let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![1 << 20]), ..Metadata::default() };
@@ -367,8 +364,7 @@ impl Cluster {
         self.stores[node].as_mut().expect("the store runs")
     }
 
-    /// Checks that all started daemons are alive and work: an object from the first store reaches
-    /// all of them, and is gone after a delete.
+    /// Checks that all daemons live, and that an object reaches all stores and can be deleted.
     pub fn assert_serves(&mut self) {
         static ROUND: AtomicU64 = AtomicU64::new(0);
         let round = ROUND.fetch_add(1, Ordering::Relaxed);
@@ -388,7 +384,7 @@ impl Cluster {
         }
     }
 
-    /// Returns the sender of each node that pulls `id`, according to the directory.
+    /// The sender of each node that pulls `id`.
     pub fn senders(&self, node: usize, id: &str) -> BTreeMap<usize, usize> {
         let number = |name: &str| name.strip_prefix("node-")?.parse().ok();
         let description = self.client(node).describe(id).expect("the directory describes");
@@ -400,7 +396,7 @@ impl Cluster {
             .collect()
     }
 
-    /// Waits until store number `node` has no copies, and all its memory is free.
+    /// Waits until store number `node` is empty.
     pub fn await_empty(&self, node: usize) {
         let client = self.client(node);
         await_that("all memory back", || {
@@ -409,12 +405,12 @@ impl Cluster {
         });
     }
 
-    /// Kills store number `node`, as a crash does.
+    /// Kills store number `node`.
     pub fn kill_store(&mut self, node: usize) {
         self.stores[node] = None;
     }
 
-    /// Starts store number `node` again, under the same name and socket.
+    /// Restarts store number `node`, with its name and socket.
     pub fn restart_store(&mut self, node: usize) {
         self.stores[node] = None;
         let daemon = self.spawn_store(node);
@@ -422,19 +418,19 @@ impl Cluster {
         self.await_sessions(node);
     }
 
-    /// Kills shard number `shard`, as a crash does.
+    /// Kills shard number `shard`.
     pub fn kill_shard(&mut self, shard: usize) {
         self.shards[shard] = None;
     }
 
-    /// Starts shard number `shard` again at the same address, with empty state.
+    /// Restarts shard number `shard`, with empty state.
     pub fn restart_shard(&mut self, shard: usize) {
         self.shards[shard] = None;
         let daemon = self.spawn_shard(shard, &self.shard_addresses[shard]);
         self.shards[shard] = Some(daemon);
     }
 
-    /// Waits until store number `node` has a session with each running shard.
+    /// Waits for sessions with all running shards.
     pub fn await_sessions(&self, node: usize) {
         let client = self.client(node);
         await_that("sessions with the directory", || {
@@ -445,7 +441,7 @@ impl Cluster {
     }
 }
 
-/// The error of a call that the client or the store refused.
+/// The error of a refused call.
 pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     match result {
         Err(hoplite_client::Error::Object(error)) => error,
@@ -454,7 +450,7 @@ pub fn refusal<T>(result: hoplite_client::Result<T>) -> hoplite_core::Error {
     }
 }
 
-/// Polls until `is_so` returns `true`, for conditions without a notification.
+/// Polls until `is_so`, where nothing notifies.
 pub fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
     let started = Instant::now();
     while !is_so() {

@@ -1,7 +1,6 @@
-//! Bytes for objects of tests: cheap to compute, different everywhere, and equal for equal seeds.
+//! Bytes for objects of tests: cheap, and equal for equal seeds.
 
-/// Returns `length` bytes that depend on `seed` and on their position, so that a shifted, repeated
-/// or swapped block is noticed.
+/// Bytes that reveal a shifted, repeated or swapped block.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(length + 8);
     let mut state = seed ^ 0x9e37_79b9_7f4a_7c15;
@@ -13,8 +12,7 @@ pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     out
 }
 
-/// The seed of a randomised test: from `HOPLITE_SEED` if set, else from the clock. It is printed,
-/// so that a failure can be repeated.
+/// Prints the seed: `HOPLITE_SEED`, or from the clock.
 pub fn seed() -> u64 {
     let seed = match std::env::var("HOPLITE_SEED") {
         Ok(text) => text.parse().expect("HOPLITE_SEED is a number"),

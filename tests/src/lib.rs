@@ -1,8 +1,4 @@
-//! Shared parts of the tests that span crates: real daemons as child processes, and the contents of
-//! their objects.
-//!
-//! Functions panic if a daemon, a client or the operating system does not behave as expected, or
-//! takes too long.
+//! Parts of the tests across crates. Functions panic if anything fails or takes too long.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -13,8 +9,5 @@ pub mod http;
 pub mod links;
 pub mod raw;
 
-/// The time limit of every wait in the suite.
-///
-/// It ends a test that hangs, and is far longer than a busy machine needs. A test that measures
-/// time has its own limit.
+/// Limits every wait, so that a hanging test ends.
 pub const PATIENCE: Duration = Duration::from_secs(300);

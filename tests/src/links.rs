@@ -1,5 +1,4 @@
-//! The links between the data planes of stores. All of them pass through this process, which can
-//! hold bytes back and break connections.
+//! Links between data planes that hold bytes back, or break.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -13,10 +12,10 @@ use prost::Message;
 use crate::cluster::{Cluster, await_that};
 use crate::raw::{HEADER_BYTES, payload_length};
 
-/// The direction of bytes: from the first node to the second one.
+/// From the first node to the second one.
 type Way = (usize, usize);
 
-/// A relay in front of each store of a cluster. The relays do not cover the directory.
+/// A relay in front of each store.
 #[derive(Debug)]
 pub struct Links {
     addresses: Vec<SocketAddr>,
@@ -32,11 +31,9 @@ struct Shared {
 #[derive(Debug, Default)]
 struct State {
     stores: BTreeMap<usize, SocketAddr>,
-    /// The number of bytes that have passed on all connections.
     passed: BTreeMap<Way, u64>,
-    /// The number of bytes that may pass; without an entry, all.
+    /// Bytes that may pass; without an entry, all.
     limits: BTreeMap<Way, u64>,
-    /// Open connections by number: their direction, and both sockets.
     connections: BTreeMap<u64, (Way, [TcpStream; 2])>,
     last_number: u64,
     is_over: bool,
@@ -52,8 +49,8 @@ impl Shared {
         self.changed.notify_all();
     }
 
-    /// Waits until some of `length` bytes may pass on a connection. Returns their number, or `None`
-    /// if the connection was broken.
+    /// Waits for permission. Returns the bytes that may pass, or `None` if the connection was
+    /// broken.
     fn pass(&self, number: u64, way: Way, length: usize) -> Option<usize> {
         let mut state = self.state();
         loop {
@@ -73,8 +70,7 @@ impl Shared {
 }
 
 impl Links {
-    /// Creates relays for stores number 0 to `nodes`. Stores must advertise [their
-    /// addresses](Self::addresses).
+    /// Creates relays. Stores must advertise [their addresses](Self::addresses).
     pub fn new(nodes: usize) -> Self {
         let shared = Arc::<Shared>::default();
         let relay = |to: usize| {
@@ -92,7 +88,7 @@ impl Links {
         self.addresses.iter().map(ToString::to_string).collect()
     }
 
-    /// Connects the relays to the running stores of a cluster.
+    /// Connects the relays to a running cluster.
     pub fn attach(&self, cluster: &Cluster) {
         let running = (0..self.addresses.len()).filter(|node| cluster.stores[*node].is_some());
         let stores = running.map(|node| {
@@ -108,21 +104,20 @@ impl Links {
         self.shared.change(|state| state.passed.clear());
     }
 
-    /// Holds bytes from one node to another back after the first `bytes`, until
-    /// [`open`](Self::open). The connections stay open.
+    /// Holds bytes back after the first `bytes`, until [`open`](Self::open).
     pub fn hold(&self, from: usize, to: usize, bytes: u64) {
         self.shared.change(|state| {
             state.limits.insert((from, to), bytes);
         });
     }
 
-    /// Holds all bytes between two nodes back.
+    /// Holds all bytes of two nodes back.
     pub fn silence(&self, one: usize, other: usize) {
         self.hold(one, other, 0);
         self.hold(other, one, 0);
     }
 
-    /// Holds all bytes to or from a node back.
+    /// Holds all bytes of a node back.
     pub fn isolate(&self, node: usize) {
         for other in (0..self.addresses.len()).filter(|other| *other != node) {
             self.silence(node, other);
@@ -134,7 +129,7 @@ impl Links {
         self.shared.change(|state| state.limits.clear());
     }
 
-    /// Waits until bytes from one node to another are held back.
+    /// Waits until bytes are held back.
     pub fn await_held(&self, from: usize, to: usize) {
         await_that("bytes that are held up", || {
             let state = self.shared.state();
@@ -143,7 +138,7 @@ impl Links {
         });
     }
 
-    /// Breaks all connections between two nodes. The nodes may reconnect.
+    /// Breaks the connections of two nodes.
     pub fn reset(&self, one: usize, other: usize) {
         self.shared.change(|state| {
             state.connections.retain(|_, (way, sockets)| {
@@ -165,7 +160,6 @@ impl Drop for Links {
             state.connections.clear();
         });
         for address in &self.addresses {
-            // Wakes the relay, which then ends.
             drop(TcpStream::connect(address));
         }
     }
@@ -173,12 +167,10 @@ impl Drop for Links {
 
 fn close(sockets: &[TcpStream; 2]) {
     for socket in sockets {
-        // The socket may be closed already.
         let _ = socket.shutdown(Shutdown::Both);
     }
 }
 
-/// Relays all connections to one store.
 fn relay(shared: &Arc<Shared>, listener: &TcpListener, to: usize) {
     for incoming in listener.incoming() {
         if shared.state().is_over {
@@ -186,7 +178,7 @@ fn relay(shared: &Arc<Shared>, listener: &TcpListener, to: usize) {
         }
         let Ok(incoming) = incoming else { continue };
         let shared = Arc::clone(shared);
-        // A connection that cannot be relayed is closed, which its peer sees.
+        // The peer sees the end.
         thread::spawn(move || drop(carry(&shared, incoming, to)));
     }
 }
@@ -217,7 +209,7 @@ fn carry(shared: &Arc<Shared>, mut incoming: TcpStream, to: usize) -> io::Result
     Ok(())
 }
 
-/// Reads the name of the connecting node, up to the frame that contains it.
+/// Reads up to the frame with the node's name.
 fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     let mut frame = vec![0; HEADER_BYTES];
     incoming.read_exact(&mut frame)?;
@@ -228,7 +220,7 @@ fn introduction(incoming: &mut TcpStream) -> io::Result<(usize, Vec<u8>)> {
     Ok((number.ok_or(io::ErrorKind::InvalidData)?, frame))
 }
 
-/// Forwards bytes in one direction, after `first`, until either side ends the connection.
+/// Forwards in one direction until either side ends.
 fn pump(shared: &Shared, number: u64, way: Way, (mut from, mut to): (TcpStream, TcpStream), first: Vec<u8>) {
     let mut bytes = first;
     let mut buffer = vec![0; 64 << 10];

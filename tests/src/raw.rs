@@ -1,5 +1,4 @@
-//! The local plane and the data plane by hand, for messages that no real client or store would
-//! send.
+//! The local and the data plane by hand, for messages that no real peer would send.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -14,8 +13,7 @@ use hoplite_proto::v1::request::Body;
 use hoplite_proto::{PROTOCOL_VERSION, v1};
 use prost::Message;
 
-/// A client of a store that sends arbitrary messages. To the store, dropping it looks like a
-/// client's death.
+/// A client that sends anything; dropping it looks like a crash.
 #[derive(Debug)]
 pub struct RawClient {
     stream: UnixStream,
@@ -31,7 +29,7 @@ impl RawClient {
         Self { stream, inbox: BytesMut::new(), last_call: 0 }
     }
 
-    /// Connects and sends the hello of a client.
+    /// Connects and sends hello.
     pub fn greeted(socket: &Path) -> Self {
         let mut client = Self::connect(socket);
         client.say(&v1::ClientHello { version: PROTOCOL_VERSION, program: "raw".to_owned() });
@@ -40,7 +38,7 @@ impl RawClient {
         client
     }
 
-    /// Sends raw bytes. A connection that the store has closed is no error.
+    /// Sends raw bytes, also to a closed connection.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
@@ -60,7 +58,7 @@ impl RawClient {
         call
     }
 
-    /// The next message; `None` if the store has closed the connection.
+    /// The next message; `None` at the end.
     pub fn hear<M: Message + Default>(&mut self) -> Option<M> {
         loop {
             let message =
@@ -84,27 +82,25 @@ impl RawClient {
         response.body.expect("an answer says something")
     }
 
-    /// Closes the sending side, so that the store sees the end.
+    /// Closes the sending side.
     pub fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Sends a message, and waits at most `patience` for room in the socket. Returns `true` if it
-    /// was sent completely.
+    /// Returns `true` if the socket took all within `patience`.
     pub fn try_say(&mut self, message: &impl Message, patience: Duration) -> bool {
         let mut frame = BytesMut::new();
         framing::encode(message, &mut frame).expect("the message is short");
         self.try_send(&frame, patience)
     }
 
-    /// Sends raw bytes, and waits at most `patience` for room in the socket each time. Returns
-    /// `true` if all bytes were sent.
+    /// Returns `true` if the socket took all bytes; each wait lasts at most `patience`.
     pub fn try_send(&mut self, bytes: &[u8], patience: Duration) -> bool {
         self.stream.set_write_timeout(Some(patience)).expect("a socket has a timeout");
         self.stream.write_all(bytes).is_ok()
     }
 
-    /// Waits until the store has closed the connection, and ignores its messages.
+    /// Waits for the store to close; ignores messages.
     pub fn await_close(&mut self) {
         while read(&mut self.stream, &mut [0; 4096]) > 0 {}
     }
@@ -123,10 +119,10 @@ fn read(stream: &mut impl Read, piece: &mut [u8]) -> usize {
     }
 }
 
-/// The numbers of the kinds of frames of the data plane.
+/// The kinds of frames of the data plane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// The first frame in each direction.
+    /// The first frame.
     Hello = 1,
     /// Requests the bytes of an object.
     Pull = 2,
@@ -146,21 +142,21 @@ pub enum Kind {
     Combined = 9,
     /// Ends a hop.
     Release = 10,
-    /// The proof that the sender knows the token.
+    /// Proves knowledge of the token.
     Proof = 11,
     /// Requests to take part in a collective.
     Enlist = 12,
-    /// Makes the result of a collective the object.
+    /// The result becomes the object.
     Commit = 14,
     /// Aborts a collective.
     Stop = 15,
-    /// Requests bytes from a member's program.
+    /// Requests bytes of a member.
     Take = 16,
-    /// Reports that an attempt will not make its target.
+    /// An attempt makes no target.
     Reject = 17,
-    /// Requests to take part in a probe of the network.
+    /// Requests a probe of the network.
     Probe = 18,
-    /// The answer to `Probe`.
+    /// Answers `Probe`.
     ProbeReady = 19,
     /// Permits the requests of a peer.
     Arm = 20,
@@ -179,18 +175,18 @@ pub(crate) fn payload_length(header: &[u8]) -> usize {
     usize::try_from(length).expect("a length fits")
 }
 
-/// A frame of the data plane as documented: header, checksums, payload.
+/// A documented frame: header, checksums, payload.
 pub fn data_frame(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("frames of tests are short");
     data_frame_claiming(kind as u8, 1, length, payload)
 }
 
-/// A frame whose header has an arbitrary kind, version and length.
+/// A frame whose header claims anything.
 pub fn data_frame_claiming(kind: u8, version: u8, length_bytes: u32, payload: &[u8]) -> Vec<u8> {
     frame_at(0, (kind, version), length_bytes, payload)
 }
 
-/// A block of a stream, from `offset_bytes` on.
+/// A block of a stream at `offset_bytes`.
 pub fn data_block(offset_bytes: u64, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("frames of tests are short");
     frame_at(offset_bytes, (Kind::Block as u8, 1), length, payload)
@@ -207,7 +203,7 @@ fn frame_at(offset_bytes: u64, (kind, version): (u8, u8), length_bytes: u32, pay
     frame
 }
 
-/// A peer of a store's data plane that sends arbitrary messages.
+/// A peer that sends anything to a store.
 #[derive(Debug)]
 pub struct RawPeer {
     stream: TcpStream,
@@ -221,7 +217,7 @@ impl RawPeer {
         Self { stream }
     }
 
-    /// Waits until a store connects, and sends the hello of a node of the default cluster.
+    /// Waits for a store, and sends hello.
     pub fn accepted(listener: &TcpListener) -> Self {
         let (stream, _) = listener.accept().expect("a store connects");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket has a timeout");
@@ -232,7 +228,7 @@ impl RawPeer {
         peer
     }
 
-    /// Connects and sends the hello of a node of the default cluster.
+    /// Connects and sends hello.
     pub fn greeted(address: &str) -> Self {
         let mut peer = Self::connect(address);
         peer.send_bytes(&data_frame(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION).encode_to_vec()));
@@ -241,17 +237,17 @@ impl RawPeer {
         peer
     }
 
-    /// Sends raw bytes. A connection that the store has closed is no error.
+    /// Sends raw bytes, also to a closed connection.
     pub fn send_bytes(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Sends a message in a frame of this kind.
+    /// Sends a message in a frame.
     pub fn say(&mut self, kind: Kind, message: &impl Message) {
         self.send_bytes(&data_frame(kind, &message.encode_to_vec()));
     }
 
-    /// The next frame: its kind and its payload; `None` if the store has closed the connection.
+    /// The next frame; `None` at the end.
     pub fn hear(&mut self) -> Option<(u8, Vec<u8>)> {
         let header = self.read_exactly(HEADER_BYTES)?;
         let payload = self.read_exactly(payload_length(&header))?;
@@ -270,12 +266,12 @@ impl RawPeer {
         Some(bytes)
     }
 
-    /// Closes the sending side, so that the store sees the end.
+    /// Closes the sending side.
     pub fn finish(&mut self) {
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
-    /// Waits until the store has closed the connection, and ignores its messages.
+    /// Waits for the store to close; ignores messages.
     pub fn await_close(&mut self) {
         while read(&mut self.stream, &mut [0; 4096]) > 0 {}
     }

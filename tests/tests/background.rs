@@ -1,5 +1,4 @@
-//! A store in the background: `hoplite start`, `hoplite stop`, and the findings of `hoplite
-//! doctor`.
+//! `hoplite start`, `hoplite stop` and `hoplite doctor`.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::net::{TcpListener, TcpStream};
@@ -12,7 +11,7 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{await_that, program};
 use tempfile::TempDir;
 
-/// A directory with a store in the background. Dropping it stops the store.
+/// Dropping it stops the store.
 struct Home(TempDir);
 
 impl Home {
@@ -48,7 +47,6 @@ impl Drop for Home {
     }
 }
 
-/// The exit code, and the complete output.
 fn said(command: &mut Command) -> (i32, String) {
     let Output { status, stdout, stderr } = command.output().unwrap();
     let text = [stdout, stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
@@ -57,7 +55,7 @@ fn said(command: &mut Command) -> (i32, String) {
 
 fn is_alive(pid: &str) -> bool {
     let state = std::fs::read_to_string(Path::new("/proc").join(pid).join("stat")).unwrap_or_default();
-    // A zombie has ended. This container may lack a process that collects it.
+    // A zombie has ended: this container may never collect it.
     state.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
 }
 
@@ -100,7 +98,7 @@ fn a_store_starts_serves_and_stops() {
     assert!(std::fs::read_to_string(home.path("store.log")).unwrap().contains("stopped"));
 }
 
-/// Starts three nodes with more flags of the store. The last one lacks them at first.
+/// The last one first lacks `flags`.
 fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     let homes = [Home::new(), Home::new(), Home::new()];
     let first = ["start", "--port", "0", "--memory", "16MiB", "--node-id", "first", "--", "--dashboard", "0"];
@@ -108,7 +106,7 @@ fn a_cluster_of_three(flags: &[&str], refusal: &str) {
     assert_eq!(code, 0, "{text}");
     let line = |name| text.lines().find_map(|line| line.strip_prefix(name)).unwrap().trim().to_owned();
     assert!(TcpStream::connect(line("dashboard")).is_ok());
-    // By name, which is looked up at each connection of the store.
+    // A name, looked up at each connection.
     let port = line("directory").rsplit_once(':').unwrap().1.to_owned();
     let address = format!("localhost:{port}");
     let other = ["start", "--address", &address, "--memory", "16MiB"];

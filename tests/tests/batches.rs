@@ -1,4 +1,4 @@
-//! Puts, gets and deletes of many objects in one call.
+//! Batches of puts, gets and deletes.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
 const SHORT: Duration = Duration::from_millis(150);
-/// Sizes around the limits of a view with a reference, and of a put in one request.
+/// Around the limits of views with a reference, and of inline puts.
 const SIZES: [usize; 7] = [0, 1, 4096, 4097, 8192, 8193, 100_000];
 
 fn options() -> PutOptions {
@@ -36,7 +36,7 @@ fn many_objects_of_all_sizes_reach_another_node() {
             assert!(view.unwrap()[..] == contents[..]);
         }
     }
-    // Repeating the put is no error.
+    // Repetition is no error.
     let again = origin.put_many(ids.iter().zip(&contents), options()).unwrap();
     assert!(again.iter().all(Result::is_ok), "{again:?}");
     let deleted = other.delete_many(ids.iter().map(String::as_str).chain(["absent"]), PATIENCE).unwrap();
@@ -120,7 +120,7 @@ fn too_many_objects_are_refused_before_anything_is_done() {
         error => panic!("{error}"),
     };
     let expected = ("ids in a request".to_owned(), 65_536);
-    // The client stops to look at the ids at its limit.
+    // The client refuses ids beyond its limit.
     let ids = || (0..10_000_000).map(|number| format!("{number}"));
     assert_eq!(too_many(refusal(client.get_many(ids(), PATIENCE))), expected);
     assert_eq!(too_many(refusal(client.delete_many(ids(), PATIENCE))), expected);

@@ -1,4 +1,4 @@
-//! Many gets of one object form a broadcast: receivers send to each other.
+//! Receivers of one object send to each other.
 
 use hoplite_client::PutOptions;
 use hoplite_proto::v1::StatusRequest;
@@ -25,7 +25,7 @@ fn a_get_costs_the_directory_five_messages() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let addresses: Vec<String> =
         cluster.client(0).status().unwrap().shards.into_iter().map(|shard| shard.address).collect();
-    // All messages between stores and shards, in both directions.
+    // In both directions.
     let messages = || -> u64 {
         let of_shard = |address: &String| {
             runtime.block_on(async {
@@ -39,7 +39,7 @@ fn a_get_costs_the_directory_five_messages() {
     for number in 0..GETS {
         cluster.client(0).put(format!("object-{number}"), &bytes(number, 200_000)).unwrap();
     }
-    // One of the put's shards confirms before the answer; the other shard also sends a message.
+    // One shard confirms before the answer, the other later.
     await_that("all verdicts", || messages() == 8 * GETS);
     for number in 0..GETS {
         let view = cluster.client(1).get(format!("object-{number}"), PATIENCE).unwrap();
@@ -68,11 +68,11 @@ fn receivers_that_come_together_relay() {
         }
     });
     let sent = |node: usize| cluster.client(node).status().unwrap().sent_bytes;
-    // A receiver may have all bytes shortly before its sender has counted them.
+    // The sender counts later than the receiver.
     await_that("each receiver to have pulled the object, once", || {
         (0..nodes).map(sent).sum::<u64>() == 5 * (8 << 20)
     });
-    // The origin has one slot, and all receivers arrived before the first was done: nearly a chain.
+    // One slot, and early receivers: nearly a chain.
     assert!(sent(0) <= 2 * (8 << 20), "the origin sent {} bytes", sent(0));
 }
 
@@ -89,12 +89,10 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
         for node in 1..nodes {
             let client = cluster.client(node);
             receivers.push(scope.spawn(move || client.get_vec("weights", PATIENCE)));
-            // Each receiver starts when the previous one has all available bytes.
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= size as u64 / 2);
         }
-        // The origin's slot is in use, so each receiver gets the sender with a free slot: the
-        // previous receiver.
+        // Only the previous receiver has a free slot.
         let senders = cluster.senders(0, "weights");
         assert_eq!(senders, (1..nodes).map(|node| (node, node - 1)).collect(), "a chain");
         writer.write(&expected[size / 2..]).unwrap();
@@ -106,7 +104,7 @@ fn receivers_that_come_late_are_served_by_earlier_ones() {
     for node in 0..nodes {
         let client = cluster.client(node);
         let expected = if node + 1 < nodes { size as u64 } else { 0 };
-        // A receiver may have all bytes shortly before its sender has counted them.
+        // The sender counts later than the receiver.
         await_that("each node to serve one receiver, the last one nobody", || {
             client.status().unwrap().sent_bytes == expected
         });
@@ -162,8 +160,7 @@ fn readers_run_ahead_of_the_writer_on_every_node() {
     for start in (0..size).step_by(size / 4) {
         writer.write(&expected[start..start + size / 4]).unwrap();
         for reader in &mut readers {
-            // On each node, all written bytes can be read before more are written, except for the
-            // last block, which comes with the seal.
+            // The last block comes with the seal.
             let end = (start + size / 4).min(size - 4096);
             while usize::try_from(reader.position_bytes()).unwrap() < end {
                 let from = usize::try_from(reader.position_bytes()).unwrap();

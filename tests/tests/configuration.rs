@@ -1,4 +1,4 @@
-//! Checks that docs/reference/settings.md lists the settings of the daemons.
+//! docs/reference/settings.md lists all settings.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::path::Path;

@@ -1,5 +1,4 @@
-//! One table of cases, run through the asynchronous client, the blocking client and the command
-//! line.
+//! One table of cases for the asynchronous client, the blocking client and the command line.
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
@@ -13,10 +12,10 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 
-/// The timeout of calls that must fail.
+/// For calls that must fail.
 const SHORT: Duration = Duration::from_millis(200);
 
-/// A request to a store. Ids are strings, so that every interface can express them.
+/// Ids are strings, which every interface can express.
 #[derive(Debug, Clone)]
 enum Call {
     Put {
@@ -25,13 +24,11 @@ enum Call {
         dtype: Dtype,
         shape: Option<Vec<u64>>,
     },
-    /// Written in pieces of this many bytes.
     Stream {
         id: &'static str,
         contents: Vec<u8>,
         piece: usize,
     },
-    /// Begun, partly written, and aborted.
     Abort {
         id: &'static str,
         contents: Vec<u8>,
@@ -84,11 +81,10 @@ enum Answer {
     Ready(Vec<usize>),
     Is(bool),
     Nodes(Vec<String>),
-    /// The reduced sources, sorted unless the order was fixed.
+    /// Sorted, unless the order was fixed.
     Reduced(Vec<String>),
-    /// The code and a part of the message.
     Failed(ObjectErrorCode, &'static str),
-    /// This interface cannot express the request.
+    /// Not expressible in this interface.
     NotOffered,
 }
 
@@ -248,8 +244,7 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
         let given_up = if let Call::Abort { id, .. } = call { Some(id) } else { None };
         let answer = perform(&cluster, node, call);
         if let Some(id) = given_up {
-            // No call waits for the end of an aborted object, so the directory may learn of the end
-            // later.
+            // The directory may learn of the end later.
             let client = cluster.client(node);
             await_that("the end of it", || {
                 client.locate(id, Duration::ZERO).is_ok_and(|known| known.locations.is_empty())
@@ -268,7 +263,6 @@ fn check(interface: &str, mut perform: impl FnMut(&Cluster, usize, Call) -> Answ
     cluster.assert_serves();
 }
 
-/// The expected form of an error: its code, and the part of the message in the cases.
 fn failed(error: &Error) -> Answer {
     let ErrorCode::Object(code) = error.code() else { panic!("an unexpected kind of error: {error}") };
     recognised(code, &error.to_string())
@@ -442,7 +436,6 @@ impl CommandLine {
         output.expect("the command line starts")
     }
 
-    /// Converts the output of a command. Success becomes `done`.
     fn judge(output: Output, done: impl FnOnce(Output) -> Answer) -> Answer {
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
         match output.status.code() {
@@ -499,7 +492,6 @@ impl CommandLine {
             Call::Delete { ids } => {
                 let arguments: Vec<&str> = ["delete"].into_iter().chain(ids.iter().copied()).collect();
                 Self::judge(run(PATIENCE, &arguments, b""), |output| {
-                    // "hoplite: 1 of 2 ids named no object"
                     let text = String::from_utf8_lossy(&output.stderr).into_owned();
                     let absent = text.split(' ').nth(1).map_or(0, |word| word.parse().expect("a number"));
                     Answer::Count(ids.len() - absent)

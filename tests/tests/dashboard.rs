@@ -1,4 +1,4 @@
-//! The HTTP side of the dashboard: access, and the treatment of misbehaving clients.
+//! The dashboard's access rules, and misbehaving clients.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 
 const TOKEN: &str = "a token of these tests";
-/// All paths with an answer, except for the login paths.
+/// Without login paths.
 const PATHS: [&str; 19] = [
     "/",
     "/app.js",
@@ -46,11 +46,10 @@ fn address(cluster: &Cluster) -> SocketAddr {
     cluster.shards[0].as_ref().unwrap().addresses().dashboard.unwrap()
 }
 
-/// The response to `request`, until the server closes the connection.
 fn exchange(address: SocketAddr, request: &[u8]) -> String {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    // The server may refuse a request before it has read all of it.
+    // The server may refuse earlier.
     let _ = stream.write_all(request);
     let mut answer = Vec::new();
     let _ = stream.read_to_end(&mut answer);
@@ -86,7 +85,6 @@ fn json(answer: &str) -> serde_json::Value {
     serde_json::from_str(answer.split_once("\r\n\r\n").unwrap().1).unwrap()
 }
 
-/// A cluster with a token and only a directory.
 fn with_token() -> (Cluster, tempfile::TempDir) {
     let place = tempfile::tempdir().unwrap();
     let file = place.path().join("token");
@@ -204,7 +202,6 @@ fn a_full_store_is_an_event() {
     let client = cluster.client(0);
     client.put("kept", &bytes(4, 50 << 20)).unwrap();
     let events = || -> Vec<String> {
-        // Stores report their load while the dashboard is in use.
         get(address, "/api/overview", "");
         let events = json(&get(address, "/api/events", ""))["events"].take();
         let troubles = events.as_array().unwrap().iter().filter(|event| event["kind"] == "trouble");
@@ -259,7 +256,6 @@ fn a_node_has_a_page_and_a_past() {
     let recent = json(&get(address, "/api/recent", ""));
     assert_eq!((&recent["objects"][0]["id"], &recent["objects"][0]["grants"]), (&"large".into(), &1.into()));
     let history = |query: &str| json(&get(address, &format!("/api/history?{query}"), ""));
-    // A reader that gets an object in each step, until two points have rates.
     await_that("the past of the node", || {
         let _ = reader.get("large", PATIENCE);
         let known = history("node=node-1");
@@ -325,7 +321,7 @@ fn what_makes_no_sense_is_refused() {
         let answer = exchange(address, garbage);
         assert!(answer.is_empty() || status(&answer) >= 400, "{answer}");
     }
-    // A page of another site, whose name resolves to this address, gets nothing.
+    // Another site, whose name resolves to this address.
     refuses_foreign_hosts(address, "/api/objects");
     for host in ["localhost", "localhost:7402", "127.0.0.1", "[::1]:7402"] {
         let request = format!("GET /api/objects HTTP/1.1\r\nHost: {host}\r\n\r\n");
@@ -384,8 +380,7 @@ fn tokens_cannot_be_tried_fast_and_the_owner_still_gets_in() {
     assert!(answers.iter().all(|status| matches!(status, 403 | 429)), "{answers:?}");
     let looked_at = answers.iter().filter(|status| **status == 403).count();
     assert!((1..50).contains(&looked_at), "{answers:?}");
-    // The browser of the owner's earlier login is not slowed down, although it has the same
-    // address.
+    // The owner's browser is not slowed down.
     assert_eq!(status(&post(address, "/login", &known, &format!("token={TOKEN}"))), 303);
     let form = format!("token={TOKEN}");
     await_that("everybody else gets in after a while", || status(&post(address, "/login", "", &form)) == 303);
@@ -411,7 +406,7 @@ fn those_who_are_slow_or_many_keep_nobody_out() {
         })
         .collect();
     let began = Instant::now();
-    // All slow connections give way immediately, although each could last for ten seconds.
+    // Slow connections give way immediately.
     assert_eq!(status(&get(address, "/api/overview", "")), 200);
     assert!(began.elapsed() < Duration::from_secs(5));
     drop(held);

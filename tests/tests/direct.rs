@@ -1,4 +1,4 @@
-//! Direct connections of sessions, through a relay that breaks and changes them.
+//! Direct connections through a relay that breaks and changes them.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{self, Read, Write};
@@ -20,21 +20,18 @@ enum Fate {
     Passes,
     IsSwallowed,
     IsClosed,
-    /// The connection ends after [`SOME_BYTES`].
     EndsSoon,
-    /// No bytes of the shard arrive.
     IsDeaf,
-    /// No bytes of the shard arrive after [`SOME_BYTES`].
+    /// After [`SOME_BYTES`].
     FallsDeaf,
-    /// No bytes of the store arrive after [`SOME_BYTES`].
+    /// After [`SOME_BYTES`].
     FallsMute,
-    /// Some bits of this connection and of all others flip.
+    /// Flips bits of all connections.
     Flips,
 }
 
-/// More bytes than the opening, and fewer than the rest.
+/// More than the opening.
 const SOME_BYTES: u64 = 300;
-/// As many as there are stores.
 const FATED: usize = 2;
 
 struct Relay {
@@ -43,7 +40,7 @@ struct Relay {
     seed: u64,
     connections: AtomicU64,
     flips: AtomicU64,
-    /// All direct connections so far, at the store's end.
+    /// At the store's end.
     direct: Mutex<Vec<TcpStream>>,
 }
 
@@ -55,7 +52,6 @@ impl Relay {
         let (connections, flips) = (AtomicU64::default(), AtomicU64::default());
         let relay = Arc::new(Self { address, fate, seed, connections, flips, direct: Mutex::default() });
         let shared = Arc::clone(&relay);
-        // Ends with the process of the tests.
         thread::spawn(move || {
             for stream in listener.incoming() {
                 let (shared, stream) = (Arc::clone(&shared), stream.unwrap());
@@ -96,7 +92,6 @@ impl Relay {
                 _ => u64::MAX,
             };
             if fate == Fate::Flips {
-                // Each direction of each connection has its own flipped bits.
                 let random = bytes(self.seed ^ (2 * number + u64::from(is_from_store)), 1 << 16);
                 let relay = Arc::clone(self);
                 thread::spawn(move || relay.pass_with_flips(from, to, &random));
@@ -114,7 +109,7 @@ impl Relay {
         }
     }
 
-    /// Forwards bytes, and flips a bit in about every fiftieth part.
+    /// Flips a bit in about every fiftieth part.
     fn pass_with_flips(&self, mut from: TcpStream, mut to: TcpStream, random: &[u8]) {
         let mut part = vec![0; 16 << 10];
         let mut words =
@@ -142,7 +137,6 @@ impl Relay {
     }
 }
 
-/// A shard, and two stores that reach it through a relay.
 struct Relayed {
     stores: Vec<Daemon>,
     relay: Arc<Relay>,
@@ -168,7 +162,6 @@ impl Relayed {
         relayed
     }
 
-    /// Puts objects of several sizes at one store, and gets them at another.
     fn assert_serves(&self, round: usize) {
         let (putter, getter) = (self.client(0), self.client(1));
         for size in [0, 100, 30_000, 300_000] {
@@ -221,7 +214,7 @@ fn flipped_bits_change_no_object() {
     let mut got = 0;
     for number in 0..200_usize {
         let (id, bytes) = (format!("flipped/{number}"), vec![(number % 251) as u8; 100 + number]);
-        // The sessions break again and again, so a call may reach its deadline.
+        // A call may fail while sessions break.
         if putter.put(&id, &bytes).is_err() {
             continue;
         }

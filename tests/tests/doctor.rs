@@ -1,5 +1,4 @@
-//! The findings of `hoplite doctor` about a real directory: with right credentials, with wrong
-//! ones, and with none.
+//! `hoplite doctor` with right, wrong and no credentials.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -11,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use hoplite_tests::cluster::{Cluster, Plan, program};
 
-/// The doctor itself needs less than 2 s; the machine of the tests may be busy.
+/// It needs 2 s, on an idle machine.
 const LONGEST: Duration = Duration::from_secs(60);
 
 fn write_private(path: &Path, text: &str) {
@@ -23,7 +22,6 @@ fn arguments(flags: &[(&str, &Path)]) -> Vec<String> {
     flags.iter().flat_map(|(flag, path)| [(*flag).to_owned(), path.display().to_string()]).collect()
 }
 
-/// The doctor's finding about the directory at `address`: a verdict, and the reason.
 fn doctor(address: &str, flags: &[String]) -> (String, String) {
     let mut command = Command::new(program("hoplite"));
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
@@ -86,7 +84,7 @@ fn the_doctor_tells_which_side_speaks_tls_and_whose_certificate_is_refused() {
     assert_says(doctor(address, &ours), "good", "answers, for cluster");
     assert_says(doctor(address, &[]), "bad", "speaks TLS, but this host has no certificates");
     assert_says(doctor(address, &theirs), "bad", "does not come from the authority");
-    // This host trusts the directory's certificate, but the directory does not trust ours.
+    // The directory does not trust our certificate.
     let both = place.path().join("both.pem");
     let read = |file: &str| fs::read_to_string(place.path().join(file)).unwrap();
     fs::write(&both, read("theirs/ca.pem") + &read("ours/ca.pem")).unwrap();

@@ -1,4 +1,4 @@
-//! Stores that move their objects to other stores before they stop.
+//! Stores move their objects before they stop.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::{Command, Output};
@@ -10,7 +10,6 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, program, refusal};
 use hoplite_tests::contents::bytes;
 use serde_json::Value;
 
-/// Runs `hoplite drain` at store number `node`.
 fn drain(cluster: &Cluster, node: usize, timeout: &str) -> Output {
     let mut command = Command::new(program("hoplite"));
     command.arg("--socket").arg(cluster.socket(node));
@@ -60,7 +59,7 @@ fn a_signal_drains_a_store_that_is_told_so() {
         let got = cluster.client(1).get(format!("x{number}"), PATIENCE).unwrap();
         assert!(got[..] == bytes(number, 100_000)[..]);
     }
-    // The last store has nowhere to move its objects. It says so, and stops.
+    // The last store cannot move its objects, and says so.
     let mut last = cluster.stores[1].take().unwrap();
     assert_eq!(last.terminate(), 0);
     assert!(last.log().contains("the drain has failed"), "{}", last.log());

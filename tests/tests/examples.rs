@@ -1,4 +1,4 @@
-//! The examples of the Rust client, each run as a reader would run it.
+//! Runs the examples of the Rust client.
 
 use std::process::Command;
 

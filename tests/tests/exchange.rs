@@ -1,4 +1,4 @@
-//! All-to-all and barrier among real nodes, with any order of arrival.
+//! All-to-all and barrier, in any order of arrival.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -13,9 +13,9 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::{bytes, seed};
 use hoplite_tests::links::Links;
 
-/// Timeout of a wait for absent ranks: long enough for all present ranks.
+/// For absent ranks.
 const IN_VAIN: Duration = Duration::from_secs(2);
-/// An empty object, inline sizes, and larger ones.
+/// Empty, inline, and larger.
 const SIZES: [usize; 5] = [0, 1, 1000, 70_001, 300_001];
 
 fn cluster(nodes: usize) -> Cluster {
@@ -42,7 +42,6 @@ fn within(timeout: Duration) -> PutOptions {
     PutOptions { timeout, ..PutOptions::default() }
 }
 
-/// Exchanges parts by views or copies; returns the parts of the others.
 fn exchange(
     client: &Client,
     (participants, size): (usize, Option<usize>),
@@ -77,7 +76,6 @@ fn plan(cluster: &Cluster, node: usize) -> String {
     cluster.client(node).describe("m").unwrap().reduce.expect("it remembers").plan
 }
 
-/// Waits until the coordinator continues without a member.
 fn await_given_up(cluster: &Cluster) {
     await_that("the coordinator gives up", || plan(cluster, 0).starts_with("general path: member"));
 }
@@ -102,8 +100,7 @@ fn everybody_gets_what_everybody_has_for_it() {
     let seed = seed();
     let nodes = 8;
     let mut cluster = cluster(nodes);
-    // With ten participants, two ranks are on one node. A name is free again when all have
-    // returned.
+    // Ten participants share nodes. Names are free again.
     for participants in [1, 2, 5, 8, 10] {
         for size in [None, Some(1), Some(1001), Some(70_001)] {
             let what = (participants, size);
@@ -135,7 +132,7 @@ fn everybody_gets_what_everybody_has_for_it() {
 #[test]
 fn nodes_with_different_numbers_of_ranks_exchange_together() {
     let mut cluster = cluster(2);
-    // One node has a small result, and the other a large one.
+    // A small and a large result.
     let what = (4, Some(10_240));
     scope(|scope| {
         let calls = [0, 1, 2, 3].map(|rank| {
@@ -199,7 +196,6 @@ fn a_late_rank_is_waited_for() {
 #[test]
 fn who_gives_parts_of_another_size_is_heard_by_all() {
     let mut cluster = cluster(3);
-    // Two of them have parts of one size each, but of different sizes.
     let sizes = [Some(1000), None, Some(2000)];
     scope(|scope| {
         let calls = [0, 1, 2].map(|rank| {
@@ -229,7 +225,7 @@ fn a_rank_that_never_comes_to_an_exchange_is_named() {
         }
     });
     assert_eq!(ids(&cluster), ["m/0", "m/1"]);
-    // The name is not free before these are deleted.
+    // The name is not free earlier.
     let client = cluster.client(0);
     let error = refusal(client.all_to_all("m", &[b"a", b"b", b"c"], 0, within(PATIENCE)));
     assert!(matches!(&error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"m/0"), "{error}");
@@ -287,14 +283,14 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     };
     assert_eq!(meet(&[3], IN_VAIN / 4).into_iter().map(missing).collect::<Vec<_>>(), [[0, 1, 2]]);
     assert_eq!(meet(&[0, 1], IN_VAIN).into_iter().map(missing).collect::<Vec<_>>(), [[2], [2]]);
-    // All ranks can call again. A rank that has called before may find that all have met.
+    // A repeated call may find that all have met.
     let is_used =
         |error: &ObjectError| matches!(error, ObjectError::AlreadyExists { id } if id.as_bytes() == b"b");
     for (rank, met) in meet(&[0, 1, 2, 3], PATIENCE).into_iter().enumerate() {
         let is_over = matches!(&met, Err(Error::Object(error)) if is_used(error));
         assert!(met.is_ok() || is_over && [1, 3].contains(&rank), "{rank}: {met:?}");
     }
-    // No rank can call once more before the name is free.
+    // The name is not free yet.
     for error in meet(&[0, 1, 2, 3], PATIENCE).into_iter().map(refusal) {
         assert!(is_used(&error), "{error}");
     }
@@ -305,13 +301,12 @@ fn ranks_that_never_come_to_a_barrier_are_named() {
     assert_nothing_left(&mut cluster);
 }
 
-/// The disturbed link of an exchange. It carries half of the parts.
+/// It carries half of the parts.
 const GIVER: usize = 1;
 const TAKER: usize = 2;
 const LARGE: usize = 700_001;
 const HALF: u64 = 350_000;
 
-/// Three stores whose links can be held back.
 fn linked() -> (Cluster, Links) {
     let links = Links::new(3);
     let store_arguments = vec!["--no-prefault".to_owned()];
@@ -323,8 +318,7 @@ fn linked() -> (Cluster, Links) {
     (cluster, links)
 }
 
-/// Lets three ranks exchange, and calls `disturb` when half of a part has passed. Returns the
-/// results.
+/// Calls `disturb` when half of a part has passed.
 fn disturbed(
     cluster: &mut Cluster,
     links: &Links,
@@ -363,8 +357,7 @@ fn an_exchange_survives_links_that_break_or_are_silent() {
         }
         assert_eq!(ids(&cluster), <[&str; 0]>::default());
         let plan = plan(&cluster, 0);
-        // A stream is resumed. Without a connection to a member, or with a member that is silent
-        // for long, the general path is used.
+        // Streams resume; a lost or silent member leads to the general path.
         let goes_on = (between, is_silent) == ((GIVER, TAKER), false);
         assert!(plan.starts_with(if goes_on { "pairs of 3" } else { "general path: member" }), "{plan}");
     }
@@ -378,8 +371,7 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
         let timeout = IN_VAIN * 2;
         let results = disturbed(&mut cluster, &links, timeout, |cluster| {
             cluster.kill_store(killed);
-            // Otherwise the bytes in the giver's buffers may complete the exchange before its
-            // coordinator notices.
+            // Otherwise buffered bytes may complete the exchange.
             if killed == GIVER {
                 await_given_up(cluster);
             }
@@ -389,7 +381,6 @@ fn a_store_that_dies_in_an_exchange_fails_it_at_the_others() {
             let is_named = matches!(&error, Error::RanksMissing { ranks, .. } if *ranks == [killed]);
             assert!(is_named, "{rank} without {killed}: {error}");
         }
-        // The objects of the living ranks.
         let client = cluster.client(TAKER);
         let page = client.list("", "", 1000).unwrap();
         client.delete(page.objects.iter().map(|object| &object.id), PATIENCE).unwrap();

@@ -1,4 +1,4 @@
-//! Labels that do not fit together, and the warnings about them.
+//! Warnings about labels that do not fit together.
 
 use std::process::Command;
 
@@ -28,8 +28,7 @@ fn stores_that_say_their_places_by_different_keys_are_told_of() {
     );
     let doctor = hoplite(&["doctor"]);
     assert!(doctor.contains(&format!("doubtful  node-0 runs, but {says}")), "{doctor}");
-    // Once for each new combination of keys: at the first rack, at the zone, and not at the second
-    // rack.
+    // Once for each new combination of keys.
     let shard = cluster.shards[0].as_ref().unwrap();
     let told = || shard.log().matches("stores describe their places by different label keys").count();
     await_that("both lines in the log", || told() >= 2);

@@ -1,4 +1,4 @@
-//! The start and the end of daemons, and their low cost in between.
+//! Daemons start, end, and cost little in between.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::process::Command;
@@ -12,10 +12,8 @@ use hoplite_tests::cluster::{Cluster, Daemon, Plan, await_that, program};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-/// Period over which the processor time of idle daemons is measured.
 const MEASURED: Duration = Duration::from_secs(2);
 
-/// Returns `true` if a call gets `error` when its store stops.
 fn is_parting(error: &Error) -> bool {
     matches!(
         error,
@@ -137,8 +135,7 @@ fn a_killed_store_is_started_again_over_its_leftovers() {
 fn a_store_without_any_flag_is_a_working_node() {
     let directory = tempfile::tempdir().unwrap();
     let mut command = Command::new(program("hoplite-store"));
-    // An environment variable, so no flag. It only keeps this test from touching a third of the
-    // memory.
+    // Saves the test a third of the memory.
     command
         .env("HOPLITE_NO_PREFAULT", "true")
         .env("XDG_RUNTIME_DIR", directory.path())
@@ -160,11 +157,9 @@ fn a_store_without_any_flag_is_a_working_node() {
     assert!(!socket.exists());
 }
 
-/// The processor time that a process has used, in seconds.
 fn processor_seconds(pid: u32) -> f64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
-    // Starts after the name, which may contain blanks. The state is the first field; user and
-    // system time are the 12th and 13th.
+    // After the name: the state, and user and system time.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap().split_whitespace().collect();
     let ticks: u32 = fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap();
     f64::from(ticks) / rustix::param::clock_ticks_per_second() as f64
@@ -184,8 +179,7 @@ fn idle_daemons_use_next_to_no_processor_time() {
     let daemons = cluster.stores.iter().chain(&cluster.shards).flatten();
     let pids: Vec<u32> = daemons.map(Daemon::pid).collect();
     let used = || pids.iter().map(|pid| processor_seconds(*pid)).sum::<f64>();
-    // On a busy machine daemons still finish earlier work. A daemon that polls uses as much time in
-    // every period.
+    // Earlier work may still run; polling would use every period.
     await_that("a period in which nobody polls", || {
         let (before, began) = (used(), Instant::now());
         std::thread::sleep(MEASURED);

@@ -1,4 +1,4 @@
-//! Exhausted memory, clients, calls and references: a typed error, and full recovery afterwards.
+//! Exhaustion gives typed errors, and recovery afterwards.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,6 @@ use hoplite_tests::PATIENCE;
 use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use hoplite_tests::contents::bytes;
 
-/// The timeout of calls that must fail.
 const SHORT: Duration = Duration::from_millis(150);
 const MIB: usize = 1 << 20;
 
@@ -36,14 +35,13 @@ fn the_copy_that_was_used_longest_ago_is_evicted() {
         get(number);
     }
     assert_eq!(client.status().unwrap().evictions, 0);
-    // Used again, so the second one is the oldest now.
+    // The second one is now the oldest.
     get(0);
     get(3);
     let status = client.status().unwrap();
     assert_eq!((status.evictions, status.copies, status.pinned_bytes), (1, 3, 0));
     let holders = |number: u64| client.locate(format!("object-{number}"), PATIENCE).unwrap().locations.len();
     await_that("the directory to know", || [0, 1, 2, 3].map(holders) == [2, 1, 2, 2]);
-    // An evicted object is fetched again.
     assert!(client.get("object-1", PATIENCE).unwrap()[..] == contents(1)[..]);
     assert_eq!(client.status().unwrap().evictions, 2);
     cluster.assert_serves();
@@ -78,7 +76,6 @@ fn many_ids_of_one_user_leave_room_for_the_calls_of_others() {
         await_that("calls that have all ids of the user", || {
             other.wait(["a", "b"], 1, SHORT).is_err_and(|error| is_refused(&error))
         });
-        // Calls of single objects succeed, and the node continues.
         assert!(other.get("there", PATIENCE).unwrap()[..] == bytes(1, 3 * MIB)[..]);
         assert!(matches!(refusal(other.get("nowhere", SHORT)), ObjectError::Timeout { .. }));
         other.put("made", b"here").unwrap();
@@ -153,7 +150,6 @@ fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
     let client = cluster.client(0);
     for round in 0..2 {
         let mut ids = Vec::new();
-        // Sizes that leave holes of all kinds.
         let error = loop {
             let number = ids.len();
             let id = format!("object-{number}");
@@ -168,7 +164,7 @@ fn objects_that_nobody_frees_fill_the_memory_and_deletes_free_all_of_it() {
         for (number, (id, size)) in ids.iter().enumerate() {
             assert!(client.get(id, PATIENCE).unwrap()[..] == bytes(number as u64, *size)[..], "{id}");
         }
-        // Every other one first, so that the free memory is fragmented.
+        // Fragments the free memory.
         let (even, odd): (Vec<_>, Vec<_>) = ids.iter().enumerate().partition(|(number, _)| number % 2 == 0);
         for half in [even, odd] {
             let deleted = client.delete(half.iter().map(|(_, (id, _))| id), PATIENCE).unwrap();
@@ -236,14 +232,14 @@ fn calls_of_a_client_are_limited() {
 fn references_of_a_client_are_limited() {
     let mut cluster = cluster(2, "4MiB", &["--max-references=4"]);
     let (origin, client) = (cluster.client(0), cluster.client(1));
-    // Smaller objects are copied out, and need no reference.
+    // Smaller objects need no reference.
     let contents = [7; 5000];
     for number in 0..5 {
         origin.put(format!("object-{number}"), &contents).unwrap();
     }
     let get = |number: usize| client.get(format!("object-{number}"), PATIENCE);
     let mut views: Vec<_> = (0..4).map(|number| get(number).unwrap()).collect();
-    // Each view counts, also a second one of the same object.
+    // Each view counts.
     for number in [3, 4] {
         let error = refusal(get(number));
         assert!(matches!(error, ObjectError::LimitExceeded { maximum: 4, .. }), "{error}");
@@ -276,7 +272,7 @@ fn ids_in_a_request_are_limited() {
     let mut cluster = cluster(1, "4MiB", &["--max-ids=10"]);
     let client = cluster.client(0);
     let ids: Vec<String> = (0..11).map(|number| format!("object-{number}")).collect();
-    // The client splits longer lists.
+    // Longer lists are split.
     assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
     assert_eq!(client.wait(&ids, 1, SHORT).unwrap(), [0_usize; 0]);
     let reduce = |ids: &[String]| refusal(client.reduce("target", ids, ReduceOp::Sum, SHORT));

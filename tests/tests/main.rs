@@ -1,5 +1,4 @@
-//! Tests with real daemons. They form one program, because linking the client and gRPC takes
-//! seconds for each.
+//! Tests with real daemons, in one program that links once.
 
 mod background;
 mod bad_input;

@@ -1,4 +1,4 @@
-//! The metrics of daemons: their values, and their descriptions in docs/reference/metrics.md.
+//! Values of metrics, and docs/reference/metrics.md.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +19,6 @@ use hoplite_tests::contents::bytes;
 use hoplite_tests::http::get;
 use tokio::sync::mpsc;
 
-/// The text before and after the table in the page.
 const TABLE: [&str; 2] =
     ["<!-- The table is what daemons export: tests/tests/metrics.rs -->\n", "<!-- end -->\n"];
 
@@ -43,7 +42,6 @@ fn value(text: &str, series: &str) -> f64 {
     found.unwrap_or_else(|| panic!("{series} is not in {text}")).parse().unwrap()
 }
 
-/// One operation of each kind: puts, a get from another store, a reduce, a failure, a delete.
 fn work(cluster: &Cluster) {
     let (first, second) = (cluster.client(0), cluster.client(1));
     let metadata = Metadata { dtype: Dtype::F32, shape: Some(vec![25_000]), ..Metadata::default() };
@@ -128,7 +126,6 @@ fn collectives_are_counted_where_they_are_coordinated_and_at_their_members() {
         let text = text(&cluster.stores[node]);
         value(&text, "hoplite_store_exchange_seconds_count{collective=\"allreduce\"}")
     };
-    // A member is done when none of its bytes are needed.
     await_that("the ends of the exchanges", || exchanged(0) == 1.0 && exchanged(1) == 1.0);
     let [first, second] = [0, 1].map(|node| text(&cluster.stores[node]));
     let operation = |text: &str, name: &str| {
@@ -160,8 +157,7 @@ fn a_put_that_waits_for_room_is_seen() {
     assert_eq!(value(&text, "hoplite_store_room_wait_seconds_count"), 1.0);
 }
 
-/// Sends measured places to the shard: two racks whose uplinks have a quarter of a host's
-/// bandwidth.
+/// Two racks with uplinks of a quarter of a host's bandwidth.
 fn place(cluster: &Cluster, version: u64) {
     let node = |number: u32| v1::measured_places::Node {
         node: format!("node-{number}"),
@@ -203,7 +199,6 @@ fn measured_places_are_seen_at_the_shard_and_at_the_stores() {
     assert_eq!(store(1, rack), 0.0);
 }
 
-/// `hoplite topology probe` at the first node.
 fn probe(cluster: &Cluster, arguments: &[&str]) -> Command {
     let mut command = Command::new(program("hoplite"));
     command.args(["topology", "probe"]).args(arguments).env("HOPLITE_SOCKET", cluster.socket(0));
@@ -333,7 +328,6 @@ fn daemons_tell_when_their_certificate_expires_and_follow_it() {
     assert!(!self::text(&without.stores[0]).contains(NAME), "only with TLS");
 }
 
-/// One table row per metric: name, type, labels and description.
 fn rows(texts: &[String]) -> BTreeMap<String, String> {
     let mut rows = BTreeMap::new();
     for text in texts {
@@ -366,7 +360,7 @@ fn rows(texts: &[String]) -> BTreeMap<String, String> {
 
 #[test]
 fn the_page_lists_all_that_is_exported_and_nothing_else() {
-    // Includes the metrics that depend on settings.
+    // Including metrics of some settings.
     let place = tempfile::tempdir().unwrap();
     let flags = certificate(place.path());
     let metrics = ["--metrics", "0"].map(str::to_owned);

@@ -1,5 +1,4 @@
-//! Host names whose addresses change while daemons run. A shard or a store that moves to another
-//! address is found again by its name.
+//! Daemons find peers by name after their addresses change.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -14,18 +13,17 @@ use rustix::process::Signal;
 use tempfile::TempDir;
 
 const ADDRESSES: [&str; 4] = ["10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"];
-/// Assigns all addresses to a network.
 const MAKE: &str = "mount --bind \"$HOSTS\" /etc/hosts && ip link set lo up &&
 for address in $ADDRESSES; do ip address add $address/32 dev lo || exit 1; done";
 
-/// A separate network without a name server. Its `/etc/hosts` can be rewritten.
+/// A network without a name server; its `/etc/hosts` can change.
 struct Network {
     place: TempDir,
     holder: Daemon,
 }
 
 impl Network {
-    /// Creates a network. Returns `None` and prints the reason if this user cannot have one.
+    /// Returns `None` if this user cannot have one.
     #[expect(clippy::print_stderr, reason = "who runs the tests is told that some were skipped")]
     fn new() -> Option<Self> {
         let place = tempfile::tempdir().unwrap();
@@ -53,9 +51,8 @@ impl Network {
         command
     }
 
-    /// Sets the address of the only known name.
     fn name(&self, name: &str, address: &str) {
-        // Written in place, because daemons see this file whatever is at its path.
+        // In place: daemons have this file mounted.
         fs::write(self.place.path().join("hosts"), format!("{address} {name}\n")).unwrap();
     }
 
@@ -87,7 +84,6 @@ impl Network {
         Client::connect(self.socket(node)).unwrap()
     }
 
-    /// Puts an object on one store and gets it at the other.
     fn assert_serves(&self, id: &str) {
         let expected = bytes(id.len() as u64, 100_000);
         self.client(0).put(id, &expected).unwrap();
@@ -99,7 +95,6 @@ fn insecure() -> Vec<String> {
     vec!["--insecure".to_owned()]
 }
 
-/// Certificates for all names and addresses, and the arguments for daemons.
 fn certificates(network: &Network) -> Vec<String> {
     let place = network.place.path().join("certs");
     let names = format!("n,shard.test,127.0.0.1,{}", ADDRESSES.join(","));
@@ -117,14 +112,14 @@ fn a_shard_moves(network: &Network, security: &[String]) {
     network.assert_serves("at home");
     network.client(0).put("before", &bytes(7, 100_000)).unwrap();
 
-    // The shard ends, and restarts elsewhere with empty state.
+    // The shard restarts elsewhere.
     drop(shard);
     network.name("shard.test", ADDRESSES[1]);
     let shard = network.shard(ADDRESSES[1], security);
     assert!(network.client(1).get("before", PATIENCE).unwrap()[..] == bytes(7, 100_000)[..]);
     network.assert_serves("elsewhere");
 
-    // The shard is silent, as after a power failure, and another one replaces it.
+    // As after a power failure.
     network.client(0).put("then", &bytes(8, 100_000)).unwrap();
     shard.signal(Signal::STOP);
     network.name("shard.test", ADDRESSES[2]);
@@ -168,7 +163,7 @@ fn a_store_that_moves_is_found_by_its_name() {
     };
     await_that("the directory to know of the object", || is_at(ADDRESSES[1]));
 
-    // A host whose address changes loses its sessions.
+    // A moved host loses its sessions.
     let restart = |shard: Daemon| {
         drop(shard);
         network.shard(ADDRESSES[0], &insecure())
@@ -182,7 +177,7 @@ fn a_store_that_moves_is_found_by_its_name() {
     let status = network.client(0).status().unwrap();
     assert_eq!(status.data_address, format!("{}:7402", ADDRESSES[2]));
 
-    // While the name is unknown, its last address counts, not the first.
+    // The last known address counts.
     network.name("other.test", ADDRESSES[3]);
     let _shard = restart(shard);
     await_that("the directory to be told again", || is_at(ADDRESSES[2]));

@@ -1,4 +1,4 @@
-//! Probes of the network by real stores, on the loopback device.
+//! Probes of the network, on loopback.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::BTreeSet;
@@ -35,14 +35,13 @@ fn failure(output: &Output) -> String {
     line
 }
 
-/// Starts a probe of several seconds: the most echoes, at 10,000 per second and pair.
+/// A probe of several seconds.
 fn begin_long(cluster: &Cluster, node: usize) -> Child {
     let count = MAX_PROBES.to_string();
     let mut command = probe(cluster, node, &["--json", "--probes", &count]);
     command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
 }
 
-/// The ports of the datagrams of a store.
 fn echo_ports(cluster: &Cluster, node: usize) -> BTreeSet<u16> {
     let pid = cluster.stores[node].as_ref().unwrap().pid();
     let own: BTreeSet<String> = fs::read_dir(Path::new("/proc").join(pid.to_string()).join("fd"))
@@ -83,12 +82,11 @@ fn a_probe_makes_a_matrix_and_leaves_nothing_behind() {
     for node in 0..3 {
         assert_eq!(echo_ports(&cluster, node), BTreeSet::new(), "no socket is left");
     }
-    // The other verbs can read it.
     let order = ["topology", "order", "--matrix", path, "--for", "ring", "--size", "1MiB"];
     let mut command = Command::new(program("hoplite"));
     command.args(order);
     succeed(command);
-    // Any store can coordinate, immediately after another one, and with only some nodes.
+    // Any store, and some nodes.
     let text = succeed(probe(&cluster, 2, &["--json", "--nodes", "node-2,node-1", "--probes", "5"]));
     let matrix: Value = serde_json::from_str(&text).unwrap();
     assert_eq!(matrix["nodes"], serde_json::json!(["node-1", "node-2"]));
@@ -121,20 +119,18 @@ fn what_is_found_can_be_applied_again_and_again() {
     assert_eq!(status(), [second, second]);
     let text = succeed(probe(&cluster, 1, &["--apply", "--probes", "5"]));
     assert!(text.contains("applied at 2 of 2 shards") && text.contains("no groups"), "{text}");
-    // Each shard reports its version of the places.
     let version = status()[0].to_string();
     let mut command = Command::new(program("hoplite"));
     command.arg("status").env("HOPLITE_SOCKET", cluster.socket(1));
     let text = succeed(command);
     assert_eq!(text.matches(&version).count(), 2, "{text}");
-    // A probe of some nodes would remove the groups of all others.
+    // It would remove other groups.
     let output = probe(&cluster, 0, &["--apply", "--nodes", "node-0,node-1"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("--nodes"), "{output:?}");
 }
 
-/// The version of the measured places at each shard, and the uplink bandwidth, as reported to a
-/// store.
+/// The version of places at each shard, and the uplink bandwidth.
 fn places(cluster: &Cluster) -> Vec<(u64, Option<u64>)> {
     let mut command = Command::new(program("hoplite"));
     command.args(["status", "--json"]).env("HOPLITE_SOCKET", cluster.socket(0));
@@ -185,10 +181,9 @@ fn probes_that_cannot_be_are_refused() {
     let mut long = begin_long(&cluster, 0);
     await_that("the probe to begin", || !echo_ports(&cluster, 1).is_empty());
     assert!(fail(&[]).contains("coordinates at once are limited to 1"));
-    // The stores take part in one probe at a time, for any coordinator.
+    // One probe at a time.
     let other = failure(&probe(&cluster, 1, &[]).output().unwrap());
     assert!(other.contains("needs two nodes"), "{other}");
-    // The probe ends with its caller.
     long.kill().unwrap();
     long.wait().unwrap();
     await_that("the sockets to close", || (0..2).all(|node| echo_ports(&cluster, node).is_empty()));
@@ -258,7 +253,7 @@ fn peers_get_only_what_a_probe_directs() {
     };
     refused(Kind::Echo, &|peer, kind| peer.say(kind, &v1::Echo { nonce: 7 }));
     refused(Kind::TakeTrain, &|peer, kind| peer.say(kind, &v1::TakeTrain { nonce: 7, bytes: 1 << 20 }));
-    // Out of place, or beyond the limits: the connection is closed.
+    // Invalid messages close the connection.
     for (kind, message) in [
         (Kind::Arm, v1::Arm { nonce: 7, asker: "127.0.0.1:9".to_owned() }.encode_to_vec()),
         (Kind::Measure, v1::Measure::default().encode_to_vec()),
@@ -268,7 +263,6 @@ fn peers_get_only_what_a_probe_directs() {
         peer.send_bytes(&data_frame(kind, &message));
         peer.await_close();
     }
-    // An invalid message ends the coordinator's connection, and so its probe.
     let mut coordinator = RawPeer::greeted(&cluster.data_address(0));
     coordinator.say(Kind::Probe, &());
     let (kind, _) = coordinator.hear().unwrap();

@@ -1,4 +1,4 @@
-//! Clients of a store that is killed and started again.
+//! Clients survive a restart of their store.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -10,7 +10,6 @@ use hoplite_core::Error as ObjectError;
 use hoplite_tests::cluster::{Cluster, await_that};
 use hoplite_tests::contents::bytes;
 
-/// Time limit of calls that must succeed.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 #[test]
@@ -41,7 +40,7 @@ fn the_next_call_succeeds_or_reports_what_was_lost() {
         let error = threads.get(&only_here, PATIENCE).unwrap_err();
         assert!(matches!(error, Error::Object(ObjectError::ObjectLost { .. })), "{error}");
         assert!(threads.get(&copied, PATIENCE).unwrap()[..] == contents[..]);
-        // Writes into memory that no process reads any more.
+        // Into memory without readers.
         writer.write(b"5678").unwrap();
         let error = writer.seal().unwrap_err();
         assert!(matches!(error, Error::ConnectionLost { call: LostCall::Ended, .. }), "{error}");
@@ -94,7 +93,7 @@ fn a_call_in_flight_says_if_it_may_be_made_again() {
             }
         }
     });
-    // No call is repeated automatically.
+    // No call is repeated.
     cluster.restart_store(0);
     threads.put("late", b"1").unwrap();
     assert!(!runtime.block_on(tasks.contains("sum")).unwrap());

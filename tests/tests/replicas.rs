@@ -1,4 +1,4 @@
-//! Objects with copies on several nodes: what survives the death of stores.
+//! Objects with replicas survive the death of stores.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ fn wanting(wanted: u8, awaited: u8) -> PutOptions {
     PutOptions { metadata: Metadata { replicas, ..Metadata::default() }, ..PutOptions::default() }
 }
 
-/// The nodes with a pinned copy, as the directory tells store number `node`.
+/// The nodes with a pinned copy.
 fn keepers(cluster: &Cluster, node: usize, id: &str) -> BTreeSet<String> {
     let described = cluster.client(node).describe(id).unwrap();
     let pinned = described.locations.locations.into_iter().filter(|copy| copy.retention == Retention::Pinned);
@@ -42,7 +42,6 @@ fn a_put_with_replicas_survives_the_death_of_its_store() {
     await_that("no shortage", || {
         cluster.client(1).status().unwrap().shards.iter().all(|shard| shard.under_replicated == 0)
     });
-    // And once more, with the nodes that keep the last object.
     let last = keepers(&cluster, 1, "x3").into_iter().next().unwrap();
     cluster.kill_store(last.strip_prefix("node-").unwrap().parse().unwrap());
     let node = (1..4).find(|node| cluster.stores[*node].is_some()).unwrap();

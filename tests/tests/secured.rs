@@ -1,4 +1,4 @@
-//! Clusters with a token, with certificates and with readers, and strangers on each of their ports.
+//! Secured clusters, and strangers on each of their ports.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -39,8 +39,7 @@ fn secured(flags: &[(&str, &Path)]) -> Cluster {
     })
 }
 
-/// Runs a store with the arguments of `cluster` except for the last `without`. Returns its error,
-/// because the cluster must refuse it.
+/// Omits the last `without` arguments of `cluster`.
 fn refusal_of_a_store(cluster: &Cluster, without: usize, with: &[(&str, &Path)]) -> String {
     let member = cluster.store_command(7);
     let kept: Vec<_> = member.get_args().take(member.get_args().count() - without).collect();
@@ -61,13 +60,12 @@ fn a_stranger_without_the_token_can_do_nothing() {
     cluster.assert_serves();
     cluster.client(0).put("x", b"not for strangers").unwrap();
 
-    // A stranger that acts as a store.
     let text = refusal_of_a_store(&cluster, 2, &[]);
     assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
     let text = refusal_of_a_store(&cluster, 2, &[("--token-file", &other)]);
     assert!(text.contains("permission denied") && text.contains("another token"), "{text}");
 
-    // On the data plane: after any request, the answer is only the hello.
+    // The data plane answers only with hello.
     let pull = v1::Pull { id: b"x".as_slice().into(), put: 1, size_bytes: 17, ..v1::Pull::default() };
     for challenge in [0, 32] {
         let mut peer = RawPeer::connect(&cluster.data_address(0));
@@ -78,7 +76,6 @@ fn a_stranger_without_the_token_can_do_nothing() {
         assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
         assert_eq!(peer.hear(), None);
     }
-    // On the control plane.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     for address in &cluster.shard_addresses {
         runtime.block_on(async {
@@ -125,7 +122,6 @@ fn a_token_that_is_refused_after_a_restart_is_logged_and_told_to_clients() {
 fn the_default_is_closed_to_other_users() {
     let mut cluster = Cluster::of(2);
     cluster.client(0).put("x", b"not for strangers").unwrap();
-    // A user without this secret cannot produce a proof.
     let mut peer = RawPeer::connect(&cluster.data_address(0));
     peer.say(Kind::Hello, &hello("hoplite", PROTOCOL_VERSION));
     assert_eq!(peer.hear().map(|(kind, _)| kind), Some(Kind::Hello as u8));
@@ -137,7 +133,6 @@ fn the_default_is_closed_to_other_users() {
         let status = client.list(v1::ListRequest::default()).await.unwrap_err();
         assert_eq!(status.code(), tonic::Code::PermissionDenied);
     });
-    // A store with another secret gets an error that says so.
     let home = tempfile::tempdir().unwrap();
     let mut other = cluster.store_command(2);
     other.env("XDG_CONFIG_HOME", home.path());
@@ -156,8 +151,7 @@ fn a_store_without_peers_opens_no_port() {
     for (variable, _) in std::env::vars().filter(|(variable, _)| variable.starts_with("HOPLITE_")) {
         command.env_remove(variable);
     }
-    // A store without peers needs no secret, so an unwritable home does not matter. An empty
-    // variable counts as unset.
+    // A store without peers needs no secret. An empty variable counts as unset.
     command.args(["--memory", "16MiB", "--print-addresses", "--socket"]).arg(&socket);
     command.env("XDG_CONFIG_HOME", "/proc/nowhere").env("HOPLITE_TOKEN_FILE", "").env("HOPLITE_LISTEN", "");
     let daemon = Daemon::start("alone", &mut command);
@@ -190,7 +184,6 @@ fn a_secret_that_cannot_be_made_says_what_to_set() {
     assert!(text.contains("XDG_CONFIG_HOME") && text.contains("--token-file"), "{text}");
 }
 
-/// The files that `hoplite certs` makes for a machine.
 fn certificates(directory: &Path, name: &str) -> [PathBuf; 3] {
     let output = Command::new(program("hoplite")).arg("certs").arg(directory).arg(name).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
@@ -241,7 +234,7 @@ fn a_store_says_so_if_only_one_side_speaks_tls() {
     }
 }
 
-/// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2), with common ciphers and curves.
+/// TLS 1.2 (RFC 5246, section 7.4.1.2), with common ciphers.
 fn hello_of_tls_1_2() -> Vec<u8> {
     let extensions = [
         &[0x00, 0x0a, 0, 4, 0, 2, 0, 23][..],  // supported_groups: secp256r1
@@ -286,7 +279,7 @@ fn tls_1_2_is_refused_on_every_port() {
         stream.write_all(&hello_of_tls_1_2()).unwrap();
         let mut answer = Vec::new();
         stream.read_to_end(&mut answer).unwrap();
-        // A fatal alert in plain text: 70 is protocol_version.
+        // Alert 70 is protocol_version.
         assert_eq!(answer, [21, 3, 3, 0, 2, 2, 70]);
     }
     cluster.assert_serves();
@@ -335,7 +328,6 @@ fn a_store_and_a_shard_count_the_handshakes_that_fail() {
     cluster.await_sessions(0);
 }
 
-/// Replaces the certificate and the key at `files`, as an installer does.
 fn install([cert, key, ca]: &[PathBuf; 3], issued: &Issued, authority: &Authority, mode_of_key: u32) {
     for (path, text, mode) in
         [(cert, &issued.cert, 0o644), (key, &issued.key, mode_of_key), (ca, &authority.cert, 0o644)]
@@ -419,8 +411,8 @@ fn a_certificate_that_expires_while_a_store_runs_is_named() {
         shard_arguments: with_certificate(&of_shard),
         ..Plan::default()
     });
-    // A daemon reads the files when its metrics are read. It ignores an expired certificate, so
-    // each attempt has twice the lifetime.
+    // Reading metrics rereads the files. Each attempt has twice the lifetime, because an expired
+    // one is ignored.
     let takes_over = |store: &Daemon| {
         get(store.addresses().metrics.unwrap(), "/metrics");
         store.log().contains("took over new certificates")
@@ -465,7 +457,7 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
     let day = Duration::from_secs(24 * 3600);
     let validity = SystemTime::now() - day..SystemTime::now() + day;
     let authority = Authority::new(validity.clone()).unwrap();
-    // `hoplite certs` would include the addresses of loopback.
+    // `hoplite certs` would add loopback.
     let issued = authority.issue(&["localhost".to_owned()], validity).unwrap();
     install(&[cert.clone(), key.clone(), ca.clone()], &issued, &authority, 0o600);
     write_private(&ca_key, &authority.key);
@@ -481,7 +473,7 @@ fn a_certificate_that_peers_would_refuse_is_explained_at_the_start() {
         assert_eq!(code, 1, "{text}");
         assert!(text.contains("is not for 127.0.0.1") && text.contains("--tls-name"), "{text}");
     }
-    // A shard may be reached under a name, so it only warns.
+    // A shard may have another name, so it only warns.
     let shard = Cluster::start(Plan { nodes: 0, shard_arguments: arguments(&named), ..Plan::default() });
     let log = shard.shards[0].as_ref().unwrap();
     log.await_log("stores that connect to this shard by its address refuse it");

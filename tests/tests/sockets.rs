@@ -1,5 +1,4 @@
-//! Places of the local socket: in directories of other users, under long paths, and removed at run
-//! time.
+//! Places of the local socket: foreign, long, or removed.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -15,10 +14,9 @@ use hoplite_tests::cluster::{Cluster, Daemon, await_that, program, run_to_end};
 use hoplite_tests::contents::bytes;
 use rustix::process::Signal;
 
-/// Time limit of calls that must succeed.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// User ids that no machine assigns.
+/// Assigned on no machine.
 const STRANGER: u32 = 4_000_001;
 const COLLEAGUE: u32 = 4_000_002;
 
@@ -35,12 +33,10 @@ fn connect(socket: &Path, daemon_user: Option<&str>) -> Result<Client, ConnectFa
     })
 }
 
-/// Copies a program to where every user can run it. Other users may not be able to reach the built
-/// one.
+/// Other users may not reach the built program.
 fn copy_of(name: &str, directory: &Path) -> PathBuf {
     let copy = directory.join(name);
-    // Copied by another process. A process that this one forks in the meantime would keep the file
-    // open for writing.
+    // A process forked here would keep the file open.
     assert!(Command::new("cp").arg(program(name)).arg(&copy).status().unwrap().success());
     copy
 }
@@ -70,7 +66,7 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     command.arg(&socket).uid(STRANGER).gid(STRANGER).current_dir("/");
     let _store = Daemon::start("theirs", &mut command);
 
-    // The owner of the directory could put any socket there.
+    // The directory's owner could replace the socket.
     let refused = connect(&socket, None).unwrap_err();
     assert!(
         matches!(&refused, ConnectFailure::UntrustedPlace(Distrust::Owner { path, owner: STRANGER }) if *path == directory),
@@ -88,21 +84,20 @@ fn a_store_of_another_user_is_refused_unless_that_user_is_configured() {
     let (code, text) = status(0, "no such name here");
     assert!(code == 1 && text.contains("no user \"no such name here\""), "{text}");
 
-    // As with the packages, the store has a separate user and directory.
+    // As with the packages.
     for user in [0, COLLEAGUE] {
         let (code, text) = status(user, &STRANGER.to_string());
         assert_eq!(code, 0, "{text}");
     }
     connect(&socket, Some(&STRANGER.to_string())).unwrap().put("x", b"1").unwrap();
 
-    // The place may be trusted, and the daemon may still belong to another user.
+    // A foreign daemon at a trusted place.
     chown(&directory, Some(0), Some(0)).unwrap();
     let refused = connect(&socket, None).unwrap_err();
     assert!(matches!(refused, ConnectFailure::UntrustedDaemon { user: STRANGER }), "{refused}");
     connect(&socket, Some(&STRANGER.to_string())).unwrap();
 }
 
-/// A store and a client in two pods do not see each other's processes.
 #[test]
 fn a_client_in_another_pid_namespace_is_served() {
     if !rustix::process::geteuid().is_root() {
@@ -137,7 +132,7 @@ fn a_directory_that_others_may_write_to_is_refused_by_the_store_and_by_clients()
     );
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("other users may write to"), "{text}");
-    // Sticky like /tmp: only the owner of the socket can replace it.
+    // Sticky like /tmp.
     set_mode(cluster.directory(), 0o1777);
     connect(&cluster.socket(0), None).unwrap();
 }
@@ -169,7 +164,7 @@ fn the_path_of_a_socket_may_have_any_length() {
     let place = tempfile::tempdir().unwrap();
     let long = place.path().join("job-1234567.node-a012.cluster.example.org".repeat(4));
     fs::create_dir(&long).unwrap();
-    // In a temporary directory, as batch systems provide for each job.
+    // Batch systems provide one for each job.
     let mut command = Command::new(program("hoplite"));
     command.args(["up", "--nodes", "2", "--memory", "16MiB"]).env("TMPDIR", &long);
     let mut up = Daemon::start("up", &mut command);
@@ -188,7 +183,6 @@ fn the_path_of_a_socket_may_have_any_length() {
             .arg(long.join("copy")),
     );
     assert_eq!(code, 0, "{text}");
-    // By a relative path, too.
     let (code, text) = run_to_end(Command::new(program("hoplite")).current_dir(&made).args([
         "--socket",
         "node-0.sock",
@@ -210,14 +204,12 @@ fn a_store_whose_socket_is_removed_makes_it_again_and_its_clients_go_on() {
     writer.put("before", &large).unwrap();
     reader.get("before", PATIENCE).unwrap();
     fs::remove_file(&socket).unwrap();
-    // The first large put of a client that has only read so far. It does not use the path of the
-    // socket.
+    // Does not use the path of the socket.
     reader.put("after", &large).unwrap();
     assert!(writer.get("after", PATIENCE).unwrap()[..] == large[..]);
     await_that("a socket again", || Client::connect(&socket).is_ok());
     assert!(Client::connect(&socket).unwrap().get("after", PATIENCE).unwrap()[..] == large[..]);
     cluster.store(0).await_log("the socket's file was removed; created it again");
-    // A second store at that path finds the first one.
     let (code, text) = run_to_end(&mut cluster.store_command(0));
     assert_eq!(code, 1, "{text}");
     assert!(text.contains("another daemon listens"), "{text}");

@@ -1,5 +1,5 @@
-//! The common default of timeouts, in both Rust clients and the command line.
-//! `python/tests/test_timeouts.py` covers Python.
+//! The default timeout of the Rust clients and the command line. Python:
+//! `python/tests/test_timeouts.py`.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -8,13 +8,13 @@ use std::process::{Command, Output, Stdio};
 
 use hoplite_tests::cluster::{Cluster, program};
 
-/// Performs a command of `hoplite-test-worker` in a process with this `HOPLITE_TIMEOUT`.
+/// Runs `hoplite-test-worker` with this `HOPLITE_TIMEOUT`.
 fn worker(socket: &Path, timeout: &str, line: &str) -> Output {
     let mut command = Command::new(program("hoplite-test-worker"));
     command.arg(socket).env("HOPLITE_TIMEOUT", timeout);
     let mut child =
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // The worker ends without reading if it cannot connect.
+    // It may end without reading.
     let _ = writeln!(child.stdin.take().unwrap(), "{line}");
     child.wait_with_output().unwrap()
 }
@@ -59,7 +59,7 @@ fn a_wrong_variable_is_an_error_that_names_it() {
         let said = text(&output.stderr);
         assert!(said.contains("HOPLITE_TIMEOUT") && said.contains("\"soon\" is not a timeout"), "{said}");
     }
-    // An empty variable counts as unset.
+    // Empty counts as unset.
     assert_eq!(text(&worker(&socket, "", "put x 1").stdout), "done\n");
     assert!(command_line(&socket, "", &["get", "x"]).output().unwrap().status.success());
 }

@@ -24,7 +24,6 @@ impl Files {
         self.0.path().join(name)
     }
 
-    /// Writes a file; returns its path as an argument.
     fn write(&self, name: &str, text: &str) -> String {
         fs::write(self.path(name), text).unwrap();
         self.path(name).to_str().unwrap().to_owned()
@@ -39,7 +38,6 @@ fn topology(arguments: &[&str]) -> Output {
     Command::new(program("hoplite")).arg("topology").args(arguments).output().unwrap()
 }
 
-/// The output of a command that succeeds.
 fn text(arguments: &[&str]) -> String {
     let output = topology(arguments);
     assert!(output.status.success(), "{arguments:?}: {output:?}");
@@ -59,7 +57,7 @@ fn failure(arguments: &[&str]) -> String {
     line
 }
 
-/// Racks of hosts, in an order that ignores the racks.
+/// In an order that ignores the racks.
 fn racks(racks: usize, hosts: usize) -> Value {
     let nodes = racks * hosts;
     let mut shuffled: Vec<usize> = (0..nodes).collect();
@@ -132,7 +130,7 @@ fn orders_are_found_and_printed_in_all_formats() {
         let found: Value = serde_json::from_str(&order(model, &[])).unwrap();
         let numbers = ["lower_bound_ps", "cost_ps", "before_ps"].map(|name| found[name].as_u64().unwrap());
         assert!(numbers.is_sorted(), "{numbers:?}");
-        // 32 hosts in 4 racks: four hops of the ring, and two steps of five, leave a rack.
+        // Four hops of the ring, and two steps of five, leave a rack.
         let optimum = match model {
             "ring" => 28 * (10_000_000 + 800 * (1 << 20)) + 4 * (60_000_000 + 3200 * (1 << 20)),
             _ => {
@@ -358,7 +356,7 @@ fn fabrics_are_simulated_and_drawn() {
 #[test]
 fn pairs_of_a_matrix_share_the_uplinks_of_groups() {
     let files = Files::new();
-    // Racks of four. The rates between them come from pairs that crossed at once.
+    // Rates of pairs that crossed at once.
     let loaded = files.write_json("loaded.json", &racks(2, 4));
     let mut stated = racks(1, 8);
     let rack = |node: usize| json!([if node < 4 { "a" } else { "b" }]);

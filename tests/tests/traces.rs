@@ -1,4 +1,4 @@
-//! The traces of daemons: each operation is one trace, and an absent collector does no harm.
+//! Each operation is one trace, and a missing collector does no harm.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::net::TcpListener;
@@ -23,10 +23,9 @@ use tokio::runtime::Runtime;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
-/// Most memory of spans without a collector: 2048 waiting and 16,384 open ones, of a kilobyte each,
-/// and the memory of the puts.
+/// 2048 waiting and 16,384 open spans of a kilobyte, and the puts.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// Link settings with which stores of an exchange of 4 MiB wait long enough for late sources.
+/// Stores then wait for late sources.
 const SLOW_LINK: [&str; 2] = ["--link-bandwidth=10MiB", "--link-latency=100us"];
 const TRACE: [u8; 16] = [7; 16];
 const CALLER: [u8; 8] = [9; 8];
@@ -84,7 +83,7 @@ impl Collector {
 struct Trace(Vec<(String, Span)>);
 
 impl Trace {
-    /// The spans with this name, of the store `node` or, without one, of a shard.
+    /// Of the store `node`, or of a shard.
     fn named(&self, name: &str, node: Option<&str>) -> Vec<&Span> {
         let is_of = |service: &str, span: &Span| match node {
             Some(node) => text(&span.attributes, "hoplite.node").as_deref() == Some(node),
@@ -100,7 +99,7 @@ impl Trace {
         found[0]
     }
 
-    /// Checks that each span except the roots has its parent among the others.
+    /// Every parent exists.
     fn assert_whole(&self) {
         for (_, span) in &self.0 {
             let has_parent = span.parent_span_id == CALLER
@@ -135,7 +134,7 @@ fn cluster(endpoint: &str, more: &[&str]) -> Cluster {
     Cluster::start(Plan { store_arguments, shard_arguments: arguments, ..Plan::default() })
 }
 
-/// Ends all daemons, which then export their last spans.
+/// Daemons export their last spans as they end.
 fn end(cluster: &mut Cluster) {
     for daemon in cluster.stores.iter_mut().chain(&mut cluster.shards) {
         assert_eq!(daemon.as_mut().unwrap().terminate(), 0);
@@ -173,9 +172,8 @@ fn a_get_is_one_trace_from_its_caller_to_the_peer() {
     let serve = trace.one("serve", Some("node-0"));
     assert_eq!(serve.parent_span_id, pull.span_id);
     assert_eq!(text(&serve.attributes, "hoplite.object").as_deref(), Some("a"));
-    // The message about the new copy belongs to the get, too.
     assert!(trace.named("publish", None).iter().all(|publish| publish.parent_span_id == get.span_id));
-    // The put came without a trace, and began one.
+    // The put began the trace.
     let spans = collector.spans();
     let put = spans.iter().find(|(_, span)| span.name == "put").unwrap();
     assert!(put.1.parent_span_id.is_empty() && put.1.trace_id != TRACE);
@@ -202,7 +200,7 @@ fn what_is_asked_when_a_shard_comes_back_is_for_the_get_that_waits() {
     let trace = collector.trace();
     trace.assert_whole();
     let get = trace.one("get", Some("node-1"));
-    // The query occurs twice if the first one preceded the store's notice of the shard's end.
+    // Twice if the query preceded the notice of the shard's end.
     let asked = trace.named("ask directory", Some("node-1"));
     assert!(
         !asked.is_empty() && asked.iter().all(|span| span.parent_span_id == get.span_id),
@@ -236,14 +234,12 @@ fn a_reduce_is_one_trace_with_its_hops() {
     assert_eq!(reduce.parent_span_id, CALLER);
     let asked = trace.named("ask directory", Some("node-0"));
     assert!(asked.iter().all(|ask| ask.parent_span_id == reduce.span_id), "{}", trace.tree());
-    // For each source, and for the target.
     assert!(trace.named("subscribe", None).len() >= 3, "{}", trace.tree());
     let hop = trace.one("hop", Some("node-0"));
     assert_eq!(hop.parent_span_id, reduce.span_id);
     let performed = trace.one("perform hop", Some("node-1"));
     assert_eq!(performed.parent_span_id, hop.span_id);
     assert_eq!(trace.one("combine", Some("node-1")).parent_span_id, performed.span_id);
-    // The coordinator pulls the hop's output.
     let combine = trace.one("combine", Some("node-0"));
     assert_eq!(combine.parent_span_id, reduce.span_id);
     assert_eq!(trace.one("serve", Some("node-1")).parent_span_id, combine.span_id);
@@ -277,21 +273,19 @@ fn an_allreduce_is_one_trace_with_what_its_members_exchange() {
     assert_eq!(text(&enlist.attributes, "hoplite.member").as_deref(), Some("node-1"));
     let part = trace.one("take part", Some("node-1"));
     assert_eq!(part.parent_span_id, enlist.span_id, "{}", trace.tree());
-    // The coordinator's own store gets no enlistment.
+    // The coordinator enlists only others.
     let [first, second] = [("node-0", collective), ("node-1", part)].map(|(node, parent)| {
         let exchange = trace.one("exchange", Some(node));
         assert_eq!(exchange.parent_span_id, parent.span_id, "{}", trace.tree());
         assert_eq!(text(&exchange.attributes, "hoplite.outcome").as_deref(), Some("complete"));
         exchange
     });
-    // Each member sends to the other.
     for (giver, taker) in [("node-0", second), ("node-1", first)] {
         let served = trace.named("serve", Some(giver));
         assert!(served.iter().any(|serve| serve.parent_span_id == taker.span_id), "{}", trace.tree());
     }
 }
 
-/// Ranks on both nodes have separate traces; the coordinator has none.
 #[test]
 fn what_nobody_records_of_an_allreduce_is_not_in_the_traces_of_other_ranks() {
     let collector = Collector::start();
@@ -366,7 +360,7 @@ fn nobody_waits_for_a_collector_that_is_away() {
 fn nobody_waits_for_a_collector_that_never_answers() {
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", deaf.local_addr().unwrap());
-    // Accepts and reads, so that the connection looks healthy until an answer is due.
+    // Looks healthy until an answer is due.
     let accepting = deaf.try_clone().unwrap();
     std::thread::spawn(move || {
         for mut stream in accepting.incoming().map_while(Result::ok) {
@@ -376,7 +370,7 @@ fn nobody_waits_for_a_collector_that_never_answers() {
     let mut cluster = cluster(&endpoint, &[]);
     let client = cluster.client(0);
     let before = private_bytes(&cluster);
-    // More spans than the queue of the export holds.
+    // More than the export's queue holds.
     for number in 0..5000 {
         client.put(format!("{number}"), &bytes(number, 100)).unwrap();
     }
@@ -384,11 +378,11 @@ fn nobody_waits_for_a_collector_that_never_answers() {
     assert!(growth < MAX_GROWTH_BYTES, "{growth} bytes more");
     cluster.assert_serves();
     drop(client);
-    // Each daemon waits at most one second for the export of its last spans.
+    // At most one second each.
     end(&mut cluster);
 }
 
-/// The memory of the first store without the arena.
+/// Without the arena.
 fn private_bytes(cluster: &Cluster) -> u64 {
     let pid = cluster.stores[0].as_ref().unwrap().pid();
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

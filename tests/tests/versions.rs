@@ -1,4 +1,4 @@
-//! The promises of docs/reference/versions.md about programs with another version of the protocol.
+//! The promises of docs/reference/versions.md.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,7 +15,7 @@ use prost_types::field_descriptor_proto::Label;
 use prost_types::{DescriptorProto, EnumDescriptorProto, FileDescriptorSet};
 
 const PREVIOUS: u32 = PROTOCOL_VERSION - 1;
-/// A field that a later program of this version may add to any message: field 1000, a number.
+/// Field 1000, a number of a later program.
 const LATER_FIELD: [u8; 3] = [0xc0, 0x3e, 7];
 
 #[test]
@@ -94,7 +94,6 @@ fn what_a_later_program_of_this_version_says_beside_is_ignored() {
     cluster.assert_serves();
 }
 
-/// Each field, value and method of the protocol, one per line.
 fn protocol() -> BTreeSet<String> {
     let set = FileDescriptorSet::decode(FILE_DESCRIPTOR_SET).expect("the protocol describes itself");
     let mut lines = BTreeSet::new();

@@ -1,9 +1,4 @@
-"""The worker of one rank for Gloo, through torch. The protocol is that of `hoplite-bench-worker`.
-
-    gloo_worker.py SOCKET RANK RANKS ADDRESS
-
-ADDRESS is where rank 0 listens, `HOST:PORT`.
-"""
+"""The worker of one rank for Gloo, through torch."""
 
 import datetime
 import socket
@@ -13,10 +8,9 @@ import time
 import torch
 import torch.distributed as dist
 
-# The benchmark kills slow workers; this time is so long that the benchmark always acts first.
+# The benchmark kills slow workers earlier.
 TIMEOUT = datetime.timedelta(hours=1)
 STRIDE = 61
-# Each host gives or gets one of several equal parts.
 SPLIT = ("allgather", "reduce_scatter", "all_to_all")
 
 
@@ -73,7 +67,7 @@ class Worker:
                     self.step(step)
 
     def step(self, step: int) -> None:
-        """A step of the synchronous parameter server. The server, rank 0, adds zeros to the sum."""
+        """Rank 0, the server, adds zeros to the sum."""
         if self.rank == 0:
             self.result.zero_()
         else:

@@ -1,10 +1,9 @@
-"""The workers of all hosts for Ray's object store. The protocol is that of `hoplite-bench-worker`.
+"""Workers for Ray's object store, one actor on each node. The protocol is that of
+`hoplite-bench-worker`.
 
     ray_worker.py CLUSTER SOCKET ADDRESS...
 
-Starts an actor on each node of the cluster, whose nodes have the ADDRESSES, by rank. Waits for the
-end of the actors. The actors talk to the benchmark. They pass references to objects to each other
-in calls, as Ray's programs do: before the clock starts for objects that exist already.
+The actors pass references to objects in calls, as Ray's programs do.
 """
 
 import socket
@@ -32,10 +31,9 @@ class Worker:
         self.round = 0
         self.others: list[Any] = []
         self.source: Any = None
-        # The final results of this worker, and their expected factors.
         self.results: list[Any] = []
         self.expected: list[float] = []
-        # The messages of other workers, by subject: a key whose second element is the round.
+        # Messages by subject; the second element of a key is the round.
         self.inbox: dict[tuple[Any, ...], list[Any]] = {}
         self.heard = threading.Condition()
 
@@ -87,7 +85,6 @@ class Worker:
         return (np.arange(elements, dtype=np.int32) % 8 + 1).astype(np.float32) * np.float32(factor)
 
     def forget(self) -> None:
-        """Drops all objects of earlier rounds."""
         self.source, self.results, self.expected = None, [], []
         with self.heard:
             self.inbox = {key: value for key, value in self.inbox.items() if key[1] > self.round}
@@ -199,10 +196,7 @@ class Worker:
             self.results, self.expected = ([model], [self.sum() - self.factor(0) if is_all else float(model[0])])
 
     def computed(self) -> Iterator[int]:
-        """The steps of this worker, each after its computation.
-
-        A synchronous worker knows the end.
-        """
+        """A synchronous worker knows the end."""
         for step in range(self.steps if self.workload == "ps_sync" else sys.maxsize):
             parts = 4 + (5 * self.rank + 2 * step) % 9
             time.sleep(self.compute_s * parts / 8)

@@ -27,9 +27,7 @@ class Context:
     """Paths and sizes.
 
     Attributes:
-        programs: the directory of Hoplite's binaries.
-        built: the directory of the programs that `make bench-peers` builds and installs.
-        most_bytes: the size of the largest object.
+        built: the programs of `make bench-peers`.
         log: the file for the output of started processes.
     """
 
@@ -43,11 +41,10 @@ class System(ABC):
     """Starts workers in a lab.
 
     Attributes:
-        name: the name on the command line and in results.
         title: the name for people. Variants of one system share it, and the better one counts.
         setting: the difference to other variants.
         omits: workloads that it cannot express, or that equal another variant's.
-        most_hosts: the most hosts that fit on this machine; None without such a limit.
+        most_hosts: the most hosts that fit on this machine, or None.
     """
 
     name: ClassVar[str]
@@ -61,24 +58,22 @@ class System(ABC):
 
     @abstractmethod
     def missing(self) -> str:
-        """The missing parts of this machine, and how to get them; empty if none."""
+        """The missing parts, and how to get them; empty if none."""
 
     @abstractmethod
     def version(self) -> str:
-        """The measured version."""
+        ...
 
     @abstractmethod
     def start(self, lab: Lab, socket: Path) -> AbstractContextManager[Processes]:
-        """Starts one worker on each host.
+        """Starts a worker on each host, which ends when the team's socket is closed.
 
-        Each worker connects to the team's socket, and ends when the socket is closed. Returns a
-        context manager for the processes that must not end earlier; leaving it ends them.
+        The context manager holds the processes that must not end earlier.
         """
 
 
 @contextmanager
 def ending(processes: Processes, patience_s: float = _END_TIMEOUT_S) -> Iterator[Processes]:
-    """Ends the processes at exit: waits for `patience_s`, then terminates them, then kills them."""
     try:
         yield processes
     finally:

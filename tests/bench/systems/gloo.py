@@ -17,8 +17,6 @@ _PORT: Final = 29500
 
 
 class Gloo(System):
-    """Gloo over TCP, with one process on each host and one computing thread per process."""
-
     name = "gloo"
     title = "Gloo"
     setting = "torch.distributed over TCP"

@@ -1,4 +1,4 @@
-"""Hoplite itself: a store and a client on each host, and the directory on the last one."""
+"""Hoplite: a store and a client on each host, and the directory on the last one."""
 
 import subprocess
 from collections.abc import Iterator
@@ -12,13 +12,11 @@ from ..machine import output
 from .base import Processes, System, ending
 
 _WORKER = "hoplite-bench-worker"
-# A training loop deletes its objects at the end: at most 16 gradients and models of 4 MiB per host.
+# Training loops delete their objects at the end.
 _ROOM_BYTES = 128 << 20
 
 
 class HopliteStores(System):
-    """Stores whose memory is touched before the first round, as the buffers of the peers are."""
-
     name = "hoplite"
     title = "Hoplite"
     setting = "one directory shard, on the last host"
@@ -33,13 +31,11 @@ class HopliteStores(System):
 
     @contextmanager
     def start(self, lab: Lab, socket: Path) -> Iterator[Processes]:
-        # The root of a gather holds all sources. Others hold a source, a target, a copy, and a
-        # hop's output.
+        # The root of a gather holds all sources.
         most = self.context.most_bytes
         root, other = (lab.plan.hosts + 3) * most + _ROOM_BYTES, 4 * most + _ROOM_BYTES
         memory = [str(root), *[str(other)] * (lab.plan.hosts - 1)]
-        # Not on h0: the directory keeps small objects, and a gather by h0 would find them on its
-        # own host.
+        # A directory on h0 would save its gathers the network.
         shard_hosts = [lab.hosts[-1].name]
         with (
             Hoplite(lab, self.context.programs, memory, shard_hosts, store_arguments=["--log", "warn"]),

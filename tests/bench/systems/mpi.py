@@ -15,10 +15,7 @@ from .base import ASYNCHRONOUS, SPLIT, Processes, System, ending
 
 
 class _Mpi(System):
-    """Any MPI.
-
-    Its launcher runs on h0, and reaches the other hosts with the lab's replacement of ssh.
-    """
+    """Its launcher runs on h0, and reaches the other hosts with the lab's replacement of ssh."""
 
     omits = ASYNCHRONOUS
     starter: ClassVar[str]
@@ -26,7 +23,7 @@ class _Mpi(System):
 
     @abstractmethod
     def command(self, hosts: list[str], directory: Path) -> list[str]:
-        """The launch command, up to the worker's own command. `directory` is for its files."""
+        ...
 
     def missing(self) -> str:
         if not output(["which", self.starter]):
@@ -57,8 +54,6 @@ class _Mpi(System):
 
 
 class Mpich(_Mpi):
-    """MPICH over UCX."""
-
     name = "mpich"
     title = "MPICH"
     setting = "UCX over TCP, waits instead of polling (idle.c)"
@@ -79,12 +74,10 @@ class Mpich(_Mpi):
 
 
 class OpenMpi(_Mpi):
-    """Open MPI with its own choice of algorithms."""
-
     name = "openmpi"
     title = "Open MPI"
     setting = "TCP, waits instead of polling (idle.c), its own choice of algorithms"
-    # A late rank waits for the next one in its pipeline; the other variant has a pipeline.
+    # The other variant has a pipeline.
     omits = ASYNCHRONOUS | {"broadcast_late", "reduce_late", "allreduce_late"}
     starter = "mpirun.openmpi"
     worker = "openmpi_worker"
@@ -100,10 +93,10 @@ class OpenMpi(_Mpi):
             "btl_tcp_if_include": "eth0",
             "oob_tcp_if_include": "eth0",
             "plm_rsh_agent": str(RSH),
-            # Otherwise the hosts launch each other, and do not know their lab.
+            # Otherwise hosts launch each other, outside their lab.
             "plm_rsh_no_tree_spawn": "1",
             "mpi_yield_when_idle": "1",
-            # A killed Open MPI leaves files behind; these are removed with the lab.
+            # A killed Open MPI leaves files behind.
             "orte_tmpdir_base": str(directory),
             **self.parameters,
         }
@@ -115,10 +108,7 @@ class OpenMpi(_Mpi):
 
 
 class OpenMpiTuned(OpenMpi):
-    """Open MPI with the algorithms that are fastest for large objects, forced by hand.
-
-    The numbers come from Open MPI's tuned component: pipeline for broadcast and reduce, ring for
-    allreduce.
+    """Open MPI with the fastest algorithms for large objects: pipelines, and rings for allreduce.
     """
 
     name = "openmpi-tuned"

@@ -1,4 +1,4 @@
-"""Ray's object store: a raylet on each host, and an actor there that performs the workload."""
+"""Ray's object store: a raylet and an actor on each host."""
 
 import os
 import subprocess
@@ -17,15 +17,12 @@ _WORKER: Final = Path(__file__).resolve().parents[1] / "peers" / "ray_worker.py"
 _PORT: Final = 6379
 _START_TIMEOUT_S: Final = 180
 _MIB: Final = 1 << 20
-# Ray's smallest store has 75 MB. Objects of a round are freed some time after it.
+# Ray's smallest store, and objects of a round that are freed late.
 _ROOM_BYTES: Final = 128 * _MIB
 
 
 class RayStores(System):
-    """One cluster, with a raylet and a store in each host's namespace.
-
-    A raylet needs agents and idle workers: 0.5 GB and some seconds of processor time for each host.
-    """
+    """Each raylet takes 0.5 GB and seconds of processor time."""
 
     name = "ray"
     title = "Ray"
@@ -33,7 +30,7 @@ class RayStores(System):
         "ray.put and ray.get by one actor on each host; a reduce gets all and adds; "
         "sends again after 10 s what has not come"
     )
-    # # Ray's object store lacks these; each would be many gets by each actor.
+    # Ray's store lacks these.
     omits = SPLIT | {"allreduce_late"}
     most_hosts = 8
 
@@ -52,7 +49,6 @@ class RayStores(System):
         address = f"{lab.hosts[0].address}:{_PORT}"
         environment = {
             **os.environ,
-            # Files outside of the sessions' directories are removed with the lab too.
             "RAY_TMPDIR": str(socket.parent),
             "RAY_AUTH_MODE": "disabled",
             "RAY_USAGE_STATS_ENABLED": "0",
@@ -66,8 +62,7 @@ class RayStores(System):
                 "stderr": log,
                 "cwd": "/",
             }
-            # Started one after another, because a raylet that needs more than 30 s gives up, and
-            # all of them share the processors. They end with the lab.
+            # All raylets share the processors, and give up after 30 s.
             for rank, host in enumerate(lab.hosts):
                 _start(host, self._raylet(lab, rank, address), common)
             command: list[str | Path] = [
@@ -81,12 +76,10 @@ class RayStores(System):
                 yield processes
 
     def _raylet(self, lab: Lab, rank: int, address: str) -> list[str | Path]:
-        # The root of a gather holds all sources. Others hold a source, a result, and objects being
-        # freed.
         copies = lab.plan.hosts + 3 if rank == 0 else 4
         arguments = {
             "node-ip-address": lab.hosts[rank].address,
-            # Short, because the paths of a session's sockets begin with it.
+            # The paths of sockets begin with it.
             "temp-dir": str(registry.STATE / lab.name / f"r{rank}"),
             "object-store-memory": str(copies * self.context.most_bytes + _ROOM_BYTES),
             "num-cpus": "1",
@@ -101,7 +94,6 @@ class RayStores(System):
 
 
 def _start(host: Host, command: list[str | Path], options: dict[str, Any]) -> None:
-    """Starts the raylet of a host, and waits until it is ready."""
     try:
         result = host.run(command, check=False, timeout=_START_TIMEOUT_S, **options)
     except subprocess.TimeoutExpired as expired:

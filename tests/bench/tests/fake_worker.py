@@ -1,8 +1,4 @@
-"""A worker that obeys commands and moves no bytes: fake_worker.py SOCKET RANK FAULT.
-
-FAULT is its failure: `never`, or a word of the protocol with an effect, as in `run-silent`,
-`run-die` or `check-wrong`.
-"""
+"""A worker that obeys commands and moves no bytes: fake_worker.py SOCKET RANK FAULT."""
 
 import socket
 import sys

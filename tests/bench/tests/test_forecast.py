@@ -1,5 +1,3 @@
-"""Estimates of the remaining time. Needs no root."""
-
 import unittest
 from unittest import mock
 

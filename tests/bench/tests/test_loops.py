@@ -1,4 +1,4 @@
-"""The least times of training loops. Needs no root."""
+"""The least times of training loops."""
 
 import unittest
 
@@ -33,8 +33,7 @@ class Loops(unittest.TestCase):
 
     def test_a_worker_gets_a_model_before_it_computes_again(self) -> None:
         loop = Loop(model_bytes=8, steps=2, compute_s=0.8)
-        # Ready after 0.5 s, 0.9 s and 1 s. The first worker is ready again 0.5 s and 0.7 s later,
-        # with a model in between.
+        # Ready after 0.5 s, 0.9 s and 1 s.
         self.assertAlmostEqual(loop.limit_s(4, 10, 100), 0.5 + 0.7 + 0.1 + 0.1)
 
     def test_the_trainer_receives_rollouts(self) -> None:

@@ -1,5 +1,3 @@
-"""Workloads, stored results and reports. Needs no root."""
-
 import tempfile
 import unittest
 from pathlib import Path
@@ -12,7 +10,6 @@ MIB = 1 << 20
 
 
 def results() -> Results:
-    """A run with two variants of one system, another system, and a failure."""
     found = Results(
         "today", "abc", "bench run", {"processor": "p", "memory": "m", "kernel": "k", "distribution": "d"}, 1
     )
@@ -162,8 +159,7 @@ class Verdicts(unittest.TestCase):
     def test_late_sources_of_an_allreduce_may_take_the_quicker_of_two_ways(self) -> None:
         found = results()
         transfer_s = MIB / found.payload_bytes_s
-        # The last of four arrives 0.3 or 3 transfers after the first. The limit is then 1.5
-        # transfers more, or a reduce and a broadcast.
+        # The last of four arrives 0.3 or 3 transfers after the first.
         for interval, least in [(0.1, 1.8), (1, 4)]:
             for seconds, is_met in [(1.04 * (least + 0.25), True), (1.06 * (least + 0.25), False)]:
                 with self.subTest(interval=interval, seconds=seconds):

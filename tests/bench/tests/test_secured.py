@@ -26,7 +26,7 @@ class Secured(unittest.TestCase):
         found = json.loads(done.stdout)
         self.assertEqual((found["size_bytes"], found["receivers"]), (1 << 20, 2))
         self.assertEqual({kind: len(seconds) for kind, seconds in found["seconds"].items()}, dict.fromkeys(KINDS, 2))
-        # The links are the limit, except for the bytes that a full bucket passes at once.
+        # A full bucket passes some bytes at once.
         self.assertTrue(all(seconds > 0.5 * found["limit_s"] for seconds in found["median_s"].values()), found)
 
     def test_nonsense_is_refused(self) -> None:
@@ -37,7 +37,6 @@ class Secured(unittest.TestCase):
             self.assertTrue(done.stderr.startswith(("secured: ", "usage: ")) and not done.stdout, done)
 
     def test_without_a_lab_one_line_says_why(self) -> None:
-        # The worker exists, and no other program does.
         with tempfile.TemporaryDirectory() as place:
             (Path(place) / "hoplite-bench-worker").touch()
             command = [sys.executable, "-m", "bench.secured", "--programs", place, "--receivers", "1"]

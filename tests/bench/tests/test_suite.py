@@ -24,8 +24,6 @@ LACKING = missing() or limit.missing()
 
 
 class Fake(System):
-    """Workers that move no bytes, with the behaviour of the class."""
-
     name = "fake"
     title = "Fake"
     setting = ""
@@ -80,7 +78,6 @@ class Unable(Fake):
 
 class Rounds(unittest.TestCase):
     def rounds(self, system: str, limit_s: float, round_s: float, cell_s: float = 4) -> int:
-        """The number of rounds of a cell whose rounds all take the same time."""
         settings = Settings((), (), (), (), (), 0, rounds=5, cell_s=cell_s, rate_bits_s=1)
         results = Results("", "", "", {}, 1)
         found = Suite(settings, Context(Path(), Path(), 0, Path()), results, lambda: None)

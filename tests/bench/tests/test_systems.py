@@ -1,7 +1,4 @@
-"""Real systems with every workload once.
-
-Their workers compare the bytes. Needs the requirements of a lab.
-"""
+"""Real systems, each workload once. Needs the requirements of a lab."""
 
 import dataclasses
 import io

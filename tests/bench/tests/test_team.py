@@ -1,4 +1,4 @@
-"""A team of workers, some of which misbehave. Needs no root."""
+"""Teams with workers that misbehave."""
 
 import subprocess
 import sys
@@ -16,7 +16,6 @@ FAKE = Path(__file__).with_name("fake_worker.py")
 
 @contextmanager
 def team(*faults: str) -> Iterator[Team]:
-    """A team with one worker for each of `faults`."""
     hosts = [f"h{rank}" for rank in range(len(faults))]
     with tempfile.TemporaryDirectory() as directory, Team("fake", Path(directory) / "socket", hosts) as found:
         workers = [

@@ -1,5 +1,3 @@
-"""The collectives of `topology_worker.py`, and the statistics of `topology.py`."""
-
 import unittest
 from collections import Counter
 
@@ -11,7 +9,6 @@ SIZE = 1 << 20
 
 
 def moved(model: str, ranks: int) -> Counter[tuple[int, int]]:
-    """The bytes from each rank to each other rank, when all ranks run their programs to the end."""
     programs = [PROGRAMS[model](ranks, rank, SIZE) for rank in range(ranks)]
     total: Counter[tuple[int, int]] = Counter()
     for channel in range(len(programs[0])):
@@ -50,8 +47,7 @@ class Programs(unittest.TestCase):
     def test_both_trees_reach_every_rank(self) -> None:
         for ranks in range(2, 18):
             total = moved("double-binary-tree", ranks)
-            # Each tree has one edge less than ranks. Half of the bytes go up and down over each
-            # edge.
+            # Half of the bytes go up and down over each edge.
             self.assertEqual(sum(total.values()), 2 * (ranks - 1) * 2 * (SIZE // 2))
 
     def test_rings_have_only_neighbours(self) -> None:

@@ -1,4 +1,4 @@
-"""The benchmark of weights, small: a worker or its host is killed, and another one joins."""
+"""The benchmark of weights, small."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ from lab.tests.test_daemons import PROGRAMS, lacking
 
 PYTHON = ROOT / "python" / ".venv" / "bin" / "python"
 PATIENCE_S = 300
-# At this rate a version takes 1.3 s, which is enough to kill a worker in the middle.
+# A version takes 1.3 s: time to kill a worker.
 ARGUMENTS = ["--workers", "3", "--megabytes", "4", "--versions", "3", "--rate", "25mbit", "--json"]
 
 
@@ -38,13 +38,12 @@ class Weights(unittest.TestCase):
         for what in ("worker", "host"):
             with self.subTest(what):
                 found = self.send(what)
-                # The workers have compared all their bytes.
                 self.assertEqual(found["ends"], {"h1": -9, "h2": 0, "h3": 0, "h4": 0})
                 self.assertEqual([one["version"] for one in found["versions"]], [1, 2, 3])
                 self.assertEqual(found["versions"][1]["killed"], what)
                 self.assertGreater(found["versions"][1]["joined_after_s"], 0)
                 for one in found["versions"]:
-                    # The links are the limit: a full bucket passes 1 ms of the rate at once.
+                    # A full bucket passes 1 ms of the rate at once.
                     self.assertGreater(one["limits"], 0.95)
 
     @unittest.skipIf(not PYTHON.exists(), "the Python package is not installed")

@@ -1,9 +1,7 @@
-//! A collective attempt: the machines of its coordinator and its members, with any order of
-//! messages, failures and deletes.
+//! A collective attempt: its coordinator and members, with any order of messages, failures and
+//! deletes.
 //!
-//! A queue in each direction connects each member with the coordinator, as in the shell: in order,
-//! until the member is gone. The reaction of a member to a decision is minimal here; `Node` does
-//! the same beside its work on copies.
+//! A queue in each direction connects each member with the coordinator, until the member is gone.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -22,9 +20,8 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 const MAX_MEMBERS: usize = 6;
 const MAX_RANKS_PER_MEMBER: usize = 3;
 
-/// Runs an attempt as `bytes` describe, and checks its decisions and messages.
+/// Runs an attempt as `bytes` describe.
 pub fn events(bytes: &[u8]) {
-    // The only error is the end of the input.
     let _ = run(&mut Unstructured::new(bytes));
 }
 
@@ -69,7 +66,6 @@ fn failure(input: &mut Unstructured<'_>, member: usize) -> Result<Failure> {
     })
 }
 
-/// Consistent plans, one for each member.
 fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
     let kind = *input.choose(&[
         Collective::Allreduce,
@@ -83,7 +79,6 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
         1 => Schedule::halving_doubling(count),
         _ => Schedule::hierarchical(count, &[2, count / 2]).unwrap_or_else(|| Schedule::ring(count)),
     };
-    // The input distributes the ranks over the members in any order.
     let mut ranks: Vec<Vec<usize>> = (0..count).map(|rank| vec![rank]).collect();
     let mut participants = count;
     for _ in 0..input.int_in_range(0..=count)? {
@@ -128,7 +123,7 @@ fn plans(input: &mut Unstructured<'_>) -> Result<Vec<Plan>> {
     Ok((0..count).map(plan).collect())
 }
 
-/// Checks that each byte becomes final exactly once, and that exactly the missing bytes do.
+/// Checks that exactly the missing bytes become final, once.
 fn check_finals(plans: &[Plan]) {
     for plan in plans {
         let program = plan.program();
@@ -146,9 +141,7 @@ fn check_finals(plans: &[Plan]) {
         let expected = match plan.agreement.kind {
             Collective::Allreduce => plan.size_bytes,
             Collective::ReduceScatter => own_bytes,
-            // The member already has its own part.
             Collective::Allgather => plan.size_bytes - own_bytes,
-            // The parts between its own ranks stay there.
             Collective::AllToAll => plan.size_bytes * plan.sources.len() as u64 - own_bytes,
         };
         assert_eq!(final_bytes, expected, "{plan:?}");
@@ -159,11 +152,9 @@ struct World {
     session: Attempt,
     seats: Vec<Seat>,
     kind: Collective,
-    /// The index of the coordinator's own member.
     own: usize,
     now: Time,
     decision: AttemptState,
-    /// `true` if the target was deleted after the decision.
     is_deleted: bool,
     end: Option<AttemptAction>,
 }
@@ -177,7 +168,6 @@ struct Seat {
     is_committed: bool,
     is_stopped: bool,
     is_dismissed: bool,
-    /// Copies that became the target or were dropped.
     ended_copies: usize,
     stage: MemberStage,
 }
@@ -215,7 +205,6 @@ impl World {
         }
     }
 
-    /// Gives a member its room.
     fn begin(&mut self, index: usize) {
         let number = index as u64;
         let member = &mut self.seats[index].member;
@@ -224,7 +213,6 @@ impl World {
         }
     }
 
-    /// Delivers all bytes to a member.
     fn fill(&mut self, index: usize) {
         self.now = self.now + Duration::from_micros(1);
         let seat = &mut self.seats[index];
@@ -234,13 +222,12 @@ impl World {
             seat.ended_copies += 1;
         }
         // A member waits for the decision if its copy may become the target. The coordinator's own
-        // report decides there, and parts have no other reader.
+        // report decides.
         if index == self.own || !self.kind.properties().makes_target || completed.is_some() {
             seat.reports.push_back(Report::Filled);
         }
     }
 
-    /// Delivers the next decision to a member.
     fn hear(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         let Some(decision) = seat.decisions.pop_front() else { return };
@@ -271,7 +258,7 @@ impl World {
     fn tell_coordinator(&mut self, index: usize, report: Report) {
         let seat = &mut self.seats[index];
         let is_out = seat.has_reported.as_ref().is_some_and(|said| *said != Report::Filled);
-        // The shell ends the reports after the last one, and for dismissed members.
+        // The shell ends the reports of dismissed members.
         if is_out || seat.is_stopped || seat.is_dismissed || self.session.is_over() {
             return;
         }
@@ -307,7 +294,6 @@ impl World {
         self.perform(before, actions);
     }
 
-    /// Breaks the connection of a member in both directions.
     fn lose(&mut self, index: usize) {
         if index != self.own {
             self.leave(index);
@@ -316,7 +302,6 @@ impl World {
         }
     }
 
-    /// Ends a member whose coordinator has dismissed it or is gone.
     fn leave(&mut self, index: usize) {
         let seat = &mut self.seats[index];
         seat.has_left = true;
@@ -350,7 +335,6 @@ impl World {
         self.perform(before, actions);
     }
 
-    /// Returns `true` if members wait for a decision.
     const fn tells(&self) -> bool {
         self.kind.properties().awaits_commit
     }
@@ -430,7 +414,6 @@ impl World {
         }
     }
 
-    /// Delivers all pending messages, and ends all remaining members.
     fn finish(&mut self) {
         for index in 0..self.seats.len() {
             while !self.seats[index].decisions.is_empty() || !self.seats[index].reports.is_empty() {
@@ -464,7 +447,7 @@ impl Seat {
     }
 }
 
-/// Orders the stages. Stages only advance, and the last two never change.
+/// Stages only advance, and the last two never change.
 const fn order(stage: MemberStage) -> u8 {
     match stage {
         MemberStage::AwaitingRoom { .. } => 0,

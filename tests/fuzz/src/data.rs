@@ -1,4 +1,4 @@
-//! The data plane: frames from a store or a stranger at the data port.
+//! The data plane: frames from a store or a stranger.
 
 use hoplite_core::checksum::crc32c;
 use hoplite_core::error::Plane;
@@ -18,10 +18,9 @@ use hoplite_proto::data::{
 use hoplite_proto::{error, v1};
 use prost::Message;
 
-/// Reads frames from `bytes`, after the first byte, until one is refused.
+/// Reads frames until one is refused.
 ///
-/// If the first byte is odd, repairs each header and its checksums first, because random bytes
-/// never have valid checksums.
+/// If the first byte is odd, repairs each header first, because random checksums never match.
 pub fn stream(bytes: &[u8]) {
     let Some((choice, mut rest)) = bytes.split_first() else { return };
     while let Some((header, tail)) = rest.split_first_chunk::<HEADER_BYTES>() {
@@ -42,12 +41,10 @@ pub fn stream(bytes: &[u8]) {
     }
 }
 
-/// Repairs the magic, the version and the checksums of a header. Cuts its length to the available
-/// bytes.
 fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
     header[..5].copy_from_slice(b"HPLD\x01");
     header[6..8].fill(0);
-    // The lower byte gives the length, so that most lengths fit the input.
+    // Most lengths then fit the input.
     let length = usize::from(header[8]).min(tail.len());
     if header[9..12] == [0; 3] {
         header[8] = u8::try_from(length).expect("it was a byte before");
@@ -58,7 +55,6 @@ fn repaired(mut header: [u8; HEADER_BYTES], tail: &[u8]) -> [u8; HEADER_BYTES] {
     header
 }
 
-/// Decodes the payload of a frame as the store does.
 fn payload_of(kind: Kind, payload: &[u8]) {
     match kind {
         Kind::Hello => {
@@ -83,7 +79,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
             let _ = decode_report(end.clone(), MAX_MEMBERS);
             if let Some(reason) = end.error {
                 let decoded = error::decode(reason, Plane::Data);
-                // Decodes twice, because a version mismatch swaps its two sides.
+                // A version mismatch swaps its two sides.
                 let returned = error::decode(error::encode(&decoded), Plane::Data);
                 assert_eq!(error::decode(error::encode(&returned), Plane::Data), decoded);
             }
@@ -99,7 +95,7 @@ fn payload_of(kind: Kind, payload: &[u8]) {
         }
         Kind::Enlist => {
             if let Ok(Ok(plan)) = v1::Enlist::decode(payload).map(decode_plan) {
-                // Every plan for a target that fits into an arena must yield a program.
+                // Every plan that fits into an arena must yield a program.
                 if plan.size_bytes < 1 << 50 {
                     let _ = plan.program();
                 }

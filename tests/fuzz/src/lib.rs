@@ -1,17 +1,9 @@
-//! The work of the fuzz targets in `targets/` on bytes from libFuzzer.
+//! The work of the fuzz targets in `targets/`, which `run.sh` builds and runs.
 //!
-//! * [`local`] and [`session`]: the decoders of the local and the control plane. No input may cause
-//!   a panic, and accepted values must survive a round trip.
-//! * [`data`]: the same for the frames of the data plane.
-//! * [`dashboard`]: requests to the dashboard. No input may cause a panic, and parsed values must
-//!   be bounded.
-//! * [`shard`] and [`node`]: the state machines, with any sequence of events that their shells
-//!   permit.
-//! * [`collective`]: a collective attempt: the machines of its coordinator and members, with any
-//!   order of messages and failures.
-//! * [`samples`]: valid messages to start from.
-//!
-//! `run.sh` builds and runs the targets.
+//! Decoders ([`local`], [`session`], [`data`], [`dashboard`]) must not panic, and accepted values
+//! must be bounded and survive a round trip. State machines ([`shard`], [`node`], [`collective`])
+//! get any sequence of events that their shells permit. [`samples`] has valid messages to start
+//! from.
 #![forbid(unsafe_code)]
 
 pub mod dashboard;

@@ -1,4 +1,4 @@
-//! The local plane: messages between a store and a client or stranger at its socket.
+//! The local plane: messages of a store and its clients.
 
 use bytes::{Bytes, BytesMut};
 use hoplite_core::Limits;
@@ -7,7 +7,7 @@ use hoplite_proto::local::{decode_request, decode_response, encode_request, enco
 use hoplite_proto::v1;
 use prost::Message;
 
-/// Decodes requests from `bytes`, first as a stream of frames and then as one message.
+/// Decodes requests as a stream of frames, then as one message.
 pub fn request(bytes: &[u8]) {
     let limits = Limits::default();
     each_message(bytes, max_request_bytes(&limits), |message: v1::Request| {
@@ -18,14 +18,14 @@ pub fn request(bytes: &[u8]) {
     });
 }
 
-/// Decodes responses from `bytes`, first as a stream of frames and then as one message.
+/// Decodes responses as a stream of frames, then as one message.
 pub fn response(bytes: &[u8]) {
     each_message(bytes, MAX_RESPONSE_BYTES, |message: v1::Response| {
         let (call, decoded) = decode_response(message);
         let encoded = encode_response(call, decoded);
-        // Decodes twice, because a version mismatch swaps its two sides.
+        // A version mismatch swaps its two sides.
         let again = returned(returned(encoded.clone()));
-        // Compares bytes, because a floating-point number may differ from itself.
+        // A floating-point number may differ from itself.
         assert_eq!(again.encode_to_vec(), encoded.encode_to_vec(), "{encoded:?}");
     });
 }
@@ -40,7 +40,7 @@ fn each_message<M: Message + Default>(bytes: &[u8], limit_bytes: usize, check: i
     while let Ok(Some(message)) = framing::decode(&mut stream, limit_bytes) {
         check(message);
     }
-    // From the type that the daemons decode from, because some fields refer to the buffer.
+    // Some fields refer to the buffer, as in the daemons.
     if let Ok(message) = M::decode(Bytes::copy_from_slice(bytes)) {
         check(message);
     }

@@ -1,8 +1,7 @@
-//! The state machine of a store under any sequence of events, also from clients and shards that
-//! break the protocol.
+//! The state machine of a store, also under clients and shards that break the protocol.
 //!
 //! The shell's promises hold: each started task ends once, a closed connection sends nothing, and
-//! shards speak only in sessions. Clients and shards may send anything that the decoders accept.
+//! shards speak only in sessions.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -36,12 +35,11 @@ const SHARDS: usize = 3;
 const CAPACITY: u64 = 5 * (LARGE + HEADER_BYTES);
 const LARGE: u64 = 40_960;
 const INLINE_BELOW: u64 = 4096;
-/// Most steps of an input. More steps found no more bugs.
+/// More steps found no more bugs.
 const MAX_STEPS: usize = 2_000;
 
-/// Feeds a node with the events that `bytes` describe, and checks its effects.
+/// Feeds a node with events as `bytes` describe.
 pub fn events(bytes: &[u8]) {
-    // The only error is the end of the input.
     let _ = run(&mut Unstructured::new(bytes));
 }
 
@@ -60,27 +58,25 @@ fn run(input: &mut Unstructured<'_>) -> Result<()> {
 struct World {
     node: Node,
     now: Time,
-    /// Checks the calls of clients too; the input then uses each call number once.
+    /// Checks clients too; call numbers are then unique.
     checker: Option<Checker>,
     clients: [ClientId; CLIENTS],
     last_number: u64,
     is_up: [bool; SHARDS],
-    /// Running pulls: their start, and the end of the object.
+    /// The start, and the end of the object.
     pulls: BTreeMap<PullId, (u64, u64)>,
     serves: BTreeSet<ServeId>,
-    /// Running combinations: their start, and the end of the object.
+    /// The start, and the end of the object.
     combinations: BTreeMap<CombineId, (u64, u64)>,
-    /// Remote hops: the ones that were not ended, and the ones that may still report.
+    /// Hops that were not ended, and hops that may still report.
     hops: BTreeSet<HopId>,
     audible_hops: BTreeSet<HopId>,
     hostings: BTreeSet<HostingId>,
     comparisons: BTreeSet<CopyId>,
     open_copies: BTreeMap<CopyId, u64>,
-    /// Copies that clients know.
     told: Vec<CopyId>,
     calls: Vec<CallId>,
     follows: BTreeSet<(ClientId, CallId)>,
-    /// Requests to shards with their objects, and the published puts.
     asked: Vec<(usize, RequestId, ObjectId)>,
     published: Vec<(usize, ObjectId, PutId)>,
 }
@@ -272,7 +268,6 @@ impl World {
         }
     }
 
-    /// Ends everything, and checks that all memory is free.
     fn finish(mut self) {
         self.apply(Event::ShutDown);
         for pull in self.pulls.keys().copied().collect::<Vec<_>>() {
@@ -308,7 +303,7 @@ fn step(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
         0..=13 => {
             let client = world.clients[input.choose_index(CLIENTS)?];
             let call = match (&world.checker, input.int_in_range(0..=7)?) {
-                // A client that reuses the number of a call.
+                // A reused call number.
                 (None, number @ 0..=3) => CallId(number),
                 _ => CallId(world.next_number()),
             };
@@ -413,7 +408,6 @@ fn request(input: &mut Unstructured<'_>, world: &World) -> Result<Request> {
         11 => Request::Delete { ids: objects(input)?, timeout: timeout(input)? },
         12 => {
             let ids = objects(input)?;
-            // The decoders refuse a larger count.
             let count = input.int_in_range(0..=ids.len())?;
             Request::Wait { ids, count, timeout: timeout(input)? }
         }
@@ -469,7 +463,6 @@ fn reduce(input: &mut Unstructured<'_>) -> Result<Reduce> {
     })
 }
 
-/// A request of a coordinator that the decoders accept.
 fn hop(input: &mut Unstructured<'_>, world: &World) -> Result<Hop> {
     let (output, put) = output(input)?;
     let size_bytes = *input.choose(&[LARGE, LARGE, 0, CAPACITY])?;
@@ -540,7 +533,7 @@ fn hop_reported(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// A message of a shard: mostly an answer to a request, sometimes nonsense.
+/// Mostly an answer to a request, sometimes nonsense.
 fn message(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ToStore)> {
     let asked = pick(input, &world.asked)?;
     let (shard, request, id) = match asked {
@@ -671,7 +664,6 @@ fn pull_ended(input: &mut Unstructured<'_>, world: &mut World) -> Result<()> {
     Ok(())
 }
 
-/// An outcome of a transfer that is incomplete.
 fn ended(input: &mut Unstructured<'_>) -> Result<PullOutcome> {
     let outcomes = [
         PullOutcome::SenderUnreachable,
@@ -683,7 +675,6 @@ fn ended(input: &mut Unstructured<'_>) -> Result<PullOutcome> {
     input.choose(&outcomes).copied()
 }
 
-/// A published put, or an unknown one.
 fn publication(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, ObjectId, PutId)> {
     match pick(input, &world.published)? {
         Some(publication) => Ok(publication),
@@ -691,7 +682,6 @@ fn publication(input: &mut Unstructured<'_>, world: &World) -> Result<(usize, Ob
     }
 }
 
-/// A published put of `id`, or the put of another node.
 fn put(input: &mut Unstructured<'_>, world: &World, id: &ObjectId) -> Result<PutId> {
     let ours = world.published.iter().rev().find(|(_, published, _)| published == id);
     match (input.int_in_range(0..=3)?, ours) {
@@ -700,7 +690,6 @@ fn put(input: &mut Unstructured<'_>, world: &World, id: &ObjectId) -> Result<Put
     }
 }
 
-/// Usually one of the last of `items`.
 fn pick<T: Clone>(input: &mut Unstructured<'_>, items: &[T]) -> Result<Option<T>> {
     let back = usize::from(input.int_in_range::<u8>(0..=7)?);
     Ok(items.iter().rev().nth(back.min(items.len().saturating_sub(1))).filter(|_| back < 7).cloned())
@@ -711,7 +700,6 @@ fn copy(input: &mut Unstructured<'_>, world: &World) -> Result<CopyId> {
 }
 
 fn objects(input: &mut Unstructured<'_>) -> Result<Vec<ObjectId>> {
-    // One more than the limit permits.
     (0..input.int_in_range(0..=4)?).map(|_| object(input)).collect()
 }
 
@@ -731,6 +719,6 @@ fn f32s() -> Metadata {
 }
 
 fn timeout(input: &mut Unstructured<'_>) -> Result<Duration> {
-    // The last one is the longest that the decoders accept.
+    // The last one is the longest permitted.
     input.choose(&[0, 100, 60_000, 30 * 24 * 60 * 60 * 1000]).copied().map(Duration::from_millis)
 }

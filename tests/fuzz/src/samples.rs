@@ -1,4 +1,4 @@
-//! One valid message of each kind, as a start for the fuzzer, which would need long to find them.
+//! Valid messages of each kind, as a start for the fuzzer.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -31,7 +31,7 @@ const SIZE: u64 = 24;
 const PLACED: Placed = Placed { version: 1, path: [0, 0, 7, 0], uplink: Uplink::measured(250) };
 const TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Writes `samples` into the directory in the environment variable `FUZZ_SEEDS`, if it is set.
+/// Writes `samples` into `$FUZZ_SEEDS`, if set.
 pub fn write(samples: impl IntoIterator<Item = Vec<u8>>) {
     let Some(directory) = std::env::var_os("FUZZ_SEEDS") else { return };
     for (number, sample) in samples.into_iter().enumerate() {
@@ -301,7 +301,7 @@ pub fn frames() -> Vec<Vec<u8>> {
     ];
     let frame = |(kind, payload): (Kind, Vec<u8>)| {
         let header = Header::control(kind, &payload).expect("samples are short").encode();
-        // Odd: the checksums are repaired after a change.
+        // Odd: checksums are repaired.
         [&[1], header.as_slice(), &payload].concat()
     };
     requests.into_iter().chain(ends).map(frame).collect()

@@ -1,4 +1,4 @@
-//! The control plane: the batches of messages that stores and shards exchange in a session.
+//! The control plane: batches of messages in a session.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use hoplite_proto::directory::{
 use hoplite_proto::v1;
 use prost::Message;
 
-/// Decodes `bytes` as a message of a store to a shard: in its session, or a load report.
+/// Decodes messages of a store.
 pub fn store_batch(bytes: &[u8]) {
     load_report(bytes);
     let Ok(batch) = v1::StoreMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
@@ -28,7 +28,7 @@ pub fn store_batch(bytes: &[u8]) {
 
 fn hello(hello: Option<v1::Hello>) {
     let cluster = ClusterId::new("c").expect("the name is valid");
-    // Uses the right cluster, because a wrong one would hide later errors.
+    // A wrong cluster would hide later errors.
     let hello = hello.map(|hello| v1::Hello { cluster: cluster.as_str().to_owned(), ..hello });
     let Some(Ok(info)) = hello.map(|hello| decode_hello(hello, &cluster)) else { return };
     assert_eq!(decode_hello(encode_hello(&info, &cluster), &cluster), Ok(info));
@@ -47,12 +47,12 @@ fn load_report(bytes: &[u8]) {
     }
 }
 
-/// Decodes `bytes` as a message of a shard to a store.
+/// Decodes messages of a shard.
 pub fn shard_batch(bytes: &[u8]) {
     let Ok(batch) = v1::ShardMessages::decode(Bytes::copy_from_slice(bytes)) else { return };
     let _ = batch.welcome.as_ref().map(check_welcome);
     let Ok(decoded) = decode_shard_batch(batch) else { return };
-    // Decodes twice, because a version mismatch swaps its two sides.
+    // A version mismatch swaps its two sides.
     assert_eq!(returned(returned(decoded.clone())), decoded);
 }
 

@@ -1,7 +1,7 @@
-//! A shard under any sequence of events, also from stores that break the protocol.
+//! A shard, also under stores that break the protocol.
 //!
-//! Names and numbers come from small sets, so that events interact. The shell's promises hold:
-//! sessions open and close in order, and time never goes back.
+//! Names and numbers come from small sets, so that events interact. Sessions open and close in
+//! order, and time never goes back.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -22,15 +22,12 @@ use libfuzzer_sys::arbitrary::{Result, Unstructured};
 
 const NODES: [&str; 5] = ["a", "b", "c", "d", "e"];
 const OBJECTS: [&str; 3] = ["x", "y", "z"];
-/// Most ticks of a shard after the last event: each open request, copy and tombstone has a few
-/// deadlines.
+/// Each open request, copy and tombstone has a few deadlines.
 const MAX_LAST_TICKS: usize = 10_000;
-/// Least time between two of these ticks.
 const TICK: Duration = Duration::from_secs(600);
 
-/// Feeds a shard with the events that `bytes` describe, and checks its effects.
+/// Feeds a shard with events as `bytes` describe.
 pub fn events(bytes: &[u8]) {
-    // The only error is the end of the input.
     let _ = run(&mut Unstructured::new(bytes));
 }
 
@@ -58,11 +55,9 @@ struct World {
 
 struct Session {
     incarnation: Incarnation,
-    /// Most outstanding answers for each number of a request.
     unanswered: BTreeMap<RequestId, usize>,
-    /// The queries that the shard must answer itself.
     queries: BTreeSet<RequestId>,
-    /// The watched objects, which may be reported as deleted repeatedly.
+    /// May be reported as deleted repeatedly.
     subscriptions: BTreeSet<RequestId>,
 }
 
@@ -80,14 +75,14 @@ impl World {
         }
         let mut effects = Vec::new();
         self.shard.apply(self.now, event.clone(), &mut effects);
-        // Time passes only with ticks, so all effects belong to the present sessions.
+        // Time passes only with ticks.
         if let Event::Disconnected { node, .. } = &event {
             self.sessions.remove(node);
         }
         for effect in effects {
             self.check(effect);
         }
-        // A past deadline after a tick would make the shell tick forever.
+        // A past deadline would make the shell tick forever.
         if self.shard.next_deadline().is_some_and(|due| due <= self.now) {
             assert_ne!(event, Event::Tick, "nothing is due right after a tick");
             self.apply(Event::Tick);
@@ -139,8 +134,8 @@ impl World {
         }
     }
 
-    /// Lets all deadlines of queries pass, and also all others if no stores are left. Otherwise the
-    /// shard keeps asking stores to retain objects without a retained copy.
+    /// Lets deadlines pass: without stores all of them, else only those of queries, because retain
+    /// requests repeat.
     fn finish(mut self) {
         self.tick_while(|world| world.sessions.values().any(|session| !session.queries.is_empty()));
         for (node, session) in &self.sessions {
@@ -157,7 +152,7 @@ impl World {
     fn tick_while(&mut self, goes_on: impl Fn(&Self) -> bool) {
         for _ in 0..MAX_LAST_TICKS {
             let Some(due) = self.next_deadline().filter(|_| goes_on(self)) else { break };
-            // Long steps, so that retries do not use up all ticks.
+            // Long steps save ticks.
             self.now = due.max(self.now + TICK);
             self.apply(Event::Tick);
         }
@@ -313,7 +308,7 @@ fn publish(input: &mut Unstructured<'_>) -> Result<Publish> {
         state: *input.choose(&STATES)?,
         retention: *input.choose(&[Retention::Pinned, Retention::Evictable])?,
         pulling_from: if input.arbitrary()? { Some(node(input)?) } else { None },
-        // Also inline bytes where a state or size permits none.
+        // Also inline bytes where none are permitted.
         inline: match input.int_in_range(0..=3)? {
             0 => Some(Bytes::from_static(b"1234").into()),
             1 => Some(Bytes::from_static(b"12345").into()),

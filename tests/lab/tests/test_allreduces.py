@@ -1,7 +1,4 @@
-"""The bytes of an allreduce over the uplinks of racks, when stores are labelled with their racks.
-
-Needs the requirements of `test_daemons`, and `hoplite-bench-worker`, which plays the ranks.
-"""
+"""The bytes of an allreduce over the uplinks of racks. Needs `hoplite-bench-worker`."""
 
 import re
 import socket
@@ -19,10 +16,10 @@ from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 SIZE_BYTES = 8 << 20
 HOSTS, RACKS = 8, 2
-# Ranks are placed in the racks in turn, so that each rank sends to one in the other rack.
+# Each rank sends to the other rack.
 PLACES = [f"h{rank % RACKS * (HOSTS // RACKS) + rank // RACKS}" for rank in range(HOSTS)]
 LABELS = {f"h{host}": f"rack={host // (HOSTS // RACKS)}" for host in range(HOSTS)}
-# Headers of Ethernet, IP and TCP are 4.6%; acknowledgements and frames are the rest.
+# Headers take 4.6%.
 OVERHEAD = 1.06
 
 
@@ -43,26 +40,22 @@ class Ranks:
             connection, _ = self.listener.accept()
             connection.settimeout(TIMEOUT_S)
             stream = connection.makefile("rw")
-            # The stream keeps the socket open.
             connection.close()
             self.streams[int(stream.readline().removeprefix("hello "))] = stream
 
     def tell(self, command: str) -> None:
-        """Sends a command to all ranks, and waits until all have performed it."""
         self.start(command)
         for rank, answer in self.answers().items():
             if not answer.startswith(("ok", "done")):
                 raise AssertionError(f"rank {rank}: {answer}")
 
     def start(self, command: str, ranks: Collection[int] | None = None) -> None:
-        """Sends a command to all ranks, or to some, without waiting."""
         for rank, stream in self.streams.items():
             if ranks is None or rank in ranks:
                 stream.write(f"{command}\n")
                 stream.flush()
 
     def answers(self, ranks: Collection[int] | None = None) -> dict[int, str]:
-        """The answers of the ranks that were started, when all have answered."""
         return {rank: self.streams[rank].readline() for rank in (self.streams if ranks is None else ranks)}
 
     def end(self) -> None:
@@ -76,7 +69,6 @@ class Ranks:
 @unittest.skipIf(lacking(), lacking())
 class Allreduces(unittest.TestCase):
     def crossed(self, lab: Lab, labels: dict[str, str], schedule: str, is_probed: bool = False) -> tuple[int, str]:
-        """The bytes of an allreduce over the busiest uplink, and its plan."""
         arguments = ["--no-prefault", "--allreduce-schedule", schedule]
         with (
             TemporaryDirectory() as directory,
@@ -117,8 +109,7 @@ class Allreduces(unittest.TestCase):
             crossed, plan = self.crossed(lab, {}, "auto", is_probed=True)
             self.assertIn("hierarchical of 4x2", plan)
             self.assertIn("uplinks as measured", plan)
-            # Queues of slow uplinks drop packets, in addition to the overhead. A ring puts 1.75
-            # objects there.
+            # A ring puts 1.75 objects there.
             self.assertLess(crossed, 1.2 * 2 * SIZE_BYTES * (RACKS - 1) / RACKS, plan)
 
 

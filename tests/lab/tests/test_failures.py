@@ -1,7 +1,4 @@
-"""Hoplite's daemons while links fail and hosts die during a transfer.
-
-Needs the requirements of `test_daemons`.
-"""
+"""Links fail, and hosts die, during a transfer."""
 
 import subprocess
 import tempfile
@@ -18,24 +15,22 @@ from lab.daemons import Hoplite
 from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 from lab.tests.test_lab import await_that
 
-# At this rate an object takes 1.4 s, so a test can act in the middle of it.
+# An object takes 1.4 s.
 RATE_BITS_S = 50_000_000
 SIZE_BYTES = 8 << 20
 MIDDLE_BYTES = SIZE_BYTES // 4
-# Shorter than the time after which a silent store counts as gone, and longer than any delay.
+# Stores tolerate this silence.
 SHORT_CUT_S = 1.5
 SEED = 20210823
 CONTENTS = Random(SEED).randbytes(SIZE_BYTES)
 
 
 def floats(factor: int) -> bytes:
-    """An array of f32 with multiples of `factor`, so that each sum reveals its sources."""
+    """Each sum reveals its sources."""
     return array("f", [factor * element for element in range(1, 9)]).tobytes() * (SIZE_BYTES // 32)
 
 
 class Cluster:
-    """Hoplite on the hosts of a lab, with running clients."""
-
     def __init__(self, lab: Lab, hoplite: Hoplite, files: Path) -> None:
         self.lab = lab
         self.hoplite = hoplite
@@ -58,7 +53,6 @@ class Cluster:
         return (self.files / f"{name}-{host}").read_bytes()
 
     def mark(self) -> None:
-        """Counts bytes from now on."""
         self.before = self.lab.traffic()
 
     def received_bytes(self, link: str) -> int:
@@ -90,10 +84,7 @@ class Failures(unittest.TestCase):
         return output, errors
 
     def relayed(self, found: Cluster) -> dict[str, "subprocess.Popen[str]"]:
-        """Gets by h1, h2 and h3, all in progress.
-
-        H1 reads from h0, and serves at least one of the others.
-        """
+        """H1 reads from h0, and serves another."""
         found.put("h0", "x", CONTENTS)
         found.mark()
         gets = {"h1": found.start_get("h1", "x")}
@@ -127,7 +118,6 @@ class Failures(unittest.TestCase):
                 self.assertEqual(found.got(host, "x"), CONTENTS)
 
     def reducing(self, found: Cluster, *arguments: str) -> "subprocess.Popen[str]":
-        """A reduce at h0 of one array of each other host, in progress."""
         for host in (1, 2, 3):
             found.put(f"h{host}", f"g{host}", floats(host), "--dtype", "f32")
         found.mark()
@@ -183,7 +173,7 @@ class Failures(unittest.TestCase):
             for host in ("h2", "h3"):
                 self.end(gets[host])
                 self.assertEqual(found.got(host, "x"), CONTENTS)
-            # The bytes that arrived before the cut are not sent again.
+            # Bytes before the cut are not sent again.
             self.assertLess(found.received_bytes("rack1"), 2 * SIZE_BYTES + MIDDLE_BYTES)
 
 

@@ -16,7 +16,6 @@ from lab import Host, Lab, LabError, NotAvailable, Plan, registry, system
 PATIENCE_S = 300
 TESTS = Path(__file__).resolve().parents[2]
 
-# A program that answers with the host's name, and a program that queries it on another host.
 SERVE = """
 import socket
 server = socket.create_server(("", 7000))
@@ -31,7 +30,6 @@ import socket, sys
 with socket.create_connection((sys.argv[1], 7000), timeout=float(sys.argv[2])) as connection:
     print(connection.recv(100).decode())
 """
-# A program that reads everything and then answers, and a program that sends a MiB and waits for it.
 SINK = """
 import socket
 server = socket.create_server(("", 7001))
@@ -49,7 +47,6 @@ with socket.create_connection((sys.argv[1], 7001)) as connection:
     connection.recv(1)
 print(time.monotonic() - started)
 """
-# A program that sends a MiB over each connection, and a program that fetches that over one or more.
 SOURCE = """
 import socket, threading
 server = socket.create_server(("", 7002), backlog=64)
@@ -135,7 +132,7 @@ class Labs(unittest.TestCase):
         self.assertNotIn(lab.name, registry.names())
 
     def test_links_are_no_faster_than_their_rate(self) -> None:
-        # A lower bound, because a busy machine only adds time. A MiB at 10 Mbit/s takes 0.84 s.
+        # A MiB at 10 Mbit/s takes 0.84 s.
         with Lab(Plan(hosts=2, rate_bits_s=10_000_000)) as lab:
             for sender, receiver in [("h0", "h1"), ("h1", "h0")]:
                 self.start(lab.host(receiver), SINK)
@@ -152,7 +149,7 @@ class Labs(unittest.TestCase):
             self.assertGreater(float(took), 0.8)
 
     def test_a_connection_is_no_faster_than_the_cap_of_flows(self) -> None:
-        # Of either side: both programs send over their own sockets. A MiB at 10 Mbit/s takes 0.84 s.
+        # A MiB takes 0.84 s, whichever side is capped.
         plan = Plan(hosts=2, rate_bits_s=1_000_000_000, flow_cap_bits_s=10_000_000)
         with Lab(plan) as lab:
             self.start(lab.host("h1"), SINK)
@@ -165,7 +162,7 @@ class Labs(unittest.TestCase):
             self.assertGreater(float(took), 0.8)
 
     def test_several_connections_share_the_link(self) -> None:
-        # Four of them are together faster than one may be: its cap would take 0.84 s for a MiB.
+        # A single flow would take 0.84 s.
         plan = Plan(hosts=2, rate_bits_s=1_000_000_000, flow_cap_bits_s=10_000_000)
         with Lab(plan) as lab:
             self.start(lab.host("h1"), SOURCE)
@@ -249,7 +246,6 @@ class Labs(unittest.TestCase):
 @unittest.skipIf(missing(), missing())
 class Crashes(unittest.TestCase):
     def start(self) -> tuple["subprocess.Popen[str]", str]:
-        """A lab of another process, with a process on its host."""
         command = [sys.executable, "-m", "lab", "up", "--hosts", "1"]
         owner = subprocess.Popen(command, cwd=TESTS, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         self.addCleanup(Labs.collect, owner)
@@ -268,7 +264,6 @@ class Crashes(unittest.TestCase):
         await_that("the end of the lab", lambda: name not in registry.names())
 
     def test_an_owner_that_is_asked_to_end_removes_its_lab(self) -> None:
-        # A program inherits an ignored SIGINT, and shells ignore it for background jobs.
         ignored = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.addCleanup(signal.signal, signal.SIGINT, ignored)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,4 @@
-"""The bytes over the uplinks of racks, when stores are labelled.
-
-Needs the requirements of `test_daemons`.
-"""
+"""The bytes over the uplinks of racks, when stores are labelled."""
 
 import os
 import statistics
@@ -13,19 +10,15 @@ from lab.daemons import Hoplite
 from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 CONTENTS = os.urandom(8 << 20)
-# In turn from the racks. Without labels, each gets the object from the previous one, over an
-# uplink.
+# Without labels, each transfer crosses an uplink.
 RECEIVERS = ("h3", "h1", "h4", "h2", "h5")
-# # The hosts of the sources of a reduce, in turn from the racks.
 SOURCES = ("h0", "h4", "h1", "h5", "h2", "h6", "h3", "h7")
-# Eight times each byte, modulo 256.
 SUM = CONTENTS.translate(bytes(8 * byte % 256 for byte in range(256)))
 
 
 @unittest.skipIf(lacking(), lacking())
 class Places(unittest.TestCase):
     def broadcast(self, lab: Lab, hoplite: Hoplite, name: str) -> int:
-        """Lets all receivers get a new object; returns the bytes that crossed the uplinks."""
         hoplite.client(lab.host("h0"), "put", name, "-", input=CONTENTS, timeout=TIMEOUT_S, check=True)
         before = lab.traffic()
         command = [PROGRAMS / "hoplite", "get", name]
@@ -38,12 +31,11 @@ class Places(unittest.TestCase):
     def test_a_broadcast_enters_a_rack_once(self) -> None:
         labels = {f"h{host}": f"rack={host // 3}" for host in range(6)}
         with Lab(Plan(hosts=6, racks=2)) as lab, Hoplite(lab, PROGRAMS, memory="64MiB", labels=labels) as hoplite:
-            # The first broadcast shows the directory the usual time of a transfer.
+            # Teaches the directory the usual time.
             self.broadcast(lab, hoplite, "first")
-            # A receiver waits for a close copy only for a limited time. A busy machine may exceed it
-            # once.
+            # A busy machine may exceed the limit once.
             crossed = statistics.median(self.broadcast(lab, hoplite, name) for name in ("x", "y", "z"))
-            # Headers are 4.4%. Bytes in flight are wasted when a receiver gives way.
+            # A receiver that gives way wastes bytes in flight.
             self.assertLess(crossed, 1.5 * len(CONTENTS))
 
     def test_a_reduce_leaves_a_rack_once(self) -> None:

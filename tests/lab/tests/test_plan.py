@@ -1,5 +1,3 @@
-"""Plans, without building them. Needs no root."""
-
 import unittest
 
 from lab import Plan, parse_rate

@@ -1,4 +1,4 @@
-"""Probes of hosts in racks. Needs the requirements of `test_daemons.py`."""
+"""Probes of hosts in racks."""
 
 import json
 import subprocess
@@ -22,7 +22,6 @@ class Probe(unittest.TestCase):
         return matrix
 
     def between(self, table: list[list[int]], plan: Plan) -> tuple[list[int], list[int]]:
-        """The entries of pairs within a rack, and of pairs across racks."""
         entries: tuple[list[int], list[int]] = ([], [])
         for a in range(plan.hosts):
             for b in range(a):
@@ -46,8 +45,8 @@ class Probe(unittest.TestCase):
         with Lab(plan) as lab, Hoplite(lab, PROGRAMS, memory="64MiB") as hoplite:
             matrix = self.probe(hoplite, "--probes", "8", "--loaded")
         near, far = self.between(matrix["ps_per_byte"], plan)
-        # 200 Mbit/s are 40 ns per byte, and 41.8 with the headers. An uplink of half the rate for
-        # three hosts has at least twice that.
+        # 200 Mbit/s are 41.8 ns per byte with headers. An uplink of half the rate has at least
+        # twice that.
         self.assertGreater(min(near), 38_000)
         self.assertLess(max(near), min(far))
         self.assertGreater(min(far), 76_000)
@@ -60,8 +59,7 @@ class Probe(unittest.TestCase):
             shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
         (link,) = json.loads(shown.stdout)
         self.assertEqual((link["node"], link["is_slow"]), ("h1", False))
-        # 200 Mbit/s are 41.8 ns per byte of payload. The kernel estimates the rate from
-        # acknowledgements, which come in bursts: it varied between 36 and 55 ns on a busy machine.
+        # 200 Mbit/s are 41.8 ns per byte of payload. Estimates varied between 36 and 55 ns.
         self.assertTrue(25_000 < link["ps_per_byte"] < 100_000, link)
 
 

@@ -1,4 +1,4 @@
-"""Allreduces while links fail in their middle. Needs the requirements of `test_allreduces`."""
+"""Allreduces while links fail in their middle."""
 
 import tempfile
 import time
@@ -14,11 +14,10 @@ from lab.tests.test_lab import await_that
 
 PLACES = ["h0", "h1", "h2"]
 SIZE_BYTES = 3 << 20
-# The bytes that each host receives, without headers: at this rate they take about a second.
+# They take about a second.
 RING_BYTES = 2 * SIZE_BYTES * (len(PLACES) - 1) // len(PLACES)
 RATE_BITS_S = 40_000_000
 MOMENT_S = 0.2
-# Longer than a peer or a store may be silent.
 LONG_S = 10
 
 
@@ -38,10 +37,7 @@ class Sessions(unittest.TestCase):
         cls.addClassCleanup(cls.ranks.end)
 
     def disturbed(self, host: str, fraction: float, disturb: Callable[[], None]) -> dict[int, str]:
-        """An allreduce with a call of `disturb` once `host` has this part of its bytes.
-
-        Returns the answers.
-        """
+        """Calls `disturb` in an allreduce, once `host` has this part of its bytes."""
         Sessions.round += 1
         self.ranks.tell(f"prepare allreduce {SIZE_BYTES} {self.round} 0 0")
         before = self.lab.traffic()[host]
@@ -52,7 +48,6 @@ class Sessions(unittest.TestCase):
         return self.ranks.answers()
 
     def plan(self) -> str:
-        """The plan of the last allreduce, as reported by the store of rank 0."""
         command = ["stat", f"bench-{self.round}-target"]
         options = {"capture_output": True, "text": True, "timeout": TIMEOUT_S}
         return str(self.hoplite.client(self.lab.host("h0"), *command, **options).stdout)

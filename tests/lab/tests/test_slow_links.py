@@ -1,4 +1,4 @@
-"""Routes around a slow link. Needs the requirements of `test_daemons`."""
+"""Routes around a slow link."""
 
 import itertools
 import json
@@ -13,7 +13,7 @@ from lab.tests.test_daemons import PROGRAMS, TIMEOUT_S, lacking
 
 CONTENTS = os.urandom(8 << 20)
 SLOW_BITS_S = 20_000_000
-# Time until a store reports a slow link, plus a transfer or two over it.
+# A store reports the slow link by then.
 NOTICED_S = 300
 RECEIVERS = ("h1", "h3", "h4")
 OTHERS = ("h1", "h2", "h3", "h4")
@@ -31,13 +31,12 @@ class SlowLinks(unittest.TestCase):
         self.assertEqual(receiver.communicate(timeout=TIMEOUT_S)[0], CONTENTS)
 
     def is_routed_around(self, hoplite: Hoplite, name: str) -> bool:
-        """Lets the slow host get a new object first; `True` if no other host followed it."""
+        """The slow host gets first; `True` if no host followed it."""
         h0 = hoplite.lab.host("h0")
         self.put(hoplite, h0, name)
         receivers = []
         for host in ("h2", *RECEIVERS):
             receivers.append(self.get(hoplite.lab, host, name))
-            # Each host queries before the next one does.
             while host not in self.stat(hoplite, h0, name):
                 time.sleep(0.01)
         for receiver in receivers:
@@ -53,7 +52,7 @@ class SlowLinks(unittest.TestCase):
     def test_others_do_not_wait_for_a_receiver_whose_link_has_got_slow(self) -> None:
         with Lab(Plan(hosts=5)) as lab, Hoplite(lab, PROGRAMS, memory="256MiB") as hoplite:
             h0 = lab.host("h0")
-            # The usual speed of the links here.
+            # The usual speed.
             for host in RECEIVERS:
                 self.put(hoplite, h0, f"first-{host}")
                 self.assert_got(self.get(lab, host, f"first-{host}"))
@@ -64,16 +63,12 @@ class SlowLinks(unittest.TestCase):
                 self.assertLess(time.monotonic(), deadline, "the slow link was not noticed")
                 attempt += 1
             shown = hoplite.client(h0, "topology", "show", "--json", capture_output=True, timeout=TIMEOUT_S, check=True)
-            # The slowest link is first. On a busy machine, others may take half as long again as
-            # usual, and count as slow.
+            # A busy machine may make other links slow too.
             worst = json.loads(shown.stdout)[0]
             self.assertEqual((worst["node"], worst["is_slow"]), ("h2", True), shown.stdout)
 
     def reduced(self, hoplite: Hoplite, target: str, *options: str) -> tuple[str, int, int]:
-        """Reduces the sources of all other hosts at the first one.
-
-        Returns the plan, and the bytes that the slow host received and sent.
-        """
+        """Returns the plan, and the slow host's received and sent bytes."""
         lab, h0 = hoplite.lab, hoplite.lab.host("h0")
         before = lab.traffic()["h2"]
         sources = [f"source-{host}" for host in OTHERS]
@@ -89,7 +84,7 @@ class SlowLinks(unittest.TestCase):
                 self.put(hoplite, lab.host(host), f"source-{host}")
             _, received, _ = self.reduced(hoplite, "usual")
             self.assertGreater(received, len(CONTENTS))
-            # The usual speed of the links here, for two senders.
+            # The usual speed, for two senders.
             for sender, receivers in (("h0", RECEIVERS), ("h1", ("h0", "h3", "h4"))):
                 for host in receivers:
                     self.put(hoplite, lab.host(sender), f"first-{sender}-{host}")
@@ -108,7 +103,7 @@ class SlowLinks(unittest.TestCase):
                 if "slow link" in plan:
                     break
                 self.assertLess(time.monotonic(), deadline, plan)
-            # The slow host has a source, so one stream leaves it; but none goes to it.
+            # Only the slow host's own source leaves it.
             self.assertLess(received, len(CONTENTS) / 4)
             self.assertGreater(sent, len(CONTENTS))
             _, received, sent = self.reduced(hoplite, "without", "--num", "3")

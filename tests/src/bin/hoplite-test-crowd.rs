@@ -1,9 +1,8 @@
-//! Many simulated stores, for tests of the directory's views: `hoplite-test-crowd ADDRESS NODES
-//! OBJECTS RECEIVERS`.
+//! Many simulated stores, for the directory's views: `hoplite-test-crowd ADDRESS NODES OBJECTS
+//! RECEIVERS`.
 //!
-//! They have sessions, labels and loads, but no bytes. The first store has objects. RECEIVERS other
-//! stores pull one of these; some are complete, so that several chains begin. Prints `ready` and
-//! runs until its standard input ends.
+//! They have sessions, labels and loads, but no bytes. RECEIVERS stores pull an object of the first
+//! one; some are complete, so that several chains begin. Ends with its standard input.
 #![forbid(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -25,12 +24,10 @@ use tokio::sync::mpsc;
 use tonic::Streaming;
 use tonic::transport::Channel;
 
-/// The id of the broadcast object.
 const BROADCAST: &str = "weights/step-1200";
 const BROADCAST_BYTES: u64 = 2 << 30;
-/// Two streams for each node, and at most 128 streams per connection.
+/// Two streams for each node, 128 per connection.
 const NODES_PER_CONNECTION: usize = 60;
-/// Publications in one frame.
 const BATCH: usize = 256;
 
 type Client = DirectoryClient<Channel>;
@@ -63,8 +60,7 @@ async fn main() -> anyhow::Result<()> {
         crowd[0].say(batch.to_vec()).await?;
     }
     crowd[0].say(vec![publish(BROADCAST, BROADCAST_BYTES)]).await?;
-    // One third arrives first and forms a chain. Its first quarter becomes complete, and sends to
-    // the others.
+    // The first third forms a chain, and its first quarter sends to the others.
     let first = receivers.div_ceil(3);
     for (number, node) in crowd.iter_mut().enumerate().skip(1).take(first) {
         let slot = node.pull(number).await?;
@@ -82,7 +78,6 @@ async fn main() -> anyhow::Result<()> {
         node.ask(number).await?;
     }
     writeln!(std::io::stdout(), "ready")?;
-    // The sessions continue in tasks of the channels.
     let reading: FuturesUnordered<_> = crowd
         .iter_mut()
         .map(|node| async { while let Ok(Some(_)) = node.inbound.message().await {} })
@@ -148,7 +143,6 @@ async fn join(mut client: Client, number: usize, address: &str, receivers: usize
     Ok(Node { outbox, inbound })
 }
 
-/// Sends the same load report on each request.
 async fn tell(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()> {
     let (reports, mut queued) = mpsc::channel(2);
     reports.send(LoadReport { node: node.to_string(), ..LoadReport::default() }).await?;
@@ -160,7 +154,6 @@ async fn tell(mut client: Client, node: NodeId, load: Load) -> anyhow::Result<()
     Ok(())
 }
 
-/// The load of a cluster at work.
 fn load(number: usize, receivers: usize) -> Load {
     let spread = (number * 7919 % 1000) as u64;
     let capacity_bytes = 64 << 30;
@@ -221,8 +214,7 @@ fn publish(id: &str, size_bytes: u64) -> ToShard {
     ToShard::Publish(publication(id, size_bytes))
 }
 
-/// The links of a node: to the others of its rack, and to the same place in other racks. One port
-/// is broken.
+/// Links within the rack, and to the same place in other racks. One port is broken.
 fn links(number: usize) -> Vec<LinkLoad> {
     let (rack, place) = (number / 32, number % 32);
     let inside =

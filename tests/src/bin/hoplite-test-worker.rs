@@ -1,15 +1,13 @@
-//! A client of a store for tests, in a process that can be killed. Takes one command per line on
-//! standard input, and answers each with `done` or with the error.
+//! A client in a process that can be killed. Answers each command with `done` or the error.
 //!
-//! * `create ID SIZE [DTYPE LENGTH]`: begins an object of SIZE bytes, optionally an array of LENGTH
-//!   elements.
-//! * `write COUNT`: writes COUNT zero bytes of it.
+//! * `create ID SIZE [DTYPE LENGTH]`: begins an object.
+//! * `write COUNT`: writes COUNT zero bytes.
 //! * `seal`: completes it.
 //! * `get ID`: gets a view, and holds it.
 //! * `put ID SIZE`: puts an object of zeros.
 //! * `reduce TARGET SOURCE...`: adds up arrays.
-//! * `reduce-default TARGET SOURCE...`: the same with the default options.
-//! * `reduce-default-async TARGET SOURCE...`: the same through the asynchronous client.
+//! * `reduce-default TARGET SOURCE...`: the same, default options.
+//! * `reduce-default-async TARGET SOURCE...`: the same, asynchronous client.
 //! * `allreduce TARGET RANK SOURCE...`: adds up arrays as one of several participants.
 #![forbid(unsafe_code)]
 
@@ -21,7 +19,7 @@ use hoplite_client::blocking::{Client, ObjectWriter};
 use hoplite_client::{AllreduceOptions, Metadata, ObjectView, PutOptions, ReduceOp, ReduceOptions};
 use hoplite_tests::PATIENCE;
 
-/// The objects that the process holds until it is killed.
+/// Held until the process is killed.
 #[derive(Default)]
 struct Held {
     writer: Option<ObjectWriter>,

@@ -1,4 +1,4 @@
-//! Requests of an application that are invalid or impossible.
+//! Invalid or impossible requests of applications.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use hoplite_tests::contents::bytes;
 
 use super::PATIENCE;
 
-/// A size below and a size above the limit for inline objects.
+/// Below and above the limit of inline objects.
 const SIZES: [usize; 2] = [1000, 300_000];
 
 fn confirmed() -> PutOptions {
@@ -137,7 +137,7 @@ fn a_put_during_another_waits_for_its_bytes() {
     let first = bytes(1, size);
     let mut writer = cluster.client(0).create("object", size as u64, PutOptions::default()).unwrap();
     writer.write(&first[..size / 2]).unwrap();
-    // The first put must be known before the other puts begin.
+    // The first put must be known first.
     let observer = cluster.client(0);
     await_that("the directory to know it", || {
         observer.describe("object").unwrap().locations.object.is_some()

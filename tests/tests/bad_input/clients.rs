@@ -1,4 +1,4 @@
-//! Clients that die between any two messages leave nothing behind.
+//! Clients that die between any two messages leave nothing.
 
 use hoplite_proto::v1::request::{
     Abort, Body, Create, Delete, Doorbell, Follow, Get, List, Locate, Release, Seal, SealUnconfirmed,
@@ -30,7 +30,6 @@ fn create(size_bytes: u64) -> Body {
     Body::Create(Create { id, size_bytes, metadata: None, timeout_ms: TIMEOUT_MS })
 }
 
-/// Sends a create and reads the answer; returns the reference.
 fn created(client: &mut RawClient, size_bytes: u64) -> u64 {
     client.request(create(size_bytes));
     match client.answer() {
@@ -49,8 +48,7 @@ fn got(client: &mut RawClient, body: Body) -> u64 {
 
 type Script = fn(&mut RawClient);
 
-/// The messages of clients before they die. Each script continues the previous one by a few
-/// messages.
+/// Each script continues the previous one.
 const SCRIPTS: &[(&str, Script)] = &[
     ("hello", |_| {}),
     ("half a frame", |client| client.send_bytes(&[100, 0, 0, 0, 8])),
@@ -136,8 +134,7 @@ const SCRIPTS: &[(&str, Script)] = &[
     }),
 ];
 
-/// The messages of readers of an unfinished object. A pull that has begun continues without them,
-/// because other nodes may have been told to pull from this one.
+/// Readers of an unfinished object. Their pull continues, because other nodes may depend on it.
 const FOLLOWERS: &[(&str, Script)] = &[
     ("get what is being written, and follow it", |client| {
         let copy = got(client, get_started("half"));
@@ -175,8 +172,7 @@ fn a_client_may_die_between_any_two_messages() {
     };
     for (what, script) in SCRIPTS {
         gone(what, *script);
-        // Sealed copies, and fetched copies that could be evicted, may stay. Copies that cannot be
-        // evicted must not stay.
+        // Copies that cannot be evicted must not stay.
         here.delete(["new"], PATIENCE).unwrap();
         await_that(&format!("memory back after {what:?}"), || {
             let status = here.status().unwrap();

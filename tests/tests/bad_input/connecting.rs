@@ -1,4 +1,4 @@
-//! Paths without a listening store, or with a foreign listener.
+//! Paths without a listening store.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use hoplite_client::blocking::Client;
 use hoplite_client::{ConnectFailure, ConnectOptions, Error};
 use hoplite_tests::cluster::{Cluster, program, run_to_end};
 
-/// The user and group id that own no files, by convention.
+/// By convention, owns no files.
 const NOBODY: u32 = 65534;
 
 fn failure(path: &Path) -> ConnectFailure {
@@ -30,7 +30,6 @@ fn failure(path: &Path) -> ConnectFailure {
     }
 }
 
-/// The error of the command line about a store that it cannot reach.
 fn complaint(path: &Path) -> String {
     let (code, text) = run_to_end(Command::new(program("hoplite")).arg("--socket").arg(path).arg("status"));
     assert_eq!(code, 1);
@@ -99,14 +98,12 @@ fn a_socket_of_another_user_is_refused_by_name() {
         return;
     }
     let mut cluster = Cluster::of(1);
-    // Every user may see the socket; only its owner and group may use it.
     fs::set_permissions(cluster.directory(), fs::Permissions::from_mode(0o755)).unwrap();
     let metadata = fs::metadata(cluster.socket(0)).unwrap();
     assert_eq!((metadata.mode() & 0o777, metadata.uid()), (0o660, 0));
-    // A copy, because other users may not be able to reach the built program.
+    // Other users may not reach the built program.
     let command_line = cluster.directory().join("hoplite");
-    // Copied by another process. A process that this one forks in the meantime would keep the file
-    // open for writing.
+    // A process forked here would keep the file open.
     assert!(Command::new("cp").arg(program("hoplite")).arg(&command_line).status().unwrap().success());
     let mut command = Command::new(&command_line);
     command.arg("--socket").arg(cluster.socket(0)).arg("status").uid(NOBODY).gid(NOBODY);

@@ -1,4 +1,4 @@
-//! Invalid input on the ports of the directory.
+//! Invalid input for the directory.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -17,7 +17,7 @@ use prost::Message;
 use prost_types::{DescriptorProto, FileDescriptorSet};
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-/// The frame that must follow, with no settings.
+/// The next frame, without settings.
 const SETTINGS: [u8; 9] = [0, 0, 0, 4, 0, 0, 0, 0, 0];
 
 #[test]
@@ -46,7 +46,7 @@ fn bytes_that_are_not_grpc_are_survived() {
     cluster.assert_serves();
 }
 
-/// A frame of HTTP/2 on stream 1 (RFC 9113, section 4.1).
+/// HTTP/2, stream 1 (RFC 9113, section 4.1).
 fn frame(kind: u8, payload: &[u8]) -> Vec<u8> {
     let length = u32::try_from(payload.len()).expect("it is short").to_be_bytes();
     [&length[1..], &[kind, 0], &[0, 0, 0, 1], payload].concat()
@@ -65,8 +65,7 @@ fn headers_are_bounded() {
             assert!(client.list(request).await.is_err(), "{length} bytes");
         }
     });
-    // Without an end. Each piece has an unindexed header (RFC 7541, section 6.2.2) with a name and
-    // a value of one byte.
+    // Endless. Each piece has an unindexed header (RFC 7541, section 6.2.2).
     let piece = [0x00, 1, b'x', 1, b'y'].repeat(3000);
     let mut peer = TcpStream::connect(&address).expect("it listens");
     peer.set_write_timeout(Some(super::PATIENCE)).expect("a socket has a timeout");
@@ -99,10 +98,10 @@ fn with_hello(hello: Hello) -> StoreMessages {
     StoreMessages { hello: Some(hello), messages: vec![] }
 }
 
-/// Sends these messages in one session, and returns the error that ends it.
+/// The error that ends a session with these messages.
 async fn rejection(address: &str, said: Vec<StoreMessages>) -> Error {
     let mut client = DirectoryClient::connect(format!("http://{address}")).await.expect("the shard listens");
-    // The stream stays open after the messages, so that the shard ends it.
+    // Open, so that the shard ends the stream.
     let open = futures::StreamExt::chain(futures::stream::iter(said), futures::stream::pending());
     let ended = async {
         let mut answers = client.session(open).await?.into_inner();
@@ -227,7 +226,6 @@ fn questions_that_make_no_sense_are_refused_with_a_reason() {
         let prefix = vec![7; 256].into();
         let status = client.list(ListRequest { prefix, ..ListRequest::default() }).await.unwrap_err();
         assert_eq!(from_status(&status).code(), ErrorCode::InvalidId);
-        // A message above the limit of tonic.
         let prefix = vec![7; 16 << 20].into();
         assert!(client.list(ListRequest { prefix, ..ListRequest::default() }).await.is_err());
     });

@@ -1,4 +1,4 @@
-//! Invalid input, and peers that do not read their answers, on the port between stores.
+//! Invalid input between stores, and peers that do not read.
 
 use bytes::Bytes;
 use hoplite_core::{ErrorCode, ObjectId, PutId};
@@ -47,7 +47,6 @@ fn whoever_does_not_introduce_himself_is_sent_away() {
         cluster.assert_serves();
         eprintln!("{what} was survived");
     }
-    // Connect and close, many times.
     for _ in 0..100 {
         drop(RawPeer::connect(&address));
     }
@@ -129,7 +128,6 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     let pull = Pull { id: b"object".to_vec().into(), put, size_bytes: size as u64, ..Pull::default() };
     peer.say(Kind::Pull, &pull);
     await_that("the transfer begun", || client.status().unwrap().sent_bytes > 0);
-    // Another receiver dies during its transfer.
     let mut dying = RawPeer::greeted(&cluster.data_address(0));
     dying.say(Kind::Pull, &pull);
     assert_eq!(dying.hear().map(|(kind, _)| kind), Some(Kind::Block as u8));
@@ -146,12 +144,11 @@ fn a_receiver_that_stops_reading_blocks_nobody() {
     peer.await_close();
 }
 
-/// The private name of the output of a hop.
 fn output(put: u64) -> Bytes {
     Bytes::copy_from_slice(ObjectId::of_hop(PutId(put)).as_bytes())
 }
 
-/// A valid hop: it passes on an object of 200,000 bytes that store number 0 has.
+/// Passes 200,000 bytes of store number 0 on.
 fn combine(cluster: &Cluster, put: u64) -> Combine {
     let input = HopInput {
         id: b"object".to_vec().into(),
@@ -173,10 +170,9 @@ fn combine(cluster: &Cluster, put: u64) -> Combine {
     }
 }
 
-/// Makes a hop invalid.
 type Change = fn(&mut Combine);
 
-/// The next frame that is not a keepalive.
+/// Skips keepalives.
 fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
     loop {
         let frame = peer.hear();
@@ -186,7 +182,6 @@ fn hear(peer: &mut RawPeer) -> Option<(u8, Vec<u8>)> {
     }
 }
 
-/// Waits until store number 0 holds only the object.
 fn await_no_output(cluster: &Cluster) {
     let client = cluster.client(0);
     await_that("the output gone", || client.status().is_ok_and(|status| status.copies == 1));
@@ -258,7 +253,6 @@ fn hops_that_cannot_be_are_refused_and_leave_nothing() {
         change(&mut combine.inputs[0]);
         combine
     };
-    // No process listens at this port.
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut outcome = |combine: &Combine| {
         peer.say(Kind::Combine, combine);
@@ -318,7 +312,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
         assert_eq!((kind, end.outcome()), (Kind::End as u8, end::Outcome::Released));
         await_no_output(&cluster);
     }
-    // A hop whose input is its own output waits until it is released.
+    // A hop that waits for itself ends with its release.
     let mut itself = right.clone();
     (itself.inputs[0].id, itself.inputs[0].put, itself.inputs[0].is_hop) = (right.output, 1, true);
     for is_released in [true, false] {
@@ -331,7 +325,7 @@ fn a_hop_lives_as_long_as_it_is_wanted() {
     }
     drop(peer);
     await_no_output(&cluster);
-    // A pull from a hop that never begins costs little.
+    // A pull from a hop that never begins.
     let mut puller = RawPeer::greeted(&address);
     puller
         .say(Kind::Pull, &Pull { id: output(2), put: 2, size_bytes: 1, awaits_hop: true, ..Pull::default() });

@@ -1,4 +1,4 @@
-//! A client that writes garbage into the headers of objects. Every client can write to them.
+//! Clients can write garbage into the headers of objects.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs::{self, File};
@@ -11,7 +11,7 @@ use super::PATIENCE;
 
 const HEADER_BYTES: u64 = 64;
 
-/// The arena of a store, as mapped by a client that writes.
+/// As a writing client maps it.
 struct Arena(File);
 
 impl Arena {
@@ -44,7 +44,6 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
         client.put("x", &contents).unwrap();
         let view = other.get("x", PATIENCE).unwrap();
         let arena = Arena::of(cluster.store(0).pid());
-        // No valid byte; no such object; a failed object.
         let failed = {
             let mut header = [0; HEADER_BYTES as usize];
             header[28] = 2;
@@ -70,10 +69,10 @@ fn readers_do_not_wait_for_what_a_forged_header_hides() {
                 }
                 assert!(read == contents, "{size} bytes");
             }
-            // A repeated put compares with the stored bytes.
+            // Compares with the stored bytes.
             client.put("x", &contents).unwrap();
         }
-        // The store sends the bytes that it knows to be valid.
+        // Only bytes that the store knows to be valid are sent.
         assert!(cluster.client(1).get("x", PATIENCE).unwrap()[..] == contents[..], "{size} bytes");
         cluster.assert_serves();
     }

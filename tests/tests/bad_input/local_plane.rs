@@ -156,21 +156,19 @@ fn requests_that_make_no_sense_are_answered_with_errors() {
         client.request(body);
         assert_eq!(error_code(client.answer()), code as u32, "{what}");
     }
-    // These requests have no answer and no effect.
+    // No answer, no effect.
     client.request(Body::SealUnconfirmed(request::SealUnconfirmed { copy }));
     client.request(Body::Abort(request::Abort { copy }));
     client.request(Body::Release(request::Release { copy: u64::MAX }));
     client.request(Body::Doorbell(request::Doorbell { copy }));
     client.request(Body::Cancel(request::Cancel { call: 4 }));
     client.request(Body::Unsubscribe(request::Unsubscribe { call: u64::MAX }));
-    // A call number that is already in use.
     let get = request::Get { id: vec![1].into(), until: 0, timeout_ms: 20_000, allow_stale: false };
     let waiting = client.request(Body::Get(get.clone()));
     client.say(&v1::Request { call: waiting, body: Some(Body::Get(get)), ..Default::default() });
     assert_eq!(error_code(client.answer()), ErrorCode::InvalidRequest as u32);
     client.request(Body::Status(request::Status {}));
     assert!(matches!(client.answer(), Answer::Status(_)), "the connection goes on");
-    // A message without a request.
     client.say(&v1::Request { call: 1000, ..Default::default() });
     let answer: Option<v1::Response> = client.hear();
     let code = answer.and_then(|answer| answer.body).map(error_code);
@@ -185,7 +183,7 @@ fn a_client_that_takes_no_answers_blocks_nobody() {
     let watcher = cluster.client(0);
     let mut client = RawClient::greeted(&cluster.socket(0));
     client.request(Body::Subscribe(request::Subscribe { id: b"object".to_vec().into() }));
-    // Fills the socket with unread answers, until the store stops reading requests.
+    // Fills the socket with unread answers.
     let question =
         v1::Request { call: 1000, body: Some(Body::Status(request::Status {})), ..Default::default() };
     while client.try_say(&question, std::time::Duration::from_millis(300)) {}

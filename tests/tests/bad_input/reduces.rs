@@ -1,5 +1,4 @@
-//! Invalid or impossible reduces. They fail immediately with a typed error that names the problem,
-//! and leave nothing behind.
+//! Invalid reduces fail immediately, name the problem, and leave nothing behind.
 
 use std::time::{Duration, Instant};
 
@@ -11,7 +10,7 @@ use hoplite_tests::contents::bytes;
 
 use super::PATIENCE;
 
-/// The timeout of the reduces. None of them uses it up.
+/// No reduce uses it up.
 const TIMEOUT: Duration = PATIENCE;
 
 fn put(client: &Client, id: &str, dtype: Dtype, shape: Option<Vec<u64>>, size: usize) {
@@ -32,8 +31,7 @@ fn attempt(client: &Client, target: &str, sources: &[&str], op: ReduceOp) -> Obj
     error
 }
 
-/// Checks the error of a reduce that combines `wrong` with an earlier source. It names the later
-/// source with its type, and the earlier one.
+/// The error names the later source with its type, and the earlier one.
 fn assert_mismatch(error: &ObjectError, right: (&str, &str), wrong: (&str, &str)) {
     let ObjectError::TypeMismatch { id: named, reason } = error else { panic!("{error}") };
     let says = |(first, kind): (&str, &str), (second, other): (&str, &str)| {
@@ -53,7 +51,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         ("flat", Dtype::F32, Some(vec![50_000]), 200_000, "f32[50000]"),
         ("shapeless", Dtype::F32, None, 200_000, "f32 of 200000 bytes"),
         ("longer", Dtype::F32, Some(vec![50, 1001]), 200_200, "f32[50, 1001]"),
-        // Mixed up by a wrong id: an inline object, and an empty one.
+        // Mixed up ids: an inline object, and an empty one.
         ("small", Dtype::F32, Some(vec![3]), 12, "f32[3]"),
         ("empty", Dtype::F32, Some(vec![0]), 0, "f32[0]"),
     ];
@@ -62,7 +60,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
         put(client, name, *dtype, shape.clone(), *size);
     }
     let right = (kinds[0].0, kinds[0].4);
-    // Local sources have the same errors.
+    // Local sources.
     put(&cluster.client(0), "array-0", Dtype::F32, Some(vec![50, 1000]), 200_000);
     put(&cluster.client(0), "small-0", Dtype::F32, Some(vec![3]), 12);
     for (name, .., kind) in &kinds[1..] {
@@ -75,7 +73,7 @@ fn arrays_that_do_not_go_together_are_refused_with_both_ids() {
     }
     let error = attempt(&cluster.client(0), "target", &["array-0", "small-0"], ReduceOp::Sum);
     assert_mismatch(&error, ("array-0", "f32[50, 1000]"), ("small-0", "f32[3]"));
-    // A source that appears later has the same error.
+    // A source that appears later.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let late = scope.spawn(move || attempt(&client, "target", &["array", "late"], ReduceOp::Sum));
@@ -174,8 +172,7 @@ fn a_target_that_exists_is_refused() {
     let sources = ["source-0", "source-1", "source-2"];
     for (size, node) in [(4, 0), (4, 1), (200_000, 0), (200_000, 1)] {
         let name = format!("target-{size}-{node}");
-        // Another node learns of the object from the directory, and a small put does not wait for
-        // the directory.
+        // Small puts do not wait for the directory.
         let metadata = Metadata { dtype: Dtype::F32, ..Metadata::default() };
         let options = PutOptions { metadata, confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(node).put_with(&name, &bytes(1, size), options).unwrap();
@@ -188,7 +185,7 @@ fn a_target_that_exists_is_refused() {
         }
         assert!(cluster.client(2).get(&name, PATIENCE).unwrap()[..] == bytes(1, size)[..], "it stays");
     }
-    // The target of a running reduce has the same error.
+    // The target of a running reduce.
     std::thread::scope(|scope| {
         let client = cluster.client(0);
         let first = scope.spawn(move || {

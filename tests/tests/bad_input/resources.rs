@@ -1,5 +1,4 @@
-//! Limits of the process, and attacks on its memory: errors that name the cause, and daemons that
-//! continue.
+//! Limits of the process, and attacks on its memory.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::fs;
@@ -18,10 +17,10 @@ use hoplite_tests::raw::RawClient;
 
 use super::PATIENCE;
 
-/// Time to send bytes that the store does not read.
+/// For bytes that the store does not read.
 const SHORT: Duration = Duration::from_secs(2);
 
-/// Returns the command `program` below limits of `ulimit`, such as `-n 64`.
+/// Runs below limits of `ulimit`, such as `-n 64`.
 fn limited(limits: &str, name: &str) -> Command {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("ulimit {limits} && exec \"$@\""), "sh"]).arg(program(name));
@@ -38,7 +37,7 @@ fn limited_store(limits: &str, socket: &Path) -> Command {
 fn a_limit_that_leaves_no_room_for_the_memory_is_named() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("store.sock");
-    // `sh` counts files in blocks of 512 bytes, and address space in KiB.
+    // In blocks of 512 bytes, and in KiB.
     for (limits, memory, name) in [("-f 1000", "64MiB", "ulimit -f"), ("-v 1900000", "2GiB", "ulimit -v")] {
         let mut store = limited_store(limits, &socket);
         let (code, text) = run_to_end(store.args(["--log", "error", "--memory", memory]));
@@ -160,7 +159,7 @@ fn clients_that_take_all_descriptors_leave_some_for_transfers() {
     let mut store = Daemon::start("flooded", &mut command);
     let client = Client::connect(&socket).unwrap();
     let began = Instant::now();
-    // The clients read no answer, so that more can connect than are served.
+    // More clients can then connect.
     let hello = ClientHello { version: PROTOCOL_VERSION, program: "flood".to_owned() };
     let flood: Vec<RawClient> = (0..150)
         .map(|_| {
@@ -190,8 +189,7 @@ fn private_bytes(pid: u32) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Waits for memory to return, up to the limit of the suite. The daemons check every few seconds,
-/// and the machine may be busy.
+/// The daemons check every few seconds.
 fn wait_until(is_back: impl Fn() -> bool) {
     while !is_back() {
         std::thread::sleep(Duration::from_millis(50));
@@ -226,7 +224,7 @@ fn requests_that_never_end_are_bounded_for_all_connections_of_a_user() {
     client.put("object", b"bytes").expect("others are served");
     assert_eq!(&client.get("object", PATIENCE).unwrap()[..], b"bytes");
     drop(unfinished);
-    // This list needs the room that the flood had taken.
+    // Needs the room that the flood had taken.
     let ids: Vec<String> = (0..20_000).map(|number| format!("{number:0>200}")).collect();
     assert_eq!(client.delete(&ids, PATIENCE).unwrap(), 0);
     wait_until(|| private_bytes(pid).saturating_sub(before) < 40 << 20);
@@ -258,7 +256,7 @@ fn memory_returns_to_the_system_after_a_peak() {
     for (number, client) in clients.iter().enumerate() {
         client.delete(ids(number), PATIENCE).unwrap();
     }
-    // Names of deleted objects are remembered for a while.
+    // Deleted names are remembered for a while.
     wait_until(|| (0..2).all(|at| used()[at].saturating_sub(before[at]) < (peak[at] - before[at]) / 2));
     eprintln!("MiB of store and shard: {before:?} before, {peak:?} with objects, {:?} after", used());
     assert!((0..2).all(|at| peak[at] - before[at] > 60), "this test fills {peak:?} MiB");

@@ -1,4 +1,4 @@
-//! Invalid messages for collectives, and invalid bytes of members, on the port between stores.
+//! Invalid messages and bytes in collectives.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::net::TcpListener;
@@ -17,10 +17,9 @@ use prost::Message;
 use super::PATIENCE;
 
 const SIZE: usize = 200_000;
-/// Attempts for a stream between members: one, and three retries.
+/// One, and three retries.
 const ATTEMPTS: usize = 4;
 
-/// One store, with an object.
 fn cluster() -> (Cluster, u64) {
     let cluster = Cluster::open(2);
     let client = cluster.client(0);
@@ -29,13 +28,12 @@ fn cluster() -> (Cluster, u64) {
     (cluster, put)
 }
 
-/// An attempt of the coordinator that these tests play.
+/// These tests play the coordinator.
 fn attempt(number: u64) -> Option<AttemptId> {
     Some(AttemptId { run: 1, number })
 }
 
-/// A valid collective of two members: store number 0, which has the object, and a member at
-/// `address`.
+/// A collective of store number 0 and a member at `address`.
 fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
     let member = |node: &str, address| SessionMember { node: node.to_owned(), address, ranks: vec![] };
     Enlist {
@@ -61,7 +59,7 @@ fn enlist(cluster: &Cluster, put: u64, address: String) -> Enlist {
     }
 }
 
-/// The store's end, after keepalives.
+/// Skips keepalives.
 fn ended(peer: &mut RawPeer) -> End {
     loop {
         let (kind, payload) = peer.hear().expect("the store answers");
@@ -72,7 +70,6 @@ fn ended(peer: &mut RawPeer) -> End {
     }
 }
 
-/// Waits until store number 0 holds only the object.
 fn await_no_target(cluster: &Cluster) {
     let client = cluster.client(0);
     await_that("the target gone", || {
@@ -162,7 +159,6 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
         assert_eq!(ended(&mut peer).outcome(), end::Outcome::Refused, "{what}");
         await_no_target(&cluster);
     }
-    // A request for an unknown collective, and one for the bytes of another member.
     let unknown =
         Take { target: right.target.clone(), put: 7, index: 1, offset_bytes: 1, trace: Bytes::new() };
     peer.say(Kind::Take, &unknown);
@@ -175,7 +171,6 @@ fn sessions_that_cannot_be_are_refused_and_leave_nothing() {
     let _member = RawPeer::accepted(&listener);
     peer.say(Kind::Take, &Take { put: 3000, index: 0, offset_bytes: 0, ..unknown });
     assert_eq!(ended(&mut peer).outcome(), end::Outcome::NoCopy, "it is no member");
-    // The object is no longer needed.
     drop(coordinator);
     await_no_target(&cluster);
     cluster.assert_serves();

@@ -1,4 +1,4 @@
-//! Daemons that cannot start: exit code 1 and one line with the reason. Running daemons continue.
+//! Daemons that cannot start: exit code 1 and a reason.
 
 use std::fs;
 use std::net::TcpListener;
@@ -16,7 +16,6 @@ fn store(socket: &Path) -> Command {
     command
 }
 
-/// Runs a daemon that cannot start, and returns the line with the reason.
 fn reason(command: &mut Command) -> String {
     let (code, text) = run_to_end(command);
     assert_eq!(code, 1, "{text}");

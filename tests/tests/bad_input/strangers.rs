@@ -1,5 +1,4 @@
-//! Crowds of anonymous peers, and handshakes that stay half open, on every port of a cluster with a
-//! token.
+//! Crowds of anonymous peers, and half-open handshakes, on every port.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 use std::collections::VecDeque;
@@ -22,27 +21,24 @@ use tonic_health::pb::health_client::HealthClient;
 use super::PATIENCE;
 
 const CROWD: usize = 10_000;
-/// Most growth of a daemon: a connection of gRPC has 34 KiB of buffers, and at most 1,024 may be
-/// half open.
+/// 1,024 half-open connections of gRPC with 34 KiB of buffers each.
 const MAX_GROWTH_BYTES: u64 = 64 << 20;
-/// Most growth of the directory while visitors send as much as they can: 64 connections with
-/// windows of 64 KiB, and the buffers of HTTP/2 for each.
+/// 64 connections with windows of 64 KiB, and buffers of HTTP/2.
 const MAX_SHOUTED_BYTES: u64 = 32 << 20;
-/// Most growth of a store by handshakes of TLS: 256 at once, each with small buffers and the keys
-/// of the session.
+/// 256 handshakes with buffers and keys.
 const MAX_GROWTH_BY_TLS_BYTES: u64 = 32 << 20;
-/// A handshake lasts at most five seconds, or three seconds for each part of an HTTP request. A
-/// busy machine needs more time to notice.
+/// Handshakes last five seconds, or three for each part of an HTTP request; a busy machine needs
+/// more.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(60);
 
 struct Port {
     name: &'static str,
     address: SocketAddr,
-    /// Most half-open connections of the port.
+    /// Most half-open connections.
     places: usize,
-    /// The first bytes of an unfinished introduction.
+    /// An unfinished introduction.
     beginning: Vec<u8>,
-    /// The counter of refused connections, and the address of its metrics.
+    /// The counter of refused connections.
     counter: &'static str,
     metrics: SocketAddr,
 }
@@ -71,7 +67,6 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
             name: "data plane",
             address: cluster.data_address(0).parse().unwrap(),
             places: 256,
-            // A hello that announces 1,000 bytes.
             beginning: data_frame_claiming(Kind::Hello as u8, 1, 1000, b""),
             counter: "hoplite_store_malformed_connections_total",
             metrics: of_store,
@@ -80,7 +75,6 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
             name: "control plane",
             address: cluster.shard_addresses[0].parse().unwrap(),
             places: 1024,
-            // The preface, and a hello that announces 1,000 bytes.
             beginning: [&Preface::Grpc.bytes()[..], &1000_u32.to_le_bytes()].concat(),
             counter: "hoplite_directory_refused_connections_total",
             metrics: of_shard,
@@ -105,7 +99,7 @@ fn ports(cluster: &Cluster) -> [Port; 4] {
     ]
 }
 
-/// Waits until the daemon closes the connection. Returns the number of its bytes.
+/// Returns the bytes until the daemon closes.
 fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     stream.set_read_timeout(Some(patience)).unwrap();
     let mut said = Vec::new();
@@ -117,24 +111,21 @@ fn await_end(mut stream: &TcpStream, patience: Duration) -> usize {
     }
 }
 
-/// Connects to `port` many times; each refused connection makes room for another. Returns the
-/// waiting connections.
+/// Returns the waiting connections; each refused one makes room for another.
 fn crowd(port: &Port) -> VecDeque<TcpStream> {
     let mut waiting = VecDeque::new();
     for number in 0..CROWD {
         let mut stream = TcpStream::connect(port.address).unwrap();
         if number % 2 == 1 {
-            // The connection may be closed already.
             let _ = stream.write_all(&port.beginning);
         }
         waiting.push_back(stream);
-        // As many connections as the daemon admits, and not many more, because these would wait in
-        // the queue of the kernel.
+        // More would wait in the kernel's queue.
         if waiting.len() > port.places + 100 {
             await_end(&waiting.pop_front().unwrap(), PATIENCE);
         }
     }
-    // Members, and visitors with short requests, are answered among all of these.
+    // Other peers are still answered.
     assert_eq!(get(port.metrics, "/healthz").0, 200);
     waiting
 }
@@ -145,7 +136,7 @@ fn counted(port: &Port) -> f64 {
     found.unwrap_or_else(|| panic!("{} is not in {text}", port.counter)).parse().unwrap()
 }
 
-/// The memory of a daemon without the arena, whose pages are touched by objects.
+/// Without the arena.
 fn private_bytes(daemon: &Option<Daemon>) -> u64 {
     let status = fs::read_to_string(format!("/proc/{}/status", daemon.as_ref().unwrap().pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -189,7 +180,7 @@ fn a_handshake_that_stays_half_open_ends() {
     let ports = ports(&cluster);
     thread::scope(|scope| {
         for port in &ports {
-            // One stranger sends nothing more. The second one sends bytes one by one.
+            // One is silent, the other sends bytes one by one.
             scope.spawn(|| {
                 let mut silent = TcpStream::connect(port.address).unwrap();
                 silent.write_all(&port.beginning).unwrap();
@@ -207,7 +198,7 @@ fn a_handshake_that_stays_half_open_ends() {
     cluster.assert_serves();
 }
 
-/// Lets visitors, who may only request the health, send as much as they can.
+/// Visitors send as much as they can.
 async fn shout(address: SocketAddr) -> usize {
     const CONNECTIONS: usize = 16;
     const CALLS: usize = 32;
@@ -246,7 +237,6 @@ fn what_visitors_say_is_not_kept() {
         peak
     });
     assert!(peak < MAX_SHOUTED_BYTES, "the directory grew by {peak} bytes");
-    // A short request is answered during the flood and afterwards.
     let healthy = runtime.block_on(async {
         let channel = Endpoint::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap();
         HealthClient::new(channel).check(HealthCheckRequest::default()).await
@@ -261,14 +251,14 @@ fn a_visitor_who_asks_and_never_reads_is_closed() {
     let mut cluster = cluster(&place);
     let mut visitor = TcpStream::connect(&cluster.shard_addresses[0]).unwrap();
     visitor.set_write_timeout(Some(Duration::from_millis(100))).unwrap();
-    // An empty SETTINGS frame, and then PING frames (RFC 9113, sections 6.5 and 6.7).
+    // SETTINGS, then PING frames (RFC 9113, sections 6.5 and 6.7).
     visitor.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     let pings = b"\0\0\x08\x06\0\0\0\0\0a number".repeat(4096);
     let (began, mut said, mut is_stuck) = (Instant::now(), 0, false);
     loop {
         match visitor.write(&pings[said % pings.len()..]) {
             Ok(bytes) => said += bytes,
-            // This test reads no answer, so the shard stops reading.
+            // Nothing reads answers, so the shard stops reading.
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 is_stuck = true
             }
@@ -281,7 +271,7 @@ fn a_visitor_who_asks_and_never_reads_is_closed() {
     assert_eq!(cluster.shards[0].as_mut().unwrap().terminate(), 0);
 }
 
-/// The ClientHello of TLS 1.3 (RFC 8446, section 4.1.2) for the protocol of the data plane.
+/// TLS 1.3 (RFC 8446, section 4.1.2).
 fn hello_of_tls() -> Vec<u8> {
     let share = [&[0, 0x33, 0, 38, 0, 36, 0, 29, 0, 32][..], &[9; 32]].concat();
     let extensions = [

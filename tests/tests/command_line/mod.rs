@@ -1,4 +1,4 @@
-//! The command line against real daemons: `hoplite up` starts them, the other commands use them.
+//! The command line with daemons of `hoplite up`.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod output;
@@ -52,14 +52,12 @@ impl Up {
         command
     }
 
-    /// Runs a command that must succeed, and returns its output.
     fn succeed(&self, node: usize, arguments: &[&str]) -> Vec<u8> {
         let output = self.hoplite(node, arguments).output().unwrap();
         assert!(output.status.success(), "{arguments:?}: {output:?}");
         output.stdout
     }
 
-    /// Runs a command that must fail, and returns its one line of error.
     fn fail(&self, node: usize, arguments: &[&str]) -> String {
         failure(&self.hoplite(node, arguments).output().unwrap())
     }
@@ -67,7 +65,7 @@ impl Up {
     fn put(&self, node: usize, id: &str, bytes: &[u8], arguments: &[&str]) -> Output {
         let mut command = self.hoplite(node, &["put", id, "-"]);
         let mut child = command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-        // The command may have refused and ended already.
+        // The command may have ended already.
         let _ = child.stdin.take().unwrap().write_all(bytes);
         child.wait_with_output().unwrap()
     }
@@ -105,7 +103,6 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// Polls for an effect of another process, which gives no notification.
 fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
     let started = Instant::now();
     while !happened() {
@@ -142,7 +139,7 @@ fn objects_pass_from_node_to_node() {
         up.succeed(1, &["get", id, "-o", to.to_str().unwrap()]);
         assert_eq!(fs::read(&to).unwrap(), bytes, "{id}");
         assert_eq!(up.succeed(1, &["get", id, "-o", "-"]), bytes, "{id}");
-        // Repeating the put is no error; standard input works like a file.
+        // Repetition is no error; standard input works like a file.
         assert!(up.put(1, id, &bytes, &[]).status.success(), "{id}");
     }
     let listed = up.json(1, &["ls", "--json"]);
@@ -213,7 +210,6 @@ fn arrays_of_several_nodes_are_reduced() {
         assert!(output.status.success(), "{output:?}");
     };
     put(1, "b", 2);
-    // Waits for missing sources.
     let mut reduce = up.hoplite(0, &["reduce", "sum", "a", "b", "c"]).stdout(Stdio::piped()).spawn().unwrap();
     put(2, "c", 3);
     put(0, "a", 1);
@@ -272,7 +268,7 @@ fn everybody_gets_the_reduction_of_everybodys_array() {
         let arguments = [&["allreduce", "sum", "a", "b", "c", "--rank", &number][..], output].concat();
         up.hoplite(rank, &arguments).stdout(Stdio::piped()).spawn().unwrap()
     };
-    // A participant with a late source, one with an existing source, and one with a file.
+    // A late source, an existing one, and a file.
     let file = up.path("sum");
     let first = call(1, &[]);
     put(0, "a", 1);
@@ -327,12 +323,10 @@ fn nobody_goes_on_before_everybody_is_there() {
         let mut command = up.hoplite(rank % 2, &[]);
         command.args(arguments(rank)).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
     };
-    // Participants that have timed out can call again.
     let missing =
         up.fail(1, &["barrier", "ready", "--participants", "4", "--rank", "3", "--timeout", "200ms"]);
     assert!(missing.contains("in vain for ranks 0, 1, 2"), "{missing}");
     let mut early = [0, 1, 3].map(call);
-    // The participants' stores have their objects while they wait.
     let waits = ["wait", "ready/0", "ready/1", "ready/3"];
     up.succeed(0, &waits);
     assert!(early.iter_mut().all(|call| call.try_wait().unwrap().is_none()), "one of four has not come");
@@ -364,7 +358,7 @@ fn a_timeout_of_zero_takes_what_is_there() {
 fn what_has_no_end_cannot_be_put() {
     let up = Up::start(1, 1);
     assert!(up.fail(0, &["put", "endless", "/dev/zero"]).contains("larger than the limit"));
-    // Without a store, no input is read.
+    // Reads no input.
     let endless = ["put", "endless", "/dev/zero", "--socket", "/no/such/socket"];
     assert!(up.fail(0, &endless).contains("/no/such/socket"));
     assert_eq!(up.json(0, &["ls", "--json"]), serde_json::json!([]));
@@ -378,14 +372,12 @@ fn a_signal_ends_waits_and_puts_in_one_line() {
     let file = up.path("file");
     fs::write(&file, b"1").unwrap();
     let file = file.to_str().unwrap();
-    // Commands that wait for an object, for standard input, and for another writer of the id.
     for arguments in [&["wait", "never"][..], &["put", "silent", "-"], &["put", "taken", file]] {
         for signal in [Signal::INT, Signal::TERM] {
             let mut command = up.hoplite(0, arguments);
             let mut child = command.stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
             let stdin = child.stdin.take();
-            // The last of its signal handlers. A signal that arrives while its handler is being set
-            // may be lost.
+            // The last handler. Earlier signals may be lost.
             eventually("it listens to signals", || catches(child.id(), Signal::HUP));
             kill_process(Pid::from_raw(i32::try_from(child.id()).unwrap()).unwrap(), signal).unwrap();
             assert_eq!(
@@ -458,7 +450,6 @@ fn a_get_that_cannot_end_leaves_no_file() {
         writer.write(&bytes).unwrap();
         let output = outputs.join(id);
         let get = up.hoplite(1, &["get", id, "-o"]).arg(&output).stderr(Stdio::piped()).spawn().unwrap();
-        // Bytes arrive while the object is incomplete.
         eventually("half of it is written", || {
             let names = names(&outputs);
             names.first().is_some_and(|name| fs::metadata(outputs.join(name)).unwrap().len() == 1 << 20)
@@ -522,7 +513,7 @@ fn up_ends_with_a_daemon_and_says_which() {
     let text = String::from_utf8(output.stderr).unwrap();
     assert!(text.contains("node-1 ended with signal: 9"), "{text}");
     assert!(children.iter().all(|pid| !is_alive(*pid)));
-    // The logs of a failed cluster stay.
+    // Logs of a failed cluster stay.
     assert_eq!(names(place.path()), ["logs"]);
     assert_eq!(names(&place.path().join("logs")), ["directory-0.log", "node-0.log", "node-1.log"]);
 }
@@ -534,7 +525,6 @@ fn the_daemons_of_up_end_with_it_even_if_it_is_killed() {
     assert_eq!(children.len(), 3);
     up.daemon.kill();
     eventually("the daemons end", || children.iter().all(|pid| !is_alive(*pid)));
-    // The killed cluster's leftovers do not disturb a new one.
     let again = Daemon::start("up", &mut self::up(&up.cluster(), 2, 1));
     assert_eq!(again.first_line, "ready");
 }
@@ -582,7 +572,6 @@ fn the_demo_shares_a_file_and_adds_up_arrays() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("compared: all 2 files have the hash"), "{text}");
     assert!(text.contains("compared: it is the sum that this program computes"), "{text}");
-    // The demo leaves nothing behind.
     assert_eq!(names(place.path()), ["file"]);
 }
 
@@ -595,7 +584,6 @@ fn arguments_of(pid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap()
 }
 
-/// Returns `true` if the process has a handler for `signal`.
 fn catches(pid: u32, signal: Signal) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap();
@@ -603,7 +591,7 @@ fn catches(pid: u32, signal: Signal) -> bool {
     caught & (1 << (signal.as_raw() - 1)) != 0
 }
 
-/// Returns `true` if the process runs. A zombie does not.
+/// A zombie does not run.
 fn is_alive(pid: i32) -> bool {
     let Ok(stat) = fs::read_to_string(format!("/proc/{pid}/stat")) else { return false };
     !stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['Z', 'X']))

@@ -1,4 +1,4 @@
-//! A relay dies at a random moment of a broadcast, many times.
+//! A relay dies at a random moment, many times.
 
 use hoplite_tests::cluster::{Cluster, Plan};
 use hoplite_tests::contents::{bytes, seed};
@@ -9,7 +9,6 @@ const ROUNDS: u64 = 10;
 const RECEIVERS: usize = 5;
 const SIZE: usize = 16 << 20;
 
-/// A number below `limit` that depends on all arguments.
 fn random(seed: u64, round: u64, purpose: u64, limit: usize) -> usize {
     let numbers = bytes(seed ^ (round << 32) ^ (purpose << 48), 16);
     let number = u32::from_le_bytes(numbers[8..12].try_into().expect("four bytes"));

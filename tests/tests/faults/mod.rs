@@ -1,11 +1,4 @@
-//! The failure model with real processes, which are killed or frozen.
-//!
-//! * `stale`: stores that were frozen while objects were deleted.
-//! * `stores`: senders, origins and the only holder of an object.
-//! * `workers`: application processes.
-//! * `shards`: the directory.
-//! * `races`: deletes, and gets before the put.
-//! * `chances`: a relay dies at a random moment, many times.
+//! The failure model: real processes are killed or frozen.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod chances;

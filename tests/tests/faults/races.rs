@@ -63,7 +63,6 @@ fn gets_of_one_object_on_one_node_share_one_pull() {
     let expected = bytes(3, size);
     let writer = begin(&cluster, 0, "object", &expected, size / 2);
     std::thread::scope(|scope| {
-        // Twenty clients, and twenty calls of one client.
         let mut receivers = gets(scope, &cluster, [1; 20], "object");
         let client = cluster.client(1);
         for _ in 0..20 {
@@ -86,7 +85,6 @@ fn gets_before_the_put_get_it() {
         let cluster = Cluster::of(nodes);
         let expected = bytes(4, size);
         std::thread::scope(|scope| {
-            // The producing node gets it too, twice.
             let receivers = gets(scope, &cluster, (0..nodes).chain([0]), "object");
             await_that("the gets to wait", || {
                 cluster.client(1).status().unwrap().shards[0].waiting_queries == 4

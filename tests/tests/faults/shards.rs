@@ -1,4 +1,4 @@
-//! Directory shards that die and restart with empty state.
+//! Shards that die and restart with empty state.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ fn ids(prefix: &str) -> Vec<String> {
     (0..16).map(|number| format!("{prefix}-{number}")).collect()
 }
 
-/// Half of the objects are small enough to be inline.
+/// Half are inline.
 fn contents(number: usize) -> Vec<u8> {
     bytes(number as u64, if number.is_multiple_of(2) { 1000 } else { 200_000 })
 }
@@ -112,7 +112,7 @@ fn what_is_known_of_an_object_is_told_by_the_shard_that_knows_it() {
         assert_eq!(copies(&cluster).unwrap(), 1, "without shard {shard}");
         cluster.restart_shard(shard);
         cluster.await_sessions(0);
-        // Before or after the stores have announced their copies again.
+        // Before or after the copies are announced again.
         assert_eq!(copies(&cluster).unwrap(), 1, "after a restart of shard {shard}");
     }
     cluster.kill_shard(0);
@@ -153,7 +153,7 @@ fn calls_outlast_the_restart_of_the_only_shard() {
         for (_, get) in streaming {
             assert!(get.join().unwrap().unwrap() == expected);
         }
-        // Some stores connect after the one that deletes. The shard waits for their announcements.
+        // The shard waits for the announcements of late stores.
         let deleted = delete.join().unwrap().expect("a delete waits for the shard");
         assert_eq!(deleted, ids("doomed").len());
     });

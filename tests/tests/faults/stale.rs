@@ -1,4 +1,4 @@
-//! Stores that were frozen while others deleted their objects and put new ones.
+//! Stores that were frozen while their objects changed.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,8 +12,7 @@ use rustix::process::Signal;
 
 use super::PATIENCE;
 
-/// Freezes store 1, which has copies, and lets store 0 delete them and put `replaced` again.
-/// Returns a client of store 1.
+/// Freezes store 1, and lets store 0 delete its objects and put `replaced` again.
 fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) -> Client {
     for id in ["kept", "replaced", "deleted"] {
         cluster.client(0).put(id, old).unwrap();
@@ -23,14 +22,14 @@ fn replace_behind_a_frozen_store(cluster: &mut Cluster, old: &[u8], new: &[u8]) 
     own.put("of-the-frozen", old).unwrap();
     assert!(cluster.client(0).get("of-the-frozen", PATIENCE).unwrap()[..] == *old);
     cluster.store(1).signal(Signal::STOP);
-    // Answered after the shard has given up the frozen store.
+    // The shard first gives up the frozen store.
     let gone = ["replaced", "deleted", "of-the-frozen"];
     assert_eq!(cluster.client(0).delete(gone, PATIENCE).unwrap(), gone.len());
     cluster.client(0).put("replaced", new).unwrap();
     own
 }
 
-/// Checks every read of store 1 from the moment at which it resumes.
+/// Checks all reads of store 1 as it resumes.
 fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
     std::thread::scope(|scope| {
         let reads: Vec<_> = (0..8)
@@ -40,7 +39,7 @@ fn check_reads(cluster: &mut Cluster, client: &Client, old: &[u8], new: &[u8]) {
             .map(|id| scope.spawn(move || client.get(id, Duration::from_secs(3)).map(|view| view.len())))
             .into();
         let kept = scope.spawn(|| client.get("kept", PATIENCE).map(|view| view[..] == *old));
-        // The requests wait in the sockets of the frozen store.
+        // Requests wait in the sockets.
         std::thread::sleep(Duration::from_millis(100));
         cluster.store(1).signal(Signal::CONT);
         for read in reads {

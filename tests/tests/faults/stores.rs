@@ -45,13 +45,12 @@ fn an_origin_that_dies_is_replaced_by_another_copy() {
     let expected = bytes(2, 4 << 20);
     cluster.client(0).put("object", &expected).unwrap();
     cluster.client(1).get("object", PATIENCE).unwrap();
-    // The receiver learns of its last byte before the directory does.
+    // The receiver learns of its last byte earlier.
     await_that("both are known to be complete, and free", || {
         let grants = cluster.client(2).describe("object").unwrap().grants;
         grants.len() == 1 && grants.iter().all(|grant| grant.outcome.is_some())
     });
-    // Frozen, so that the origin dies during a pull from it: each complete copy serves one
-    // receiver.
+    // The origin must die during a pull.
     for holder in 0..2 {
         cluster.store(holder).signal(Signal::STOP);
     }
@@ -130,8 +129,7 @@ fn an_object_whose_only_holder_dies_is_lost() {
     }
     assert!(asked.elapsed() < PATIENCE / 2, "nobody waits for the timeout");
     assert_eq!(&cluster.client(2).get("small", PATIENCE).unwrap()[..], b"inline", "the directory has it");
-    // The ids are free for new objects. The puts wait for the directory, which remembers the loss
-    // until then.
+    // The puts wait until the directory forgets the loss.
     for id in ["half", "complete"] {
         let confirmed = PutOptions { confirm: Confirmation::Confirmed, ..PutOptions::default() };
         cluster.client(1).put_with(id, b"new", confirmed).unwrap();
@@ -155,7 +153,7 @@ fn a_copy_that_replaces_a_pinned_one_is_pinned() {
     assert_eq!(keeper.status().unwrap().pinned_bytes, 0);
     cluster.kill_store(0);
     await_that("the promotion", || keeper.status().unwrap().pinned_bytes > size as u64);
-    // Room for one more object. Each of these evicts the previous one.
+    // Each evicts the previous one.
     for round in 0..4 {
         let id = format!("filler-{round}");
         cluster.client(2).put(&id, &bytes(round, 2 * size)).unwrap();

@@ -12,7 +12,7 @@ use super::{PATIENCE, await_received, begin, gets};
 #[test]
 fn an_object_whose_writer_dies_is_aborted_everywhere() {
     let mut cluster = Cluster::of(3);
-    // The last three have written all bytes, but not sealed.
+    // The last three are not sealed.
     let large = 8 << 20;
     let rounds = [
         (large, 0),
@@ -35,7 +35,7 @@ fn an_object_whose_writer_dies_is_aborted_everywhere() {
             for node in 1..3 {
                 await_received(&cluster, node, usize::try_from(received[node - 1]).unwrap() + passed_on);
             }
-            // If no bytes can be forwarded, the gets may not even have begun.
+            // Without forwarded bytes, gets may not have begun.
             await_that("both gets on their way", || {
                 let status = |node: usize| cluster.client(node).status().unwrap();
                 let pulls = status(1).pulls + status(2).pulls;

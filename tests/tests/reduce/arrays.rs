@@ -1,12 +1,9 @@
-//! Arrays with known reductions, computed element by element in numbers that hold every integer
-//! exactly.
+//! Arrays with known reductions.
 
 use hoplite_client::{Dtype, Metadata, PutOptions, ReduceOp};
 
-/// Numbered arrays of one type and length.
-///
-/// Integers cover the whole range of the type, so that sums wrap around. Floats are small whole
-/// numbers, so that their sums and products are exact in any order.
+/// Integers cover the whole range, so that sums wrap around. Floats are small whole numbers, whose
+/// sums and products are exact in any order.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Arrays {
     pub(crate) dtype: Dtype,
@@ -40,8 +37,7 @@ impl Arrays {
         PutOptions { metadata, ..PutOptions::default() }
     }
 
-    /// An element that depends on all arguments, so that a misplaced, missing or duplicate one is
-    /// noticed.
+    /// Reveals misplaced, missing or duplicate elements.
     fn element(self, number: u64, index: usize) -> i128 {
         let mut random = (number << 32 ^ index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         random = (random ^ (random >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,9 +62,9 @@ impl Arrays {
         let bits: u64 = match self.dtype {
             Dtype::F64 => (number as f64).to_bits(),
             Dtype::F32 => single.into(),
-            // Whole numbers up to 256 fit into eight binary digits, with an implicit first digit.
+            // Eight digits suffice up to 256.
             Dtype::Bf16 => (single >> 16).into(),
-            // The exponent has five bits instead of eight, the fraction ten instead of 23.
+            // Five bits of exponent instead of eight, ten of fraction instead of 23.
             Dtype::F16 if number == 0 => 0,
             Dtype::F16 => ((single >> 13) - ((127 - 15) << 10)).into(),
             _ => number as u64,

@@ -1,4 +1,4 @@
-//! A node dies at a random moment of a reduce, many times.
+//! A node dies at a random moment, many times.
 
 use hoplite_tests::cluster::{Cluster, Plan};
 use hoplite_tests::contents::{bytes, seed};
@@ -8,7 +8,6 @@ use super::*;
 const ROUNDS: u64 = 5;
 const SOURCES: usize = 6;
 
-/// A number below `limit` that depends on all arguments.
 fn random(seed: u64, round: u64, purpose: u64, limit: usize) -> usize {
     let numbers = bytes(seed ^ (round << 32) ^ (purpose << 48), 16);
     let number = u32::from_le_bytes(numbers[8..12].try_into().unwrap());
@@ -23,7 +22,6 @@ fn a_chain_survives_the_death_of_any_node_at_any_moment() {
 #[test]
 fn a_tree_survives_the_death_of_any_node_at_any_moment() {
     let mut plan = chained(SOURCES + 2);
-    // The time of 2 MiB.
     let latency = "--link-latency=20ms".to_owned();
     plan.store_arguments.retain(|argument| !argument.starts_with("--link-latency"));
     plan.store_arguments.push(latency);
@@ -42,7 +40,6 @@ fn survives(schedule: &str, plan: Plan) {
         eprintln!(
             "HOPLITE_SEED={seed}, round {round}: node {victim} dies after {dies_at} bytes, pieces of {piece}"
         );
-        // The last source is the spare.
         put(&cluster, SOURCES + 1, LARGE, SOURCES as u64 + 1);
         std::thread::scope(|scope| {
             let sources = 1..=SOURCES;
@@ -76,8 +73,7 @@ fn survives(schedule: &str, plan: Plan) {
         assert!(plan.starts_with(schedule), "{plan}");
         cluster.restart_store(victim);
         assert_nothing_left(&mut cluster);
-        // A restarted shard waits for stores that may have more of an object, before it counts the
-        // object as lost.
+        // A restarted shard waits for stores with more of an object.
         let victims = id(victim as u64);
         await_that("what died with the victim is gone", || {
             let object = cluster.client(0).describe(&victims).unwrap().locations.object;

@@ -1,4 +1,4 @@
-//! Allreduce, gather and allgather among real nodes, with any order of arrival.
+//! Allreduce, gather and allgather, in any order of arrival.
 
 use std::thread::scope;
 
@@ -15,7 +15,6 @@ fn shuffled(seed: u64, count: usize) -> Vec<usize> {
     ranks
 }
 
-/// Lets participants join one after another, each with the array of its number. Checks all results.
 fn allreduce(cluster: &Cluster, target: &str, arrays: Arrays, order: &[usize], options: &AllreduceOptions) {
     let all: Vec<u64> = (0..order.len() as u64).collect();
     let expected = arrays.reduced(options.op, &all);
@@ -24,7 +23,6 @@ fn allreduce(cluster: &Cluster, target: &str, arrays: Arrays, order: &[usize], o
             .iter()
             .map(|rank| {
                 let (client, sources, options) = (cluster.client(*rank), ids(&all), options.clone());
-                // Every other participant puts its array only after the call.
                 let puts_first = rank.is_multiple_of(2);
                 if puts_first {
                     put(cluster, *rank, arrays, *rank as u64);
@@ -62,8 +60,7 @@ fn all_participants_of_an_allreduce_get_the_same() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Lets the participants of an allreduce of 4 MiB join in an order that depends on the seed.
-/// Returns the received and sent bytes of each.
+/// Returns the received and sent bytes of each participant.
 fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
     let mut cluster = Cluster::start(chained(participants));
     let arrays = Arrays::of_bytes(4 * MIB);
@@ -80,7 +77,7 @@ fn traffic(participants: usize, seed: u64) -> Vec<[u64; 2]> {
             scope.spawn(move || client.allreduce("target", sources, rank, AllreduceOptions::default()))
         };
         let calls: Vec<_> = order.iter().map(call).collect();
-        // No source is written before all participants take from their neighbours.
+        // All participants take first.
         for rank in 0..participants {
             let client = cluster.client(rank);
             await_that("the ring is closed", || client.status().unwrap().serves > 0);
@@ -119,7 +116,7 @@ fn an_allreduce_whose_participant_dies_fails_for_all() {
     for rank in 0..2 {
         put(&cluster, rank, LARGE, rank as u64);
     }
-    // Less than the first part, so that no part is complete.
+    // No part is complete.
     let mut unfinished = Unfinished::begin(&cluster, 2, LARGE, 2);
     unfinished.write_to(MIB / 4).unwrap();
     scope(|scope| {

@@ -51,7 +51,7 @@ fn a_delete_of_the_target_ends_the_reduce() {
                 await_that("the first hop", || cluster.client(2).status().unwrap().copies == 2);
             }
             let deleted = cluster.client(node).delete(["target"], PATIENCE).unwrap();
-            // Other nodes do not know an object that has not begun.
+            // Other nodes do not know it yet.
             assert_eq!(deleted, usize::from(is_begun || node == 0));
             let error = refusal(running.join().unwrap());
             assert!(matches!(&error, ObjectError::Deleted { id } if id.as_bytes() == b"target"), "{error}");
@@ -101,13 +101,12 @@ fn a_reduce_names_the_source_that_no_store_offers() {
 #[test]
 fn a_store_without_room_for_the_output_of_a_hop_is_done_without() {
     let mut plan = chained(4);
-    // Room only for its source.
     plan.memory_of = [(2, "3MiB".to_owned())].into();
     let mut cluster = Cluster::start(plan);
     for node in 1..=3 {
         put(&cluster, node, LARGE, node as u64);
     }
-    // The hop waits for room for half of the timeout.
+    // The hop waits for half of the timeout.
     let timeout = Duration::from_secs(3);
     let joined = cluster.client(0).reduce_with("target", ids(&[1, 2, 3]), within(timeout)).unwrap();
     assert_eq!(joined.len(), 3);
@@ -142,7 +141,7 @@ fn a_hop_waits_for_room() {
 #[test]
 fn reduces_that_compete_for_room_all_succeed() {
     let nodes = 4;
-    // Room for the source, the targets and the output of one hop.
+    // For the source, the targets and one output.
     let mut cluster = Cluster::start(Plan { memory: "11MiB".to_owned(), ..chained(nodes) });
     for node in 0..nodes {
         put(&cluster, node, LARGE, node as u64);

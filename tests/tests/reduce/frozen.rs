@@ -1,4 +1,4 @@
-//! Allreduces whose coordinator freezes at a known byte and comes back, and members without room.
+//! Coordinators that freeze at a known byte, and members without room.
 
 use std::thread::sleep;
 
@@ -12,22 +12,17 @@ use super::*;
 const COORDINATOR: usize = 0;
 /// Shorter than a peer may be silent.
 const SHORT: Duration = Duration::from_millis(1500);
-/// Longer than a peer may be silent, and longer than the directory keeps a silent store.
+/// Longer than peers and the directory tolerate.
 const LONG: Duration = Duration::from_secs(9);
 
 #[derive(Debug, Clone, Copy)]
 enum Phase {
-    /// A member lacks its plan.
     Plan,
     Exchange,
-    /// The coordinator's own member lacks its last bytes.
     BeforeCommit,
-    /// One member lacks its last bytes and the commit. The coordinator has answered its own
-    /// participant.
     AfterCommit,
 }
 
-/// Freezes the coordinator for a time. Returns the results of the ranks.
 fn frozen(
     (cluster, links): (&mut Cluster, &Links),
     target: &str,
@@ -44,7 +39,7 @@ fn frozen(
     disturbed(cluster, target, |cluster| {
         links.await_held(from, to);
         if matches!(phase, Phase::AfterCommit) {
-            // The coordinator's bytes for its successor pass, but no message to this member.
+            // Bytes pass, messages do not.
             links.hold(COORDINATOR, TAKER, 0);
             let client = cluster.client(COORDINATOR);
             await_that("the decision", || client.contains(target).unwrap());
@@ -119,7 +114,6 @@ fn what_a_coordinator_has_decided_stands_though_it_freezes() {
 
 #[test]
 fn a_member_without_room_does_not_keep_the_others_from_the_target() {
-    // Room only for its source.
     let plan = Plan { memory_of: [(2, "3MiB".to_owned())].into(), ..chained(3) };
     let mut cluster = Cluster::start(plan);
     for rank in 0..3 {
@@ -141,8 +135,7 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
             }
         }
         let plan = record(&cluster, 0, target).plan;
-        // The reason is the member's own refusal, or the refusal of a neighbour that cannot take
-        // its bytes.
+        // A neighbour's refusal is also a reason.
         assert!(plan.contains("no session, since member"), "{plan}");
         cluster.client(0).delete([target], PATIENCE).unwrap();
     }
@@ -151,13 +144,11 @@ fn a_member_without_room_does_not_keep_the_others_from_the_target() {
 
 #[test]
 fn a_full_store_at_rank_0_ends_an_allreduce_at_all_ranks() {
-    // Room only for its source.
     let plan = Plan { memory_of: [(0, "3MiB".to_owned())].into(), ..chained(3) };
     let mut cluster = Cluster::start(plan);
     for rank in 0..3 {
         put(&cluster, rank, LARGE, rank as u64);
     }
-    // Rank 0 has far more time than a test takes.
     let timeouts = [PATIENCE * 20, PATIENCE, PATIENCE];
     let results: Vec<Result<Vec<u8>>> = std::thread::scope(|scope| {
         let calls = timeouts.into_iter().enumerate();
@@ -175,11 +166,10 @@ fn a_full_store_at_rank_0_ends_an_allreduce_at_all_ranks() {
 #[test]
 fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
     let links = Links::new(2);
-    // Room for two sources, another object, and one target.
     let plan = Plan { memory: "9MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);
     links.attach(&cluster);
-    // Each store coordinates one allreduce: rank k runs on the node of its source.
+    // Rank k runs on the node of its source, so each store coordinates once.
     let rounds = [("one", [(0, 0), (1, 1)]), ("other", [(1, 2), (0, 3)])];
     for (node, number) in rounds.iter().flat_map(|(_, ranks)| ranks) {
         put(&cluster, *node, LARGE, *number);
@@ -205,8 +195,7 @@ fn two_allreduces_that_hold_the_room_which_the_other_one_waits_for_both_succeed(
             await_that("its own session has taken the room", || client.status().unwrap().copies == 4);
         }
         links.open();
-        // At least one is aborted, and the other may wait for it. The replacement waits for room
-        // too.
+        // One aborts, and the other may wait for it.
         await_that("no session", || {
             rounds.iter().enumerate().any(|(node, (target, _))| {
                 let record = cluster.client(node).describe(*target).unwrap().reduce;

@@ -1,4 +1,4 @@
-//! The reports of stores about an allreduce, during it and afterwards.
+//! Reports of stores about an allreduce.
 
 use std::collections::BTreeSet;
 use std::thread::scope;
@@ -15,7 +15,6 @@ fn known(cluster: &Cluster, node: usize) -> Option<ReduceRecord> {
 
 #[test]
 fn each_member_tells_the_plan_and_how_far_it_is() {
-    // The last node has a source that the allreduce does not use.
     let (mut cluster, links) = linked(4);
     for node in 0..4 {
         assert_eq!(known(&cluster, node), None);
@@ -38,7 +37,6 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
             members.insert(position.member);
         }
         assert_eq!(members, BTreeSet::from([0, 1, 2]));
-        // Each member queries the others that it can reach.
         for node in 0..3 {
             let ReduceRecord { position, positions, .. } = known(&cluster, node).unwrap();
             assert_eq!(
@@ -58,7 +56,6 @@ fn each_member_tells_the_plan_and_how_far_it_is() {
                 );
             }
         }
-        // A node without a part in the allreduce queries all nodes.
         let ReduceRecord { position, positions, plan, .. } = known(&cluster, 3).unwrap();
         assert!(plan.starts_with("ring of 3, estimated to take "), "{plan}");
         assert_eq!(position, None);
@@ -126,7 +123,7 @@ fn an_allreduce_that_waits_for_a_source_ends_at_all_ranks() {
 
 #[test]
 fn who_is_late_is_told() {
-    // The end is also reported to the last node, whose source the allreduce does not use.
+    // The unused source's node learns of the end.
     let (mut cluster, _links) = linked(4);
     cluster.client(TAKER).delete([id(2)], PATIENCE).unwrap();
     scope(|scope| {

@@ -1,5 +1,4 @@
-//! Allreduces and exchanges whose links or members fail at a known byte. All bytes between stores
-//! pass [`Links`].
+//! Collectives whose links or members fail at a known byte.
 
 use std::thread::{ScopedJoinHandle, scope, sleep};
 
@@ -11,17 +10,15 @@ use super::*;
 
 const ALL: [u64; 3] = [0, 1, 2];
 
-/// In the ring of three, member 1 gives to member 2, which gives to member 0. Each stream has 4/3
-/// of 2 MiB.
+/// Member 1 gives to member 2, which gives to member 0: 4/3 of 2 MiB each.
 pub(super) const GIVER: usize = 1;
 pub(super) const TAKER: usize = 2;
 pub(super) const FIRST_HALF: u64 = 700_000;
 const TURN: u64 = 1_400_000;
 const SECOND_HALF: u64 = 2_100_000;
-/// All bytes of a stream except its end: only its taker lacks bytes.
+/// Only the end of a stream is missing.
 pub(super) const END: u64 = 2_700_000;
 
-/// Starts `nodes` stores, each with the source of a rank.
 pub(super) fn linked(nodes: usize) -> (Cluster, Links) {
     let links = Links::new(nodes);
     let cluster = Cluster::start(Plan { advertised: links.addresses(), ..chained(nodes) });
@@ -45,7 +42,7 @@ pub(super) fn call<'scope>(
     scope.spawn(move || client.allreduce(target, ids(&ALL), rank, options))
 }
 
-/// Lets all three ranks call, and calls `disturb` in the meantime. Returns the results.
+/// Calls `disturb` during the calls of all ranks.
 pub(super) fn disturbed(
     cluster: &mut Cluster,
     target: &str,
@@ -98,8 +95,7 @@ fn a_link_that_fails_for_a_moment_costs_no_byte() {
                 links.open();
             });
             assert_sums(results);
-            // A member may leave after it has sent all its bytes. Bytes that are lost on the way
-            // are fetched from others.
+            // A member may leave after sending; others have the bytes.
             if !is_broken || at < TURN {
                 let plan = record(&cluster, 0, &target).plan;
                 assert!(plan.starts_with("ring of 3"), "{at}, {is_broken}: {plan}");
@@ -136,15 +132,14 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
         links.hold(GIVER, TAKER, at);
         let results = disturbed(&mut cluster, "target", |_| {
             links.await_held(GIVER, TAKER);
-            // This also breaks the connection of the plan, and the member considers itself
-            // abandoned.
+            // Also breaks the connection of the plan.
             links.reset(0, TAKER);
             links.reset(0, GIVER);
             links.open();
         });
         assert_sums(results);
         let plan = record(&cluster, 0, "target").plan;
-        // Near the end, the allreduce may be complete earlier.
+        // It may be complete earlier.
         assert!(at == END || plan.contains("could not be reached"), "{plan}");
         cluster.client(0).delete(["target"], PATIENCE).unwrap();
     }
@@ -153,8 +148,7 @@ fn a_coordinator_that_cannot_reach_a_member_does_without_a_session() {
 
 #[test]
 fn when_a_member_dies_the_others_are_told_or_have_it_already() {
-    // The direction and the position of held bytes, and the victim: before there is a plan, in each
-    // half, and at the turn.
+    // Direction, held bytes, and victim.
     let moments = [
         ((0, TAKER), 0, TAKER),
         ((GIVER, TAKER), 0, GIVER),
@@ -174,8 +168,7 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
         });
         for (rank, result) in results.into_iter().enumerate() {
             match result {
-                // The victim's bytes were no longer needed, and its own participant may have been
-                // faster than its end.
+                // The end came too late to matter.
                 Ok(got) => assert!(got == sum() && at == SECOND_HALF, "{rank}, {at}"),
                 Err(_) if rank == victim => {}
                 Err(_) => assert_lost(result),
@@ -187,8 +180,7 @@ fn when_a_member_dies_the_others_are_told_or_have_it_already() {
     }
 }
 
-/// Lets all three ranks call, and all except `last` get the target. Then calls `disturb`. Returns
-/// the result of the last rank.
+/// Calls `disturb` when only `last` lacks the target. Returns the result of `last`.
 fn lacking(
     cluster: &mut Cluster,
     links: &Links,
@@ -218,7 +210,6 @@ fn lacking(
 
 #[test]
 fn after_the_first_has_all_bytes_the_others_get_the_same_from_whoever_is_left() {
-    // The rank that lacks the end, and the victim.
     for (last, victim) in [(TAKER, GIVER), (GIVER, TAKER)] {
         let (mut cluster, links) = linked(3);
         let got = lacking(&mut cluster, &links, last, |cluster| cluster.kill_store(victim));
@@ -259,7 +250,6 @@ fn if_all_who_have_it_die_the_target_is_lost() {
 
 #[test]
 fn if_it_is_the_coordinator_that_lacks_the_end_nobody_gets_anything_else() {
-    // A death, and a break of all streams.
     for dies in [true, false] {
         let (mut cluster, links) = linked(3);
         links.hold(TAKER, 0, END);
@@ -299,7 +289,6 @@ fn after_a_member_that_has_it_is_cut_off_the_others_have_the_same() {
         let [first, second, last] = [0, 1, 2].map(|rank| call(scope, &cluster, rank, ("target", PATIENCE)));
         assert_sums([first.join().unwrap(), second.join().unwrap()]);
         links.isolate(GIVER);
-        // The others leave it because it is silent.
         assert_sums([last.join().unwrap()]);
     });
     links.open();
@@ -353,7 +342,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 links.await_held(GIVER, TAKER);
                 worker.kill();
             } else {
-                // Long enough for the other ranks to advance as far as they can.
+                // The others advance as far as they can.
                 let timeout = Duration::from_secs(5);
                 let leaving = call(scope, &cluster, rank, ("target", timeout));
                 links.await_held(GIVER, TAKER);
@@ -367,7 +356,7 @@ fn a_rank_that_leaves_fails_the_others_only_if_it_is_the_first() {
                 let got = other.join().unwrap();
                 match (rank, dies) {
                     (0, true) => assert_lost(got),
-                    // Rank 0 reports its failure to the others.
+                    // Rank 0 reports its failure.
                     (0, false) => {
                         let error = refusal(got);
                         assert!(matches!(error, ObjectError::Timeout { .. }), "{error}");
@@ -415,11 +404,11 @@ fn the_only_shard_may_be_away_while_sources_gather_and_while_results_are_publish
 #[test]
 fn two_exchanges_that_hold_the_room_which_the_other_one_waits_for_both_succeed() {
     let links = Links::new(2);
-    // Room for two sources, and one of the copies in which parts are exchanged.
+    // For two sources and one exchange.
     let plan = Plan { memory: "7MiB".to_owned(), advertised: links.addresses(), ..chained(2) };
     let mut cluster = Cluster::start(plan);
     links.attach(&cluster);
-    // Each store coordinates one exchange: rank k runs on the node of its source.
+    // Rank k runs on the node of its source, so each store coordinates once.
     let rounds = [("one", [(0, 0), (1, 1)]), ("other", [(1, 2), (0, 3)])];
     for (node, number) in rounds.iter().flat_map(|(_, ranks)| ranks) {
         put(&cluster, *node, LARGE, *number);
@@ -480,7 +469,7 @@ fn no_connection_is_left_of_those_that_broke() {
         }
     }
     for (node, before) in before.into_iter().enumerate() {
-        // Connections to peers are pooled, and clients come and go.
+        // Pooled connections, and clients.
         let spare = 4;
         await_that("no more connections", || open_files(&mut cluster, node) <= before + spare);
     }

@@ -1,4 +1,4 @@
-//! Participants of collectives that disagree, have an invalid rank, or call again.
+//! Participants that disagree or repeat their call.
 
 use std::thread::scope;
 
@@ -22,8 +22,7 @@ fn with_sources() -> Cluster {
     cluster
 }
 
-/// Rank 1 calls with other arguments, and ranks 0 and 2 for the sum of all. Returns the results.
-/// Links hold the exchanged bytes back until all have called.
+/// Rank 1 calls with other arguments. Links hold bytes until all have called.
 fn disagreeing(
     cluster: &Cluster,
     target: &str,
@@ -88,8 +87,7 @@ fn who_comes_after_a_disagreement_was_told_is_told_too() {
     links.open();
     let error = refusal(call(2, options()));
     assert!(error.to_string().contains("a participant asks for max"), "{error}");
-    // All may retry under the same name. The first attempt's error may still be in transit to some
-    // ranks.
+    // The first error may still be in transit.
     let again = |rank: usize| {
         let is_of_first = |result: &Result<_>| match result {
             Err(Error::Object(error @ ObjectError::TypeMismatch { .. })) => {
@@ -140,8 +138,7 @@ fn sources_that_do_not_go_together_are_named_at_all_ranks() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Small sources go through one store. The ranks' arguments are compared only when there is a
-/// target.
+/// One store has small sources; only a target permits comparison.
 #[test]
 fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want() {
     let mut cluster = Cluster::start(chained(3));
@@ -154,7 +151,6 @@ fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want(
     };
     let max = || AllreduceOptions { op: ReduceOp::Max, ..options() };
     let sum = arrays.reduced(ReduceOp::Sum, &ALL);
-    // Before there is a target, and after.
     scope(|scope| {
         let early = scope.spawn(|| call(1, &ALL, max()));
         assert!(call(0, &ALL, options()).unwrap() == sum);
@@ -166,7 +162,6 @@ fn who_wants_something_else_than_rank_0_of_small_sources_is_told_what_both_want(
         }
     });
     assert!(call(2, &ALL, options()).unwrap() == sum);
-    // The id of one round for another.
     let error = refusal(call(1, &[2, 1], options())).to_string();
     assert!(error.contains("of other sources"), "{error}");
     let error = refusal(call(0, &[0, 1], options()));
@@ -191,7 +186,7 @@ fn a_rank_that_comes_after_others_whose_sources_do_not_go_together_is_told() {
         let call = &call;
         scope(|scope| {
             let [first, second] = [0, 1].map(|rank| scope.spawn(move || call(rank)));
-            // If rank 1 joins late itself, it learns of the mistake when late ranks are checked.
+            // A late rank 1 learns later.
             let first = first.join().unwrap();
             put(&cluster, 2, usual, 2);
             let last = call(2);
@@ -240,7 +235,7 @@ fn a_rank_that_calls_again_gets_the_same_or_is_told_that_it_was_done() {
         move || client.allreduce("target", ids(&ALL), rank, options())
     };
     scope(|scope| {
-        // Each rank except rank 0 calls twice at the same time.
+        // Calls twice at the same time.
         let calls = [0, 1, 1, 2, 2].map(|rank| scope.spawn(call(rank)));
         for result in calls.into_iter().map(|call| call.join().unwrap()) {
             assert!(result.unwrap() == expected);
@@ -273,7 +268,7 @@ fn more_ranks_than_a_session_takes_do_without_one() {
         }
     });
     let plan = record(&cluster, 0, "target").plan;
-    // The announcements of so many ranks may take longer than the wait for late ones.
+    // So many ranks may come late.
     let reasons = ["there are too many members", "not all sources came in time"];
     assert!(reasons.iter().any(|reason| plan.contains(&format!("no session, since {reason}"))), "{plan}");
     assert_nothing_left(&mut cluster);

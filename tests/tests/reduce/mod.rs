@@ -1,20 +1,4 @@
-//! Reduces with real daemons and sockets. Partly written sources stop a reduce where a test needs
-//! it.
-//!
-//! * `results`: sizes, types, operations, orders, places and counts of sources.
-//! * `streams`: sources that come late or slowly, and reduces of reduces.
-//! * `sources`: sources that are deleted, or whose producer dies.
-//! * `stores`: nodes of a chain that die or freeze, and the coordinator.
-//! * `ends`: aborted reduces, and lack of memory.
-//! * `shards`: the directory in the middle of a reduce.
-//! * `chances`: a node dies at a random moment, many times.
-//! * `collectives`: allreduce, gather and allgather.
-//! * `parts`: reduce_scatter and allgather as collectives among stores.
-//! * `sessions`: allreduces whose members, coordinator or participants fail, or disagree.
-//! * `links`: the same at a known byte, over links that fail.
-//! * `frozen`: coordinators that freeze at a known byte, and members without room.
-//! * `inspected`: reports of stores about an allreduce, during it and afterwards.
-//! * `mistakes`: participants that disagree, or have an invalid rank.
+//! Reduces with real daemons. Partly written sources stop a reduce where a test needs it.
 #![expect(clippy::unwrap_used, reason = "these are tests, and so are the functions that they share")]
 
 mod arrays;
@@ -45,11 +29,9 @@ use hoplite_tests::cluster::{Cluster, Plan, await_that, refusal};
 use arrays::Arrays;
 
 const MIB: usize = 1 << 20;
-/// Arrays that take long enough to be interrupted.
 const LARGE: Arrays = Arrays::of_bytes(2 * MIB);
 
-/// Stores with little memory, and a directory with a short grace for absent nodes. The configured
-/// links make a chain of sources of 2 MiB, in the order of the list.
+/// Little memory, short graces. A chain follows the order of the list.
 fn chained(nodes: usize) -> Plan {
     let all = |arguments: &[&str]| arguments.iter().map(|argument| (*argument).to_owned()).collect();
     Plan {
@@ -78,14 +60,12 @@ fn put(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) {
     cluster.client(node).put_with(id(number), &arrays.bytes(number), arrays.options()).unwrap();
 }
 
-/// An array that is being put.
 struct Unfinished {
     writer: ObjectWriter,
     contents: Vec<u8>,
 }
 
 impl Unfinished {
-    /// Begins to put an array on store number `node`, without any bytes.
     fn begin(cluster: &Cluster, node: usize, arrays: Arrays, number: u64) -> Self {
         let contents = arrays.bytes(number);
         let client = cluster.client(node);
@@ -104,15 +84,13 @@ impl Unfinished {
         self.writer.write(&self.contents[start..end])
     }
 
-    /// Writes the rest.
     fn finish(mut self) -> Result<()> {
         self.write_to(self.contents.len())?;
         self.writer.seal()
     }
 }
 
-/// Begins to put arrays number 1 to `nodes` on the stores of the same numbers, and writes half of
-/// each.
+/// Writes half of each of `nodes` arrays, on their stores.
 fn halves(cluster: &Cluster, nodes: usize) -> Vec<Unfinished> {
     (1..=nodes).map(|node| Unfinished::half(cluster, node, LARGE, node as u64)).collect()
 }
@@ -171,8 +149,7 @@ fn read_to(reader: &mut ObjectReader, end: usize) -> Vec<u8> {
     bytes
 }
 
-/// Waits until half of the sum of arrays 1 to `nodes` is at store number `node`. Returns the reader
-/// that has read it.
+/// Returns the reader of half of the sum.
 fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> ObjectReader {
     let mut reader = cluster.client(node).get_reader(target, PATIENCE).unwrap();
     let half = LARGE.bytes(0).len() / 2;
@@ -181,7 +158,6 @@ fn await_half(cluster: &Cluster, node: usize, target: &str, numbers: &[u64]) -> 
     reader
 }
 
-/// Waits until the bytes of this reader are declared wrong.
 fn await_superseded(mut reader: ObjectReader) {
     let error = refusal(reader.read(&mut [0; 10], PATIENCE));
     assert!(matches!(error, ObjectError::Superseded { .. }), "{error}");
@@ -191,7 +167,7 @@ fn record(cluster: &Cluster, node: usize, target: &str) -> ReduceRecord {
     cluster.client(node).describe(target).unwrap().reduce.expect("the coordinator remembers")
 }
 
-/// Waits until the coordinator continues without a member that was silent for too long.
+/// The coordinator drops a silent member.
 fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &str) {
     let client = cluster.client(coordinator);
     await_that(plan, || {
@@ -199,7 +175,6 @@ fn await_given_up(cluster: &Cluster, coordinator: usize, target: &str, plan: &st
     });
 }
 
-/// Waits until each store has exactly the copies that the directory knows, so that no hop is left.
 fn await_no_hops(cluster: &Cluster) {
     let watcher = cluster.client(running(cluster)[0]);
     for node in running(cluster) {
@@ -214,7 +189,6 @@ fn await_no_hops(cluster: &Cluster) {
     }
 }
 
-/// Waits until no store performs or coordinates a reduce.
 fn await_idle(cluster: &Cluster) {
     for node in running(cluster) {
         let client = cluster.client(node);
@@ -225,7 +199,7 @@ fn await_idle(cluster: &Cluster) {
     }
 }
 
-/// Checks that no reduce has left memory, a hop or a collective, and that all daemons serve.
+/// No memory, hop or collective is left.
 fn assert_nothing_left(cluster: &mut Cluster) {
     await_no_hops(cluster);
     await_idle(cluster);

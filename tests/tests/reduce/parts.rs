@@ -1,4 +1,4 @@
-//! Reduce-scatter and allgather among real nodes: as collectives among stores, and without.
+//! Reduce-scatter and allgather, with and without collectives of stores.
 
 use std::thread::{ScopedJoinHandle, scope};
 
@@ -21,7 +21,6 @@ fn options() -> AllreduceOptions {
 }
 
 impl Way {
-    /// Makes the call of a rank; returns its result.
     fn call(self, client: &Client, arrays: Arrays, all: &[u64], rank: usize) -> Result<Vec<u8>> {
         match self {
             Self::ReduceScatter => client.reduce_scatter("target", ids(all), rank, options()),
@@ -57,7 +56,7 @@ impl Way {
     }
 }
 
-/// Waits for the object that marks the end of a collective, and deletes it.
+/// The target marks the end.
 fn delete_target(cluster: &Cluster) {
     let target = cluster.client(running(cluster)[0]).get("target", PATIENCE).unwrap();
     assert!(target.is_empty());
@@ -70,7 +69,6 @@ fn each_rank_gets_its_parts_from_the_ring() {
     for nodes in [2, 3, 5] {
         let mut cluster = Cluster::start(chained(nodes));
         let all: Vec<u64> = (0..nodes as u64).collect();
-        // Parts that end in the middle of a block.
         let arrays = Arrays { dtype: Dtype::F32, length: 50_001 * nodes };
         for way in BOTH {
             let before = received_bytes(&cluster);
@@ -82,7 +80,7 @@ fn each_rank_gets_its_parts_from_the_ring() {
             scope(|scope| {
                 let call = |rank| way.start(scope, &cluster, rank, (arrays, &all, rank));
                 let others: Vec<_> = (1..nodes).map(call).collect();
-                // Rank 0 calls last, so that all have joined before any rank has its parts.
+                // Otherwise ranks may finish before all join.
                 let client = cluster.client(0);
                 await_that("the others have joined", || {
                     client.status().unwrap().shards[0].waiting_queries == others.len() as u64
@@ -180,7 +178,7 @@ fn a_late_rank_makes_the_others_do_it_each_by_itself() {
             put(&cluster, 0, arrays, 0);
             put(&cluster, 1, arrays, 1);
             let first = [0, 1].map(|rank| way.start(scope, &cluster, rank, (arrays, &all, rank)));
-            // The store reports this only after the decision against a collective.
+            // Reported only after the decision.
             let target = cluster.client(1).get("target", PATIENCE).unwrap();
             assert!(target.is_empty());
             put(&cluster, 2, arrays, 2);
@@ -222,8 +220,8 @@ fn a_rank_may_call_elsewhere_than_where_its_source_is() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Three nodes, each with half a source, among which an exchange has begun. Calls `disturb` on it,
-/// and returns the results of the ranks. The directory counts a store as lost after `node_grace`.
+/// Calls `disturb` in an exchange of three nodes with half a source each. The directory counts a
+/// store as lost after `node_grace`.
 fn disturbed(
     way: Way,
     node_grace: &str,

@@ -1,4 +1,4 @@
-//! Results of reduces, for all kinds and places of arrays.
+//! Reduces of all kinds and places of arrays.
 
 use hoplite_client::{ByteRange, Dtype, ReduceOp, ReduceOptions, ReduceOrder};
 use hoplite_tests::cluster::Cluster;
@@ -49,7 +49,7 @@ fn all_types_are_reduced_by_all_operations() {
 #[test]
 fn arrays_of_any_size_are_reduced_in_any_order() {
     let mut cluster = Cluster::start(chained(3));
-    // Sizes around zero, a block, the inline limit, and a frame; no multiples of these.
+    // Around zero, a block, the inline limit, and a frame.
     for length in [0, 1, 2, 1023, 1024, 1025, 16_383, 16_384, 16_385, 262_145, 1_000_003] {
         let arrays = Arrays { dtype: Dtype::F32, length };
         for number in 0..3 {
@@ -57,7 +57,6 @@ fn arrays_of_any_size_are_reduced_in_any_order() {
         }
         for order in ORDERS {
             let options = ReduceOptions { order, ..ReduceOptions::default() };
-            // One of the sources is local to the caller.
             for numbers in [&[0, 1, 2][..], &[2, 0, 1], &[1, 2], &[2]] {
                 let joined = reduce(&cluster, 0, "target", numbers, options.clone());
                 assert_joined(joined, order, numbers);
@@ -74,7 +73,7 @@ fn arrays_of_any_size_are_reduced_in_any_order() {
 fn sources_may_be_anywhere() {
     let mut cluster = Cluster::start(chained(3));
     for arrays in [Arrays::of_bytes(1000), Arrays::of_bytes(100_000)] {
-        // The nodes of the arrays; the caller is node 0.
+        // The caller is node 0.
         for places in [
             &[0][..],
             &[0, 0, 0],
@@ -82,7 +81,7 @@ fn sources_may_be_anywhere() {
             &[1, 1, 1],
             &[0, 1, 0, 1],
             &[2, 1, 1, 2, 0, 0, 1],
-            // More sources than one hop combines.
+            // More than one hop combines.
             &[1; 70],
         ] {
             for (number, node) in places.iter().enumerate() {
@@ -108,7 +107,7 @@ fn the_first_so_many_are_reduced_and_named() {
         for number in 0..4 {
             put(&cluster, number, arrays, number as u64);
         }
-        // Two of the sources are never put.
+        // Two are never put.
         let numbers = [10, 3, 0, 11, 1, 2];
         for order in ORDERS {
             for count in 1..=4 {
@@ -128,7 +127,7 @@ fn the_first_so_many_are_reduced_and_named() {
     assert_nothing_left(&mut cluster);
 }
 
-/// Floats whose sum depends on the order of the additions.
+/// The order of the additions matters.
 fn rough(number: u64) -> Vec<f32> {
     (0..100_000_u64).map(|index| 1.0 / (1 + (index * 31 + number * 17) % 1009) as f32).collect()
 }

@@ -1,4 +1,4 @@
-//! Allreduces whose members, coordinator or participants fail, or disagree.
+//! Allreduces whose members or participants fail or disagree.
 
 use std::thread::{self, scope};
 use std::time::{Duration, Instant};
@@ -16,14 +16,13 @@ fn options(op: ReduceOp) -> AllreduceOptions {
     AllreduceOptions { op, timeout: PATIENCE, ..AllreduceOptions::default() }
 }
 
-/// Three nodes, each with half a source, and an allreduce among them whose ring is closed.
+/// A closed ring of three nodes with half a source each.
 struct Begun {
     cluster: Cluster,
     halves: Vec<Unfinished>,
 }
 
 impl Begun {
-    /// Begins, calls `disturb` on the allreduce, and returns the results of the calling ranks.
     fn disturbed(
         ranks: &[usize],
         disturb: impl FnOnce(&mut Cluster, Vec<Unfinished>),
@@ -107,7 +106,7 @@ fn a_frozen_member_ends_the_session_and_all_get_the_same_without_it() {
 
 #[test]
 fn a_participant_that_leaves_costs_the_others_nothing() {
-    // Ranks 0 and 2 call. Rank 1 never does, but its node takes part.
+    // Rank 1 never calls, but its node takes part.
     let (mut cluster, results) = Begun::disturbed(&[0, 2], |_, halves| finish_all(halves));
     assert_sums(results);
     let record = cluster.client(0).describe("target").unwrap().reduce.unwrap();
@@ -190,7 +189,6 @@ fn participants_that_ask_for_different_things_are_told_so() {
             scope.spawn(move || client.allreduce("target", ids(&ALL), rank, options(op)))
         };
         let joined = [call(1, ReduceOp::Max), call(2, ReduceOp::Sum)];
-        // The stores know both participants before the plan arrives, and learn of its end.
         let client = cluster.client(0);
         await_that("both have joined", || client.status().unwrap().shards[0].waiting_queries == 2);
         joined.into_iter().chain([call(0, ReduceOp::Sum)]).map(|call| call.join().unwrap()).collect()
@@ -274,7 +272,7 @@ fn elements_of_every_type_are_reduced() {
         }
         let expected = arrays.reduced(ReduceOp::Sum, &ALL);
         for order in [ReduceOrder::Any, ReduceOrder::Fixed] {
-            // Another node may still have the last round's copy after its delete has returned.
+            // Another node may still have the old copy.
             let target = &format!("{dtype}-{order:?}");
             scope(|scope| {
                 let calls: Vec<_> = (0..3)

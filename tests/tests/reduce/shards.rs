@@ -1,4 +1,4 @@
-//! Shards of the directory that die in the middle of a reduce.
+//! Shards die in the middle of a reduce.
 
 use hoplite_client::ReduceOptions;
 use hoplite_tests::cluster::{Cluster, Plan};
@@ -16,7 +16,7 @@ fn with_two_shards_one_may_die_in_the_middle() {
             let early = start(scope, &cluster, 0, "early", &[1, 2, 3], ReduceOptions::default());
             drop(await_half(&cluster, 4, "early", &[1, 2, 3]));
             cluster.kill_shard(victim);
-            // One source joins while the shard is away, and one after its restart with empty state.
+            // One while the shard is away, one later.
             put(&cluster, 4, LARGE, 4);
             drop(await_half(&cluster, 1, "early", &[1, 2, 3]));
             cluster.restart_shard(victim);

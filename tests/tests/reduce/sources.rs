@@ -1,4 +1,4 @@
-//! Sources that are deleted, or whose producer dies, in the middle of a reduce.
+//! Sources that vanish in the middle of a reduce.
 
 use hoplite_client::{Error, ReduceOptions};
 use hoplite_tests::cluster::{Cluster, Worker};
@@ -6,7 +6,6 @@ use rustix::process::Signal;
 
 use super::*;
 
-/// Checks that a reduce failed because of this source, and that its target is unavailable.
 fn assert_lost(running: Running<'_>, cluster: &Cluster, number: u64) {
     let error = refusal(running.join().unwrap());
     let is_named =
@@ -15,8 +14,7 @@ fn assert_lost(running: Running<'_>, cluster: &Cluster, number: u64) {
     assert!(!cluster.client(0).contains("target").unwrap());
 }
 
-/// A process that has begun to put array number `number` on store number `node`, like
-/// [`Unfinished::half`]. It writes zeros, so every result that contains the array is wrong.
+/// A process that writes half of array `number`, wrongly: zeros.
 fn producer(cluster: &Cluster, node: usize, number: u64) -> Worker {
     let mut worker = Worker::start(&cluster.socket(node));
     worker.succeed(&format!("create {} {} f32 {}", id(number), LARGE.size_bytes(), LARGE.length));
@@ -24,7 +22,6 @@ fn producer(cluster: &Cluster, node: usize, number: u64) -> Worker {
     worker
 }
 
-/// Waits until half of the target is at store number `node`, whatever its bytes.
 fn await_half_of_any(cluster: &Cluster, node: usize) -> ObjectReader {
     let mut reader = cluster.client(node).get_reader("target", PATIENCE).unwrap();
     read_to(&mut reader, MIB);
@@ -60,8 +57,7 @@ fn a_source_that_is_put_again_on_another_node_is_taken_instead() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], ReduceOptions::default());
         let reader = await_half_of_any(&cluster, 0);
-        // The coordinator is stopped until the source is there again. Otherwise it would fail the
-        // reduce immediately.
+        // Otherwise it would fail the reduce immediately.
         let coordinator = cluster.stores[0].as_ref().unwrap();
         coordinator.signal(Signal::STOP);
         worker.kill();
@@ -107,7 +103,6 @@ fn those_who_have_read_a_part_get_the_right_target_in_the_end() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3, 4], first(3));
         let readers = [0, 4].map(|node| await_half_of_any(&cluster, node));
-        // All readers have half of the wrong bytes, or begin with them.
         let gets: Vec<_> = (0..5)
             .flat_map(|node| {
                 let (copying, viewing) = (cluster.client(node), cluster.client(node));
@@ -178,8 +173,7 @@ fn a_small_source_that_is_lost_while_another_is_awaited_is_made_up_for() {
     put(&cluster, 1, small, 1);
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], first(2));
-        // The source is fetched immediately, and so survives its deletion as a part of the sum.
-        // Otherwise a spare replaces it.
+        // The source may be fetched in time; otherwise a spare replaces it.
         cluster.client(1).delete([id(1)], PATIENCE).unwrap();
         for number in [2, 3] {
             put(&cluster, 2, small, number);

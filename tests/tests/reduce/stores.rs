@@ -1,5 +1,4 @@
-//! Stores that die or freeze in the middle of a reduce: at the head, in the middle, and at the end
-//! of the chain.
+//! Stores die or freeze anywhere in the chain of a reduce.
 
 use hoplite_client::{Error, ReduceOptions};
 use hoplite_tests::cluster::Cluster;
@@ -91,8 +90,7 @@ fn a_source_that_is_lost_is_taken_when_it_is_put_again_elsewhere() {
     let mut cluster = Cluster::start(chained(4));
     let unfinished = halves(&cluster, 2);
     std::thread::scope(|scope| {
-        // The third one is never put, so that the reduce does not end when one of the others is
-        // lost.
+        // The third one is never put: the reduce must not end.
         let running = start(scope, &cluster, 0, "target", &[1, 2, 3], first(2));
         let reader = await_half(&cluster, 0, "target", &[1, 2]);
         cluster.kill_store(1);
@@ -174,7 +172,6 @@ fn the_hops_of_a_coordinator_that_dies_end() {
         await_that("only the source", || client.status().unwrap().copies == 1);
     }
     finish_all(unfinished);
-    // A retry can use the same ids.
     cluster.restart_store(0);
     cluster.client(0).reduce("target", ids(&[1, 2, 3]), ReduceOp::Sum, PATIENCE).unwrap();
     assert_sum(&cluster, "target", &[1, 2, 3]);

@@ -1,4 +1,4 @@
-//! Sources that come late or slowly, and reduces of other reduces' targets.
+//! Late and slow sources, and reduces of reduces.
 
 use hoplite_client::{ReduceOp, ReduceOptions};
 use hoplite_tests::cluster::Cluster;
@@ -33,13 +33,12 @@ fn a_target_is_read_everywhere_while_its_sources_are_written() {
     let mut cluster = Cluster::start(chained(4));
     let numbers = [1, 2, 3, 4];
     let mut unfinished = halves(&cluster, 3);
-    // The caller has a source too.
     unfinished.push(Unfinished::half(&cluster, 0, LARGE, 4));
     let expected = LARGE.reduced(ReduceOp::Sum, &numbers);
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
         let mut readers: Vec<_> = (0..4).map(|node| await_half(&cluster, node, "target", &numbers)).collect();
-        // Further pieces: bytes that all sources have can be read before any source has more.
+        // Common bytes are readable early.
         for end in [MIB + 4096, MIB + 300 * 1024, 2 * MIB - 4096] {
             unfinished.iter_mut().for_each(|unfinished| unfinished.write_to(end).unwrap());
             for reader in &mut readers {
@@ -65,7 +64,6 @@ fn a_source_that_comes_in_the_middle_joins() {
     std::thread::scope(|scope| {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
         let unfinished = halves(&cluster, 2);
-        // Node 2 has the sum of both halves already.
         let client = cluster.client(2);
         await_that("the first hop", || client.status().unwrap().received_bytes == MIB as u64);
         put(&cluster, 3, LARGE, 3);
@@ -81,7 +79,7 @@ fn a_source_that_comes_in_the_middle_joins() {
 fn reduces_of_reduces_stream() {
     let mut cluster = Cluster::start(chained(5));
     std::thread::scope(|scope| {
-        // The last reduce starts first: its sources are the targets of the others.
+        // The last reduce starts first.
         let client = cluster.client(0);
         let sources = ["left".to_owned(), "right".to_owned(), id(1)];
         let last = scope.spawn(move || client.reduce("all", sources, ReduceOp::Sum, PATIENCE));
@@ -103,7 +101,6 @@ fn reduces_of_reduces_stream() {
 #[test]
 fn reduces_share_their_sources() {
     let mut cluster = Cluster::start(chained(4));
-    // Each array is a source of several reduces, and one reduce waits for the last array.
     for arrays in [Arrays::of_bytes(1000), LARGE] {
         let (early, late) = ([1, 2], [1, 2, 3]);
         put(&cluster, 1, arrays, 1);
@@ -148,8 +145,7 @@ fn a_target_is_broadcast_while_it_grows() {
         let running = start(scope, &cluster, 0, "target", &numbers, ReduceOptions::default());
         let unfinished = halves(&cluster, 5);
         let half = |node: usize| {
-            // Each node except the first has received at most one stream of the chain, and the
-            // target.
+            // Only node 1 starts the chain.
             let streams = if node <= 1 { 1 } else { 2 };
             let client = cluster.client(node);
             await_that("half of it", || client.status().unwrap().received_bytes >= streams * MIB as u64);

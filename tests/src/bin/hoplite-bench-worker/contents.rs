@@ -1,11 +1,11 @@
-//! The contents of objects, with which every result can be checked.
+//! Object contents with checkable results.
 
 use anyhow::ensure;
 
-/// The stride of the comparison in large objects. A prime, so that no pattern of blocks is missed.
+/// A prime, so that no pattern of blocks is missed.
 const STRIDE: usize = 61;
 
-/// The factor of all elements of `rank`. The sums over all ranks are exact.
+/// Sums over all ranks are exact.
 pub(crate) fn factor(rank: usize, round: usize) -> f32 {
     ((rank + round) % 16 + 1) as f32
 }
@@ -14,12 +14,10 @@ fn element(factor: f32, index: usize) -> f32 {
     factor * (index % 8 + 1) as f32
 }
 
-/// The bytes of `elements` elements, which are multiples of `factor`.
 pub(crate) fn contents(factor: f32, elements: usize) -> Vec<u8> {
     (0..elements).flat_map(|index| element(factor, index).to_le_bytes()).collect()
 }
 
-/// Compares a sample of `bytes` with the multiples of `factor`.
 pub(crate) fn compare(bytes: &[u8], factor: f32, elements: usize) -> anyhow::Result<()> {
     let (found, rest) = bytes.as_chunks::<4>();
     ensure!(

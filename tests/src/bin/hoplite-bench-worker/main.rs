@@ -1,16 +1,15 @@
-//! The worker of one host in the benchmarks of `tests/bench`, for Hoplite.
+//! Hoplite's worker on one host, for `tests/bench`.
 //!
 //! Connects to the benchmark's socket, sends `hello RANK`, and then obeys one command per line:
 //!
 //! * `prepare WORKLOAD SIZE ROUND STEPS NANOSECONDS`: creates the objects that exist before the
-//!   clock starts. The last two belong to training loops: the number of steps, and the mean time of
-//!   computing. Answer: `ok`.
+//!   clock starts. Training loops use the last two: steps, and mean computing time.
 //! * `run NANOSECONDS`: performs the workload at that time of the monotonic clock. Answer: `done
 //!   START END`.
-//! * `check`: compares the result with the expected one, and drops it. Answer: `ok`.
-//! * `clean`: deletes the objects. Answer: `ok`.
+//! * `check`: compares the result with the expected one, and drops it.
+//! * `clean`: deletes the objects.
 //!
-//! An answer that begins with `error` describes a failure.
+//! Other answers are `ok`, or begin with `error`.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -33,7 +32,7 @@ mod contents;
 use contents::{compare, contents, factor};
 use training::{Kind, Training};
 
-/// The benchmark kills slow workers; this time is so long that the benchmark always acts first.
+/// The benchmark kills slow workers earlier.
 const TIMEOUT: Duration = Duration::from_secs(3600);
 
 fn main() -> anyhow::Result<()> {
@@ -48,24 +47,20 @@ fn main() -> anyhow::Result<()> {
     writeln!(answers, "hello {rank}")?;
     for line in commands.lines() {
         let answer = worker.perform(&line?).unwrap_or_else(|error| format!("error {error:#}"));
-        // One write, so that the benchmark wakes only once. It shares the processors with running
-        // workers.
+        // One write wakes the benchmark once.
         answers.write_all(format!("{}\n", answer.replace('\n', " ")).as_bytes())?;
     }
     Ok(())
 }
 
-/// The kind of a collective.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Workload {
     RoundTrip,
     Broadcast,
     Gather,
     Reduce,
-    /// A reduce whose sources are put while it runs.
     ReduceLate,
     Allreduce,
-    /// An allreduce in which each rank puts its source when it arrives.
     AllreduceLate,
     Allgather,
     ReduceScatter,
@@ -94,7 +89,7 @@ impl Workload {
         })
     }
 
-    /// Returns the number of parts that each rank gives, and the number that it gets.
+    /// Numbers of parts that each rank gives and gets.
     fn parts(self, ranks: usize) -> (usize, usize) {
         match self {
             Self::Allgather => (1, ranks),
@@ -113,9 +108,7 @@ struct Worker {
     round: usize,
     steps: usize,
     compute: Duration,
-    /// The number of elements of an object, or of one of the equal parts of a rank.
     elements: usize,
-    /// The bytes of this rank's own object, or of all its parts.
     source: Vec<u8>,
     views: Vec<ObjectView>,
     factors: Vec<f32>,
@@ -161,7 +154,6 @@ impl Worker {
         Ok("ok".to_owned())
     }
 
-    /// The length of a part that is not empty.
     fn part_bytes(&self) -> usize {
         self.elements.max(1) * size_of::<f32>()
     }
@@ -183,7 +175,7 @@ impl Worker {
         self.round = round;
         let (given, taken) = workload.parts(self.ranks);
         self.elements = size_bytes / size_of::<f32>() / given.max(taken);
-        // Each part differs, so a part that reached the wrong rank would be noticed.
+        // Parts differ, so that misplaced ones are noticed.
         let part = |part: usize| contents(factor(self.rank, round) * (part + 1) as f32, self.elements);
         self.source = (0..given).flat_map(part).collect();
         self.out = match workload {
@@ -353,7 +345,7 @@ fn put_options() -> PutOptions {
     PutOptions { metadata, timeout: TIMEOUT, ..PutOptions::default() }
 }
 
-/// The time since an arbitrary moment, which is the same for all processes of the machine.
+/// Since a moment common to all processes of the machine.
 fn now() -> Duration {
     let now = clock_gettime(ClockId::Monotonic);
     Duration::new(now.tv_sec.unsigned_abs(), u32::try_from(now.tv_nsec).unwrap_or_default())

@@ -1,7 +1,7 @@
-//! Training loops. Rank 0 is the parameter server or the trainer, and the others are its workers.
+//! Training loops. Rank 0 is the parameter server or the trainer.
 //!
-//! The first workers of a step are unknown in advance. So the server sends each of them a small
-//! object, its turn, with the number of its model. Nothing is deleted before the end of the round.
+//! The first workers of a step are unknown in advance, so the server sends each of them a small
+//! object, its turn, with the number of its model.
 
 use std::thread;
 use std::time::Duration;
@@ -13,23 +13,20 @@ use hoplite_client::{AllreduceOptions, Dtype, Metadata, ObjectId, ObjectView, Pu
 use crate::TIMEOUT;
 use crate::contents::factor;
 
-/// The size of the model relative to a rollout.
+/// Relative to a rollout.
 const ROLLOUT_PART: usize = 4;
-/// The number in a turn that tells a worker to stop.
+/// Tells a worker to stop.
 const STOP: u64 = u64::MAX;
 
-/// The inputs and the result of a server's step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// The sum of the gradients of all workers, for all of them: an allreduce, to which the server
-    /// adds zeros.
+    /// An allreduce, to which the server adds zeros.
     AllGradients,
     FirstGradients,
-    /// The first rollouts to be ready. Their workers get a new model.
+    /// The first rollouts; their workers get a new model.
     FirstSamples,
 }
 
-/// One rank in one round of a loop.
 pub(crate) struct Training<'a> {
     pub(crate) kind: Kind,
     pub(crate) client: &'a Client,
@@ -37,13 +34,11 @@ pub(crate) struct Training<'a> {
     pub(crate) ranks: usize,
     pub(crate) round: usize,
     pub(crate) steps: usize,
-    /// The mean time that a worker computes before it gives an object.
     pub(crate) compute: Duration,
-    /// This rank's gradient or, of rank 0, its model.
+    /// The gradient or, of rank 0, the model.
     pub(crate) source: &'a [u8],
 }
 
-/// The final results of a rank.
 #[derive(Default)]
 pub(crate) struct Outcome {
     pub(crate) views: Vec<ObjectView>,
@@ -52,7 +47,6 @@ pub(crate) struct Outcome {
 }
 
 impl Training<'_> {
-    /// Performs all steps of this rank.
     pub(crate) fn run(&self) -> anyhow::Result<Outcome> {
         match (self.kind, self.rank) {
             (Kind::AllGradients, _) => self.take_part(),
@@ -61,10 +55,7 @@ impl Training<'_> {
         }
     }
 
-    /// The ids of all objects that a round can create.
-    ///
-    /// # Errors
-    /// `InvalidId`, which does not occur.
+    /// All objects that a round can create.
     pub(crate) fn ids(&self) -> anyhow::Result<Vec<ObjectId>> {
         let mut ids = vec![];
         for step in 0..self.steps {
@@ -90,7 +81,6 @@ impl Training<'_> {
         format!("bench-{}-turn-{rank}-{step}", self.round)
     }
 
-    /// Performs the steps that all ranks make together.
     fn take_part(&self) -> anyhow::Result<Outcome> {
         let mut sum = vec![0; self.source.len()];
         if self.rank == 0 {
@@ -111,7 +101,7 @@ impl Training<'_> {
     }
 
     fn serve(&self) -> anyhow::Result<Outcome> {
-        // By worker: the number of its present step.
+        // The present step of each worker.
         let mut at = vec![0; self.ranks];
         let mut outcome = Outcome::default();
         for step in 0..self.steps {
@@ -133,7 +123,7 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// Reduces the first gradients to the next model; returns their workers.
+    /// Returns the chosen workers.
     fn reduce(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
         let options =
             ReduceOptions { num_objects: Some(count), timeout: TIMEOUT, ..ReduceOptions::default() };
@@ -149,7 +139,7 @@ impl Training<'_> {
         Ok((first, Outcome { views, factors: vec![sum], ..Outcome::default() }))
     }
 
-    /// Gets the first rollouts, and puts the next model; returns their workers.
+    /// Returns the chosen workers.
     fn learn(&self, step: usize, gifts: &[String], count: usize) -> anyhow::Result<(Vec<usize>, Outcome)> {
         let mut ready = self.client.wait(gifts, count, TIMEOUT)?;
         ready.truncate(count);
@@ -174,14 +164,13 @@ impl Training<'_> {
         Ok(outcome)
     }
 
-    /// Returns the time that this worker computes in its step number `step`. The workers of other
-    /// systems use the same times.
+    /// Workers of other systems use the same times.
     fn computing(&self, step: usize) -> anyhow::Result<Duration> {
         let parts = 4 + (5 * self.rank + 2 * step) % 9;
         Ok(self.compute * u32::try_from(parts)? / 8)
     }
 
-    /// The number of the next model for this worker; `None` if it must stop.
+    /// `None` if the worker must stop.
     fn next_model(&self, step: usize) -> anyhow::Result<Option<usize>> {
         let turn = self.client.get(self.turn(self.rank, step), TIMEOUT)?;
         let number = u64::from_le_bytes(turn[..].try_into().context("a turn is no number")?);
@@ -192,8 +181,7 @@ impl Training<'_> {
         if self.kind == Kind::FirstSamples {
             return Ok(factor(0, self.round));
         }
-        // Only the server knows the workers of these gradients. But all elements of a sum are
-        // multiples of its first element.
+        // Only the server knows the summed workers, but all elements are multiples of the first.
         let found = f32::from_le_bytes(*view.first_chunk().context("an empty model")?);
         ensure!(found >= 1.0, "a model begins with {found}");
         Ok(found)
