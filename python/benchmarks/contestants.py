@@ -1,7 +1,4 @@
-"""The measured stores: each puts, gets and deletes arrays in its own way.
-
-Each timed loop contains only the call and the clock. Dropping the previous array is not timed.
-"""
+"""The measured stores. Each timed loop contains only the call and the clock."""
 
 from __future__ import annotations
 
@@ -28,41 +25,38 @@ from figures import Figures
 from hoplite import _native
 from hoplite._programs import program
 
-#: Memory beside the objects. Ray needs at least 75 MiB.
+#: Ray needs at least 75 MiB.
 SPARE_BYTES = 128 << 20
-#: Seconds for prefaulting or deletion. A machine prefaults a GiB in one to five seconds.
+#: A machine prefaults a GiB in one to five seconds.
 WAIT_LIMIT = 120.0
 _POLL_INTERVAL = 0.01
 
 
 class NotThere(Exception):
-    """The benchmark lacks a requirement."""
+    """A requirement is missing."""
 
 
 class Contestant(ABC):
-    """A way to put and get arrays."""
-
     name: str
 
     @abstractmethod
     def timed_puts(self, array: Any, names: list[str], times: list[int]) -> list[Any]:
-        """Puts `array` under each name, and appends the times in nanoseconds. Returns handles."""
+        """Appends the times in nanoseconds. Returns handles."""
 
     @abstractmethod
     def timed_gets(self, handles: list[Any], times: list[int]) -> Any:
-        """Gets the objects, and appends the times in nanoseconds. Returns the last array."""
+        """Appends the times in nanoseconds. Returns the last array."""
 
     @abstractmethod
     def delete(self, handles: list[Any]) -> None:
-        """Deletes the objects, waits for the deletion, and empties the list."""
+        """Waits for the deletion, and empties the list."""
 
     @abstractmethod
-    def about(self) -> dict[str, str]:
-        """Returns versions and build profiles."""
+    def about(self) -> dict[str, str]: ...
 
 
 class Memcpy(Contestant):
-    """The lower bound of a put: one copy into existing shared memory. It has no get."""
+    """The lower bound of a put: one copy into shared memory. It has no get."""
 
     name = "memcpy"
 
@@ -90,13 +84,11 @@ class Memcpy(Contestant):
 
 
 class RoundTrip(Contestant):
-    """The lower bound of a call after a pause: a message to a process over a Unix socket, and the
-    reply.
-    """
+    """The lower bound after a pause: a message over a Unix socket, and the reply."""
 
     name = "round trip"
 
-    #: About the size of a client's request and of the answer.
+    #: As a request and its answer.
     _MESSAGE = bytes(64)
 
     def __init__(self, socket: socket.socket) -> None:
@@ -105,7 +97,6 @@ class RoundTrip(Contestant):
     @classmethod
     @contextmanager
     def running(cls) -> Iterator[RoundTrip]:
-        """Runs a process that echoes messages."""
         ours, theirs = socket.socketpair()
         with theirs:
             process = subprocess.Popen(["cat"], stdin=theirs.fileno(), stdout=theirs.fileno())
@@ -137,7 +128,7 @@ class RoundTrip(Contestant):
 
 
 class HopliteStore(Contestant):
-    """A store of this benchmark, with prefaulted memory."""
+    """A store with prefaulted memory."""
 
     name = "hoplite"
 
@@ -196,7 +187,7 @@ class HopliteStore(Contestant):
 
 
 class RayStore(Contestant):
-    """Ray's object store, with prefaulted memory. The driver puts and gets objects."""
+    """Ray's object store, with prefaulted memory."""
 
     name = "ray"
 
@@ -204,7 +195,6 @@ class RayStore(Contestant):
         from ray._private import internal_api
 
         self._ray = ray
-        # Only this internal function has the information.
         api: Any = internal_api
         self._memory_info = api.get_memory_info_reply
         self._state = api.get_state_from_address(ray.get_runtime_context().gcs_address)
@@ -253,7 +243,7 @@ class RayStore(Contestant):
         return array
 
     def delete(self, handles: list[Any]) -> None:
-        # Drops the last references. Ray then deletes the objects within about a second.
+        # Ray deletes the objects within about a second.
         handles.clear()
         _await("Ray has deleted what nobody refers to", lambda: self._stats().object_store_bytes_used == 0)
         stats = self._stats()
@@ -268,11 +258,10 @@ class RayStore(Contestant):
 
 
 class RustProgram:
-    """`hoplite bench local`: the same calls by the Rust client, on a prefaulted store of its own."""
+    """`hoplite bench local`: the same calls by the Rust client."""
 
     name = "rust"
 
-    #: Up to this size, the program measures many objects.
     _MANY_BYTES = 1 << 20
     _FEWEST = 10
 
@@ -283,7 +272,6 @@ class RustProgram:
         self._gets: list[dict[str, Any]] = []
 
     def measure(self, size: int, count: int) -> None:
-        # The report lists many small objects first.
         which = 0 if size <= self._MANY_BYTES else 1
         if size <= self._MANY_BYTES:
             sizes = ["--small-size", f"{size}", "--samples", f"{max(count, self._FEWEST)}"]
@@ -295,7 +283,6 @@ class RustProgram:
             into.append([one for one in found if one["name"].endswith(f" {call}")][which])
 
     def measure_cold(self, size: int, count: int) -> None:
-        """Runs the program for objects that are put and got after a pause."""
         sizes = ["--small-size", f"{size}", "--samples", f"{self._FEWEST}", "--cold-samples", f"{count}"]
         found = self._run([*sizes, "--size", f"{self._MANY_BYTES}", "--repetitions", "1"])
         for call, into in (("put", self._puts), ("get", self._gets)):
@@ -312,7 +299,6 @@ class RustProgram:
         return measurements
 
     def results(self) -> tuple[Figures | None, Figures | None]:
-        """Returns the figures of all runs since the last call."""
         puts, gets = Figures.together(self._puts), Figures.together(self._gets)
         self._puts, self._gets = [], []
         return puts, gets
@@ -333,7 +319,6 @@ def _environment() -> dict[str, str]:
 
 
 def _await(what: str, condition: Any) -> None:
-    """Polls until a condition is true."""
     ends = time.monotonic() + WAIT_LIMIT
     while not condition():
         if time.monotonic() > ends:

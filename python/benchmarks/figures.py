@@ -28,15 +28,13 @@ class Figures:
             return None
         ordered = sorted(sample / 1e9 for sample in nanoseconds)
         count = len(ordered)
-        # The smallest sample that at least 99% of the samples do not exceed.
+        # At least 99% of the samples do not exceed it.
         p99 = ordered[-(-99 * count // 100) - 1] if count >= SAMPLES_FOR_P99 else None
         return cls(count, median(ordered), p99, ordered[0], ordered[-1])
 
     @classmethod
     def together(cls, runs: Sequence[Mapping[str, Any]]) -> Figures | None:
-        """Combines runs of the Rust program through the medians of their quantiles, because it
-        prints no samples.
-        """
+        """The medians of quantiles: the Rust program prints no samples."""
         if not runs:
             return None
         p99s = [run["p99_s"] for run in runs if run["p99_s"] is not None]

@@ -1,10 +1,9 @@
 """Measures the first use of a group: `init_process_group`, and an all_reduce of 4 KB.
 
-    python python/benchmarks/first_use.py
-    python python/benchmarks/first_use.py --ranks 8 --rounds 20
+    python python/benchmarks/first_use.py python python/benchmarks/first_use.py --ranks 8
+    --rounds 20
 
-Hoplite and Gloo alternate in each round, so that a disturbance affects both. README.md describes
-the comparison.
+Hoplite and Gloo alternate. README.md describes the comparison.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from time import perf_counter
 from typing import Any
 
 BACKENDS = ("hoplite", "gloo")
-#: Few, so that the connections dominate.
+#: Connections dominate.
 ELEMENTS = 1000
 STORE_BYTES = 64 << 20
 WAIT_LIMIT = 120.0
@@ -31,12 +30,12 @@ Times = dict[str, list[float]]
 
 
 def main() -> int:
-    # Late, because the ranks import this file, and must import the package while the clock runs.
+    # The ranks import the package while the clock runs.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
     compile_package()
-    # Forks from a process that has only imported torch.
+    # From a process that has only imported torch.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed"])
     try:
@@ -63,9 +62,7 @@ def main() -> int:
 
 
 def compile_package() -> None:
-    """Writes the bytecode of the package, as pip does. With PYTHONDONTWRITEBYTECODE, each rank
-    would compile a checkout.
-    """
+    """Writes bytecode, as pip does."""
     import hoplite
 
     compileall.compile_dir(hoplite.__path__[0], quiet=1)
@@ -77,7 +74,7 @@ def _ms(seconds: float) -> str:
 
 def measure(context: Any, store: str, ranks: int, rounds: int) -> dict[str, Times]:
     times: dict[str, Times] = {}
-    # The first round only warms up.
+    # Warms up.
     for round in range(rounds + 1):
         for backend in BACKENDS:
             found = _round(context, backend, store, ranks)
@@ -129,7 +126,6 @@ def _be_rank(end: Connection, backend: str, store: str, address: str, rank: int,
 
     os.environ["HOPLITE_SOCKET"] = store
     torch.set_num_threads(1)
-    # Faults the memory in.
     tensor = torch.full((ELEMENTS,), 1.0)
     end.send("ready")
     end.recv()

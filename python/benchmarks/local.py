@@ -1,11 +1,9 @@
-"""Measures put and get of numpy arrays on one node: Hoplite beside Ray's object store, Rust and
-memcpy.
+"""Measures put and get of arrays on one node: Hoplite, Ray's object store, Rust and memcpy.
 
-    python python/benchmarks/local.py
-    python python/benchmarks/local.py --sizes 1KiB 64MiB --rounds 5 --without-ray --json local.json
+    python python/benchmarks/local.py python python/benchmarks/local.py --sizes 1KiB 64MiB
+    --rounds 5 --without-ray --json local.json
 
-All alternate in each round, so that a disturbance affects all. Finally, each puts and gets small
-arrays after pauses, beside a round trip over a socket. README.md describes the comparison.
+All alternate. README.md describes the comparison.
 """
 
 from __future__ import annotations
@@ -24,12 +22,9 @@ import numpy as np
 from contestants import Contestant, HopliteStore, Memcpy, NotThere, RayStore, RoundTrip, RustProgram
 from figures import Cell, Figures, Report, size_text
 
-#: The most bytes and objects of a round, but at least one array.
 ROUND_BYTES = 32 << 20
 ROUND_OBJECTS = 100
-#: The fewest gets in a round. Arrays are reused if needed.
 ROUND_GETS = 20
-#: Runs of the Rust program per size, spread over the rounds.
 RUST_TURNS = 4
 #: As in `hoplite bench local`.
 COLD_BYTES = 1 << 10
@@ -81,11 +76,10 @@ def _measure(size: int, rounds: int, contestants: list[Contestant], rust: RustPr
     rust_rounds = {1 + turn * rounds // RUST_TURNS for turn in range(RUST_TURNS)}
     for round in range(rounds + 1):
         _say(size_text(size), f"round {round} of {rounds}" if round else "warming up")
-        # Each round starts with another contestant.
         for place in range(len(contestants)):
             contestant = contestants[(round + place) % len(contestants)]
             names = [f"{size}/{round}/{number}" for number in range(batch)]
-            # The first round only warms up.
+            # Warms up.
             times = (puts[contestant.name], gets[contestant.name]) if round > 0 else ([], [])
             _round(contestant, array, names, *times)
         if round in rust_rounds:
@@ -108,7 +102,7 @@ def _measure_cold(samples: int, contestants: list[Contestant], rust: RustProgram
             _say(what, f"sample {sample} of {samples}" if sample else "warming up")
             for contestant in contestants:
                 name = contestant.name
-                # The first sample only warms up.
+                # Warms up.
                 times = (puts[name], gets[name]) if sample > 0 else ([], [])
                 time.sleep(IDLE_SECONDS)
                 handles[name] += contestant.timed_puts(array, [f"cold/{sample}"], times[0])
@@ -150,7 +144,6 @@ def _batch(size: int) -> int:
 
 
 def _say(what: str, how_far: str) -> None:
-    """Prints progress: one changing line on a terminal; otherwise one line per size."""
     if sys.stderr.isatty():
         print(f"\r{what}: {how_far}\x1b[K", end="", file=sys.stderr, flush=True)
     elif how_far == "warming up":

@@ -1,10 +1,9 @@
-"""Measures gets of a 160 MB table of pandas, Arrow and polars, which another process on the node
-has put.
+"""Measures gets of a 160 MB table of pandas, Arrow and polars from another process.
 
-    python python/benchmarks/tables.py
-    python python/benchmarks/tables.py --rows 1000 --rounds 3 --json
+    python python/benchmarks/tables.py python python/benchmarks/tables.py --rows 1000 --rounds 3
+    --json
 
-All alternate in each round. README.md describes the comparison.
+All alternate. README.md describes the comparison.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ LIBRARIES = ("numpy", "pandas, numbers", "pandas", "arrow", "arrow, sliced", "po
 
 
 def main() -> int:
-    # Late, because the reader imports this file.
+    # The reader imports this file.
     from contestants import HopliteStore, NotThere
 
     args = _parser().parse_args()
@@ -55,7 +54,7 @@ def main() -> int:
 
 
 def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[str, list[float]]]:
-    """Returns the seconds of each put here, and of each get in another process."""
+    """In seconds."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     reader = context.Process(target=read, args=(theirs, client.socket))
@@ -83,7 +82,6 @@ def measure(client: hoplite.Client, rows: int, rounds: int) -> dict[str, dict[st
 
 
 def read(connection: Connection, socket: str) -> None:
-    """Gets each named object, and sends the time."""
     with connection, hoplite.connect(socket) as client:
         while (ref := connection.recv()) is not None:
             started = perf_counter()

@@ -1,9 +1,9 @@
 """Measures put and get of a state dict on one node, beside copies of its tensors by torch.
 
-    python python/benchmarks/weights.py
-    python python/benchmarks/weights.py --size 256MiB --tensors 64 --rounds 5
+    python python/benchmarks/weights.py python python/benchmarks/weights.py --size 256MiB
+    --tensors 64 --rounds 5
 
-All alternate in each round, so that a disturbance affects all. README.md describes the comparison.
+All alternate. README.md describes the comparison.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def measure(client: hoplite.Client, size: int, tensors: int, rounds: int) -> dic
         "get": lambda: hoplite.torch.get_state_dict(NAME, client=client),
     }
     times: dict[str, list[float]] = {what: [] for what in steps}
-    # The first round only warms up.
+    # Warms up.
     for round in range(rounds + 1):
         for what, step in steps.items():
             gc.collect()
@@ -84,7 +84,7 @@ def _memcpy(state: State, room: State) -> None:
 
 
 def _copy(state: State, room: State) -> None:
-    """Copies on as many threads as torch uses."""
+    """On as many threads as torch uses."""
     for key, tensor in state.items():
         room[key].copy_(tensor)
 

@@ -1,14 +1,10 @@
-"""Builds the package: maturin builds the extension, and this module adds the three programs to the
-wheel.
+"""Builds the package: maturin builds the extension, and this module adds the three programs.
 
-maturin puts either a library or programs into a wheel (PyO3/maturin#368). So this module builds the
-programs, with the same profile and target directory, and passes them to maturin as files of the
-package.
+maturin puts either a library or programs into a wheel (PyO3/maturin#368).
 
 * `HOPLITE_PROFILE`: the profile of Cargo; "release" by default.
-* `HOPLITE_EXTENSION`: an extension to install in place, which Cargo has built with the workspace.
-  maturin builds the crate alone, with other features of its dependencies, so most of them would be
-  compiled twice.
+* `HOPLITE_EXTENSION`: an extension of the workspace to install in place. maturin would build
+  most dependencies again, with other features.
 """
 
 from __future__ import annotations
@@ -26,7 +22,7 @@ from typing import Any
 
 import maturin
 
-# The directory of the package: python/ in a checkout and in an sdist.
+# In a checkout and in an sdist.
 HERE = Path(__file__).resolve().parent.parent
 BINARIES = HERE / "hoplite" / "_bin"
 PROGRAMS = {
@@ -35,7 +31,7 @@ PROGRAMS = {
     "hoplite-directory": "hoplite-directory",
 }
 
-# The workspace without the repository's tests.
+# Without tests.
 SOURCES = [
     "Cargo.toml",
     "Cargo.lock",
@@ -47,7 +43,7 @@ SOURCES = [
     "tests/Cargo.toml",
     "tests/src",
 ]
-# Lines of pyproject.toml, and their replacements in an sdist.
+# Replaced in an sdist.
 MOVED = {
     'backend-path = ["build_backend"]': 'backend-path = ["python/build_backend"]',
     'readme = "README.md"': 'readme = "python/README.md"',
@@ -65,7 +61,6 @@ def build_wheel(
     try:
         return maturin.build_wheel(wheel_directory, settings, metadata_directory)
     finally:
-        # An installation in place uses the latest programs of Cargo.
         shutil.rmtree(BINARIES)
 
 
@@ -75,7 +70,7 @@ def build_editable(
     extension = os.environ.get("HOPLITE_EXTENSION")
     if extension is None:
         return maturin.build_editable(wheel_directory, config_settings, metadata_directory)
-    # A new file, because a process may have mapped the old one.
+    # A process may have mapped the old file.
     native = HERE / "hoplite" / "_native.abi3.so"
     native.unlink(missing_ok=True)
     shutil.copy(extension, native)
@@ -91,7 +86,7 @@ def build_editable(
 
 
 class UnsupportedOperation(Exception):
-    """The exception for an unsupported operation (PEP 517)."""
+    """See PEP 517."""
 
 
 def build_sdist(sdist_directory: str, config_settings: dict[str, Any] | None = None) -> str:

@@ -1,20 +1,16 @@
 """An asynchronous parameter server.
 
-Workers compute gradients, each at its own pace. In every step, the server takes the first half of
-the gradients, updates the model, and sends the new weights to their workers. The other workers
-continue with their old weights. So a slow worker delays no other one, and its gradient counts when
-it arrives.
+Workers compute gradients, each at its own pace. In every step, the server takes the first half
+of the gradients, and sends the new weights to their workers. So a slow worker delays no other
+one.
 
-With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients. The stores add
-the gradients while they arrive, and the server receives one array. The server puts the new weights
-once, and the workers' stores forward them. `--backend ray` uses `ray.wait`, `ray.get` and
-`ray.put`, through Ray's object store.
+With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients: the stores
+add them while they arrive. `--backend ray` uses `ray.wait`, `ray.get` and `ray.put`.
 
-    python async_parameter_server.py --seconds 10 --plot async.png
-    python async_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
+    python async_parameter_server.py --seconds 10 --plot async.png python
+    async_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
 
-After section 6.3 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based
-Distributed Systems".
+See the Hoplite paper, section 6.3.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ WAIT_LIMIT = 5.0
 
 class Worker(digits.Trainer):
     def step(self, weights: str, gradient: str) -> None:
-        """Gets the weights, in place, and puts the gradient. Only for Hoplite."""
+        """Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
@@ -68,7 +64,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 model.descend(client.get(total), len(done))
                 gradients += len(done)
                 give_weights(step + 1, [running.pop(gradient)[0] for gradient in done])
-                # Deletes weights after their last worker has finished, while the workers compute.
+                # While the workers compute.
                 unused = versions - {weights for _, weights in running.values()}
                 versions -= unused
                 client.delete([total, *done, *unused])
@@ -80,7 +76,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 def reduce_first_half(
     client: hoplite.Client, total: str, running: dict[str, tuple[int, str]], crew: Crew
 ) -> list[str]:
-    """Adds the first half of the pending gradients, and returns their ids. Drops dead workers."""
+    """Returns the ids of the added gradients. Drops dead workers."""
     wait_limit = WAIT_LIMIT
     while True:
         lost = crew.lost()

@@ -1,13 +1,9 @@
 """The model of the reinforcement learning example: an actor and a critic in numpy, which balance a
-pole on a cart.
+pole.
 
-The world is gymnasium's CartPole-v1. Four numbers describe cart and pole, and two actions push left
-or right. Each step earns 1 until the pole falls, at most 500. Random actions earn about 22.
-
-The actor gives the probability of each action, and the critic estimates the future return. Both are
-networks with one hidden layer. The weights form one array, and a gradient another one: each becomes
-one object. `parameters` appends unused zeros to the weights, so that moving them takes as long as
-for a large model.
+The world is gymnasium's CartPole-v1: each step earns 1 until the pole falls, at most 500. The
+weights form one object, and a gradient another one. `parameters` appends zeros, to simulate a
+larger model.
 """
 
 from __future__ import annotations
@@ -28,18 +24,16 @@ OBSERVED, HIDDEN, ACTIONS = 4, 64, 2
 ACTOR = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, ACTIONS), (ACTIONS,)]
 CRITIC = [(OBSERVED, HIDDEN), (HIDDEN,), (HIDDEN, 1), (1,)]
 ENDS = np.cumsum([math.prod(shape) for shape in ACTOR + CRITIC])
-#: The number of weights that are used.
 WEIGHTS = int(ENDS[-1])
-#: The extra elements of a gradient: the sum of the episodes' returns, and their number. Reduces add
-#: both.
+#: The sum of the episodes' returns, and their number.
 STATISTICS = 2
-#: The fewest steps for a gradient. Episodes are complete, so workers finish at different times.
+#: Episodes are complete, so workers finish at different times.
 STEPS = 200
-#: The parameters of generalized advantage estimation, in the ranges of arXiv:1506.02438.
+#: Generalized advantage estimation, arXiv:1506.02438.
 DISCOUNT, TRUST = 0.99, 0.95
-#: The weight of the entropy of actions, which prevents early certainty: A3C, arXiv:1602.01783.
+#: Of the entropy of actions: A3C, arXiv:1602.01783.
 ENTROPY = 0.01
-#: The parameters of Adam, arXiv:1412.6980; all except the rate are recommended there.
+#: Adam, arXiv:1412.6980.
 LEARNING_RATE, MOMENTUM, SMOOTHING, TINY = 0.003, 0.9, 0.999, 1e-8
 RECENT = 20
 
@@ -72,16 +66,14 @@ class Model:
         actor, critic = layers(self.weights)
         for matrix in (actor[0], critic[0], critic[2]):
             matrix[...] = rng.normal(0, 1 / np.sqrt(len(matrix)), matrix.shape)
-        # The actor's output matrix stays zero, so that it prefers no action at first.
+        # The actor prefers no action at first.
         self._mean, self._square = np.zeros(WEIGHTS, np.float32), np.zeros(WEIGHTS, np.float32)
         self._updates = 0
         self._returns: deque[Array] = deque(maxlen=RECENT)
         self.episodes = 0
 
     def descend(self, total: Array, gradients: int) -> None:
-        """Descends along the mean of `gradients` gradients with the sum `total`, and keeps their
-        statistics.
-        """
+        """Descends along the mean of `gradients` gradients with the sum `total`."""
         gradient = total[:WEIGHTS] / gradients
         self._updates += 1
         self._mean += (1 - MOMENTUM) * (gradient - self._mean)
@@ -105,7 +97,7 @@ class Episode:
 
 
 class Player:
-    """Plays episodes, and computes gradients from them. Runs in a worker."""
+    """Runs in a worker."""
 
     def __init__(self, worker: int, seed: int, parameters: int) -> None:
         self._world: gymnasium.Env[Array, int] = gymnasium.make("CartPole-v1")
@@ -114,9 +106,7 @@ class Player:
         self._gradient = np.zeros(parameters + STATISTICS, np.float32)
 
     def gradient(self, weights: Array) -> Array:
-        """Returns the gradient and the statistics of some episodes. The next call overwrites the
-        array.
-        """
+        """The next call overwrites the array."""
         episodes: list[Episode] = []
         while sum(len(episode.actions) for episode in episodes) < STEPS:
             episodes.append(self.play(weights))
@@ -127,7 +117,7 @@ class Player:
 
     def play(self, weights: Array) -> Episode:
         (into, bias, out, out_bias), _ = layers(weights)
-        # The probability of one of two actions depends only on their difference.
+        # The probability depends only on the difference.
         prefer, prefer_bias = out[:, 1] - out[:, 0], float(out_bias[1] - out_bias[0])
         observation, _ = self._world.reset()
         observations, actions = [observation], []
@@ -143,7 +133,7 @@ class Player:
 
 
 def gradient(weights: Array, episodes: list[Episode]) -> Array:
-    """Returns the gradient of the losses of actor and critic, as means over all steps."""
+    """As means over all steps."""
     actor, critic = layers(weights)
     estimates = [estimate(weights, episode) for episode in episodes]
     advantages = np.concatenate([advantages for advantages, _ in estimates])
@@ -151,7 +141,7 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
     actions = np.concatenate([episode.actions for episode in episodes])
     observations = np.concatenate([episode.observations[: len(episode.actions)] for episode in episodes])
 
-    # The actor: makes actions likelier that earned more than expected.
+    # Makes actions likelier that earned more than expected.
     advantages = (advantages - advantages.mean()) / (advantages.std() + TINY)
     hidden, preferences = forward(actor, observations)
     logs = preferences - np.logaddexp(preferences[:, :1], preferences[:, 1:])
@@ -160,22 +150,19 @@ def gradient(weights: Array, episodes: list[Episode]) -> Array:
     taken = np.eye(ACTIONS)[actions]
     error = (chances - taken) * advantages[:, None] + ENTROPY * chances * (logs + entropies)
     parts = backward(actor, observations, hidden, error / len(actions))
-    # The critic: half of the squared error.
+    # Half of the squared error.
     hidden, expected = forward(critic, observations)
     parts += backward(critic, observations, hidden, (expected - returns[:, None]) / len(actions))
     return np.concatenate([part.ravel() for part in parts])
 
 
 def estimate(weights: Array, episode: Episode) -> tuple[Array, Array]:
-    """Returns the advantage of each step, and the target for the critic's estimate.
-
-    A step counts as `1 - DISCOUNT`, so estimates are between 0 and 1.
-    """
+    """Returns the advantage of each step, and the critic's target, scaled to between 0 and 1."""
     _, critic = layers(weights)
     expected = forward(critic, episode.observations)[1][:, 0]
     steps = len(episode.actions)
     advantages = np.zeros(steps, np.float32)
-    # After a fall, the future return is 0. After a timeout, the critic estimates it.
+    # 0 after a fall, an estimate after a timeout.
     after, advantage = (expected[steps] if len(expected) > steps else 0.0), 0.0
     for step in reversed(range(steps)):
         surprise = (1 - DISCOUNT) + DISCOUNT * after - expected[step]
@@ -196,7 +183,6 @@ def backward(network: list[Array], inputs: Array, hidden: Array, error: npt.NDAr
 
 
 def layers(flat: Array) -> tuple[list[Array], list[Array]]:
-    """Returns views of a flat array."""
     parts = np.split(flat[:WEIGHTS], ENDS[:-1])
     shaped = [part.reshape(shape) for part, shape in zip(parts, ACTOR + CRITIC, strict=True)]
     return shaped[: len(ACTOR)], shaped[len(ACTOR) :]

@@ -2,10 +2,8 @@
 
     python examples/dask_broadcast.py --workers 4 --megabytes 100
 
-The program scatters the array to all workers, and each one sums it. The time includes all workers;
-later rounds repeat this with other arrays. Each worker is a process with one thread. With Hoplite,
-each has its own store, so that data moves as between the nodes of a cluster. The stores start
-before the clock.
+Each worker is a process with its own store, so that data moves as between nodes. The time lasts
+until all workers have summed the array.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ import hoplite
 import hoplite.dask
 from harness.cluster import NoCluster, stores
 
-#: The previous arrays are deleted half a minute later.
+#: Arrays are deleted half a minute later.
 SPARE_BYTES = 64 << 20
 
 

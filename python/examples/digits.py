@@ -1,8 +1,7 @@
-"""The model of the parameter servers: a small network in numpy that reads handwritten digits.
+"""The model of the parameter servers: a small network in numpy that reads scikit-learn's digits.
 
-The data are scikit-learn's digits, 1797 pictures of 8 by 8 pixels. The weights form one array, and a
-gradient another one: each becomes one object. `parameters` appends unused zeros to the
-weights, so that moving them takes as long as for a large model.
+The weights form one object, and a gradient another one. `parameters` appends zeros, to simulate
+a larger model.
 """
 
 from __future__ import annotations
@@ -17,11 +16,9 @@ from sklearn.datasets import load_digits
 Array = npt.NDArray[np.float32]
 
 INPUTS, HIDDEN, CLASSES = 64, 64, 10
-#: The number of weights that are used.
 WEIGHTS = INPUTS * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
 LEARNING_RATE = 0.2
 BATCH = 32
-#: One in this many pictures is for testing.
 TEST_SHARE = 5
 
 
@@ -67,13 +64,13 @@ class Model:
         self.weights -= self._step
 
     def accuracy(self) -> float:
-        """Returns the share of test pictures that the model reads correctly; chance is 0.1."""
+        """The share of correctly read test pictures; chance is 0.1."""
         _, scores = forward(self.weights, self._pictures)
         return float(np.mean(scores.argmax(axis=1) == self._digits))
 
 
 class Trainer:
-    """Computes gradients on a share of the data. Runs in a worker."""
+    """Runs in a worker."""
 
     def __init__(self, worker: int, workers: int, seed: int, parameters: int, delay: float) -> None:
         (pictures, digits), _ = data(seed)
@@ -83,7 +80,7 @@ class Trainer:
         self._gradient = np.zeros(parameters, np.float32)
 
     def gradient(self, weights: Array) -> Array:
-        """Returns the gradient of a random batch. The next call overwrites the array."""
+        """Of a random batch. The next call overwrites the array."""
         batch = self._rng.integers(len(self._digits), size=BATCH)
         pictures, digits = self._pictures[batch], self._digits[batch]
         _, _, w2, _ = layers(weights)
@@ -97,7 +94,7 @@ class Trainer:
         g1, c1, g2, c2 = layers(self._gradient)
         g1[...], c1[...] = pictures.T @ hidden_error, hidden_error.sum(axis=0)
         g2[...], c2[...] = hidden.T @ error, error.sum(axis=0)
-        # Simulates a larger model, without using a core.
+        # Simulates a larger model.
         time.sleep(self._delay * self._rng.uniform(0.5, 1.5))
         return self._gradient
 
@@ -109,14 +106,12 @@ def forward(weights: Array, pictures: Array) -> tuple[Array, Array]:
 
 
 def layers(flat: Array) -> tuple[Array, Array, Array, Array]:
-    """Returns views of a flat array."""
     ends = np.cumsum([INPUTS * HIDDEN, HIDDEN, HIDDEN * CLASSES, CLASSES])
     w1, b1, w2, b2, _ = np.split(flat, ends)
     return w1.reshape(INPUTS, HIDDEN), b1, w2.reshape(HIDDEN, CLASSES), b2
 
 
 def data(seed: int) -> tuple[tuple[Array, npt.NDArray[np.int64]], tuple[Array, npt.NDArray[np.int64]]]:
-    """Returns pictures and digits for training, and for testing."""
     pictures, digits = load_digits(return_X_y=True)
     order = np.random.default_rng(seed).permutation(len(digits))
     pictures, digits = pictures[order].astype(np.float32) / 16, digits[order]

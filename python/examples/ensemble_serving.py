@@ -1,21 +1,16 @@
 """Serves an ensemble of models, while one of its workers is killed.
 
-Each worker has a decision tree of scikit-learn, trained to read handwritten digits on its own
-sample. A query is a batch of pictures. It goes to all workers, and the front end adds their votes.
-Each tree is mediocre, but together they are good.
+Each worker has a decision tree that reads digits. A query, a batch of pictures, goes to all
+workers, and the front end adds their votes.
 
-With Hoplite, the front end puts a query once, and the workers' stores forward it: a broadcast
-without a fixed set of members. The front end gathers the votes. `--backend ray` uses `ray.put` and
-`ray.get`, through Ray's object store.
+With Hoplite, the front end puts a query once, the workers' stores forward it, and the front end
+gathers the votes. `--backend ray` uses `ray.put` and `ray.get`.
 
-After 500 queries (`--kill-after`), the last worker is killed. The front end notices this while it
-waits for the vote. It answers the query with the other votes, and starts another worker. The new
-worker trains while the others continue. No query is lost, even if the only worker is killed.
+After 500 queries (`--kill-after`), the last worker is killed. The front end answers with the
+other votes, and starts another worker. No query is lost.
 
-    python ensemble_serving.py --seconds 10 --plot served.png
-    python ensemble_serving.py --pictures 64K --seconds 20 --compare
-
-A step of the report is a query.
+    python ensemble_serving.py --seconds 10 --plot served.png python ensemble_serving.py
+    --pictures 64K --seconds 20 --compare
 """
 
 from __future__ import annotations
@@ -34,20 +29,20 @@ import digits
 import hoplite
 from harness import Crew, Progress, Report, hoplite_crew, main, options, ray_crew
 
-#: Seconds before a check for dead workers: the cost of a death for one query.
+#: The cost of a death for one query.
 WAIT_LIMIT = 0.05
 KILL_AFTER = 500
 
-#: The probabilities of the digits for each picture.
+#: For each picture.
 Vote = npt.NDArray[np.float32]
-#: Sends pictures to workers. Returns the votes, and the dead workers with the reasons.
+#: Returns the votes, and the reasons of deaths.
 Ask = Callable[[digits.Array, list[int]], tuple[dict[int, Vote], dict[int, str]]]
 
 
 class Worker:
     def __init__(self, worker: int, seed: int) -> None:
         (pictures, shown), _ = digits.data(seed)
-        # Trees use different samples of the same pictures. A replacement gets the same sample.
+        # A replacement gets the same sample.
         rng = np.random.default_rng([seed, worker])
         sample = rng.integers(len(shown), size=len(shown))
         self._tree = DecisionTreeClassifier(
@@ -60,7 +55,7 @@ class Worker:
         return vote
 
     def answer(self, query: str, vote: str) -> None:
-        """Gets the query, in place, and puts the vote. Only for Hoplite."""
+        """Only for Hoplite."""
         client = hoplite.init()
         client.put(vote, self.vote(client.get(query)))
 
@@ -119,7 +114,6 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
         began = time.monotonic()
         votes: dict[int, Vote] = {}
         while not votes:
-            # Waits for a first worker if none is ready.
             starting = crew.starting()
             while len(starting) == crew.size:
                 starting = crew.starting(None)
@@ -135,7 +129,7 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
                 crew.kill(crew.size - 1)
             answer()
             progress.score(tally.last)
-        # A last query for all workers, after the new worker is ready.
+        # A last query for all workers.
         while crew.starting(None):
             pass
         answer()
@@ -144,11 +138,11 @@ def serve(args: argparse.Namespace, crew: Crew, queries: Queries, ask: Ask) -> R
 
 
 class Queries:
-    """Batches of pictures outside the training set, in random order."""
+    """Outside the training set, in random order."""
 
     def __init__(self, seed: int, pictures: int | None) -> None:
         _, (self._pictures, self._shown) = digits.data(seed)
-        # By default, each query has every picture once, so all queries are equally hard.
+        # Queries are equally hard.
         self._repeated = np.resize(np.arange(len(self._shown)), pictures or len(self._shown))
         self._rng = np.random.default_rng(seed)
 

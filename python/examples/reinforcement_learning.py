@@ -1,20 +1,16 @@
 """Reinforcement learning with many actors (A3C), whose episodes differ in length.
 
-Each worker plays some episodes with its weights, and computes a gradient. In every step, the
-trainer takes the first half of the gradients, updates the weights, and sends them to the workers of
-these gradients. An episode lasts for 10 to 500 steps of the world, so the workers of a step are not
-known in advance. No worker waits for the others.
+Each worker plays episodes with its weights, and computes a gradient. In every step, the trainer
+takes the first half of the gradients, and sends new weights to their workers. No worker waits
+for others.
 
-With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients. The stores add
-the gradients while they arrive, and the trainer receives one array. The trainer puts the new
-weights once, and the workers' stores forward them. `--backend ray` uses `ray.wait`, `ray.get` and
-`ray.put`, through Ray's object store.
+With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients: the stores
+add them while they arrive. `--backend ray` uses `ray.wait`, `ray.get` and `ray.put`.
 
-    python reinforcement_learning.py --seconds 20 --plot learned.png
-    python reinforcement_learning.py --workers 7 --parameters 16M --compare
+    python reinforcement_learning.py --seconds 20 --plot learned.png python
+    reinforcement_learning.py --workers 7 --parameters 16M --compare
 
-After section 6.4 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based
-Distributed Systems", and "Asynchronous Methods for Deep Reinforcement Learning", arXiv:1602.01783.
+See the Hoplite paper, section 6.4, and arXiv:1602.01783.
 """
 
 from __future__ import annotations
@@ -34,7 +30,7 @@ WAIT_LIMIT = 5.0
 
 class Worker(cartpole.Player):
     def step(self, weights: str, gradient: str) -> None:
-        """Gets the weights, in place, and puts the gradient. Only for Hoplite."""
+        """Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
@@ -66,7 +62,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
                 model.descend(client.get(total), len(done))
                 gradients += len(done)
                 give_weights(step + 1, [running.pop(gradient)[0] for gradient in done])
-                # Deletes weights after their last worker has finished, while the workers play.
+                # While the workers play.
                 unused = versions - {weights for _, weights in running.values()}
                 versions -= unused
                 client.delete([total, *done, *unused])
@@ -78,7 +74,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 def reduce_first_half(
     client: hoplite.Client, total: str, running: dict[str, tuple[int, str]], crew: Crew
 ) -> list[str]:
-    """Adds the first half of the pending gradients, and returns their ids. Drops dead workers."""
+    """Returns the ids of the added gradients. Drops dead workers."""
     wait_limit = WAIT_LIMIT
     while True:
         lost = crew.lost()

@@ -1,17 +1,15 @@
 """A synchronous parameter server.
 
-In every step, the server sends the weights to all workers, and waits for all gradients. The slowest
-worker determines the speed; `async_parameter_server.py` avoids that.
+In every step, the server sends the weights to all workers, and waits for all gradients. The
+slowest worker determines the speed; `async_parameter_server.py` avoids that.
 
-With Hoplite, the server puts the weights once, and the workers' stores forward them. The stores add
-the gradients while they arrive, in one `reduce`. `--backend ray` uses `ray.put` and `ray.get`,
-through Ray's object store.
+With Hoplite, the server puts the weights once, and one `reduce` adds the gradients while they
+arrive. `--backend ray` uses `ray.put` and `ray.get`.
 
-    python sync_parameter_server.py --seconds 10 --plot sync.png
-    python sync_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
+    python sync_parameter_server.py --seconds 10 --plot sync.png python sync_parameter_server.py
+    --workers 7 --parameters 16M --delay 0 --compare
 
-After section 6.2 of "Hoplite: Efficient and Fault-Tolerant Collective Communication for Task-Based
-Distributed Systems".
+See the Hoplite paper, section 6.2.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ WAIT_LIMIT = 5.0
 
 class Worker(digits.Trainer):
     def step(self, weights: str, gradient: str) -> None:
-        """Gets the weights, in place, and puts the gradient. Only for Hoplite."""
+        """Only for Hoplite."""
         client = hoplite.init()
         client.put(gradient, self.gradient(client.get(weights)))
 
@@ -62,7 +60,7 @@ def train_hoplite(args: argparse.Namespace) -> Report:
 
 
 def reduce_all(client: hoplite.Client, total: str, gradients: list[str], crew: Crew) -> None:
-    """Adds all gradients. Raises if a worker has died."""
+    """Raises if a worker has died."""
     wait_limit = WAIT_LIMIT
     while True:
         if lost := crew.lost():

@@ -2,10 +2,9 @@
 
     python examples/torchft_recovery.py --replicas 4 --megabytes 64 --compare
 
-The program uses the real torchft with the transport of `torchft.Manager(checkpoint_transport=...)`.
-Instead of the manager and lighthouse, it decides which replicas need to recover, and to which step.
-Each replica is a process with its own store. It gets the state, checks it, and recovers again in
-the next round. `--compare` repeats this with torchft's HTTP transport.
+The program plays the manager for the real torchft, with the transport of
+`torchft.Manager(checkpoint_transport=...)`. Each replica is a process with its own store.
+`--compare` repeats this with torchft's HTTP transport.
 """
 
 from __future__ import annotations
@@ -23,13 +22,12 @@ from typing import Any
 from harness.cluster import NoCluster, stores
 
 TENSORS = 16
-#: Far longer than any transfer.
 TIMEOUT = timedelta(seconds=120)
 SPARE_BYTES = 64 << 20
 
 
 def state_of(step: int, megabytes: int) -> dict[str, Any]:
-    """Returns a state whose elements are all the number of the step."""
+    """All elements are the number of the step."""
     import torch
 
     count = megabytes * 1_000_000 // 4 // TENSORS

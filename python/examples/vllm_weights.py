@@ -1,9 +1,8 @@
 """A trainer that sends its weights to any number of vLLM servers, which load tensors as they
 arrive.
 
-It needs vLLM 0.33, transformers and accelerators. vLLM 0.33.0 pins torch 2.14, but this version of
-Hoplite needs torch 2.15, so build vLLM with torch 2.15. The tests run this program with stand-ins
-for vLLM's classes; it has never run with a real vLLM.
+It needs vLLM 0.33, built with torch 2.15, transformers and accelerators. The tests run this
+program with stand-ins for vLLM's classes; it has never run with a real vLLM.
 
 Each node needs a store: see docs/start/cluster.md. On each server, with this file in PYTHONPATH:
 
@@ -28,13 +27,11 @@ hoplite.torch.vllm.register()
 
 
 class KnowsHoplite:
-    """A class for `--worker-extension-cls`: each worker of vLLM imports this module, which
-    registers the engine.
-    """
+    """A class for `--worker-extension-cls`: importing it registers the engine."""
 
 
 class Servers:
-    """Sends each request to several servers concurrently. The trainer's engine sees one client."""
+    """Sends each request to several servers concurrently."""
 
     def __init__(self, urls: list[str]) -> None:
         self._clients = [transfer.HTTPVLLMWeightSyncClient(url) for url in urls]
@@ -57,7 +54,7 @@ class Servers:
 
 
 def train(model: torch.nn.Module, urls: list[str], steps: int) -> None:
-    # With FSDP, each rank does this with its own number.
+    # With FSDP, each rank has its own number.
     about = hoplite.torch.vllm.HopliteTrainerInitInfo(rank=0)
     source = transfer.ModuleSource(model)
     engine = transfer.WeightTransferTrainerFactory.trainer_init(about, client=Servers(urls), source=source)

@@ -2,10 +2,9 @@
 
     python examples/weights.py --workers 8 --megabytes 64 --versions 6 --compare
 
-The trainer puts each new version at once, and waits for no worker. Each worker repeatedly gets the
-newest version into its parameters. One worker leaves after its first version, one is killed during
-a get, and one joins after half of the versions. The others are not affected. Each worker checks
-that its tensors belong to one version.
+The trainer puts each new version, and waits for no worker. Workers get the newest version into
+their parameters. One leaves, one is killed during a get, and one joins; the others are not
+affected.
 
 `--compare` repeats this with Gloo's broadcast, whose members cannot join, leave or die.
 """
@@ -28,21 +27,18 @@ from harness.cluster import NoCluster, stores
 
 TENSORS = 24
 NAME = "policy"
-#: Far longer than any transfer.
 TIMEOUT = 120.0
 
 
 @dataclass
 class Told:
-    """The messages of a worker."""
-
     versions: dict[int, float] = field(default_factory=dict)
     """The arrival of each version."""
     end: str = ""
 
 
 def weights(nbytes: int, version: int) -> dict[str, Any]:
-    """Returns a model whose elements are all the number of the version."""
+    """All elements are the number of the version."""
     import torch
 
     return {
@@ -52,21 +48,19 @@ def weights(nbytes: int, version: int) -> dict[str, Any]:
 
 
 def _context() -> Any:
-    """The processes need not import torch again."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "torch.distributed", "hoplite.torch"])
     return context
 
 
 def version_of(state: dict[str, Any]) -> int:
-    """Returns the version of a model. Raises if it is a mixture."""
+    """Raises for a mixture of versions."""
     found = {value for tensor in state.values() for value in (tensor.min().item(), tensor.max().item())}
     assert len(found) == 1, f"a mix of versions: {found}"
     return int(found.pop())
 
 
 def work(tell: Connection, socket: str, nbytes: int, last: int, role: str) -> None:
-    """Gets each newer version until the last."""
     import torch
 
     import hoplite
@@ -157,7 +151,6 @@ def with_hoplite(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def gloo_rank(rank: int, size: int, rendezvous: str, nbytes: int, versions: int, tell: Connection) -> None:
-    """The trainer is rank 0."""
     from datetime import timedelta
 
     import torch

@@ -1,4 +1,4 @@
-//! Converts and checks arguments from Python, before a call sends anything.
+//! Converts and checks arguments, before a call sends anything.
 
 use std::collections::BTreeMap;
 use std::str::FromStr;
@@ -18,9 +18,7 @@ use crate::errors::{cluster_mismatch, exception};
 
 const DEFAULT: &str = "default";
 
-/// The object id of a handle.
 const HANDLE_ID: &str = "__hoplite_id__";
-/// The cluster of a handle; `None` if unknown.
 const HANDLE_CLUSTER: &str = "__hoplite_cluster__";
 
 /// An id: a `str` (its UTF-8 bytes), `bytes`, or a handle.
@@ -31,10 +29,7 @@ pub(crate) struct Id {
 }
 
 impl Id {
-    /// Returns the id, for a call to a store of `cluster`.
-    ///
-    /// # Errors
-    /// `ClusterMismatch` for a handle of another cluster.
+    /// Refuses a handle of another cluster.
     pub(crate) fn within(self, py: Python<'_>, cluster: &ClusterId) -> PyResult<ObjectId> {
         match self.cluster {
             Some(other) if other != cluster.as_str() => {
@@ -73,7 +68,6 @@ fn cluster_of(handle: &Borrowed<'_, '_, PyAny>) -> PyResult<Option<String>> {
     }
 }
 
-/// Returns the id of a `str` or `bytes`.
 fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdError>>> {
     if let Ok(text) = value.cast::<PyString>() {
         Some(text.to_cow().map(|text| ObjectId::new(text.as_bytes())))
@@ -84,11 +78,11 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdErro
     }
 }
 
-/// Several ids. A single id is an error, because iterating it would yield characters.
+/// Refuses a single id, whose iteration would yield characters.
 #[derive(Debug, Clone)]
 pub(crate) struct Ids {
     ids: Vec<ObjectId>,
-    /// The clusters of handles among them, each with the id of one handle.
+    /// With the id of one handle each.
     clusters: BTreeMap<String, ObjectId>,
 }
 
@@ -125,7 +119,7 @@ impl<'py> FromPyObject<'_, 'py> for Ids {
     }
 }
 
-/// A timeout: seconds, `None` for ever, or `"default"`.
+/// Seconds, `None` for ever, or `"default"`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Timeout(pub(crate) Duration);
 

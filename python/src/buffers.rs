@@ -1,8 +1,7 @@
 //! Copies from and to buffers of Python while the interpreter runs other threads.
 //!
-//! The exporter of a buffer keeps its memory in place until the release. Other threads may write to
-//! it concurrently: a program that changes an array during a put stores a mixture, as with numpy
-//! functions that release the interpreter.
+//! The exporter keeps the memory in place. Other threads may write to it during a copy, which then
+//! stores a mixture, as in numpy functions that release the interpreter.
 
 use std::sync::Arc;
 use std::{ptr, slice};
@@ -13,8 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Keeps a buffer exported. The last clone should be dropped by an attached thread, because it
-/// attaches to the interpreter.
+/// Keeps a buffer exported. Drop the last clone on an attached thread.
 pub(crate) type Keep = Arc<PyUntypedBuffer>;
 
 /// Contiguous memory to read, with elements of any type.
@@ -91,7 +89,7 @@ fn contiguous(value: &Borrowed<'_, '_, PyAny>) -> PyResult<PyUntypedBuffer> {
     Ok(buffer)
 }
 
-/// Returns a copy of `source`. Other threads run during the copy.
+/// Other threads run during the copy.
 pub(crate) fn copy_to_bytes<'py>(py: Python<'py>, source: &[u8]) -> PyResult<Bound<'py, PyBytes>> {
     let length = isize::try_from(source.len())?;
     // SAFETY: a null pointer requests an object with that much uninitialised memory.

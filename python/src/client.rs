@@ -1,7 +1,4 @@
-//! The two client classes for Python: connecting, and calls that block or return a future of the
-//! running event loop.
-//!
-//! Both have the methods in `methods`.
+//! The two client classes: calls that block, or return a future of the running event loop.
 
 mod methods;
 
@@ -30,15 +27,14 @@ use crate::progress::Progress;
 use crate::runtime;
 use crate::trace;
 
-/// Users perceive 0.1 s as immediate.
+/// Users perceive it as immediate.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A connection to the store of this node, for threads.
+/// For threads.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Client {
     process: u32,
-    /// The name at the time of connecting.
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
@@ -47,12 +43,11 @@ pub(crate) struct Client {
     progress: Option<Py<Progress>>,
 }
 
-/// A connection to the store of this node, for event loops of asyncio.
+/// For event loops of asyncio.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct AsyncClient {
     process: u32,
-    /// The name at the time of connecting.
     node: NodeId,
     cluster: ClusterId,
     max_object_bytes: u64,
@@ -62,8 +57,8 @@ pub(crate) struct AsyncClient {
 }
 
 impl Client {
-    /// Performs `work` in this thread, while others run Python. A signal handler that raises ends
-    /// it. `_keep` releases the buffers of `work` after this thread is attached again.
+    /// Performs `work` in this thread, while others run Python. `_keep` releases the buffers once
+    /// this thread is attached again.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -105,10 +100,9 @@ impl Client {
     }
 }
 
-/// Runs the handlers of pending signals.
 #[derive(Debug, Default)]
 struct Watch {
-    /// `true` outside the main thread, which alone runs handlers.
+    /// Only the main thread runs handlers.
     is_in_vain: bool,
 }
 
@@ -132,9 +126,8 @@ fn is_main_thread(py: Python<'_>) -> PyResult<bool> {
 }
 
 impl AsyncClient {
-    /// Performs `work` in a task, and returns a future of the running event loop. Cancelling the
-    /// future cancels the task. `keep` releases the buffers of `work` in the thread of the event
-    /// loop.
+    /// Performs `work` in a task. Cancelling the returned future cancels the task. `keep` releases
+    /// the buffers in the thread of the event loop.
     fn perform_with<T, F>(
         &self,
         py: Python<'_>,
@@ -196,7 +189,7 @@ fn answer<T: Answer>(py: Python<'_>, outcome: Result<T>, about: Option<&ObjectId
     }
 }
 
-/// Returns the client, unless it is closed or inherited by a fork.
+/// Refuses a client that is closed, or inherited by a fork.
 fn usable<T: Clone>(py: Python<'_>, process: u32, client: &RwLock<Option<T>>) -> PyResult<T> {
     let current = std::process::id();
     if current != process {
@@ -224,7 +217,7 @@ fn connect_options(
     }
 }
 
-/// Connects to a store. With `reconnect`, calls connect again after a loss.
+/// With `reconnect`, calls connect again after a loss.
 #[pyfunction]
 pub(crate) fn connect(
     py: Python<'_>,
@@ -253,12 +246,10 @@ fn collect_garbage() {
     let _ = Python::try_attach(|py| py.import("gc").and_then(|gc| gc.call_method0("collect")).map(drop));
 }
 
-/// Performs blocking `work` in a new thread, and checks for signals. If a signal handler raises,
-/// `work` continues alone.
+/// If a signal handler raises, `work` continues alone.
 fn while_looking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> PyResult<T> {
     let (sender, receiver) = mpsc::sync_channel(1);
     thread::Builder::new().name("hoplite-connect".to_owned()).spawn(move || {
-        // The receiver is gone after an interruption.
         let _ = sender.send(catch_unwind(AssertUnwindSafe(work)));
     })?;
     let mut watch = Watch::default();

@@ -1,7 +1,7 @@
-//! Converts errors of the client into Python exceptions. No other code does this.
+//! The only code that makes Python exceptions.
 //!
-//! The classes are in `hoplite/errors.py`. Each has the name of its error variant, and the
-//! variant's fields as attributes.
+//! The classes in `hoplite/errors.py` have the names of error variants, and their fields as
+//! attributes.
 
 use std::any::Any;
 
@@ -17,7 +17,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     exception_about(py, error, None)
 }
 
-/// Returns the exception for `error` of a call about `id`, which the exception always names.
+/// The exception always names `id`.
 pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectId>) -> PyErr {
     let fields = PyDict::new(py);
     let name = match set_fields(py, error, &fields) {
@@ -39,8 +39,6 @@ pub(crate) fn exception_about(py: Python<'_>, error: &Error, id: Option<&ObjectI
     make(py, name, message, &fields)
 }
 
-/// Returns the exception for a handle from the cluster `theirs`, passed to a store of the cluster
-/// `ours`.
 pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours: &str) -> PyErr {
     let fields = PyDict::new(py);
     let set = [("ref_cluster", theirs), ("store_cluster", ours)]
@@ -56,7 +54,7 @@ pub(crate) fn cluster_mismatch(py: Python<'_>, id: &ObjectId, theirs: &str, ours
     make(py, "ClusterMismatch", message, &fields)
 }
 
-/// Returns the exception for a panic, which should not end the program.
+/// A panic should not end the program.
 pub(crate) fn internal(py: Python<'_>, panic: &(dyn Any + Send)) -> PyErr {
     let said = panic.downcast_ref::<&str>().copied();
     let said =
@@ -76,7 +74,7 @@ fn make(py: Python<'_>, name: &str, message: String, fields: &Bound<'_, PyDict>)
     }
 }
 
-/// Sets the fields of `error`, and returns the name of its class.
+/// Returns the name of the class.
 fn set_fields(py: Python<'_>, error: &Error, fields: &Bound<'_, PyDict>) -> PyResult<&'static str> {
     Ok(match error {
         Error::Object(error) => set_object_fields(py, error, fields)?,

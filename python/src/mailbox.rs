@@ -1,15 +1,8 @@
 //! Delivers the results of tasks to an event loop of Python.
 //!
-//! Tasks run on threads without the interpreter, and put their results into a mailbox. The event
-//! loop watches a file descriptor, and empties the mailbox when it becomes readable. The
-//! advantages:
-//!
-//! * No task waits for the interpreter, except to release the buffer of a cancelled copy.
-//! * Many results wake the loop once.
-//! * A thread that is busy when the interpreter ends does no harm.
-//!
-//! `call_soon_threadsafe` would attach to the interpreter for each result, on threads that are
-//! needed for I/O.
+//! Tasks put their results into a mailbox, whose file descriptor the event loop watches. So no task
+//! waits for the interpreter, many results wake the loop once, and a busy thread survives the
+//! interpreter's end.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -23,7 +16,7 @@ use tokio::task::AbortHandle;
 /// Makes the value or exception, once a thread is attached.
 pub(crate) type Letter = Box<dyn FnOnce(Python<'_>) -> PyResult<Py<PyAny>> + Send>;
 
-/// The pending futures of one event loop, and their results.
+/// Pending futures of one event loop, and their results.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Mailbox {
@@ -67,7 +60,7 @@ impl Mailbox {
         Ok((mailbox, event_loop))
     }
 
-    /// Returns a new future of `event_loop`, its number, and the slot for its result.
+    /// Returns the future, its number, and the slot for its result.
     pub(crate) fn expect<'py>(
         &self,
         event_loop: &Bound<'py, PyAny>,
@@ -95,9 +88,9 @@ impl Mailbox {
         self.slot.bell.as_raw_fd()
     }
 
-    /// Completes all futures with results. Runs in the thread of the event loop.
+    /// Runs in the thread of the event loop.
     fn deliver(&self, py: Python<'_>) {
-        // Reset first, so that later results make it readable again.
+        // Reset first, so that later results are noticed.
         let _ = rustix::io::read(&self.slot.bell, &mut [0; 8]);
         let letters = std::mem::take(&mut *lock(&self.slot.letters));
         for (number, letter) in letters {
@@ -132,7 +125,7 @@ fn settle(future: &Bound<'_, PyAny>, letter: Letter) -> PyResult<()> {
     Ok(())
 }
 
-/// Aborts the task of a future that is cancelled, or whose event loop is gone.
+/// Aborts the task of a cancelled future.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Canceller {

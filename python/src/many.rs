@@ -1,4 +1,4 @@
-//! Objects that are put together, and results of which each may be an error.
+//! Batches, in which each object may fail.
 
 use std::borrow::Cow;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use crate::arguments::Id;
 use crate::buffers::{Input, Keep};
 use crate::errors::{exception, exception_about};
 
-/// One object: its id, its pieces, dtype, shape and the header of the application.
+/// Id, pieces, dtype, shape and the application's header.
 pub(crate) type Described = (Id, Vec<Input>, PyBackedStr, Option<Vec<u64>>, PyBackedBytes);
 
 /// Objects to put. Each is the concatenation of its pieces.
@@ -29,7 +29,6 @@ struct Object {
 }
 
 impl Objects {
-    /// Checks the objects, for a call to a store of `cluster`.
     pub(crate) fn new(py: Python<'_>, described: Vec<Described>, cluster: &ClusterId) -> PyResult<Self> {
         let object = |(id, pieces, dtype, shape, user): Described| {
             let dtype = Dtype::from_str(&dtype)
@@ -41,7 +40,6 @@ impl Objects {
         Ok(Self(described.into_iter().map(object).collect::<PyResult<_>>()?))
     }
 
-    /// The buffers that the call reads.
     pub(crate) fn keep(&self) -> Vec<Keep> {
         self.0.iter().flat_map(|object| &object.pieces).map(Input::keep).collect()
     }
@@ -59,7 +57,6 @@ impl Objects {
     }
 }
 
-/// The bytes of an object.
 pub(crate) fn whole(pieces: &[Input]) -> Cow<'_, [u8]> {
     match pieces {
         [piece] => Cow::Borrowed(piece.bytes()),
@@ -67,7 +64,7 @@ pub(crate) fn whole(pieces: &[Input]) -> Cow<'_, [u8]> {
     }
 }
 
-/// The results of a call for several ids. Python gets a list, in which an exception stands for an error.
+/// Python gets a list with exceptions for errors.
 #[derive(Debug)]
 pub(crate) struct Outcomes<T> {
     ids: Vec<ObjectId>,

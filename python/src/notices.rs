@@ -9,7 +9,6 @@ const LOGGER: &str = "hoplite";
 pub(crate) fn log(notice: &Notice) {
     let text = notice.to_string();
     let log = move || {
-        // Does nothing if the interpreter is ending.
         Python::try_attach(|py| {
             let logged = warn(py, &text);
             // No caller could handle the error.

@@ -13,10 +13,9 @@ use crate::many::{Objects, Outcomes, whole};
 use crate::report::{Ids, Page, Status, Summary};
 use crate::view::{Between, Reader, View, Writer, left};
 
-/// The size of a piece that is copied without yielding, as in the client.
+/// Copied without yielding, as in the client.
 const PIECE_BYTES: usize = 4 << 20;
 
-/// Puts the concatenation of `pieces`.
 pub(crate) async fn put(client: Client, id: ObjectId, pieces: Vec<Input>, options: PutOptions) -> Result<()> {
     if let [piece] = &pieces[..] {
         return client.put_with(&id, piece.bytes(), options).await;
@@ -72,7 +71,7 @@ pub(crate) async fn get(client: Client, id: ObjectId, options: GetOptions) -> Re
     client.get_with(&id, options).await.map(View)
 }
 
-/// Puts many objects. Each outcome is `None`, or an error.
+/// Each outcome is `None`, or an error.
 pub(crate) async fn put_many(
     client: Client,
     objects: Objects,
@@ -149,7 +148,6 @@ pub(crate) async fn gather_into(
     client.gather_into(ids, out.bytes_mut(), timeout).await
 }
 
-/// Puts this participant's object and gets the objects of all participants, concurrently.
 pub(crate) async fn allgather(
     client: Client,
     ids: Vec<ObjectId>,

@@ -21,7 +21,7 @@ impl Progress {
         Self { counts: Arc::default(), callback, told: Mutex::new(None) }
     }
 
-    /// Reports the counts if they have changed.
+    /// Does nothing without a change.
     pub(crate) fn report(&self, py: Python<'_>) -> PyResult<()> {
         let counts = (self.counts.done_bytes(), self.counts.total_bytes());
         let told = self.told.lock().unwrap_or_else(PoisonError::into_inner).replace(counts);
@@ -33,14 +33,13 @@ impl Progress {
 }
 
 impl Progress {
-    /// Counts the bytes of `work`, boxed because nested futures would exceed the stacks of threads.
+    /// Boxed, because nested futures would exceed the stacks of threads.
     pub(crate) fn of<T>(&self, work: impl Future<Output = T>) -> impl Future<Output = T> {
         tracked(Arc::clone(&self.counts), Box::pin(work))
     }
 
-    /// Reports from an unattached thread.
+    /// From an unattached thread.
     pub(crate) fn look(&self) -> PyResult<()> {
-        // Does nothing if the interpreter is ending.
         Python::try_attach(|py| self.report(py)).unwrap_or(Ok(()))
     }
 }

@@ -1,4 +1,4 @@
-//! Converts results for Python: ids, and descriptions of objects and stores.
+//! Converts results for Python.
 
 use hoplite_client::{
     Description, Grant, Location, LocationState, Locations, MemberPosition, NodeStatus, ObjectId,
@@ -8,7 +8,7 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyString, PyTuple};
 
-/// Returns a `str` if the id is UTF-8, else `bytes`.
+/// A `str` if the id is UTF-8, else `bytes`.
 pub(crate) fn id(py: Python<'_>, id: &ObjectId) -> Py<PyAny> {
     match std::str::from_utf8(id.as_bytes()) {
         Ok(text) => PyString::new(py, text).into_any().unbind(),
@@ -34,7 +34,7 @@ pub(crate) struct Summary {
     id: ObjectId,
     object: Option<ObjectSummary>,
     locations: Vec<Location>,
-    /// From its shard and this store, if requested.
+    /// From the shard and this store, if requested.
     more: Option<More>,
 }
 
@@ -93,7 +93,7 @@ impl<'py> IntoPyObject<'py> for Summary {
     }
 }
 
-/// A page of a listing, and the last id of the page if more follow.
+/// With the last id, if more follow.
 #[derive(Debug)]
 pub(crate) struct Page {
     objects: Vec<Locations>,

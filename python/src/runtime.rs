@@ -1,4 +1,4 @@
-//! The tokio runtime of the clients for asyncio: one per process, started by the first connection.
+//! The tokio runtime for asyncio: one per process, started by the first connection.
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
@@ -9,16 +9,15 @@ use tokio::runtime::{Builder, Handle, Runtime};
 /// One receives and sends while the other one copies.
 const THREADS: usize = 2;
 
-/// The runtime and its process: this one, or a parent.
+/// The runtime and its process, which may be a parent.
 ///
-/// Only attached threads lock it, and the forking thread is attached too. So a child never inherits
-/// a held lock.
+/// Only attached threads lock it, so a forked child never inherits a held lock.
 static CURRENT: Mutex<Option<(u32, &'static Runtime)>> = Mutex::new(None);
 
 /// Returns the runtime of this process, which is never dropped.
 ///
-/// A forked child has no threads of the inherited runtime. Dropping that would wait for them, so
-/// the child leaks it and starts another one.
+/// A forked child leaks the inherited runtime, because dropping that would wait for missing
+/// threads.
 ///
 /// # Errors
 /// If no threads can be started.

@@ -1,12 +1,11 @@
-//! Makes calls in the trace that a context variable names, so that each asyncio task has its own
-//! trace.
+//! Makes calls in the trace of a context variable, so each asyncio task has its own.
 
 use hoplite_client::{EnteredTrace, Result, TraceContext, enter_trace, traced};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// Unset until a trace is entered, so that other programs do not look for it.
+/// Unset until a trace is entered.
 static VARIABLE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
 
 #[pyclass(module = "hoplite._native", frozen)]
@@ -23,7 +22,6 @@ impl Span {
     }
 }
 
-/// Makes calls read this context variable.
 #[pyfunction]
 pub(crate) fn look_for_spans(py: Python<'_>, variable: Py<PyAny>) {
     VARIABLE.get_or_init(py, || variable);

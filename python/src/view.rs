@@ -12,40 +12,35 @@ use pyo3::types::{PyBytes, PyTuple};
 
 use crate::buffers;
 
-/// The bytes of a complete object in the store's memory, as a read-only buffer.
+/// A complete object in the store's memory, as a read-only buffer.
 ///
-/// The store keeps the bytes while this object lives. Each buffer made from it keeps it alive.
+/// The store keeps the bytes while this object, or a buffer made from it, lives.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct View(pub(crate) ObjectView);
 
 #[pymethods]
 impl View {
-    /// The size of the object in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
         self.0.size_bytes()
     }
 
-    /// The name of the element type.
     #[getter]
     fn dtype(&self) -> &'static str {
         self.0.metadata().dtype.name()
     }
 
-    /// The shape, or None for bytes without one.
     #[getter]
     fn shape<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyTuple>>> {
         shape(py, self.0.metadata())
     }
 
-    /// The application's metadata.
     #[getter]
     fn user<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.metadata().user)
     }
 
-    /// `True` if no shard confirmed that the object still exists.
     #[getter]
     fn is_stale(&self) -> bool {
         self.0.is_stale()
@@ -88,7 +83,7 @@ pub(crate) fn left<T>(between: &Between<T>, value: T) {
     *between.lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
 }
 
-/// Reads an object from its beginning to its end while it arrives.
+/// Reads an object while it arrives.
 #[pyclass(frozen, module = "hoplite._native")]
 #[derive(Debug)]
 pub(crate) struct Reader {

@@ -26,7 +26,6 @@ EXCLUDED = {
     "test_destroy_group": "it makes the second group with the default backend, which is NCCL",
     "test_two_groups_in_one_cluster|test_failure_when_initializing": "it is about the inside of the Gloo backend",
 }
-#: A slower actor is killed.
 SECONDS_TO_LEAVE = 10
 
 _COLLECTIVE = Path(os.environ["RAY_CHECKOUT"]) / "python" / "ray" / "util" / "collective"
@@ -44,7 +43,7 @@ if "WRITABLE" in os.environ:
 
 
 class _Workers:
-    """Reused actors in place of the tests' class, because importing torch takes longest."""
+    """Reused, because importing torch takes longest."""
 
     def __init__(self, make: Any) -> None:
         self._make = make

@@ -10,12 +10,11 @@ import tempfile
 import time
 from types import SimpleNamespace
 
-# The suite reads these variables on import. It selects tests by the backend's name: all tests of
-# Gloo, and some of MPI.
+# The suite selects tests by the backend's name: all tests of Gloo, and some of MPI.
 os.environ.update(BACKEND="gloo", MASTER_ADDR="127.0.0.1", TEMP_DIR=tempfile.mkdtemp(prefix="torch-suite-"))
 os.environ.setdefault("WORLD_SIZE", "3")
 
-# Once here, because each process would take seconds for the last three.
+# Each process would take seconds for the last three.
 import torch
 import torch._dynamo
 import torch.distributed.tensor
@@ -28,19 +27,19 @@ _skip_if = common_utils.skip_but_pass_in_sandcastle_if
 common_utils.skip_but_pass_in_sandcastle_if = lambda condition, reason: _skip_if(
     condition and not reason.startswith("Only MPI supports"), reason
 )
-# The suite skips tests of subgroups with fewer than eight ranks, but three are enough.
+# Three ranks are enough for subgroups.
 if int(os.environ["WORLD_SIZE"]) >= 3:
     common_distributed.skip_if_small_worldsize = lambda case: case
 from torch.testing._internal.distributed import distributed_test as cases  # noqa: E402
 
-# The tests poll for other ranks ten times a second; this makes them poll more often.
+# Polls for other ranks more often.
 _quick = SimpleNamespace(**{**vars(time), "sleep": lambda s: time.sleep(0.01 if s == 0.1 else s)})
 cases.time = common_distributed.time = _quick
 register()
 
 
 class _Name(str):
-    """Some tests compare the backend's name while they run."""
+    """Some tests compare the name while they run."""
 
     __hash__ = str.__hash__
 
@@ -59,5 +58,5 @@ EXCLUDED = {
 class TestHoplite(cases.TestDistBackend, cases.DistributedTest._DistTestBase):  # type: ignore[misc,name-defined]
     def setUp(self) -> None:
         super().setUp()
-        # Forks, so that processes need not import torch again. No threads run yet.
+        # Forks, so that processes need not import torch again.
         self._start_processes(torch.multiprocessing.get_context("fork").Process)

@@ -1,7 +1,4 @@
-"""Real stores for the tests, each on its own socket.
-
-`HOPLITE_SEED` sets the seed of the random tests, which each failure prints.
-"""
+"""Real stores for the tests. `HOPLITE_SEED` sets the seed of the random tests."""
 
 from __future__ import annotations
 
@@ -21,21 +18,19 @@ import hoplite
 from stores import Cluster
 
 HERE = Path(__file__).parent
-# The latest build, unless the package contains its programs.
+# The latest build, unless the package has its own.
 if not (Path(hoplite.__file__).parent / "_bin").is_dir():
     os.environ.setdefault("HOPLITE_BINARIES", str(HERE.parent.parent / "target" / "debug"))
 for name in ("HOPLITE_SOCKET", "HOPLITE_DIRECTORY", "HOPLITE_MEMORY"):
     os.environ.pop(name, None)
-# Dask and torch leave temporary files behind.
 TEMPORARY = Path(tempfile.mkdtemp(prefix="t"))
 os.environ["TMPDIR"] = str(TEMPORARY)
 tempfile.tempdir = None
-# Disables Ray's usage reports.
 os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-# Otherwise workers have a low priority, and take minutes to import torch on a busy machine.
+# Otherwise importing torch takes minutes on a busy machine.
 os.environ["RAY_worker_niceness"] = "0"  # noqa: SIM112
 
-# A background job may ignore Ctrl-C, and its children inherit that.
+# Background jobs ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile(
@@ -53,10 +48,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Removes the temporary files, unless a test has failed."""
     yield
     if session.exitstatus != pytest.ExitCode.TESTS_FAILED:
-        # At the very end, because multiprocessing has a folder there.
+        # At the very end: multiprocessing has a folder there.
         Finalize(None, shutil.rmtree, (TEMPORARY,), {"ignore_errors": True}, exitpriority=-200)
 
 
@@ -67,7 +61,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, exitstatu
 
 @pytest.fixture(scope="session")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three nodes, shared by tests that do not harm them."""
+    """Tests must not harm it."""
     with Cluster(tmp_path_factory.mktemp("cluster"), nodes=3, memory="512MiB") as cluster:
         yield cluster
 
@@ -80,14 +74,13 @@ def client(cluster: Cluster) -> Iterator[hoplite.Client]:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[Cluster]:
-    """A node for one test, which may harm it."""
+    """A test may harm it."""
     with Cluster(tmp_path, nodes=1, memory="64MiB") as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _no_client_is_left() -> Iterator[None]:
-    """Resets the client of `hoplite.init`."""
     yield
     hoplite.shutdown()
 

@@ -1,4 +1,4 @@
-"""The public names of the package, and the examples in their docstrings."""
+"""The examples in the docstrings of public names."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 
 from hoplite._many import Many
 
-#: Shows only the beginning of an error text.
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE | doctest.IGNORE_EXCEPTION_DETAIL
 
 
@@ -34,7 +33,6 @@ def examples(module: ModuleType, name: str, item: Any) -> doctest.DocTest | None
 
 
 def run(found: doctest.DocTest, names: dict[str, Any]) -> None:
-    """Runs the examples of one docstring, and compares their output."""
     found.globs.update(names)
     said: list[str] = []
     failed, _ = doctest.DocTestRunner(optionflags=OPTIONS).run(found, out=said.append)

@@ -1,10 +1,8 @@
 """Runs the programs and commands of the pages for users, as a reader would paste them.
 
 A `python` block that begins with a comment like `# train.py` is a file of that name. The other
-`python` blocks of a page are one program, in order. A `console` block has commands after `$ `, each
-followed by its output; `...` stands for any lines. A command that ends with `&` continues in the
-background after its output. The files and commands of a page share a folder and a machine without a
-store. Other blocks are not run.
+`python` blocks are one program. A `console` block has commands after `$ `, each followed by its
+output; `...` stands for any lines. A command that ends with `&` continues in the background.
 """
 
 from __future__ import annotations
@@ -20,7 +18,6 @@ from pathlib import Path
 from stores import await_that
 
 ROOT = Path(__file__).resolve().parents[2]
-#: The README of the package has links that PyPI shows.
 PAGES = [
     ROOT / "README.md",
     ROOT / "python" / "README.md",
@@ -30,7 +27,6 @@ PAGES = [
 ]
 _BLOCK = re.compile(r"^```(python|console)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FILE = re.compile(r"# ([\w.-]+\.py)\n")
-#: For all commands of a page.
 _PATIENCE = 1100.0
 
 
@@ -56,7 +52,6 @@ def read(path: Path) -> Page:
 
 
 def parts(text: str) -> tuple[dict[str, str], str, list[tuple[str, str]]]:
-    """Returns the files, the program and the commands of a text."""
     files: dict[str, str] = {}
     program: list[str] = []
     commands: list[tuple[str, str]] = []
@@ -71,7 +66,6 @@ def parts(text: str) -> tuple[dict[str, str], str, list[tuple[str, str]]]:
 
 
 def _commands(text: str) -> list[tuple[str, str]]:
-    """Returns commands with their outputs."""
     commands: list[tuple[str, str]] = []
     for line in text.splitlines(keepends=True):
         if line.startswith("$ "):
@@ -92,7 +86,7 @@ def all_pages() -> list[Page]:
 
 
 def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> None:
-    """Runs a page in the folder `place`, and compares the outputs."""
+    """Compares the outputs."""
     for name, text in page.files.items():
         (place / name).write_text(text)
     if page.program:
@@ -130,7 +124,7 @@ def run(page: Page, place: Path, environment: dict[str, str] | None = None) -> N
 
 
 def _processes(place: Path) -> list[str]:
-    """Returns the processes that run in a folder, or name it in their command line."""
+    """In the folder, or with its name in the command line."""
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         try:
@@ -143,13 +137,12 @@ def _processes(place: Path) -> list[str]:
 
 
 def _script(page: Page) -> str:
-    """Returns a script that also ends its background processes."""
+    """Also ends its background processes."""
     lines = ["set -e", "trap 'kill $(jobs -p) 2>/dev/null || true; wait' EXIT"]
     for index, (command, expected) in enumerate(page.commands):
         out = f"{index}.out"
         if command.endswith("&"):
             last = shlex.quote(expected.splitlines()[-1])
-            # A group would have a shell that ends without its child.
             lines.append(f"{command[:-1]} >{out} 2>&1 &")
             lines.append(
                 f"until grep -qxF -- {last} {out}; do kill -0 $! || {{ cat {out}; exit 1; }}; sleep 0.05; done"

@@ -14,20 +14,17 @@ from typing import Self
 import hoplite
 from hoplite._programs import program
 
-#: For any wait in a test, in seconds.
+#: Of any wait, in seconds.
 PATIENCE = 300.0
-#: For events that should not happen.
 SHORT = 0.2
-#: The time for which a directory waits for a disconnected store. For three times as long after its
-#: start, it delays deletes of unknown ids.
+#: A directory waits this long for a lost store. After its start, it delays deletes of unknown ids
+#: by three times as long.
 NODE_GRACE = "200ms"
 
 DIRECTORY = ["--listen", "127.0.0.1:0", "--print-addresses"]
 
 
 class Daemon:
-    """A process that ends with this one."""
-
     def __init__(self, log: Path, name: str, *arguments: str) -> None:
         command = [program(name), *arguments, "--exit-with-parent", str(os.getpid())]
         self.log = log
@@ -52,8 +49,6 @@ class Daemon:
 
 
 class Cluster:
-    """A directory and some stores, until the end of the block."""
-
     def __init__(self, directory: Path, nodes: int, memory: str, node_grace: str = NODE_GRACE) -> None:
         self._path, self._nodes, self._memory, self._node_grace = directory, nodes, memory, node_grace
         self.daemons: list[Daemon] = []
@@ -87,7 +82,6 @@ class Cluster:
 
     def start_again(self, node: int) -> None:
         store = self.store(node)
-        # Without the arguments that every start adds.
         arguments = list(store.process.args)[1:-2]  # type: ignore[arg-type]
         self.daemons[1 + node] = Daemon(store.log, "hoplite-store", *map(str, arguments))
 
@@ -111,7 +105,7 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
 
 
 def complaints(errors: str) -> str:
-    """Returns standard error without the warning about a private store."""
+    """Without the warning about a private store."""
     lines = errors.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("no store listens at "))
 

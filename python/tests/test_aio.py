@@ -1,4 +1,4 @@
-"""Tests that apply only to the client for asyncio."""
+"""The client for asyncio only."""
 
 from __future__ import annotations
 
@@ -63,7 +63,6 @@ def test_cancelled_calls_end_in_the_store_too(node: Cluster, fresh: str) -> None
                     await asyncio.wait_for(client.get(fresh, None), 0.01)
                 with pytest.raises(TimeoutError):
                     await asyncio.wait_for(client.reduce(fresh, [fresh + "a", fresh + "b"]), 0.01)
-            # A cancelled put leaves a complete object or none.
             big = np.zeros(32 << 20, np.uint8)
             for delay in (0, 0, 0.0001, 0.001, 0.002, 0.005, 0.01):
                 task = asyncio.create_task(client.put(fresh + "big", big))
@@ -131,7 +130,6 @@ def test_loops_that_end_leave_no_descriptors(cluster: Cluster) -> None:
     async def main() -> None:
         async with await hoplite.aio.connect(cluster.sockets[0]) as client:
             await client.status()
-            # The end of the loop cancels this call.
             left.append(asyncio.ensure_future(client.get("never there")))
             await asyncio.sleep(0)
 
@@ -242,7 +240,7 @@ def test_private_copies(cluster: Cluster, fresh: str) -> None:
 
 
 def test_a_loop_that_is_closed_while_calls_wait(node: Cluster, fresh: str) -> None:
-    """The calls of a closed loop end when another loop starts."""
+    """They end when another loop starts."""
 
     async def start() -> None:
         client = await hoplite.aio.connect(node.sockets[0])
@@ -266,7 +264,6 @@ def test_a_loop_that_is_closed_while_calls_wait(node: Cluster, fresh: str) -> No
     gc.collect()
     assert gone() is None
     with node.connect() as other:
-        # An open get would hold a reference.
         empty = used_bytes(other)
         other.put(fresh, np.zeros(1 << 20, np.uint8))
         other.delete(fresh)
@@ -280,7 +277,6 @@ def test_buffers_are_released_when_a_call_is_done(cluster: Cluster, fresh: str) 
             await client.put(fresh, buffer)
             await client.get_into(fresh, room)
             for done in (buffer, room):
-                # Raises while the buffer is exported.
                 done.append(1)
             await client.delete(fresh)
 

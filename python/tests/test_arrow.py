@@ -1,4 +1,4 @@
-"""Tables of Arrow and frames of polars come back unchanged, in place, and without a pickle."""
+"""Tables and frames come back unchanged, in place, and without a pickle."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_frames_that_arrow_has_no_type_for_are_pickled(
 
 
 def addresses(value: Any) -> list[tuple[int, int]]:
-    """Returns the buffers that are larger than a pointer."""
+    """Ignores small buffers."""
     table = value if isinstance(value, pa.Table) else value.to_arrow(compat_level=pl.CompatLevel.newest())
     buffers = [buffer for column in table.columns for chunk in column.chunks for buffer in chunk.buffers()]
     return [(buffer.address, buffer.size) for buffer in buffers if buffer is not None and buffer.size > 64]
@@ -239,7 +239,7 @@ def test_without_arrow_frames_are_pickled(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_an_old_arrow_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Earlier versions run pickles in schemas: CVE-2023-47248."""
+    """They run pickles in schemas: CVE-2023-47248."""
     monkeypatch.setattr(pa, "__version__", "14.0.0")
     assert _arrow._pyarrow() is None
 
@@ -344,7 +344,7 @@ def test_no_stream_harms_a_careful_reader(careful: hoplite.Client, data: st.Data
         got = _serialize.decode(Stored(bytes(contents), user), None, None, False, "id")
     except (hoplite.InvalidMetadata, TypeError, ImportError):
         return
-    # The libraries raise arbitrary errors for invalid dates and strings.
+    # Libraries raise arbitrary errors for invalid values.
     with contextlib.suppress(Exception, pl.exceptions.PanicException):
         assert got.nbytes < 1 << 20 if isinstance(got, (pa.Table, pa.RecordBatch)) else True
         repr(got)

@@ -1,4 +1,4 @@
-"""The benchmark of the package runs, and prints its results."""
+"""The benchmark runs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,6 @@ def test_a_command_line_that_makes_no_sense(tmp_path: Path, arguments: list[str]
 
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
-    # Stands for a missing package.
     (tmp_path / "ray.py").write_text("raise ImportError")
     done = run(tmp_path, "--sizes", "1KiB", PYTHONPATH=str(tmp_path))
     assert done.returncode == 1

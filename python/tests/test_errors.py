@@ -1,6 +1,4 @@
-"""Every error has a class and names its subject. Errors are raised before anything is sent, if
-possible.
-"""
+"""Every error has a class and names its subject."""
 
 from __future__ import annotations
 

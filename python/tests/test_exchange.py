@@ -17,7 +17,6 @@ from stores import PATIENCE, SHORT, Cluster
 
 
 def together(cluster: Cluster, participants: int, work: Callable[[hoplite.Client, int], Any]) -> list[Any]:
-    """Runs `work` for each participant on its own node."""
     outcomes: list[Any] = [None] * participants
 
     def participate(rank: int) -> None:

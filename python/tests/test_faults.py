@@ -52,14 +52,13 @@ def test_whoever_waits_hears_of_the_death_of_the_store(node: Cluster) -> None:
             raised.append(error)
 
     def is_waited_for(id: str) -> bool:
-        # `stat` describes only existing objects.
+        # `stat` ignores missing objects.
         return bool(watcher._native.describe(id)["waiting_receivers"])
 
     async def main() -> None:
         other = await hoplite.aio.connect(node.sockets[0])
         waits = [asyncio.ensure_future(other.get(f"nor here {number}")) for number in range(4)]
         ids = [f"{name} {number}" for name in ("never there", "nor here") for number in range(4)]
-        # A later call would fail to connect instead.
         await asyncio.to_thread(
             await_that, "gets that wait at the store", lambda: all(map(is_waited_for, ids))
         )

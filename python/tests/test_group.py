@@ -41,7 +41,6 @@ def test_who_leaves_a_group_that_failed_does_not_wait_for_the_directory(tmp_path
 
 def test_all_ranks_are_told_whose_store_is_full(tmp_path: Path) -> None:
     with Cluster(tmp_path, nodes=3, memory="64MiB") as cluster, cluster.connect(1) as client:
-        # Takes the room of rank 1.
         client.put("kept", np.zeros(50 << 20, np.uint8))
         members = [
             Group(links.acquire(cluster.sockets[rank], "test"), ["g/"] * 3, "g", rank, _failed)

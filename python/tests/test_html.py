@@ -1,4 +1,4 @@
-"""Notebooks show status, objects and links as tables, and escape all names."""
+"""Notebooks show tables, with escaped names."""
 
 from __future__ import annotations
 
@@ -113,7 +113,6 @@ def test_a_status_with_odd_names() -> None:
 
 def test_topology(cluster: Cluster, client: hoplite.Client) -> None:
     def fetched() -> bool:
-        """Transfers measure links."""
         with cluster.connect(1) as other, other.put(None, np.zeros(4 << 20)) as ref:
             client.get(ref, copy=True)
         return bool(client.topology())

@@ -1,4 +1,4 @@
-"""Arrays of JAX come back as arrays of JAX, in place on a CPU."""
+"""Arrays of JAX come back in place on a CPU."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def private_directories(tmp_path: Path) -> list[Path]:
 
 def run(code: str, **options: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        # From 3.12 on, Python warns about forks of processes with threads.
+        # Python warns about forks with threads.
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", code],
         capture_output=True,
         text=True,
@@ -88,7 +88,7 @@ def test_processes_that_are_started_find_the_private_store() -> None:
 
 
 def test_a_temporary_directory_with_a_long_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A long path, as in batch systems.
+    # As in batch systems.
     place = tmp_path / ("job-1234567.node-a012.cluster.example.org" * 4)
     place.mkdir()
     monkeypatch.setenv("TMPDIR", str(place))
@@ -174,7 +174,6 @@ def test_threads_that_init_at_once_get_one_client(tmp_path: Path) -> None:
     assert len(clients) == 8
     assert all(client is clients[0] for client in clients)
     assert len(private_directories(tmp_path)) == 1
-    # The thread that started the store has ended.
     clients[0].put("x", b"x")
 
 
@@ -296,7 +295,7 @@ def test_control_c_while_a_private_store_starts(tmp_path: Path) -> None:
 
 
 def test_nobody_elses_directories_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Reading a pipe of another user would block for ever."""
+    """Reading a foreign pipe would block for ever."""
     theirs = tmp_path / "hoplite-private-theirs"
     theirs.mkdir()
     os.mkfifo(theirs / "lock")

@@ -1,4 +1,4 @@
-"""The programs in the pages for users work, except those on Ray: see `ray/`."""
+"""The programs in the pages work; `ray/` has those on Ray."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""Forked and spawned processes, and inherited clients."""
-
 from __future__ import annotations
 
 import multiprocessing
@@ -50,7 +48,6 @@ def test_the_parents_client_is_refused(node: Cluster) -> None:
             client.close()
 
         in_child(work)
-        # The child's drops do not affect the parent.
         assert (client.get("x") == array).all()
 
 
@@ -83,7 +80,7 @@ def test_a_child_connects_for_itself(node: Cluster) -> None:
 
 
 def test_a_child_that_is_forked_while_threads_call(node: Cluster) -> None:
-    """The child does not wait for locks that the parent's threads held."""
+    """The parent's threads may hold locks."""
     import threading
 
     with node.connect() as client:

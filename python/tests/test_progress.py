@@ -1,4 +1,4 @@
-"""Progress callbacks run in the caller's thread, and their exceptions cancel the call."""
+"""Callbacks run in the caller's thread, and can cancel the call."""
 
 from __future__ import annotations
 
@@ -174,7 +174,6 @@ def test_what_a_callback_raises_cancels_the_call(client: hoplite.Client, fresh: 
     assert time.monotonic() - began < PATIENCE
     await_that("nothing of it goes on", lambda: client.status()["reduces"] == 0)
     client.delete([fresh + "own", fresh + "pairs/0"])
-    # The connection still works.
     client.put(fresh + "after", 1)
     assert client.get(fresh + "after") == 1
 

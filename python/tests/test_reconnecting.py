@@ -1,4 +1,4 @@
-"""Clients of a store that is killed and restarted."""
+"""Clients survive a restart of their store."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from stores import PATIENCE, Cluster, await_that
 
 
 def waiting(node: Cluster) -> int:
-    """Counts queries at the directory."""
     command = [program("hoplite"), "--socket", node.sockets[0], "status", "--json"]
     status = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     return int(status["shards"][0]["waiting_queries"])
@@ -91,7 +90,6 @@ def test_a_call_in_flight_says_if_it_may_be_made_again(node: Cluster) -> None:
             thread.start()
 
         def all_wait() -> bool:
-            # The reduce waits at the store.
             with node.connect() as other:
                 return waiting(node) >= 6 and bool(other.status()["reduces"] >= 1)
 

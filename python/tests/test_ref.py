@@ -19,7 +19,7 @@ import hoplite
 import hoplite.aio
 from stores import PATIENCE, Cluster, Daemon, await_that, complaints, used_bytes
 
-#: From 3.12 on, Python warns about forks of processes with threads.
+#: Python warns about forks with threads.
 NO_WARNING = ["-W", "ignore::DeprecationWarning"]
 
 
@@ -79,7 +79,6 @@ def test_what_is_available_now(cluster: Cluster, client: hoplite.Client, fresh: 
         client.put(ids[0], b"x", confirm=True)
         other.put(ids[1], b"x", confirm=True)
         other.put(ids[3], np.zeros(100_000))
-        # The directory may learn later that the object is complete.
         assert client.wait(ids[3:]) == (ids[3:], [])
         assert client.wait(ids, timeout=0) == ([ids[0], ids[1], ids[3]], [ids[2]])
         assert client.wait(ids[2:3], timeout=0) == ([], ids[2:3])
@@ -195,7 +194,6 @@ def test_owners_outlive_the_client(node: Cluster) -> None:
 
 @pytest.mark.parametrize("before", ["", "import weakref; weakref.finalize(object, print)"])
 def test_the_end_of_a_program_with_the_client_of_init(node: Cluster, before: str) -> None:
-    """Python closes the client before or after the owners."""
     code = f"""
 {before or "pass"}
 import hoplite

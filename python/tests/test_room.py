@@ -1,4 +1,4 @@
-"""Programs that hold many objects, some by mistake."""
+"""Programs that hold many objects."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_full_table_of_references_blocks_no_puts(narrow: str) -> None:
             client.get("20")
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
-        # Comparing the values needs a reference.
+        # Comparing needs a reference.
         client.put("large", np.zeros(1 << 20))
         client.put("small", np.zeros(3))
         held.pop()

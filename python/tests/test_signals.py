@@ -52,7 +52,6 @@ except KeyboardInterrupt:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        # Gives the process time to start waiting.
         time.sleep(SHORT)
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=PATIENCE)
@@ -131,7 +130,6 @@ def test_other_threads_run_while_one_waits_or_copies(client: hoplite.Client, fre
 
 
 def test_many_threads_wait_for_each_other(client: hoplite.Client, fresh: str) -> None:
-    """A ring."""
     count, rounds = 16, 20
     failures: list[BaseException] = []
 
@@ -164,7 +162,7 @@ def test_the_processor_is_idle_while_calls_wait(client: hoplite.Client, fresh: s
     client.wait([fresh], timeout=2.0)
     for thread in threads:
         thread.join()
-    # Eleven threads poll for signals ten times a second. A busy loop would take two seconds.
+    # A busy loop would take two seconds.
     assert time.process_time() - before < 1.0
 
 

@@ -1,4 +1,4 @@
-"""The error for an unsupported torch or Ray names its version and the supported one."""
+"""The error for an unsupported torch or Ray names the version."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PYTHON = Path(__file__).parent.parent
 
 
 def run(directory: Path, code: str) -> str:
-    """Imports modules from a directory first. Returns the last output."""
+    """The directory comes first."""
     environment = {**os.environ, "PYTHONPATH": str(directory)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
     assert done.returncode == 1

@@ -1,6 +1,4 @@
-"""The default timeout, and the log of long waits. `tests/tests/timeouts.rs` has the same for other
-clients.
-"""
+"""The default timeout, and the log of long waits. Rust: `tests/tests/timeouts.rs`."""
 
 from __future__ import annotations
 

@@ -163,7 +163,6 @@ def test_get_into_a_tensor(client: hoplite.Client) -> None:
 
 
 def test_dlpack_may_be_read_only(client: hoplite.Client, fresh: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """numpy before 2.1 makes such arrays read-only."""
     from_dlpack = np.from_dlpack
 
     def read_only(value: Any) -> Any:
@@ -200,7 +199,7 @@ def test_reduce_of_tensors(client: hoplite.Client, fresh: str) -> None:
 
 
 def test_what_only_looks_contiguous_is_not_filled(client: hoplite.Client) -> None:
-    """A lazily conjugated tensor does not store its values, so they would be lost."""
+    """A lazily conjugated tensor does not store its values."""
     with client.put(None, tensor_of("complex64", (4,))) as ref:
         lazy = torch.zeros(4, dtype=torch.complex64).conj()
         assert lazy.is_contiguous()

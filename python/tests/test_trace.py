@@ -1,4 +1,4 @@
-"""Calls in a trace of OpenTelemetry: the store's spans are children of the caller's span."""
+"""Spans of the store are children of the caller's span."""
 
 from __future__ import annotations
 

@@ -1,5 +1,3 @@
-"""A strict type checker finds the expected types in the interface."""
-
 from __future__ import annotations
 
 import re
@@ -18,7 +16,7 @@ SAMPLE, MISTAKES = HERE / "typing" / "sample.py", HERE / "typing" / "mistakes.py
 
 @pytest.fixture(scope="module")
 def errors(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[int]]:
-    """Returns mypy's errors by line, without the package's configuration."""
+    """By line, without the package's configuration."""
     cache = str(tmp_path_factory.mktemp("mypy"))
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file", "", "--cache-dir", cache]
     environment = {"MYPYPATH": str(Path(hoplite.__file__).parent.parent), "PATH": ""}

@@ -1,4 +1,4 @@
-"""No stored object can run code in a reader or end it, unless the reader allows pickles."""
+"""No stored object can run code in a reader, unless it allows pickles."""
 
 from __future__ import annotations
 
@@ -28,12 +28,11 @@ from hoplite import _dtypes, _headers, _pickles, _serialize
 from hoplite._group.round import Buffer
 from stores import PATIENCE, Cluster
 
-#: For malformed objects. All name the cause.
 TYPED = (hoplite.HopliteError, TypeError, ImportError)
 
 
 class Trap:
-    """Leaves a trace when it is unpickled."""
+    """Leaves a trace."""
 
     def __reduce__(self) -> Any:
         return _trap, ()
@@ -298,11 +297,10 @@ class Stored(NamedTuple):
 
 
 def read(native: hoplite.Client, id: str, stored: Stored) -> None:
-    """Reads an object in all ways. Only typed errors are allowed."""
+    """Only typed errors are allowed."""
     try:
         native._native.put(id, [stored.contents], stored.dtype, stored.shape, stored.user, PATIENCE, False)
     except hoplite.HopliteError:
-        # The store refuses some objects.
         return
     try:
         for copy in (None, True, False):
@@ -318,7 +316,6 @@ def read(native: hoplite.Client, id: str, stored: Stored) -> None:
 
 
 def use(got: Any) -> None:
-    """An invalid element may fail only when it is read."""
     if isinstance(got, np.ndarray):
         with contextlib.suppress(ValueError, OverflowError, SystemError):
             got.copy().tobytes()
@@ -399,7 +396,6 @@ def test_no_type_harms_a_reader(
     rest=st.binary(max_size=300),
 )
 def test_no_frame_of_a_pickle_harms_a_reader(head: list[int], rest: bytes) -> None:
-    """`allow_pickle` controls the unpickler itself."""
     framed = b"".join(word.to_bytes(8, "little") for word in head) + rest
     with contextlib.suppress(Exception):
         _pickles.unpickle(memoryview(framed), tensors_in_place=False)
@@ -442,7 +438,7 @@ def test_every_dtype_goes_one_of_both_ways(
 
 
 def test_a_group_takes_no_header_on_trust(careful: hoplite.Client, fresh: str) -> None:
-    """The collectives only compare a header with the expected one."""
+    """The collectives only compare headers."""
     from hoplite._group.round import Round
 
     own = _serialize.encode(np.zeros(2, "c8"))
@@ -584,7 +580,6 @@ def test_a_state_dict_is_got_without_pickles(cluster: Cluster, fresh: str) -> No
         got = get_state_dict(name, client=careful, timeout=PATIENCE).state_dict
         assert got["about"] == state["about"]
         assert (got["w"] == 1).all()
-        # Refused without being read.
         put_state_dict(name, {"w": torch.ones(3), "odd": Odd(3)}, client=careful, timeout=PATIENCE)
         with pytest.raises(hoplite.PickleRefused):
             get_state_dict(name, client=careful, timeout=PATIENCE)
@@ -597,8 +592,7 @@ def test_a_state_dict_is_got_without_pickles(cluster: Cluster, fresh: str) -> No
     assert Versions is not None
 
 
-class Odd(int):
-    """An `int` with state."""
+class Odd(int): ...
 
 
 def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) -> None:
@@ -618,7 +612,7 @@ def test_a_checkpoint_says_that_it_needs_a_pickle(cluster: Cluster, fresh: str) 
 
 
 def test_a_reader_of_objects_in_a_buffer_lives(cluster: Cluster, fresh: str) -> None:
-    """Runs in a separate process, because a failure would end it."""
+    """A failure would end this process."""
     with cluster.connect() as client:
         pointers = (np.arange(8, dtype=np.uint64) * 8 + 8).tobytes()
         for number, user in enumerate(HOSTILE[:8]):

@@ -1,4 +1,4 @@
-"""Values of all kinds come back unchanged."""
+"""Values come back unchanged."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def round_trips(client: hoplite.Client, value: Any) -> list[Any]:
-    """Returns the value through every kind of get."""
+    """Through every kind of get."""
     with client.put(None, value) as ref:
         values = [client.get(ref), client.get(ref, copy=True), client.get(ref, copy=False)]
         values += client.gather([ref])
@@ -205,12 +205,10 @@ class Point:
 
 
 class Sub(np.ndarray):
-    """A subclass that only pickles preserve."""
+    """Only pickles preserve it."""
 
 
 class Named(np.ndarray):
-    """A subclass with state beside its elements."""
-
     name = ""
 
     def __reduce__(self) -> Any:
@@ -223,8 +221,7 @@ def _named(array: Any, name: str) -> Named:
     return made
 
 
-class Word(bytes):
-    """A subclass of bytes."""
+class Word(bytes): ...
 
 
 def test_other_values_are_pickled(client: hoplite.Client) -> None:
@@ -314,7 +311,6 @@ def test_without_cloudpickle_lambdas_cannot_be_put(
 def test_classes_of_a_program_reach_other_programs(
     client: hoplite.Client, cluster: Cluster, fresh: str
 ) -> None:
-    """Pickles by name look in the other program's `__main__`."""
     script = f"""
 import hoplite, numpy as np
 class Model:
@@ -439,7 +435,7 @@ def test_pieces_are_aligned_and_alone() -> None:
 
 
 def test_the_other_byte_order_of_bfloat16(client: hoplite.Client) -> None:
-    """To numpy it is no separate dtype, so only the values survive."""
+    """Only the values survive."""
     value = np.array([1, 2.5, -3], ml_dtypes.bfloat16)
     swapped = value.astype(value.dtype.newbyteorder(">"))
     assert swapped.tobytes() != value.tobytes()
@@ -466,7 +462,6 @@ def test_subclasses_of_arrays_are_filled(client: hoplite.Client, tmp_path: Any) 
 
 
 def test_values_of_arrow_come_back(client: hoplite.Client) -> None:
-    """Arrow refuses most of them for DLPack."""
     arrow = pytest.importorskip("pyarrow", reason="Dask brings it")
     values = [
         arrow.array([1, None, 3]),
@@ -490,7 +485,6 @@ def test_values_of_arrow_come_back(client: hoplite.Client) -> None:
 
 
 def test_what_is_too_large_is_refused_before_it_is_copied(client: hoplite.Client) -> None:
-    """Each value is small, and its copy huge."""
     wide = np.broadcast_to(1.0, (10**7, 10**7))
     when = np.broadcast_to(np.datetime64(0, "s"), (10**7, 10**7))
     tensor = torch.ones(1).expand(10**7, 10**7)

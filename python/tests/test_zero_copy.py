@@ -1,4 +1,4 @@
-"""A get returns the store's memory, which stays valid while it is in use, and no longer."""
+"""A get returns the store's memory, valid while in use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster for a run: stores of Hoplite on this machine, or Ray."""
+"""A cluster for a run: stores on this machine, or Ray."""
 
 from __future__ import annotations
 
@@ -17,31 +17,28 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-#: One thread per worker, so that many workers can share the cores.
+#: Many workers share the cores.
 ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-#: Memory beside the objects. Ray needs at least 75 MiB.
+#: Ray needs at least 75 MiB.
 SPARE_BYTES = 80 << 20
-#: `prctl(PR_SET_PDEATHSIG, ...)`: a signal when the parent dies.
+#: A signal when the parent dies.
 _PR_SET_PDEATHSIG = 1
 _EXAMPLES = Path(__file__).parent.parent
 
 
 class NoCluster(Exception):
-    """The example has no cluster to run on."""
+    """There is no cluster to run on."""
 
 
 def store_bytes(args: argparse.Namespace, object_bytes: int) -> int:
-    """Returns the memory of a store. Each worker may use another version of an object."""
+    """Each worker may use another version of an object."""
     versions: int = 2 * args.workers + 8
     return versions * object_bytes + SPARE_BYTES
 
 
 @contextmanager
 def stores(count: int, memory_bytes: int) -> Iterator[list[str]]:
-    """Runs stores of one cluster on this machine, and yields their sockets.
-
-    Data moves over TCP, as between nodes.
-    """
+    """Yields the sockets of stores. Data moves over TCP, as between nodes."""
     with tempfile.TemporaryDirectory(prefix="hoplite-example-") as directory, ExitStack() as cleanup:
         log = cleanup.enter_context(open(Path(directory) / "log", "w+"))
         command = [_program(), "up", "--nodes", str(count), "--memory", str(memory_bytes), "--dir", directory]
@@ -58,7 +55,7 @@ def _running(command: list[str], log: IO[str]) -> Iterator[None]:
         stdout=subprocess.PIPE,
         stderr=log,
         text=True,
-        # Ctrl-C reaches only this program, which then stops the stores. They end if it is killed.
+        # Ctrl-C reaches only this program, which stops the stores.
         start_new_session=True,
         preexec_fn=lambda: libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM),
     )
@@ -82,7 +79,7 @@ def _program() -> str:
 
 @contextmanager
 def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
-    """Connects to the requested Ray cluster, or runs one on this machine. Yields `ray`."""
+    """Yields `ray`, connected to the given cluster or to a new one."""
     import ray
 
     with ExitStack() as cleanup:
@@ -101,11 +98,11 @@ def ray_running(args: argparse.Namespace, memory_bytes: int) -> Iterator[Any]:
 
 @contextmanager
 def _ray_nodes(args: argparse.Namespace, memory_bytes: int) -> Iterator[str]:
-    """Runs several Ray nodes on one machine, each with an object store, connected by TCP."""
+    """Ray nodes on one machine, connected by TCP."""
     from ray.cluster_utils import Cluster
 
     with tempfile.TemporaryDirectory(prefix="r", ignore_cleanup_errors=True) as directory:
-        # Keeps another Ray cluster of this machine as the default.
+        # Keeps another cluster of this machine as the default.
         os.environ["RAY_TMPDIR"] = directory
         others = args.nodes - 1
         cpus = 0 if others else args.workers
@@ -132,6 +129,6 @@ def stores_on_ray(args: argparse.Namespace, memory_bytes: int) -> Iterator[None]
         finally:
             hoplite.ray.stop_on_all_nodes()
     else:
-        # The stores stay for other jobs; `hoplite.ray.stop_on_all_nodes()` ends them.
+        # `hoplite.ray.stop_on_all_nodes()` ends them.
         hoplite.ray.start_on_all_nodes(insecure=args.insecure)
         yield

@@ -1,4 +1,4 @@
-"""Runs an example with both backends, and prints a table of their speed."""
+"""Compares both backends."""
 
 from __future__ import annotations
 
@@ -12,13 +12,7 @@ BACKENDS = ("hoplite", "ray")
 
 
 def compare(args: argparse.Namespace, arguments: list[str]) -> list[Report]:
-    """Runs this program for each backend and number of workers, and prints the comparison.
-
-    Each run is a separate process, so no state remains from earlier runs.
-
-    Args:
-        arguments: the command line of this program.
-    """
+    """Runs each backend and number of workers in a separate process, and prints a table."""
     reports = []
     for workers in args.compare_workers:
         for backend in BACKENDS:

@@ -1,7 +1,6 @@
 """The workers of an example: objects in separate processes, on the nodes of a cluster.
 
-A worker is an instance of an ordinary class, made from its number and the example's arguments. Its
-process calls its methods one after the other.
+A worker is an instance of an ordinary class. Its process calls its methods one after the other.
 """
 
 from __future__ import annotations
@@ -24,12 +23,10 @@ from harness import cluster
 
 
 class WorkerLost(Exception):
-    """Workers have died, and the example cannot continue without them."""
+    """The example cannot continue without dead workers."""
 
 
 class Crew(ABC):
-    """All workers, by number."""
-
     def __init__(self, size: int) -> None:
         self.size = size
         self.run = f"run-{secrets.token_hex(4)}"
@@ -37,41 +34,39 @@ class Crew(ABC):
 
     @abstractmethod
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        """Makes a worker call a method, and returns at once. Results go through the store."""
+        """Returns at once. Results go through the store."""
 
     @abstractmethod
     def lost(self) -> dict[int, str]:
-        """Returns the workers that have died, and the reasons."""
+        """Returns the dead workers, and the reasons."""
 
     @abstractmethod
     def start(self, worker: int) -> None:
-        """Starts a worker in place of the dead one with this number. Returns at once."""
+        """Replaces a dead worker. Returns at once."""
 
     @abstractmethod
     def starting(self, timeout: float | None = 0) -> set[int]:
-        """Returns the started workers that are not ready. Waits up to `timeout` seconds for one to
-        become ready.
+        """Returns the workers that are not ready. Waits up to `timeout` seconds for one.
 
         Raises:
-            WorkerLost: if one of them died before it was ready.
+            WorkerLost: if one of them died.
         """
 
     @abstractmethod
-    def kill(self, worker: int) -> None:
-        """Kills a worker immediately."""
+    def kill(self, worker: int) -> None: ...
 
 
 @contextmanager
 def hoplite_crew(
     args: argparse.Namespace, worker_class: type[Any], *arguments: object, object_bytes: int
 ) -> Iterator[Crew]:
-    """Runs workers that find the store of their node with `hoplite.init()`, like this program.
+    """Runs workers that find the store of their node with `hoplite.init()`.
 
-    They are processes on this machine with a new cluster, or actors of a given Ray cluster.
+    They are processes of this machine, or actors of a given Ray cluster.
 
     Args:
-        worker_class: makes a worker: `worker_class(number, *arguments)`.
-        object_bytes: the size of the largest objects, for the memory of the stores.
+        worker_class: called as `worker_class(number, *arguments)`.
+        object_bytes: the size of the largest objects.
     """
     memory_bytes = cluster.store_bytes(args, object_bytes)
     with ExitStack() as cleanup:
@@ -79,7 +74,7 @@ def hoplite_crew(
             sockets = cleanup.enter_context(cluster.stores(args.nodes, memory_bytes))
             hoplite.init(sockets[0])
             cleanup.callback(hoplite.shutdown)
-            # This program uses the first node, workers the others.
+            # This program uses the first node.
             theirs = sockets[1:] or sockets
             crew: Crew = cleanup.enter_context(_processes(args.workers, theirs, worker_class, arguments))
         else:
@@ -94,7 +89,7 @@ def hoplite_crew(
 
 @contextmanager
 def _deleted_at_the_end() -> Iterator[list[str]]:
-    """Yields a list of id prefixes. Their objects are deleted when the block ends."""
+    """Deletes the objects with the yielded prefixes at the end."""
     prefixes: list[str] = []
     try:
         yield prefixes
@@ -211,7 +206,6 @@ class _ProcessCrew(Crew):
         return set(self._starting)
 
     def tell(self, worker: int, method: str, *arguments: object) -> None:
-        # `lost` finds a dead worker.
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
             self._orders[worker].send((method, arguments))
 
@@ -247,7 +241,6 @@ def _processes(
 
 
 def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: tuple[object, ...]) -> None:
-    """Runs a worker until its parent ends."""
     hoplite.init(socket)
     worker = worker_class(*arguments)
     orders.send("ready")
@@ -259,11 +252,9 @@ def _work(orders: Connection, socket: str, worker_class: type[Any], arguments: t
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Delays Ctrl-C until the end of the block. Processes started in it ignore Ctrl-C. Main thread
-    only.
-    """
+    """Delays Ctrl-C; processes started inside ignore it. Main thread only."""
     came: list[int] = []
-    # Children inherit the mask. It only covers this thread, so other threads need the handler.
+    # Children inherit the mask. Other threads need the handler.
     handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

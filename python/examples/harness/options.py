@@ -1,4 +1,4 @@
-"""The command line that all examples have."""
+"""The common command line."""
 
 from __future__ import annotations
 
@@ -9,12 +9,7 @@ DEFAULT_SECONDS = 10.0
 
 
 def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
-    """Returns a parser with the common options.
-
-    Args:
-        doc: the text for `--help`: the docstring of the example's module.
-        workers: the default number of workers.
-    """
+    """Returns a parser. `doc`, the docstring of the example, is the help."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     run = parser.add_argument_group("how much")
     run.add_argument("--workers", type=positive, default=workers, metavar="N", help=f"how many [{workers}]")
@@ -67,7 +62,7 @@ def options(doc: str | None, workers: int = 4) -> argparse.ArgumentParser:
 
 
 def checked(parser: argparse.ArgumentParser, arguments: list[str]) -> argparse.Namespace:
-    """Parses a command line. Exits the program if options contradict each other."""
+    """Exits if options contradict each other."""
     args = parser.parse_args(arguments)
     if args.steps is None and args.seconds is None:
         args.seconds = DEFAULT_SECONDS

@@ -16,12 +16,7 @@ from harness.report import Report, plot
 def main(
     parser: argparse.ArgumentParser, backends: Mapping[str, Callable[[argparse.Namespace], Report]]
 ) -> None:
-    """Runs an example with the options of its command line.
-
-    Args:
-        parser: its options.
-        backends: the function for each backend, "hoplite" and "ray".
-    """
+    """Runs the function of the chosen backend, "hoplite" or "ray"."""
     arguments = sys.argv[1:]
     args = checked(parser, arguments)
     try:

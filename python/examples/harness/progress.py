@@ -15,21 +15,19 @@ from harness.report import Report, Sample
 if TYPE_CHECKING:
     from typing import Self
 
-#: Long enough not to slow the run down.
+#: Does not slow the run down.
 SCORE_INTERVAL = 0.25
-#: Seconds between two lines of output without a terminal.
+#: Between lines without a terminal.
 LINE_INTERVAL = 5.0
 
 
 class Progress:
-    """The steps of a run, with a bar that shows them.
+    """The steps of a run, with a bar.
 
-        with Progress(args, "accuracy") as progress:
-            for step in progress:
-                ...
-                progress.score(lambda: accuracy(weights))
+        with Progress(args, "accuracy") as progress: for step in progress: ...
+            progress.score(lambda: accuracy(weights))
 
-    The clock starts with the first step: before it, workers start.
+    The clock starts with the first step.
     """
 
     def __init__(self, args: argparse.Namespace, score_name: str) -> None:
@@ -53,7 +51,7 @@ class Progress:
             self._bar.close()
 
     def __iter__(self) -> Iterator[int]:
-        """Yields the numbers of the steps, from 0, until the limit of steps or seconds."""
+        """Until the limit of steps or seconds."""
         self._began = time.monotonic()
         for step in itertools.count():
             self.steps = step + 1
@@ -74,12 +72,7 @@ class Progress:
             self._bar.set_postfix_str(f"{self._score_name} {score:.3f}", refresh=False)
 
     def report(self, *, lost: dict[int, str] | None = None, **extra: Any) -> Report:
-        """Returns the results of the run.
-
-        Args:
-            lost: the workers that died, and the reasons.
-            extra: further results for the JSON.
-        """
+        """Returns the results. `lost` has the reasons of deaths, `extra` goes into the JSON."""
         return Report(
             example=_program_name(),
             backend=self._args.backend,
@@ -95,7 +88,6 @@ class Progress:
         )
 
     def _now(self) -> float:
-        """Returns the seconds since the first step began."""
         return 0.0 if self._began is None else time.monotonic() - self._began
 
     def _is_over(self) -> bool:

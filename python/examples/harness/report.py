@@ -8,14 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-#: The shortest interval for a speed in plots, in seconds.
 SPEED_INTERVAL = 0.2
 
 
 @dataclass(frozen=True)
 class Sample:
-    """A score at some time."""
-
     seconds: float
     steps: int
     score: float
@@ -23,8 +20,6 @@ class Sample:
 
 @dataclass(frozen=True)
 class Report:
-    """The results of a run."""
-
     example: str
     backend: str
     workers: int
@@ -46,11 +41,9 @@ class Report:
 
     @property
     def score(self) -> float:
-        """The last score."""
         return self.samples[-1].score if self.samples else float("nan")
 
     def text(self) -> str:
-        """Returns a text for people."""
         lines = [
             f"{self.example}, {self.backend}, {self.workers} workers: {self.steps} steps in {self.seconds:.1f} s, "
             f"{self.steps_per_second:.1f} steps/s, {self.score_name} {self.score:.3f}"
@@ -60,14 +53,12 @@ class Report:
         return "\n".join(lines)
 
     def json(self) -> str:
-        """Returns one line of JSON."""
         fields = dataclasses.asdict(self)
         found = {"steps_per_second": self.steps_per_second, self.score_name: self.score}
         return json.dumps({**fields.pop("extra"), **fields, **found})
 
     @classmethod
     def parse(cls, line: str) -> Report:
-        """Reverses `json`."""
         found = json.loads(line)
         fields = {field.name: found.get(field.name) for field in dataclasses.fields(cls)}
         derived = {"steps_per_second", fields["score_name"]}
@@ -84,7 +75,6 @@ def shown(value: object) -> str:
 
 
 def plot(reports: Sequence[Report], path: str) -> None:
-    """Plots the scores and steps of several runs over time."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -107,7 +97,6 @@ def plot(reports: Sequence[Report], path: str) -> None:
 
 
 def _speeds(report: Report) -> tuple[list[float], list[float]]:
-    """Returns the steps per second between samples that are far enough apart."""
     at, speeds = [], []
     before = report.samples[0]
     for after in report.samples[1:]:

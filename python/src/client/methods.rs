@@ -35,11 +35,10 @@ macro_rules! methods {
 
         #[pymethods]
         impl $class {
-            /// The name of the node, which may change when the store restarts.
+            /// It may change when the store restarts.
             #[getter]
             fn node(&self) -> String {
-                // Not in a forked child, because the client's locks may have been held during the
-                // fork.
+                // A forked child could wait for a lock for ever.
                 let current = match self.process == std::process::id() {
                     true => self.client.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(|client| client.node()),
                     false => None,
@@ -52,7 +51,6 @@ macro_rules! methods {
                 self.cluster.as_str()
             }
 
-            /// In bytes.
             #[getter]
             fn max_object_bytes(&self) -> u64 {
                 self.max_object_bytes
@@ -69,11 +67,8 @@ macro_rules! methods {
                 self.process
             }
 
-            /// Returns `true` if the client is open, of this process, and not known to be
-            /// disconnected.
             #[getter]
             fn usable(&self) -> bool {
-                // Checks the process first; see `node`.
                 self.process == std::process::id()
                     && self
                         .client
@@ -83,7 +78,7 @@ macro_rules! methods {
                         .is_some_and(|client| client.is_connected())
             }
 
-            /// Returns another client over the same connection, which ends with the last of them.
+            /// Over the same connection.
             fn share(&self, py: Python<'_>) -> PyResult<Self> {
                 let client = RwLock::new(Some(usable(py, self.process, &self.client)?));
                 let (node, cluster) = (self.node.clone(), self.cluster.clone());
@@ -91,7 +86,7 @@ macro_rules! methods {
                 Ok(Self { process, node, cluster, max_object_bytes, client, progress: None })
             }
 
-            /// Returns another client over the same connection, whose calls report their progress.
+            /// Over the same connection.
             fn tracked(&self, py: Python<'_>, progress: Py<Progress>) -> PyResult<Self> {
                 Ok(Self { progress: Some(progress), ..self.share(py)? })
             }
@@ -100,7 +95,6 @@ macro_rules! methods {
                 drop(self.client.write().unwrap_or_else(PoisonError::into_inner).take());
             }
 
-            /// Puts the concatenation of `pieces`.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             #[pyo3(signature = (id, pieces, dtype, shape, user, timeout, confirm, replicas = 0))]
             fn put(
@@ -161,7 +155,6 @@ macro_rules! methods {
                 self.perform(py, Some(id), move |_| operations::seal(writer))
             }
 
-            /// Waits until the object is complete on this node, and returns a view.
             #[pyo3(signature = (id, timeout, allow_stale=false))]
             fn get(
                 &self,
@@ -175,13 +168,12 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::get(client, id, options))
             }
 
-            /// Checks the number of objects of a call before they are looked at.
             fn check_count(&self, py: Python<'_>, objects: usize) -> PyResult<()> {
                 let maximum = usable(py, self.process, &self.client)?.max_ids();
                 hoplite_client::check_count(objects, maximum).map_err(|error| exception(py, &error))
             }
 
-            /// Puts many objects, and returns a list with `None` or an exception for each.
+            /// Returns a list of results and exceptions.
             fn put_many(
                 &self,
                 py: Python<'_>,
@@ -196,19 +188,19 @@ macro_rules! methods {
                 self.perform_with(py, None, keep, |client| operations::put_many(client, objects, options))
             }
 
-            /// Gets many objects, and returns a list with a view or an exception for each.
+            /// Returns a list of results and exceptions.
             fn get_many(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::get_many(client, ids, timeout.0))
             }
 
-            /// Deletes many objects, and returns a list with a `bool` or an exception for each.
+            /// Returns a list of results and exceptions.
             fn delete_many(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::delete_many(client, ids, timeout.0))
             }
 
-            /// Waits until the object starts to arrive on this node, and returns a reader.
+            /// Waits until the object starts to arrive.
             #[pyo3(signature = (id, timeout, allow_stale=false))]
             fn open(
                 &self,
@@ -243,8 +235,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Copies the object into the beginning of `out` while it arrives, and returns its
-            /// length.
+            /// Copies while the object arrives; returns its length.
             fn get_into(&self, py: Python<'_>, id: Id, out: Output, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 let keep = vec![out.keep()];
@@ -253,13 +244,12 @@ macro_rules! methods {
                 })
             }
 
-            /// Gets views of several objects at once.
             fn gather(&self, py: Python<'_>, ids: Ids, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::gather(client, ids, timeout.0))
             }
 
-            /// Copies several objects one after the other into `out`, and returns their lengths.
+            /// Copies the objects one after the other; returns their lengths.
             fn gather_into(
                 &self,
                 py: Python<'_>,
@@ -274,8 +264,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Puts the concatenation of `pieces` as the object of `rank`, and gets views of all
-            /// objects.
+            /// Puts the object of `rank`, and gets views of all objects.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn allgather(
                 &self,
@@ -297,7 +286,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Reduces several arrays into a new one, and returns the ids that were reduced.
+            /// Returns the ids that were reduced.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn reduce(
                 &self,
@@ -324,8 +313,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Reduces all objects into the beginning of `out`, and returns the length of the
-            /// result.
+            /// Returns the length of the result.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn allreduce_into(
                 &self,
@@ -352,7 +340,7 @@ macro_rules! methods {
                 })
             }
 
-            /// As `allreduce_into`, but only for this rank's part: one of equal parts.
+            /// As `allreduce_into`, for one of equal parts.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn reduce_scatter_into(
                 &self,
@@ -379,8 +367,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Copies all objects, of equal length, into the beginning of `out`, and returns the
-            /// total length.
+            /// Returns the total length.
             fn allgather_into(
                 &self,
                 py: Python<'_>,
@@ -399,8 +386,7 @@ macro_rules! methods {
                 })
             }
 
-            /// Sends each participant the concatenation of its pieces, and gets views of the
-            /// objects for this one.
+            /// Returns views of the objects for this participant.
             #[expect(clippy::too_many_arguments, reason = "they are those of Python, which names them")]
             fn all_to_all(
                 &self,
@@ -421,7 +407,6 @@ macro_rules! methods {
                 })
             }
 
-            /// Waits until all participants have called this.
             fn barrier(
                 &self,
                 py: Python<'_>,
@@ -443,8 +428,7 @@ macro_rules! methods {
                 self.perform(py, about, move |client| operations::delete(client, ids, timeout.0))
             }
 
-            /// Waits until `count` objects are available, and returns the indices of available
-            /// ones.
+            /// Returns the indices of available objects.
             fn wait(&self, py: Python<'_>, ids: Ids, count: usize, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let ids = ids.within(py, &self.cluster)?;
                 self.perform(py, None, move |client| operations::wait(client, ids, count, timeout.0))
@@ -455,7 +439,7 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::contains(client, id))
             }
 
-            /// Waits until the object has a location, and returns its description.
+            /// Waits for a location, and returns the description.
             fn locate(&self, py: Python<'_>, id: Id, timeout: Timeout) -> PyResult<Py<PyAny>> {
                 let id = id.within(py, &self.cluster)?;
                 self.perform(py, Some(id.clone()), move |client| {
@@ -468,8 +452,7 @@ macro_rules! methods {
                 self.perform(py, Some(id.clone()), move |client| operations::describe(client, id))
             }
 
-            /// Returns a page of the objects whose id starts with `prefix`, and the id after which
-            /// the next page begins.
+            /// Returns a page, and the id after which the next page begins.
             fn list(
                 &self,
                 py: Python<'_>,

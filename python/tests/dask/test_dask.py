@@ -1,4 +1,4 @@
-"""Arrays of Dask in the stores, on real clusters of Dask with a store for each worker."""
+"""Arrays of Dask in the stores."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ GRACE = 1.0
 
 @pytest.fixture
 def client(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """Three workers, each with its own store. The client shares the store of the first one."""
+    """Each worker has its own store; the client shares the first one."""
     monkeypatch.setattr(hoplite.dask, "GRACE", GRACE)
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
     hoplite.shutdown()
@@ -91,7 +91,6 @@ def test_a_result_is_put_once_and_got_in_place(client: Any) -> None:
     assert info.nbytes == 8 * LARGE
     assert len(info.locations) == 3
 
-    # The program gets a handle too, and the array is not put again.
     array = made.result()
     assert not array.flags.writeable
     assert array.sum() == 2.0 * LARGE
@@ -137,7 +136,7 @@ def test_what_is_deleted_later_does_not_undo_shutdown(client: Any, cluster: Clus
     del future
     with cluster.connect() as store:
         await_that("it is deleted", lambda: not list(store.list("dask/")))
-    # `init` raises if this process is connected to another store.
+    # `init` raises in other clusters' processes.
     hoplite.init(cluster.sockets[2])
     hoplite.shutdown()
 
@@ -150,7 +149,7 @@ def test_scatter_several(client: Any) -> None:
 
 
 def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
-    """Other workers keep the array, its objects are deleted, and lost arrays are computed again."""
+    """Others keep the array, its objects are deleted, and lost arrays are computed again."""
     first, second, third = addresses(client)
     made = client.submit(make, 2.0, workers=[first], allow_other_workers=True, pure=False)
     looked = client.submit(look, made, workers=[second], pure=False)
@@ -159,7 +158,7 @@ def test_a_worker_that_dies_while_it_holds_a_handle(client: Any) -> None:
     process = client.run(os.getpid, workers=[first])[first]
     os.kill(process, signal.SIGKILL)
     await_that("what it had put is deleted", lambda: before.id not in {info.id for info in objects()})
-    # From the second worker, which has the memory, but no longer the object.
+    # From the second worker's memory.
     assert client.submit(look, made, workers=[third], pure=False).result()[2] == 2.0 * LARGE
     await_that("there are three again", lambda: len(addresses(client)) == 3)
     new = next(worker for worker in addresses(client) if worker not in (second, third))
@@ -177,7 +176,6 @@ def test_an_array_whose_object_is_gone_is_sent_again(client: Any) -> None:
 
 
 def _delete_what_is_sent_first() -> None:
-    """Sends a handle whose array is deleted before the first get."""
     import hoplite.dask
 
     handles: Any = hoplite.dask._handles
@@ -209,7 +207,6 @@ def test_dask_asks_again_when_a_handle_comes_too_late(client: Any) -> None:
 
 
 def _lose_what_comes_first() -> None:
-    """Simulates a deletion during a transfer."""
     import hoplite.dask
 
     handles = vars(hoplite.dask._handles)
@@ -245,7 +242,6 @@ def test_example(name: str, client: Any) -> None:
 
 
 def test_a_local_cluster(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The default cluster of Dask: workers of one machine, which share a store."""
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[1])
     hoplite.shutdown()
     with (
@@ -272,7 +268,7 @@ def shape_of(array: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def test_an_array_of_one_element_in_many_places_stays_small(client: Any) -> None:
-    """Dask sends 8 bytes; an object would have 80 GB."""
+    """Dask sends 8 bytes instead of 80 GB."""
     first, second, _ = addresses(client)
     for size in (4000, 100_000):
         made = client.submit(repeat, size, workers=[first], pure=False)
@@ -353,7 +349,6 @@ def last(array: Any) -> str:
 
 
 def test_no_handle_harms_a_worker(client: Any) -> None:
-    """A handle may name any object."""
     store = hoplite.init()
     hostile = [b"py1:ndarray ('|O', (1,))", b"py1:ndarray [", b"py1:pickle", b"py1:torch x", b"py1:later"]
     for number, user in enumerate(hostile):

@@ -1,4 +1,4 @@
-"""Runs of the examples: the real scripts, each a process, with real stores."""
+"""Runs the real scripts with real stores."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ from typing import Any
 from stores import await_that
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-#: Ray starts slowly on a busy machine.
 PATIENCE = 600.0
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def complaints(err: str) -> list[str]:
-    """Returns the error output without progress lines."""
+    """Without progress lines."""
     return [line for line in err.splitlines() if not re.match(r"\d+ s: \d+ steps", line)]
 
 
@@ -39,7 +38,7 @@ class Done:
 
 
 class Place:
-    """The directory of a test's examples, which identifies their processes and leftovers."""
+    """It identifies processes and leftovers."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -57,14 +56,13 @@ class Place:
         )
 
     def run(self, name: str, *arguments: str) -> Done:
-        """Runs an example, and checks that it leaves no processes and files."""
+        """Checks that no processes and files are left."""
         with self.start(name, *arguments) as process:
             try:
                 out, err = process.communicate(timeout=PATIENCE)
             except BaseException:
                 process.kill()
                 raise
-        # Ray's processes end after the program.
         await_that("all processes have ended", lambda: self.processes() == [])
         assert self.directories() == [], "sockets, or what Ray keeps"
         return Done(process.returncode, out, err)

@@ -1,6 +1,4 @@
-"""Runs an example on a Ray cluster of two nodes with small stores. A separate program, because a
-process can use only one Ray.
-"""
+"""Runs an example on a Ray cluster of two nodes, in a process with only this Ray."""
 
 from __future__ import annotations
 

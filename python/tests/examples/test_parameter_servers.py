@@ -1,4 +1,4 @@
-"""The parameter servers learn on each backend. If a worker dies, they continue, or report it."""
+"""The parameter servers learn, and survive or report dead workers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ SERVERS = ("sync_parameter_server", "async_parameter_server")
 #: Random answers reach 0.1.
 LEARNED = 0.6
 QUICK = ("--delay", "0.002", "--json")
-#: Hides optional packages.
 WITHOUT = """
 import sys
 
@@ -110,7 +109,6 @@ def test_what_makes_no_sense_is_refused(place: Place, mistake: str) -> None:
 
 
 def ended_by(signal: Signals, place: Place) -> tuple[int, list[str]]:
-    """Returns the exit code and the output."""
     with place.start("async_parameter_server", "--workers", "2", "--seconds", "600") as process:
         try:
             await_that("workers, stores, a directory", lambda: len(place.processes()) >= 1 + 2 + 3 + 1)

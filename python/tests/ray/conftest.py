@@ -1,4 +1,4 @@
-"""A real Ray cluster of two nodes on this machine, with small object stores, for the tests in this folder."""
+"""A real Ray cluster of two nodes on this machine."""
 
 from __future__ import annotations
 
@@ -22,13 +22,12 @@ os.environ["RAY_AUTH_MODE"] = "disabled"
 
 @pytest.fixture(scope="session")
 def outer_socket(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some tests start a store here."""
     return tmp_path_factory.mktemp("outer") / "store.sock"
 
 
 @pytest.fixture(scope="session")
 def sessions_of_ray() -> Iterator[Path]:
-    """Separate from other Ray sessions, so that the tests can find leftovers."""
+    """Separate, so that leftovers are found."""
     # Paths of Ray's sockets may have at most 107 bytes.
     with tempfile.TemporaryDirectory(prefix="ray-", dir="/tmp") as directory:
         os.environ["RAY_TMPDIR"] = directory
@@ -40,7 +39,6 @@ def sessions_of_ray() -> Iterator[Path]:
 def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
     before = dict(os.environ)
     os.environ["HOPLITE_SOCKET"] = str(outer_socket)
-    # Detects a killed node in seconds.
     noticing = {
         "health_check_initial_delay_ms": 0,
         "health_check_period_ms": 1000,
@@ -54,7 +52,6 @@ def two_nodes(outer_socket: Path, sessions_of_ray: Path) -> Iterator[Cluster]:
             address=cluster.address,
             runtime_env={
                 "worker_process_setup_hook": "hoplite.ray.register",
-                # For functions that the tests send to workers.
                 "env_vars": {"PYTHONPATH": os.path.dirname(__file__)},
             },
             log_to_driver=False,

@@ -1,5 +1,3 @@
-"""Helpers of the tests in this folder."""
-
 from __future__ import annotations
 
 import time
@@ -13,7 +11,7 @@ NODE = {"num_cpus": 8, "object_store_memory": 80 << 20, "include_dashboard": Fal
 RACK = "example.com/rack"
 MEMORY = "128MiB"
 OPTIONS = ["--no-prefault"]
-#: As in `stores`, which Ray's workers cannot import.
+#: Ray's workers cannot import `stores`.
 PATIENCE = 300.0
 
 
@@ -25,7 +23,6 @@ def eventually(happens: Callable[[], object]) -> None:
 
 
 def processes(path: str | Path) -> dict[int, str]:
-    """Returns the processes whose command line contains a path."""
     found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:

@@ -33,7 +33,7 @@ OPS = {
     ReduceOp.MIN: np.minimum,
     ReduceOp.MAX: np.maximum,
 }
-#: Inline in the directory, too small for the stores' collectives, and large.
+#: Inline, small, and large.
 COUNTS = [1, 100_000, 400_000]
 GROUPS = ["group", "pair", "lonely", "alone"]
 
@@ -45,7 +45,7 @@ def array(kind: str, count: int, value: float, dtype: str = "float32") -> Any:
 
 @ray.remote(num_cpus=0)
 class Member:
-    """A member of groups. Its collectives return their tensors."""
+    """Collectives return their tensors."""
 
     def init(self, size: int, rank: int, group: str, timeout: str = "200") -> None:
         os.environ["HOPLITE_COLLECTIVE_TIMEOUT"] = timeout
@@ -67,7 +67,7 @@ class Member:
         )
 
     def call(self, name: str, group: str, tensor: Any, *arguments: Any, **options: Any) -> Any:
-        # Ray passes read-only arrays to methods.
+        # Ray passes read-only arrays.
         tensor = tensor.copy() if isinstance(tensor, np.ndarray) else tensor
         getattr(collective, name)(tensor, *arguments, group_name=group, **options)
         return tensor
@@ -127,14 +127,13 @@ class Member:
 @pytest.fixture(scope="module")
 def actors(stores: list[hoplite.ray.Node]) -> list[Any]:
     made = [Member.options(**on(node)).remote() for node in ("first", "second", "first")]
-    # The start of processes must not count for the groups' timeouts.
+    # The timeouts must not include the start.
     ray.get([member.__ray_ready__.remote() for member in made])
     return made
 
 
 @pytest.fixture
 def members(actors: list[Any]) -> Iterator[list[Any]]:
-    """Removes the groups of a failed test."""
     yield actors
     ray.get([member.leave.remote() for member in actors])
 
@@ -195,7 +194,6 @@ def test_reduce_changes_only_the_root(group: list[Any], root: int) -> None:
 @pytest.mark.parametrize("root", [0, 1])
 @pytest.mark.parametrize("count", COUNTS)
 def test_broadcast(group: list[Any], root: int, count: int) -> None:
-    # Members may use different kinds of arrays.
     kinds = ["numpy", "torch", "numpy"][: len(group)]
     for got in call_all(group, "broadcast", [array(kind, count, i) for i, kind in enumerate(kinds)], root):
         check(got, count, root)
@@ -258,7 +256,7 @@ def test_many_calls_leave_few_objects(group: list[Any], client: hoplite.Client) 
 def test_what_cannot_be_reduced(group: list[Any]) -> None:
     with pytest.raises(TypeError, match="numbers"):
         call_all(group, "allreduce", [np.ones(3, np.complex64)] * len(group))
-    # No data was sent, so the members are still in step.
+    # The members are still in step.
     for got in call_all(group, "allreduce", [np.ones(3)] * len(group)):
         check(got, 3, len(group))
 
@@ -270,10 +268,9 @@ def test_shapes_that_differ(members: list[Any]) -> None:
     with pytest.raises(hoplite.TypeMismatch) as raised:
         ray.get(other)
     assert isinstance(raised.value, RuntimeError)
-    # The root may have put its array, or may hear of the failure first.
+    # The root may hear of the failure first.
     with contextlib.suppress(RuntimeError):
         ray.get(root)
-    # All members get the error at once.
     with pytest.raises(RuntimeError, match="does not fit: it is float64"):
         ray.get([member.barrier.remote("group", 0.0) for member in pair])
     ray.get([member.destroy.remote("group") for member in pair])
@@ -291,7 +288,7 @@ def test_shapes_of_the_same_size_that_differ(members: list[Any], name: str, coun
         except RuntimeError as error:
             errors.append(error)
     ray.get([member.destroy.remote("group") for member in pair])
-    # Both find the mismatch, or one does and ends the group.
+    # Both find the mismatch, or one ends the group.
     assert any(isinstance(error, hoplite.TypeMismatch) for error in errors), errors
     assert all(f"{count}" in str(error) for error in errors), errors
 
@@ -301,7 +298,7 @@ def test_arrays_that_are_read_only(group: list[Any]) -> None:
         TypeError, match=r"broadcast writes to its array, and this one is read-only: pass a copy"
     ):
         ray.get(group[1].as_given.remote("broadcast", "group", np.ones(10), 0))
-    # No data was sent, so the members are still in step.
+    # The members are still in step.
     calls = [
         group[0].as_given.remote("broadcast", "group", np.ones(10), 0),
         *(member.call.remote("broadcast", "group", np.zeros(10), 0) for member in group[1:]),
@@ -314,12 +311,10 @@ def test_a_member_that_does_not_come(members: list[Any]) -> None:
     with pytest.raises(TimeoutError, match=r"did not come within 1\.0 s: 1, 2"):
         ray.get(members[0].init.remote(3, 0, "lonely", "1"))
     pair = members[:2]
-    # Also for joining.
     ray.get([member.init.remote(2, rank, "group", "5") for rank, member in enumerate(pair)])
     with pytest.raises(hoplite.Timeout, match="timeout after 5 s; nothing has come from rank 1") as raised:
         ray.get(pair[0].barrier.remote("group", 0.0))
     assert isinstance(raised.value, RuntimeError)
-    # The other member fails without waiting.
     with pytest.raises(hoplite.ray.collective.GroupEnded, match="nothing has come from rank 1"):
         ray.get(pair[1].barrier.remote("group", 0.0))
     ray.get([member.destroy.remote("group") for member in pair])
@@ -385,13 +380,12 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
     before = objects(client)
     victim = Member.options(**on("second")).remote()
     pair = [members[0], victim]
-    # Its start must not count for the group's timeout.
+    # The timeout must not include its start.
     ray.get(victim.__ray_ready__.remote())
     ray.get([member.init.remote(2, rank, "group") for rank, member in enumerate(pair)])
     call_all(pair, "allreduce", [np.ones(100_000)] * 2)
     ray.kill(victim)
     ray.get(members[0].destroy.remote("group"))
-    # Joins, and fails before the others join.
     stray = Member.options(**on("second")).remote()
     process = ray.get(stray.__ray_call__.remote(lambda member: os.getpid()))
     joining = stray.init.remote(2, 1, "group")
@@ -407,7 +401,6 @@ def test_a_group_again_after_a_member_was_killed(members: list[Any], client: hop
         check(got, 100_000, 2)
     ray.get([member.destroy.remote("group") for member in pair])
     ours = ray.get(members[0].__ray_call__.remote(_own_prefix))
-    # The living member's objects stay until it ends.
     eventually(lambda: all(id.startswith(ours) for id in objects(client) - before))
     client.delete([id for id in objects(client) - before])
 

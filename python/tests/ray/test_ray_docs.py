@@ -1,4 +1,4 @@
-"""Runs the programs about Ray in the pages for users, on two nodes."""
+"""Runs the pages about Ray, on two nodes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ SHOWN = [page for page in pages.all_pages() if page.uses_ray]
 @pytest.mark.parametrize("page", SHOWN, ids=[page.name for page in SHOWN])
 def test_page(page: pages.Page, two_nodes: Cluster, tmp_path: Path) -> None:
     pages.run(page, tmp_path, {"RAY_ADDRESS": two_nodes.address})
-    # The page has stopped the stores.
     assert not _place.here().exists
     with pytest.raises(hoplite.ConnectFailed):
         hoplite.ray.put(1)

@@ -1,4 +1,4 @@
-"""Each public name of `hoplite.ray` has a working example in its docstring."""
+"""Each public name of `hoplite.ray` has a working example."""
 
 from __future__ import annotations
 

@@ -41,8 +41,6 @@ def pid_of(path: str | Path, name: str) -> int:
 
 
 def round_trip() -> bool:
-    """Checks that an object arrives on the other nodes."""
-
     @ray.remote
     def get(ref: hoplite.ray.Ref) -> float:
         return float(hoplite.ray.get(ref, timeout=PATIENCE)[0])
@@ -58,7 +56,6 @@ def running(two_nodes: Cluster) -> Nodes:
 
 def test_to_start_again_changes_nothing(running: Nodes) -> None:
     before = processes(here().directory.parent)
-    # Two launchers and two stores.
     assert len(before) == 4
     assert start_stores() == running == hoplite.ray.refresh()
     assert processes(here().directory.parent) == before
@@ -83,7 +80,6 @@ def round_trip_again() -> bool:
 
 
 def kill_and_await(path: str | Path, name: str) -> None:
-    """Kills a daemon, and waits for its replacement."""
     victim = pid_of(path, name)
     os.kill(victim, signal.SIGKILL)
     eventually(lambda: victim not in processes(path) and name in processes(path).values())
@@ -113,7 +109,6 @@ def test_a_group_is_made_anew_after_a_store_was_killed(running: Nodes) -> None:
         ray.get([member.leave.remote() for member in members])
     for member in members:
         ray.kill(member)
-    # The marks of `_check`.
     eventually(lambda: not objects(hoplite.ray.client()))
 
 
@@ -144,7 +139,7 @@ def refreshed() -> Nodes | None:
     try:
         return hoplite.ray.refresh()
     except (ray.exceptions.RayError, RuntimeError):
-        # Ray has not noticed the end, or the supervisor has not restarted.
+        # Not restarted yet.
         return None
 
 
@@ -172,7 +167,7 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
     client = hoplite.ray.client()
     node = two_nodes.add_node(**NODE, resources={"third": 100})
     consumer = Consumer.options(**on("second")).remote()
-    # A new node gets its store on first use.
+    # Started on first use.
     producer = Producer.options(**on("third")).remote()
     with hoplite.ray.put(np.ones(100_000)) as ref:
         tensor = producer.make.remote(ref)
@@ -184,7 +179,6 @@ def test_a_node_that_joins_and_is_lost(two_nodes: Cluster, running: Nodes) -> No
     }
     third = place(ray.get_runtime_context().get_session_name(), node_id)
     assert len(processes(third.directory)) == 2
-    # Copies on other nodes stay.
     two_nodes.remove_node(node, allow_graceful=False)
     eventually(lambda: not processes(third.directory) and not third.exists)
     eventually(lambda: refreshed() == running)
@@ -304,7 +298,6 @@ SECURITY = {
 
 
 def settings_of(monkeypatch: pytest.MonkeyPatch, **said: Any) -> Settings:
-    """Returns the settings that a call sends to the supervisors."""
     told: list[Settings] = []
     monkeypatch.setattr(_nodes, "alive_nodes", list)
     monkeypatch.setattr(

@@ -1,4 +1,4 @@
-"""Decisions on deletions after processes have ended, without Ray."""
+"""Decides on deletions after processes have ended, without Ray."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_claim_lasts_until_it_is_dropped_as_often_as_it_was_made(place: Place)
     lease.claim(MADE)
     lease.claim(MADE)
     lease.drop(MADE)
-    # A process cannot see its own lock; in practice, the supervisor looks.
+    # A process cannot see its own lock.
     assert [seen.claims for seen in _leases.look(place)] == [{MADE}]
     lease.drop(MADE)
     assert [seen.claims for seen in _leases.look(place)] == [frozenset()]

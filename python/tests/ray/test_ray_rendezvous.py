@@ -1,4 +1,4 @@
-"""Members of a group find each other despite objects of earlier groups, in real stores without Ray."""
+"""Members find each other despite earlier groups, without Ray."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_the_last_to_answer_counts(meeting: Meeting) -> None:
 @pytest.mark.parametrize("number", ["0" * 16, "f" * 16])
 def test_one_who_does_not_accept_gives_way(meeting: Meeting, number: str) -> None:
     members = [meeting.begin(3, rank, f"alive {rank}") for rank in (1, 2)]
-    # So that rank 0 welcomes both at once.
+    # Rank 0 then welcomes both at once.
     client = meeting.clients[0]
     while len(joined := list(client.list(f"{meeting.ids}join/"))) < 2:
         pass
@@ -106,6 +106,5 @@ def test_who_is_missing_is_said(meeting: Meeting) -> None:
         meeting.begin(3, 0, "host", 0.5).result(PATIENCE)
     with pytest.raises(TimeoutError, match=r"not all of the 3 members of group 'group' came within 1\.0 s"):
         member.result(PATIENCE)
-    # This group lacks the rank.
     with pytest.raises(TimeoutError, match=r"with 2 members, .* within 0\.2 s: 1$"):
         meeting.begin(2, 0, "host", 0.2).result(PATIENCE)

@@ -90,7 +90,6 @@ def test_handles_find_the_store_inside_of_tasks() -> None:
     @ray.remote
     def look(refs: dict[str, list[hoplite.ray.Ref]]) -> tuple[type, float, bool]:
         (ref,) = refs["nested"]
-        # `register` sets the default socket.
         is_same = hoplite.init().node == hoplite.ray.client().node
         return type(ref), float(ref.get()[0]), is_same
 
@@ -104,7 +103,7 @@ def test_a_forked_child_connects_for_itself() -> None:
         assert ref.get()[0] == 1.0
         child = os.fork()
         if child == 0:
-            # Avoids Ray's code, which does not support forks.
+            # Ray does not support forks.
             try:
                 hoplite.connect(os.environ["HOPLITE_SOCKET"]).get(ref, timeout=PATIENCE)
                 os._exit(0)

@@ -1,4 +1,4 @@
-"""Ray Train trains with the backend of torch as it does with Gloo."""
+"""Ray Train trains with Hoplite as with Gloo."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def model() -> Any:
 
 
 def trained(group: Any, backend: str) -> tuple[float, Any]:
-    """Returns the mean loss of the last epoch, and the model."""
+    """Of the last epoch."""
     import torch.distributed as dist
     from ray.train.torch import prepare_data_loader, prepare_model
 
@@ -59,7 +59,6 @@ def trained(group: Any, backend: str) -> tuple[float, Any]:
 
 
 def train(_: dict[str, Any]) -> None:
-    """Trains with Hoplite, then with Gloo."""
     import torch.distributed as dist
 
     context = ray.train.get_context()

@@ -159,13 +159,12 @@ def test_the_driver_puts(consumers: list[Any]) -> None:
 
 def test_actors_put_and_pass_on_references(producer: Any, consumers: list[Any]) -> None:
     refs = [*ray.get(producer.put.remote()), producer.make.remote(2.0)]
-    # Before a get, Ray does not allow passing them inside another value.
+    # Ray does not pass them inside values earlier.
     ray.get(refs)
     assert ray.get(consumers[1].get.remote(refs)) == [100_000.0, 200_000.0]
     assert ray.get(consumers[2].get.remote(refs)) == [100_000.0, 200_000.0]
     ray.get(producer.put.remote())
     del refs
-    # It lives as long as the producer refers to it.
     ray.get(producer.__ray_call__.remote(lambda actor: setattr(actor, "ref", None)))
 
 
@@ -245,7 +244,6 @@ def test_a_tensor_outlives_its_producer(mortal: Any, consumers: list[Any], clien
     assert ray.get(consumers[0].total.remote(refs[0])) == 300_000.0
     assert float(ray.get(refs[1])[0]) == 4.0
     assert made <= objects(client)
-    # Ray informs no process of this.
     del refs
     eventually(lambda: not made & objects(client))
 
@@ -256,7 +254,7 @@ def test_what_a_producer_put_ends_with_it(mortal: Any, client: hoplite.Client) -
     (made,) = objects(client) - before
     ray.kill(mortal)
     eventually(lambda: made not in objects(client))
-    # Not checked, because Ray takes up to a minute to report the owner's end.
+    # Ray takes up to a minute to report the owner's end.
     del refs
 
 
@@ -273,7 +271,7 @@ def test_a_producer_that_is_restarted(mortal: Any, consumers: list[Any], client:
 
 @ray.remote(num_cpus=0)
 class Mixed:
-    """Sends values by the transports, and others through Ray's store."""
+    """Some by the transports, others through Ray's store."""
 
     @ray.method(tensor_transport="hoplite")
     def send_tensor(self) -> torch.Tensor:

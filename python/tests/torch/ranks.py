@@ -1,4 +1,4 @@
-"""Process groups of real processes, for the tests."""
+"""Process groups of real processes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ from typing import Any
 
 from stores import NODE_GRACE, PATIENCE
 
-#: Leaves time for an error text before the test's timeout.
+#: Before the test's timeout.
 TIMEOUT = PATIENCE / 2
 
 _RUN_ID = "TORCHELASTIC_RUN_ID"
 
-# The ranks need not import these again.
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
     [
@@ -56,11 +55,8 @@ class Setting:
 def run(
     size: int, function: Callable[..., Any], *arguments: Any, setting: Setting | None = None
 ) -> list[Any]:
-    """Runs a function in each rank of a group, with the rank as first argument. Returns the
-    results, None for a killed rank.
-    """
+    """The rank is the first argument. The result of a killed rank is None."""
     setting = setting or Setting()
-    # Ranks use torchrun's key-value store during the whole run.
     store = _store_of_torchrun() if setting.is_launched else None
     with tempfile.TemporaryDirectory() as directory:
         ends = []
@@ -73,7 +69,7 @@ def run(
             environment["HOPLITE_BINARIES"] = os.environ.get("HOPLITE_BINARIES", "")
             if store is not None:
                 environment |= _as_torchrun_says(store, rank, size)
-            # By name, because the parent process has not imported the test module.
+            # The parent has not imported the test module.
             task = pickle.dumps((function, arguments, setting.options))
             process = _context.Process(
                 target=_be_rank,

@@ -1,4 +1,4 @@
-"""Distributed checkpoints of torch, and the checkpoints of torchft, in the stores."""
+"""Checkpoints of torch and torchft in the stores."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_one_process(client: hoplite.Client, name: str) -> None:
     for value in (1.0, 2.0):
         dcp.save(state(value), storage_writer=HopliteWriter(name, client=client), no_dist=True)
     into = state(0)
-    # As with files, another dtype is converted.
+    # As with files.
     into["model"]["bias"] = into["model"]["bias"].double()
     dcp.load(into, storage_reader=HopliteReader(name, client=client), no_dist=True)
     assert (into["model"]["weight"] == 2).all()
@@ -91,7 +91,6 @@ def test_torchft(cluster: Cluster, is_in_place: bool, request: pytest.FixtureReq
 
     device = torch.device("cpu")
     clients = [hoplite.connect(socket) for socket in cluster.sockets]
-    # A failed test would leave the group.
     request.addfinalizer(lambda: dist.is_initialized() and dist.destroy_process_group())
 
     def transport(rank: int, size: int) -> HopliteTransport:

@@ -1,5 +1,3 @@
-"""Collectives and messages with all kinds of tensors."""
-
 from __future__ import annotations
 
 import functools
@@ -26,7 +24,6 @@ OPS = {"SUM": torch.add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torc
 
 
 def spread(pattern: Any, shape: tuple[int, ...]) -> Any:
-    """Makes a large tensor quickly."""
     count = int(torch.Size(shape).numel())
     return pattern.repeat(count // len(pattern) + 1)[:count].reshape(shape)
 
@@ -51,12 +48,12 @@ def reduced(op: str, dtype: Any, shape: tuple[int, ...] = (5, 3)) -> Any:
 
 def check(found: Any, expected: Any) -> None:
     if found.dtype != expected.dtype or not torch.equal(found, expected):
-        # Describes the difference, but is slow.
+        # Describes the difference slowly.
         torch.testing.assert_close(found, expected, rtol=0, atol=0)
         raise AssertionError(f"{found} is not {expected}")
 
 
-#: Reduced by ranks, by the stores, and by the stores in parts.
+#: Reduced by ranks, by stores, and in parts.
 LENGTHS = {"small": 2, "large": 24_000, "very large": 400_000}
 
 
@@ -98,7 +95,7 @@ def truncated(number: int, divisor: int) -> int:
 
 
 def integers(rank: int, dtype: Any) -> list[int]:
-    """Some sums overflow, and some are not multiples of three."""
+    """Some sums overflow, or are not multiples of three."""
     limits = torch.iinfo(dtype)
     few = [7 + rank, 20 * rank, limits.max - rank, limits.min + rank, limits.max // 2]
     return [*few, *(wrapped(-number, dtype) for number in few)]
@@ -193,7 +190,7 @@ def test_bitwise_reductions(length: str) -> None:
 
 def reduce_sparse(rank: int) -> None:
     def of(peer: int, shape: tuple[int, ...]) -> Any:
-        # Each rank has as many elements as its number. Two ranks share the last one.
+        # Two ranks share the last element.
         indices = torch.tensor([[index, 2] for index in range(peer)]).reshape(peer, 2).t()
         values = torch.full((peer, *shape[2:]), peer + 1.0)
         return torch.sparse_coo_tensor(indices, values, shape)
@@ -215,7 +212,7 @@ def test_sparse_tensors() -> None:
 def through_autograd(rank: int, length: int) -> None:
     from torch.distributed.nn import functional
 
-    # The gradient of a sum has strides of 0.
+    # Its strides are 0.
     def gradient(make: Any, *tensors: Any) -> list[Any]:
         given = [tensor.clone().requires_grad_() for tensor in tensors]
         made = make(given)
@@ -347,7 +344,6 @@ def not_contiguous(rank: int) -> None:
     transposed = (torch.arange(6.0).reshape(2, 3) * (rank == 0)).t()
     dist.broadcast(transposed, 0)
     check(transposed, torch.arange(6.0).reshape(2, 3).t())
-    # A view with a lazy sign.
     negative = torch.full((2,), complex(0, rank)).conj().imag
     outs = list(torch.zeros(2, SIZE).unbind(1))
     dist.all_gather(outs, negative)
@@ -367,7 +363,6 @@ def all_to_all(rank: int) -> None:
     out = torch.empty(SIZE, 2)
     dist.all_to_all_single(out, torch.arange(SIZE * 2.0).reshape(SIZE, 2) + 100 * rank)
     check(out, torch.tensor([[100.0 * peer + 2 * rank, 100.0 * peer + 2 * rank + 1] for peer in range(SIZE)]))
-    # Rank r sends p + 1 rows to rank p.
     sizes = [peer + 1 for peer in range(SIZE)]
     out = torch.empty(SIZE * (rank + 1), 2)
     dist.all_to_all_single(out, torch.full((sum(sizes), 2), float(rank)), [rank + 1] * SIZE, sizes)
@@ -387,7 +382,6 @@ def test_all_to_all_and_uneven_parts() -> None:
 
 def messages(rank: int) -> None:
     right, left = (rank + 1) % SIZE, (rank - 1) % SIZE
-    # A send does not wait for its receive.
     inbox = [torch.empty(3) for _ in range(4)]
     receives = [dist.irecv(inbox[index], left, tag=index % 2) for index in range(4)]
     for index in range(4):
@@ -514,7 +508,6 @@ def checked(rank: int) -> None:
 
 
 def test_with_the_checks_of_torch(tmp_path: Path) -> None:
-    # torch wraps the backend here.
     run(SIZE, checked, setting=Setting(environment={"RENDEZVOUS": str(tmp_path / "rendezvous")}))
 
 
@@ -544,7 +537,7 @@ def mixed(rank: int) -> None:
     assert group is not None
     assert dist.get_backend_config() == "cpu:hoplite,meta:gloo"
     assert type(group._get_backend(torch.device("cpu"))).__name__ == "HopliteBackend"
-    # torch handles "meta" tensors itself, so another backend cannot be shown.
+    # torch handles "meta" tensors itself.
     assert type(group._get_backend(torch.device("meta"))).__name__ == "ProcessGroupGloo"
     tensor = torch.full((3,), float(rank))
     dist.all_reduce(tensor)

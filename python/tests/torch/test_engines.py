@@ -1,4 +1,4 @@
-"""The engines for vLLM and verl, with stand-ins for these packages: see stand_ins/README.md."""
+"""The engines for vLLM and verl, with stand-ins: see stand_ins/README.md."""
 
 from __future__ import annotations
 
@@ -100,7 +100,6 @@ def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ValueError("it cannot be gathered")
 
     source.iter_full = failing
-    # Otherwise the workers would wait until the engine's timeout.
     with pytest.raises(ValueError, match="it cannot be gathered"):
         sender.send_weights()
     (error,) = lost
@@ -157,6 +156,5 @@ def test_verl() -> None:
                     assert torch.equal(tensor, weights[name].to(tensor.dtype))
         for worker in (*trainers, *rollouts):
             worker.finalize()
-        # Another rollout takes part in the next update.
         rollouts = [*rollouts[1:], make(device="cpu"), make(device="cpu")]
     assert not [info for info in hoplite.init().list("weights") if "verl" in str(info.id)]

@@ -1,5 +1,3 @@
-"""Groups: order, failures, stores, and cleaning up."""
-
 from __future__ import annotations
 
 import os
@@ -23,7 +21,7 @@ torch = pytest.importorskip("torch", reason="torch is an optional extra of sever
 import torch.distributed as dist  # noqa: E402
 from ranks import Setting, is_installed, run  # noqa: E402
 
-#: For operations that must fail earlier.
+#: For operations that fail earlier.
 NEVER = 1000.0
 
 
@@ -125,7 +123,7 @@ def callbacks(rank: int) -> None:
 
     def again(future: Any) -> Any:
         (reduced,) = future.value()
-        # Waits for another operation, as hooks of DDP do.
+        # As hooks of DDP do.
         dist.all_reduce(second, async_op=True).get_future().wait()
         return reduced + second
 
@@ -161,7 +159,7 @@ def two_groups(rank: int) -> None:
         assert tensor.tolist() == [expected] * 500
     if rank != 1:
         tensor = torch.full((2,), float(rank))
-        # The pair's first member is rank 0 of all ranks, its second one rank 2.
+        # Its members have ranks 0 and 2.
         dist.broadcast(tensor, 2, group=pair)
         assert tensor.tolist() == [2.0, 2.0]
         dist.destroy_process_group(pair)
@@ -201,7 +199,6 @@ def train_for_long(rank: int, socket: str) -> None:
                 dist.gather(tensor, [torch.empty(40_000)] * 2 if rank == 0 else None)
             if index % 20 == 0:
                 most = max(most, sum(1 for _ in client.list("torch/")))
-        # The root gets no messages from receivers.
         for index in range(200):
             dist.broadcast(tensor, 0)
             if index % 20 == 0:
@@ -212,7 +209,7 @@ def train_for_long(rank: int, socket: str) -> None:
             else:
                 dist.recv(tensor, 0)
         dist.barrier()
-    # The objects of one window of collectives, and pending deletions.
+    # One window of collectives, and pending deletions.
     assert most < 200
 
 
@@ -224,7 +221,6 @@ def test_a_long_training_leaves_nothing(node: Cluster) -> None:
 
 
 def more_than_fits(rank: int) -> None:
-    # Ten times the size of the store.
     tensor = torch.empty(1 << 20)
     for index in range(160):
         tensor.fill_(float(index if rank == 0 else -1))
@@ -244,7 +240,6 @@ def killed(rank: int) -> str | None:
     if rank == 1:
         dist.all_reduce(tensor)
         os.kill(os.getpid(), signal.SIGKILL)
-    # The other rank does not make the second call.
     said = error_of(lambda: [dist.all_reduce(tensor) for _ in range(2)])
     with pytest.raises(RuntimeError, match="rank 1 is gone"):
         dist.all_reduce(tensor, async_op=True).get_future().wait()
@@ -265,7 +260,6 @@ def test_a_rank_is_killed(where: str, cluster: Cluster) -> None:
 def killed_while_all_wait(rank: int, size: int) -> str | None:
     if rank == 2:
         with hoplite.connect() as client:
-            # The other ranks wait for this one.
             await_that(
                 "the others are there",
                 lambda: sum("/1/" in str(info.id) for info in client.list("torch/")) >= 2,
@@ -282,7 +276,6 @@ def test_a_rank_is_killed_while_others_wait_for_it(node: Cluster, size: int) -> 
     assert "rank 2 is gone" in first
     assert "rank 2 is gone" in second
     with node.connect() as client:
-        # The remaining ranks notice the death, and clean up.
         await_that("everything is deleted", lambda: not list(client.list()))
 
 
@@ -301,7 +294,6 @@ def test_the_rank_that_keeps_a_private_store_is_killed() -> None:
 def raising(rank: int) -> str | None:
     dist.barrier()
     if rank == 0:
-        # Ends like a failed program, without destroying the group.
         dist.distributed_c10d._update_default_pg(None)
         return None
     return error_of(lambda: dist.all_reduce(torch.ones(10)))
@@ -320,7 +312,6 @@ def await_an_end() -> None:
 def broadcast_by_one_who_leaves(rank: int, size: int) -> str | None:
     if rank == 0:
         dist.broadcast(torch.ones(size), 0)
-        # Ends like a program that does not destroy its groups.
         dist.distributed_c10d._update_default_pg(None)
         return None
     await_an_end()
@@ -345,7 +336,7 @@ def reduced_with_one_who_leaves(rank: int) -> list[float]:
     views_of_all = schedules._views_of_all
 
     async def late(round: Any, contents: Any, part: str, *expected: Any) -> Any:
-        # The other rank leaves with its result before this one looks for the other's contribution.
+        # The other rank leaves before this one looks.
         await round.put(round.id(f"{part}v", rank), contents)
         ids: list[str] = []
         while not any("/end/" in id for id in ids):
@@ -388,7 +379,7 @@ def failing_after_one_has_left(rank: int) -> str | None:
     await_an_end()
     if rank == 1:
         return error_of(lambda: dist.broadcast(torch.ones(11), 0))
-    # The second call waits for a contribution that never comes.
+    # The second call waits for ever.
     return error_of(lambda: [dist.broadcast(torch.ones(10), 0), dist.reduce(torch.ones(10), 2)])
 
 
@@ -419,8 +410,7 @@ def test_a_wait_can_be_interrupted(node: Cluster) -> None:
 
 
 def forgetful(rank: int) -> str | None:
-    """Calls a barrier, and then skips a collective while its process stays alive."""
-    # All ranks are here, so a short timeout suffices.
+    """Skips a collective while its process stays alive."""
     dist.barrier()
     dist.distributed_c10d.set_timeout(timedelta(seconds=3), dist.group.WORLD)
     if rank != 2:
@@ -429,14 +419,13 @@ def forgetful(rank: int) -> str | None:
         await_that(
             "somebody gives up", lambda: any("/end/" in str(info.id) for info in client.list("torch/"))
         )
-    # Too late: this rank gets the reason.
+    # This rank gets the reason.
     return error_of(lambda: dist.all_reduce(torch.ones(10)))
 
 
 def test_a_timeout_says_who_is_missing(node: Cluster) -> None:
     said = run(3, forgetful, setting=Setting(sockets=node.sockets * 3))
     assert all("timeout after 3 s" in text for text in said), said
-    # The last rank to time out may find the contribution.
     assert any("nothing has come from rank 2" in text for text in said[:2]), said
 
 
@@ -450,7 +439,6 @@ def own_timeouts(rank: int) -> None:
         assert "recv from rank 1" in said
         assert "timeout after 0.05 s" in said
         dist.distributed_c10d.set_timeout(timedelta(seconds=60))
-    # The group continues.
     dist.barrier()
 
 
@@ -553,7 +541,7 @@ def unsupported(rank: int) -> None:
     }.items():
         with pytest.raises((NotImplementedError, TypeError, ValueError, RuntimeError), match=what):
             call()
-    # No data was sent, so the ranks are still in step.
+    # The ranks are still in step.
     dist.all_reduce(dense)
     assert dense.tolist() == [2.0] * 3
 
@@ -605,7 +593,7 @@ def test_a_private_store_is_shared_and_ends_with_the_group() -> None:
 def lingering(rank: int) -> float:
     tensor = torch.full((1000,), float(rank))
     if rank == 1:
-        # Rank 0, which runs the store, finishes before this rank gets the tensor.
+        # Rank 0, which runs the store, finishes earlier.
         time.sleep(0.5)
     dist.broadcast(tensor, 0)
     return float(tensor[0])

@@ -1,4 +1,4 @@
-"""Groups with changing members: the requirements of torch's fault tolerance suite, and more."""
+"""Groups with changing members."""
 
 from __future__ import annotations
 
@@ -24,8 +24,6 @@ TIMEOUT = timedelta(seconds=60)
 
 
 class Rank:
-    """A rank in these tests."""
-
     def __init__(self, rank: int, directory: Path, size: int) -> None:
         self.rank, self.size = rank, size
         self.store = dist.FileStore(str(directory / "handles"), size)
@@ -34,7 +32,6 @@ class Rank:
         assert self.backend.supports_reconfigure
 
     def handles(self, when: str) -> list[str]:
-        """Returns the handles of all ranks."""
         self.store.set(f"{when}/{self.rank}", dist._get_reconfigure_handle())
         return [self.store.get(f"{when}/{rank}").decode() for rank in range(self.size)]
 
@@ -49,7 +46,6 @@ class Rank:
 
     @staticmethod
     def check(rank: int, size: int) -> None:
-        """Checks rank and size, and that the group works."""
         assert (dist.get_rank(), dist.get_world_size()) == (rank, size)
         tensor = torch.full((4,), rank + 1.0)
         dist.all_reduce(tensor)

@@ -1,4 +1,4 @@
-"""torch's own tests of backends: collectives, messages and groups. `make suites` runs all."""
+"""Some of torch's tests of backends. `make suites` runs all."""
 
 from __future__ import annotations
 
@@ -26,14 +26,12 @@ SELECTED = (
 
 
 def test_cases_of_torch(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With two and three ranks concurrently, because the tests mostly wait."""
     monkeypatch.setenv("HOPLITE_SOCKET", cluster.sockets[0])
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "suites"))
     with ThreadPoolExecutor() as pool:
         runs = list(pool.map(run, ("2", "3")))
     for done in runs:
         assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
-        # Tests were found, and not all skipped.
         passed = re.search(r"(\d+) passed", done.stdout)
         assert passed is not None
         assert int(passed[1]) >= 75, done.stdout[-2_000:]

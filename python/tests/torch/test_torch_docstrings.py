@@ -1,4 +1,4 @@
-"""Each public name of `hoplite.torch` has a working example in its docstring."""
+"""Each public name of `hoplite.torch` has a working example."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import hoplite.torch
 from hoplite.torch import checkpoint, torchft
 from stores import Cluster
 
-#: `RankFailed` needs a second rank. torchft calls the methods.
+#: A second rank, or torchft, is needed.
 WITHOUT = {"RankFailed"}
 NAMES = [
     (module, name, item)

@@ -1,4 +1,4 @@
-"""Lightning and Accelerate train with the backend as they do with Gloo."""
+"""Lightning and Accelerate train as with Gloo."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ranks import Setting, run  # noqa: E402
 SIZE = 2
 EPOCHS = 3
 BATCH = 16
-#: Not a multiple of ranks and batch size: the last batch is short, and one sample occurs twice.
+#: The last batch is short, and one sample occurs twice.
 SAMPLES = 237
 
 
@@ -39,7 +39,7 @@ def weights(trained: Any) -> dict[str, Any]:
 
 
 def compare(train: Callable[..., Any], *arguments: Any) -> None:
-    """Checks that a training has the same result on all ranks, and with Gloo."""
+    """On all ranks, and with Gloo."""
     outcomes = {
         backend: run(SIZE, train, backend, *arguments, setting=Setting(is_launched=True))
         for backend in ("hoplite", "gloo")
@@ -98,7 +98,6 @@ def train_with_lightning(rank: int, backend: str, directory: Path) -> tuple[dict
     trainer.fit(regression, shuffled, in_order)
     assert dist.get_backend() == backend
     assert (trainer.world_size, trainer.global_rank) == (SIZE, rank)
-    # A number that differs between ranks.
     count = trainer.strategy.reduce(torch.tensor(2 - 5 * rank), reduce_op="mean")
     assert count.item() == 0, "the average of 2 and -3 is truncated toward zero"
     metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}

@@ -42,7 +42,7 @@ def train(rank: int, wrapped: Any, epochs: int = 6, batch: int = 64) -> float:
 
 
 def train_with_ddp(rank: int) -> tuple[float, list[Any]]:
-    # So small that there are several buckets.
+    # Makes several buckets.
     wrapped = torch.nn.parallel.DistributedDataParallel(model(), bucket_cap_mb=0.005)
     accuracy = train(rank, wrapped)
     return accuracy, [parameter.detach().numpy() for parameter in wrapped.parameters()]

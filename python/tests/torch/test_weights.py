@@ -1,4 +1,4 @@
-"""State dicts that processes put, and others get completely, never as a mixture of versions."""
+"""Readers get complete state dicts, never mixtures of versions."""
 
 from __future__ import annotations
 
@@ -127,7 +127,6 @@ def test_tensors_are_filled_in_inference_mode(
 ) -> None:
     put = {"plain": torch.ones(300, 2000), "strided": torch.arange(20.0), "left": torch.ones(2, 3)}
     put_state_dict(name, put, client=client)
-    # The result is in host memory, whatever the default device.
     with torch.inference_mode(), torch.device("meta"):
         into = {
             "plain": torch.zeros(300, 2000, device="cpu"),
@@ -141,7 +140,7 @@ def test_tensors_are_filled_in_inference_mode(
 def test_of_tensors_that_share_memory_the_last_one_wins(
     client: hoplite.Client, reader: hoplite.Client, name: str
 ) -> None:
-    # Large enough that two threads copy at the same time.
+    # Two threads copy at the same time.
     put = {f"{index}": torch.full((4 << 20,), float(index)) for index in range(4)}
     put_state_dict(name, put, client=client)
     tied = torch.zeros(6 << 20)
@@ -384,7 +383,6 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
     with pytest.raises(hoplite.Timeout, match="there is none that is complete, and 2 is not finished"):
         get_state_dict(name, client=client, timeout=1.0)
     with ThreadPoolExecutor() as pool:
-        # The readers continue with the next version.
         whole = pool.submit(get_state_dict, name, client=client, timeout=PATIENCE)
         stream = stream_state_dict(name, client=client, timeout=PATIENCE)
         assert next(stream)[1][0] == 666
@@ -393,7 +391,7 @@ def test_a_version_that_is_half_written(client: hoplite.Client, cluster: Cluster
         assert version == 2  # The second version 2.
         assert all((tensor == 1).all() for tensor in got.values())
         assert len(got) == 4
-        # The next version may be complete before the reader's is deleted.
+        # Or the next version may be complete.
         with pytest.raises(
             VersionLost, match=r"version 2 of .* was (deleted while it was read|not finished, and 2 has)"
         ):
@@ -470,7 +468,6 @@ def _put_by_some_without_dtensors(rank: int, name: str) -> None:
     import torch.distributed as dist
 
     whole = distribute_tensor(torch.ones(2), init_device_mesh("cpu", (3,)), [Shard(0)])
-    # The last rank has none of the two elements.
     state = {"whole": whole} if rank < 2 else {}
     assert put_state_dict(name, state, group=dist.group.WORLD) == 1
 

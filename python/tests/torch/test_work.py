@@ -1,4 +1,4 @@
-"""The state of submitted operations, and receives from any rank."""
+"""Submitted operations, and receives from any rank."""
 
 from __future__ import annotations
 
@@ -77,8 +77,6 @@ def test_operations_of_other_backends_answer_as_before(node: Cluster) -> None:
 
 
 class _Held(dist.Work):
-    """An operation of another backend in Python."""
-
     def get_future(self) -> torch.futures.Future[int]:
         return torch.futures.Future()
 
@@ -120,7 +118,6 @@ def receiving_from_any(rank: int) -> None:
             source = work._source_rank()
         assert source == tensor[0]
         seen[source].append(int(tensor[1]))
-    # Each message is received once, in order per rank.
     tensors = [torch.zeros(2, dtype=torch.int64) for _ in range(MESSAGES)]
     for source in (1, 2):
         for _ in range(MESSAGES // 4):
@@ -159,12 +156,10 @@ def receiving_from_any_in_vain(rank: int) -> str | None:
     if rank == 1:
         dist.send(torch.ones(1), 0, group=group)
     if rank == 0:
-        # The global rank.
         assert dist.recv(torch.zeros(1), group=group) == 1
         dist.barrier()
         return error_of(lambda: dist.recv(torch.zeros(1)))
     dist.barrier()
-    # Ends like a program that does not destroy its groups.
     dist.distributed_c10d._update_default_pg(None)
     return None
 

@@ -1,4 +1,4 @@
-"""A program whose mistakes a type checker must find: see `tests/test_typing.py`."""
+"""A type checker must find these: see `tests/test_typing.py`."""
 
 from __future__ import annotations
 

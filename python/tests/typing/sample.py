@@ -1,4 +1,4 @@
-"""A program that must pass the type checker and run: see `tests/test_typing.py`."""
+"""Must pass the type checker and run: see `tests/test_typing.py`."""
 
 from __future__ import annotations
 

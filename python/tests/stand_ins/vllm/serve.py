@@ -1,4 +1,4 @@
-"""A server with the routes of vLLM's weight transfer, like a worker of vLLM."""
+"""A server with the routes of vLLM's weight transfer."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ class Worker:
 
     def finish_weight_update(self, about: Any) -> None:
         self.engine.finish_weight_update()
-        # The test checks this output.
         print(json.dumps([float(p.detach().double().sum()) for p in self.model.parameters()]), flush=True)
 
 

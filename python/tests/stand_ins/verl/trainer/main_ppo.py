@@ -1,4 +1,4 @@
-"""Performs one update of weights with Ray actors, in the order of verl's `CheckpointEngineManager`."""
+"""One update of weights, in the order of verl's `CheckpointEngineManager`."""
 
 from __future__ import annotations
 

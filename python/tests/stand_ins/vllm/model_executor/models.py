@@ -4,8 +4,6 @@ import torch
 
 
 class Model(torch.nn.Linear):  # type: ignore[misc]
-    """Loads weights as models of vLLM do."""
-
     def __init__(self) -> None:
         torch.manual_seed(0)
         super().__init__(600, 1000)
