@@ -31,7 +31,7 @@ STATISTICS = 2
 STEPS = 200
 #: Generalized advantage estimation, arXiv:1506.02438.
 DISCOUNT, TRUST = 0.99, 0.95
-#: Of the entropy of actions: A3C, arXiv:1602.01783.
+#: The weight of the entropy of actions: A3C, arXiv:1602.01783.
 ENTROPY = 0.01
 #: Adam, arXiv:1412.6980.
 LEARNING_RATE, MOMENTUM, SMOOTHING, TINY = 0.003, 0.9, 0.999, 1e-8

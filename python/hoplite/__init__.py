@@ -119,7 +119,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the classes that `stat` returns on first use, because that import takes longest."""
+    """Imports the classes of `stat` on first use, because that takes longest."""
     if name in ("Grant", "Location", "MemberPosition", "ObjectInfo", "ReduceInfo"):
         from hoplite import _info
 

@@ -1,4 +1,4 @@
-"""Waits for the answers of native clients, and reports the progress of calls."""
+"""Waits for the answers of native clients, and reports progress."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from typing import Any, TypeVar
 from hoplite import _native
 
 T = TypeVar("T")
-#: A function of the bytes moved so far, and of the size of all objects in the transfer.
+#: Called with the bytes moved so far, and the size of all objects.
 OnProgress = Callable[[int, int], object] | None
 
-#: Seconds between two progress reports.
+#: In seconds.
 REPORT_INTERVAL = 0.1
 
 
 def run(call: Coroutine[Any, None, T]) -> T:
-    """Runs a call over a blocking native client."""
     try:
         call.send(None)
     except StopIteration as done:
@@ -31,14 +30,14 @@ async def settled(answer: T | Future[T]) -> T:
 
 
 async def reported(answer: Future[T], progress: _native.Progress) -> T:
-    """Waits for an answer, and reports progress. An exception of the report cancels the call."""
+    """An exception of the report cancels the call."""
     try:
         while not answer.done():
             await wait((answer,), timeout=REPORT_INTERVAL)
             progress.report()
     except BaseException:
         if not answer.cancel() and not answer.cancelled():
-            # asyncio warns about an exception that no code retrieves.
+            # asyncio warns about unretrieved exceptions.
             answer.exception()
         raise
     return answer.result()
@@ -50,10 +49,7 @@ async def followed(
     name: str,
     *arguments: Any,
 ) -> Any:
-    """Calls a method of a native client, and reports progress in this thread.
-
-    A blocking native client reports progress inside the call.
-    """
+    """Reports progress in this thread. A blocking native client reports inside the call."""
     if on_progress is None:
         return await settled(getattr(native, name)(*arguments))
     progress = on_progress if isinstance(on_progress, _native.Progress) else _native.Progress(on_progress)

@@ -1,15 +1,15 @@
 """Tables and arrays of Arrow, and frames of polars, stored as Arrow IPC streams and read in place.
 
-An object consists of padding and an uncompressed stream. The padding aligns the first large buffer
-of the stream to 64 bytes. The header names the form of the value and the padding:
+An object consists of padding, which aligns the first large buffer to 64 bytes, and an
+uncompressed stream. The header names the form of the value and the padding:
 
 | tag | forms |
 | --- | --- |
 | `py1:arrow` | `table`, `batch`, `array`, `chunked` |
 | `py1:polars` | `frame`, `series` |
 
-Arrow bounds all lengths by the size of the object, but does not check offsets and indices in the
-columns. A reader that trusts no pickle checks these too, which reads the columns once.
+Arrow bounds all lengths, but no offsets and indices. A reader that trusts no pickle checks these
+too, which reads the columns once.
 """
 
 from __future__ import annotations
@@ -26,9 +26,8 @@ TAG_ARROW = b"py1:arrow"
 TAG_POLARS = b"py1:polars"
 
 _FORMS = {TAG_ARROW: (b"table", b"batch", b"array", b"chunked"), TAG_POLARS: (b"frame", b"series")}
-#: The oldest pyarrow that runs no pickles in a schema (CVE-2023-47248), and has string views.
+#: It runs no pickles in a schema (CVE-2023-47248), and has string views.
 _OLDEST = (16,)
-#: Further exceptions of Arrow for an invalid stream.
 _REFUSALS = (
     ValueError,
     TypeError,
@@ -39,9 +38,8 @@ _REFUSALS = (
     StopIteration,
     struct.error,
 )
-#: Dictionary batches among the messages of a stream.
 _DICTIONARY_BATCH = 2
-#: Most bytes of a buffer that is copied into the piece before it.
+#: Smaller buffers are copied into the piece before them.
 _SMALL_BYTES = 4096
 
 
@@ -52,7 +50,7 @@ class Form(NamedTuple):
 
 
 class _Pieces:
-    """A file for Arrow's writer that keeps large buffers in place, and joins small ones."""
+    """Arrow's writer to it keeps large buffers in place, and joins small ones."""
 
     closed = False
 
@@ -76,15 +74,13 @@ class _Pieces:
         self.nbytes += size_bytes
         return size_bytes
 
-    def flush(self) -> None:
-        """Does nothing."""
+    def flush(self) -> None: ...
 
     close = flush
 
 
 def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
-    """Returns the pieces and the header of the object for a value of Arrow or polars. Copies no
-    large buffer.
+    """Returns the pieces and the header of an object, without copying large buffers.
 
     Returns None for other values, and for types that a stream loses.
 
@@ -104,7 +100,6 @@ def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
         with arrow.ipc.new_stream(arrow.PythonFile(sink, "w"), data.schema) as stream:
             stream.write(data)
     except (arrow.ArrowException, NotImplementedError):
-        # Arrow cannot write this type.
         return None
     padding = max(sink.padding_bytes, 0)
     header = tag + b" " + name + (b" %d" % padding if padding else b"")
@@ -112,7 +107,7 @@ def encode(value: object, limit: int) -> tuple[list[Any], bytes] | None:
 
 
 def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | None:
-    """Returns tag, name and conversion of a value; None if the value is from another library."""
+    """Returns tag, name and conversion; None for other libraries."""
     kind = type(value)
     package = kind.__module__.partition(".")[0]
     if package == "pyarrow":
@@ -135,13 +130,13 @@ def _form_of(value: object) -> tuple[bytes, bytes, Callable[[Any, Any], Any]] | 
 
 
 def _is_plain(array: Any, arrow: Any) -> bool:
-    """Returns True for numbers without nulls, which are stored as plain arrays for reduces."""
+    """True for numbers without nulls, which reduces accept as plain arrays."""
     is_number = arrow.types.is_integer(array.type) or arrow.types.is_floating(array.type)
     return bool(is_number and array.null_count == 0)
 
 
 def _table_of_frame(frame: Any, arrow: Any) -> Any:
-    """Returns the columns of a polars frame as a table; None if a type would not survive."""
+    """None if a type would not survive."""
     polars = sys.modules["polars"]
     table = frame.to_arrow(compat_level=polars.CompatLevel.newest())
     back = polars.from_arrow(table.schema.empty_table())
@@ -149,11 +144,7 @@ def _table_of_frame(frame: Any, arrow: Any) -> Any:
 
 
 def parse(header: bytes) -> Form:
-    """Parses a header.
-
-    Raises:
-        BadHeader: if the header is malformed.
-    """
+    """Raises `BadHeader` if the header is malformed."""
     tag, _, rest = header.partition(b" ")
     name, _, padding = rest.partition(b" ")
     if name not in _FORMS[tag]:
@@ -167,7 +158,7 @@ def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
     """Makes a value from an object, in place.
 
     Args:
-        trusts: False checks each offset, index and character of the columns, which reads them once.
+        trusts: False checks each offset, index and character of the columns.
     Raises:
         BadHeader: if the object does not match the header.
         ImportError: if pyarrow or polars is missing.
@@ -198,7 +189,7 @@ def decode(contents: memoryview, form: Form, *, trusts: bool) -> Any:
 
 
 def _check_plain(stored: Any, arrow: Any) -> None:
-    """Checks that no batch is compressed, because decompression could take any amount of memory."""
+    """Decompression could take any amount of memory."""
     reader = arrow.ipc.MessageReader.open_stream(stored)
     while True:
         try:
@@ -210,7 +201,7 @@ def _check_plain(stored: Any, arrow: Any) -> None:
 
 
 def _is_compressed(metadata: memoryview) -> bool:
-    """Returns True if a batch is compressed. `metadata` is its flatbuffer (format/Message.fbs)."""
+    """Parses the flatbuffer of a batch (format/Message.fbs)."""
     message = _Table(metadata, *struct.unpack_from("<I", metadata))
     batch = message.table(2)
     if message.byte(1) == _DICTIONARY_BATCH:
@@ -258,7 +249,7 @@ def _polars_of(table: Any, form: Form) -> Any:
 
 
 def _pyarrow() -> Any:
-    """Returns pyarrow; None if it is missing or too old."""
+    """None if pyarrow is missing or too old."""
     try:
         import pyarrow
         import pyarrow.ipc

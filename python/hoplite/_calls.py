@@ -1,7 +1,7 @@
 """The methods of both clients, written once as coroutines over a native client.
 
-`hoplite.aio.Client` inherits these methods. `hoplite.Client` performs each with `run`: its native
-client blocks, so the coroutine never suspends.
+`hoplite.aio.Client` inherits these methods. `hoplite.Client` performs each with `run`: its
+native client blocks, so the coroutine never suspends.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from hoplite.ref import Ref
 if TYPE_CHECKING:
     from hoplite._info import ObjectInfo
 
-#: Seconds for connecting. A store answers within a millisecond.
+#: A store answers within a millisecond.
 CONNECT_TIMEOUT = 5.0
-#: The number of objects in one request of a listing.
+#: Objects in one request of a listing.
 PAGE = 1000
 
 
@@ -112,7 +112,7 @@ class Calls(ManyCalls):
         name = new_id() if id is None else id
         encoded = self._encoded(name, value)
         pieces, dtype, shape, user = encoded
-        # Avoids the coroutine of `settled`, which would slow small puts down.
+        # Avoids the coroutine of `settled`, which slows small puts.
         if isinstance(pieces, _cuda.OnDevice):
             await _cuda.put(self._native, name, encoded, timeout, confirm, replicas or 0, progress)
         elif progress is None:
@@ -363,10 +363,8 @@ class Calls(ManyCalls):
         deterministic: bool,
         timeout: TimeLimit,
     ) -> Any:
-        """Puts the value, and calls the native method `perform`, which fills `out`.
-
-        If `out` is `None`, it fills a new array, whose layout `result_of` derives from the source
-        of this rank.
+        """Puts the value, and calls `perform`, which fills `out`, or a new array with the layout of
+        `result_of`.
         """
         sources = listed(sources)
         deadline = Deadline(timeout)
@@ -503,9 +501,7 @@ class Calls(ManyCalls):
         return object_info(known)
 
     async def page(self, prefix: str | bytes, after: bytes) -> tuple[list[ObjectInfo], bytes | None]:
-        """Returns the objects of a listing after the id `after`, and the last id unless the listing
-        ends.
-        """
+        """Returns a page after the id `after`, and its last id unless the listing ends."""
         from hoplite._info import object_info
 
         prefix = prefix.encode() if isinstance(prefix, str) else prefix
@@ -530,7 +526,7 @@ async def fill(
     timeout: TimeLimit,
     progress: OnProgress = None,
 ) -> int:
-    """Copies an object into `room` while it arrives, and returns its size."""
+    """Copies an object into `room` while it arrives; returns its size."""
     deadline = Deadline(timeout)
     while True:
         reader = await settled(native.open(id, deadline.left()))

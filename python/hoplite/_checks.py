@@ -21,7 +21,7 @@ def text(id: Id) -> str | bytes:
 
 
 def listed(ids: Iterable[AnyId]) -> list[AnyId]:
-    """Refuses a single id, because iterating it would yield characters."""
+    """Refuses a single id, whose iteration would yield characters."""
     if isinstance(ids, (str, bytes, Ref)):
         raise TypeError("expected several ids, such as a list of them, not one")
     return list(ids)
@@ -42,7 +42,7 @@ def check_rank(rank: int, size: int) -> None:
 
 
 def as_given(ids: list[str | bytes], given: list[AnyId]) -> list[AnyId]:
-    """Returns ids from the store in the form that the caller used."""
+    """Returns ids in the form that the caller used."""
     by_key = {key(id): id for id in given}
     return [by_key[key(id)] for id in ids]
 
@@ -77,8 +77,6 @@ def check_layout(id: Id, described: _serialize.Described, wanted: Layout) -> Non
 
 
 class Part(NamedTuple):
-    """The size and type of a part of an object."""
-
     nbytes: int
     dtype: str
     shape: tuple[int, ...]
@@ -90,7 +88,7 @@ def all_of(id: Id, described: Described, count: int) -> Described:
 
 
 def part_of(id: Id, described: Described, count: int) -> Described:
-    """Returns the layout of one of `count` equal parts along the first axis."""
+    """The layout of one of `count` equal parts along the first axis."""
     shape = described.shape
     if not shape or shape[0] % count:
         what = "an object without a shape" if shape is None else f"an array of shape {list(shape)}"
@@ -101,7 +99,7 @@ def part_of(id: Id, described: Described, count: int) -> Described:
 
 
 def check_gathered(id: Id, described: Described, count: int, wanted: Layout) -> None:
-    """Checks that `wanted` fits `count` objects of this layout, stacked or concatenated."""
+    """Checks that `wanted` fits `count` such objects, stacked or concatenated."""
     if wanted.kind == "buffer":
         return
     found = _serialize.layout(described, "torch" if wanted.kind == "tensor" else "numpy", text(id))

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 class Client(Many):
     """A connection to the store of this node.
 
-    `hoplite.init` and `hoplite.connect` make clients. In the examples, `client` is
-    `hoplite.init()`, and `np` is numpy.
+    In the examples, `client` is `hoplite.init()`, and `np` is numpy.
 
     * **Threads**: any number of threads may use a client. Other threads run while a call waits or
       copies, and Ctrl-C interrupts a call.
@@ -37,13 +36,12 @@ class Client(Many):
       they arrive.
     * **Ids**: a `str` (its UTF-8 bytes), 1 to 255 `bytes`, or a `Ref`. A `Ref` of another cluster
       is refused with `ClusterMismatch`.
-    * **Timeouts**: in seconds. `None` waits for ever. The default is the value of
-      `$HOPLITE_TIMEOUT` when the process first connected (`30s`, `5min`, a number of seconds, or
-      `never`), or else 5 minutes. A call that has waited for 10 s warns once, with the logger
+    * **Timeouts**: in seconds. `None` waits for ever. The default is `$HOPLITE_TIMEOUT` (`30s`,
+      `5min`, seconds, or `never`), or else 5 minutes. After 10 s, a call warns with the logger
       `hoplite`, and names the missing object, rank or peer.
     * **Restarts**: the next call connects to the new store. A call in flight raises
-      `ConnectionLost`, and its `retryable` says whether to repeat the call. If no store comes back
-      within 5 s, the call raises `ConnectFailed`.
+      `ConnectionLost`, and its `retryable` says whether to repeat the call. After 5 s without a
+      store, a call raises `ConnectFailed`.
 
     Any method may raise `ConnectFailed`, `ConnectionLost` and `ForkedChild`, and `TypeError` for
     wrong arguments, before anything is sent.
@@ -64,7 +62,7 @@ class Client(Many):
         timeout: float = CONNECT_TIMEOUT,
         allow_pickle: bool | None = None,
     ) -> None:
-        """Connects; see `hoplite.connect`."""
+        """See `hoplite.connect`."""
         allow_pickle = may_unpickle() if allow_pickle is None else allow_pickle
         socket = _native.default_socket_path() if socket is None else socket
         self._native = _native.connect(socket, timeout, program_name(), True)
@@ -76,7 +74,7 @@ class Client(Many):
 
     @property
     def socket(self) -> str:
-        """The path of the socket of the store.
+        """The path of the store's socket.
 
         Examples:
             >>> hoplite.connect(client.socket).node == client.node
@@ -86,7 +84,7 @@ class Client(Many):
 
     @property
     def node(self) -> str:
-        """The name of the node of the store.
+        """The name of the store's node.
 
         Examples:
             >>> ref = client.put("where", b"here", confirm=True)
@@ -97,7 +95,7 @@ class Client(Many):
 
     @property
     def cluster(self) -> str:
-        """The name of the cluster of the store. A handle names it too.
+        """The name of the store's cluster.
 
         Examples:
             >>> client.put("named", b"").cluster == client.cluster
@@ -165,24 +163,24 @@ class Client(Many):
     ) -> Ref[Any]:
         """Stores a value under `id`, and returns a handle.
 
-        Blocks until the bytes are in the memory of the store. They are copied once, and an array
-        that is not contiguous twice. Receivers may fetch the first bytes before that. If the store
-        is full, the call waits for room. A put of the same value under the same id succeeds.
+        Blocks until the store has the bytes, which are copied once; if it is full, the call
+        waits for room. Receivers may fetch the first bytes earlier. A put of the same value
+        under the same id succeeds.
 
         Args:
             id: The name; `None` for a new random one.
-            value: An array of numpy, torch or JAX of any shape and dtype, a table or array of Arrow, a
-                frame or series of polars, anything with DLPack or the buffer protocol, `bytes`, or
-                any value that can be pickled. A tensor may be on a CUDA device. Arrays inside a pickled value stay outside the pickle.
-                The package cloudpickle, if installed, also pickles lambdas, and functions and
+            value: An array of numpy, torch (also on CUDA) or JAX of any shape and dtype, a table or
+                array of Arrow, a frame or series of polars, anything with DLPack or the buffer
+                protocol, `bytes`, or any value that can be pickled. Arrays inside it stay outside
+                the pickle. cloudpickle, if installed, also pickles lambdas, and functions and
                 classes of `__main__`.
             timeout: Seconds to wait for room, and for the copies.
-            confirm: `True` waits until the directory knows an object below 64 KiB; it always knows
-                larger ones. Without it, `contains` and `stat` may miss the object for a moment, and
-                a put of another value under the same id on another node goes unnoticed here. With
-                `replicas`, a number is the number of copies after which the call returns.
-            replicas: The number of copies to keep, each on another node; `None` for the default of
-                the store. The call returns when all copies exist, or the number in `confirm`.
+            confirm: `True` waits until the directory knows an object below 64 KiB; it always
+                knows larger ones. Otherwise `contains` and `stat` may miss it for a moment, and
+                a put of another value under this id elsewhere goes unnoticed. A number: the
+                copies after which a call with `replicas` returns.
+            replicas: The number of copies to keep, each on another node; `None` for the store's
+                default.
             progress: As for `get`, for the bytes that are copied into the store.
 
         Returns:
@@ -211,7 +209,7 @@ class Client(Many):
         return ref
 
     def ref(self, id: str | bytes) -> Ref[Any]:
-        """Returns a handle of an object that exists elsewhere, or will exist. Sends nothing.
+        """Returns a handle of an existing or future object. Sends nothing.
 
         Examples:
             >>> ref = client.ref("later")
@@ -256,26 +254,22 @@ class Client(Many):
     ) -> Any:
         """Waits for an object, and returns its value.
 
-        Blocks until the value is on this node, for at most `timeout` seconds. The store fetches the
-        object from other nodes if needed. An array is read-only and in shared memory. The store
-        keeps that memory as long as the array, or a view of it, lives. The same holds for arrays in a
-        pickled value. Tensors and `bytes` are private copies, and so are arrays of at most 4 KiB.
+        Blocks until the value is on this node. Arrays, also inside a pickled value, are
+        read-only and in shared memory, which the store keeps as long as an array or a view of it
+        lives. Tensors, `bytes`, and arrays of at most 4 KiB are private copies.
 
         Args:
             id: The object; it need not exist yet.
-            timeout: Seconds to wait for the object and its bytes.
             copy: `True` returns a private, writable value, copied while it arrives. `False` copies
                 nothing: `bytes` come as a `memoryview`, and tensors are in shared memory.
                 **Writing to such a tensor ends the process.**
             framework: `"numpy"`, `"torch"` or `"jax"`: the kind of arrays, if not the kind that was
                 put. Results of reduces are arrays of numpy.
-            allow_stale: `True` also accepts a complete copy on this node while no shard of the
-                directory confirms that the object still exists. The call then issues a
-                `hoplite.StaleWarning`.
-            progress: A function that the call runs in this thread a few times a second, and once at
-                the end. Its arguments are the number of bytes moved, and the size of all objects
-                that the call has begun to move. An exception of the function cancels the call, and
-                the call raises it.
+            allow_stale: `True` also accepts a complete copy on this node, with a
+                `hoplite.StaleWarning`, while no shard of the directory confirms that the object
+                exists.
+            progress: Called in this thread a few times a second, and at the end, with the bytes
+                moved so far and the bytes to move. An exception cancels the call.
 
         Returns:
             The value, with the shape and dtype that were put.
@@ -315,7 +309,6 @@ class Client(Many):
             out: A contiguous array or tensor with the dtype and shape of the object; or a buffer of
                 bytes, such as a `bytearray`, whose first bytes are filled with any object. A tensor
                 may be on a CUDA device.
-            timeout: Seconds to wait.
             progress: As for `get`.
 
         Returns:
@@ -324,7 +317,7 @@ class Client(Many):
         Raises:
             TypeMismatch: The dtype or shape of `out` differs from the object.
             BufferTooSmall: The object is larger than `out`.
-            Timeout: As for `get`, which has further errors. After an error, `out` has no meaning.
+            Timeout: As for `get`, which has further errors. After an error, `out` is undefined.
 
         Examples:
             >>> client.put("vector", np.arange(3.0))
@@ -350,18 +343,17 @@ class Client(Many):
     ) -> list[AnyId]:
         """Combines arrays element by element into the new object `target`.
 
-        Blocks until the target is complete. The stores combine the arrays where they are, while they
-        arrive. The target can be read, as a stream, before the call returns. Integers wrap around.
-        float16 and bfloat16 are rounded after every operation.
+        Blocks until the target is complete. The stores combine arrays while they arrive, and
+        readers may follow the target earlier. Integers wrap around. float16 and bfloat16 are
+        rounded after every operation.
 
         Args:
             target: The id of the new object.
             sources: The ids of arrays of one dtype and shape. They need not exist yet.
             op: `"sum"`, `"min"`, `"max"` or `"prod"`.
             num_objects: Combine only the first so many sources that are ready; `None` means all.
-            deterministic: Combine in the order of `sources`, with the same bits in every run. Slower.
-                Otherwise float sums may differ by rounding.
-            timeout: Seconds to wait for sources and for the result.
+            deterministic: Combine in the order of `sources`, with the same bits in every run;
+                slower.
             progress: As for `get`, for the bytes of the result.
 
         Returns:
@@ -433,7 +425,6 @@ class Client(Many):
 
         Args:
             ids: The objects; they need not exist yet.
-            timeout: Seconds to wait for all of them.
 
         Raises:
             Timeout: As for `get`, which has further errors. The first error ends the call.
@@ -458,15 +449,13 @@ class Client(Many):
     ) -> list[Any]:
         """Puts `value` under `ids[rank]`, and gets the objects of all participants.
 
-        Each participant calls this with the same ids and its own rank, at any time. Blocks until all
-        objects are on this node. The objects stay until they are deleted. Other arguments are as for
-        `get`.
+        Each participant calls this with the same ids and its own rank, at any time. Blocks until
+        all objects are here. They stay until they are deleted. Other arguments are as for `get`.
 
         Args:
             ids: An id for each participant.
             rank: The index of this participant in `ids`.
             value: Any value that `put` takes.
-            timeout: Seconds to wait for the others.
 
         Returns:
             The values of all participants, in the order of `ids`.
@@ -509,15 +498,13 @@ class Client(Many):
             sources: An id for each participant.
             rank: The index of this participant in `sources`.
             value: The array of this participant, put under `sources[rank]`; `None` if it is there.
-            op: As for `reduce`.
+            op, deterministic: As for `reduce`.
             out: A contiguous array of the dtype and shape of the sources for the result; `None` for a
                 new one.
-            deterministic: As for `reduce`.
-            timeout: Seconds to wait for the others.
             progress: As for `get`, for the bytes of the result.
 
         Returns:
-            A private array with the dtype and shape of the sources, or `out`.
+            A private array, or `out`.
 
         Raises:
             TypeMismatch: The arrays, or the arguments of the participants, differ.
@@ -565,15 +552,15 @@ class Client(Many):
     ) -> Any:
         """Combines the arrays of all participants, and returns one part of the result to each.
 
-        Of n participants, rank k gets the k-th of n equal parts along the first axis. Each participant
-        calls this as `allreduce`; the other arguments are the same. Blocks until the part is here. Each
-        node sends and receives the array once, less one part.
+        Of n participants, rank k gets the k-th of n equal parts along the first axis. Arguments
+        are as for `allreduce`. Blocks until the part is here. Each node sends and receives the array
+        once, less one part.
 
         Args:
             out: A contiguous array with the dtype and shape of the part; `None` for a new one.
 
         Returns:
-            A private array: the part of this rank, or `out`.
+            A private array, or `out`.
 
         Raises:
             InvalidRequest: The first axis cannot be divided by the number of participants.
@@ -616,9 +603,8 @@ class Client(Many):
     ) -> int:
         """Copies the arrays of all participants into `out` while they arrive.
 
-        Each participant calls this as `allreduce`, with its own `out`; the other arguments are the
-        same. Blocks until all arrays are here. All arrays have one dtype and shape. Each node receives
-        `out`, less its own array.
+        Arguments are as for `allreduce`. Blocks until all arrays are here, which have one dtype
+        and shape. Each node receives `out`, less its own array.
 
         Args:
             out: A contiguous array of that dtype, shaped as `np.stack` or `np.concatenate` joins the
@@ -632,7 +618,7 @@ class Client(Many):
             BufferTooSmall: The arrays are larger than `out`.
             InvalidRequest: No source has this rank.
             ObjectLost: A source is gone.
-            Timeout: Participants were missing. After an error, `out` has no meaning.
+            Timeout: Participants were missing. After an error, `out` is undefined.
 
         Examples:
             >>> from concurrent.futures import ThreadPoolExecutor
@@ -653,11 +639,6 @@ class Client(Many):
         """Deletes the sources and the target of an allreduce, reduce_scatter or allgather_into.
 
         Blocks until all copies are gone. Call it once, after all participants have their results.
-
-        Args:
-            target: The target of the collective.
-            sources: Its sources.
-            timeout: Seconds to wait.
 
         Raises:
             Timeout: Not all copies are known to be gone in time.
@@ -683,17 +664,14 @@ class Client(Many):
     ) -> list[Any]:
         """Gives `values[k]` to participant k, and returns what each participant gives to this one.
 
-        Each participant calls this with the same name, its own rank, and a value for each participant,
-        including itself, at any time. Blocks until all participants have their values. If all values
-        are arrays of one dtype and shape, the stores exchange them directly, which is fastest. Other
-        arguments are as for `get`.
+        Each participant calls this with the same name, its own rank, and a value for each
+        participant, including itself, at any time. Blocks until all participants have their
+        values. Arrays of one dtype and shape are fastest. Other arguments are as for `get`.
 
         Args:
             name: A new id for this round, of at most about 200 bytes. It may be used again after all
                 participants have returned.
             values: A value for each participant, of any kind that `put` takes.
-            rank: The index of this participant.
-            timeout: Seconds to wait for the others.
 
         Returns:
             A value from each participant, in the order of the ranks.
@@ -722,11 +700,8 @@ class Client(Many):
         """Waits until `size` participants have called this with the same name.
 
         Args:
-            name: A new id for this round. It stays as an empty object until it is deleted, after
-                a later round for example.
+            name: A new id for this round. It stays as an empty object until it is deleted.
             size: The number of participants.
-            rank: The index of this participant.
-            timeout: Seconds to wait for the others.
 
         Raises:
             RanksMissing: Names all participants that did not come in time. They may still come, and
@@ -747,10 +722,6 @@ class Client(Many):
 
         Blocks until all copies are gone. Arrays that programs hold stay readable.
 
-        Args:
-            ids: One id, or several.
-            timeout: Seconds to wait.
-
         Returns:
             The number of objects that existed.
 
@@ -770,9 +741,8 @@ class Client(Many):
         """Waits until `num` of the objects are available somewhere in the cluster.
 
         Args:
-            ids: The objects.
             num: The number to wait for; `None` means all.
-            timeout: Seconds to wait. Zero sends one request to the directory, which has 5 s to answer.
+            timeout: Seconds to wait. Zero sends one request.
 
         Returns:
             Two lists in the order of `ids`: the available objects, and the others. After a timeout the
@@ -823,8 +793,8 @@ class Client(Many):
     def list(self, prefix: str | bytes = b"") -> Objects:
         """Yields the objects of the cluster whose id begins with `prefix`, in the order of their ids.
 
-        Fetches a page at a time, and blocks for each. An object that was put without `confirm` may be
-        missing for some milliseconds. A notebook shows the first objects as a table.
+        Blocks for each page. An object without `confirm` may be missing for some milliseconds. A
+        notebook shows a table.
 
         Raises:
             Unavailable: A shard of the directory cannot be reached.
@@ -837,9 +807,9 @@ class Client(Many):
         return Objects(lambda after: run(self._calls.page(prefix, after)))
 
     def status(self) -> Status:
-        """Returns the counters of the store of this node, such as memory in bytes.
+        """Returns the counters of the store, such as memory in bytes.
 
-        Blocks for one request to the store. A notebook shows the counters as tables.
+        Blocks for one request to the store. A notebook shows tables.
 
         Examples:
             >>> status = client.status()
@@ -849,10 +819,10 @@ class Client(Many):
         return run(self._calls.status())
 
     def topology(self) -> Topology:
-        """Returns the links from the store of this node to other stores, the slowest first.
+        """Returns the links of the store to other stores, the slowest first.
 
-        Transfers measure the links. Blocks for one request to the store. A notebook shows the links as
-        a table, and `hoplite topology show` prints them.
+        Transfers measure the links. Blocks for one request to the store. A notebook shows a
+        table.
 
         Examples:
             >>> client.topology()    # one node has no links
@@ -863,8 +833,7 @@ class Client(Many):
     def close(self) -> None:
         """Ends the connection.
 
-        Arrays stay readable. They, and handles that own objects, keep the connection open until they
-        are gone.
+        Arrays stay readable. They, and owning handles, keep the connection open.
 
         Examples:
             >>> with hoplite.connect() as other:    # closes at the end of the block
@@ -890,7 +859,7 @@ class Client(Many):
         return f"<hoplite.Client of node {self.node!r}>"
 
     def _outlived(self) -> _native.Client:
-        """Returns the connection of all owners, which stays open when this client is closed."""
+        """The connection of owners, which outlives this client."""
         if self._for_owners is None:
             self._for_owners = self._native.share()
         return self._for_owners
@@ -904,15 +873,14 @@ def connect(
 ) -> Client:
     """Connects to a store of this machine, and returns a new client.
 
-    Blocks until the store has answered, for at most `timeout` seconds.
+    Blocks until the store has answered.
 
     Args:
         socket: The path of the socket; `None` for `$HOPLITE_SOCKET`, or the default socket.
         timeout: Seconds for connecting, and for a restarted store to come back.
-        allow_pickle: `False` refuses pickles with `PickleRefused`, because reading a pickle runs
-            code of its writer. A put then refuses values that need a pickle, and a get refuses
-            values that were stored as pickles. Arrays, tensors, `bytes`, tables of Arrow and frames
-            of polars need no pickle. `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
+        allow_pickle: `False` refuses to write and to read pickles, because reading one runs code
+            of its writer. Arrays, tensors, `bytes`, tables of Arrow and frames of polars need
+            none. `None` takes `$HOPLITE_ALLOW_PICKLE` (1 or 0), or else `True`.
 
     Raises:
         ConnectFailed: There is no store, or it is not trusted; `reason` says which.

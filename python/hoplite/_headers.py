@@ -1,8 +1,7 @@
 """The headers of arrays whose dtype the stores do not know.
 
-A header is the `repr` of a pair: the description of the dtype (of torch, its name), and the shape.
-Any client may put any bytes there. A reader therefore parses headers without `eval`, recursion or
-pickle, and accepts only dtypes of plain bytes.
+A header is the `repr` of the dtype's description (of torch, its name) and the shape. It may be
+forged, so readers use no `eval`, recursion or pickle, and accept only dtypes of plain bytes.
 """
 
 from __future__ import annotations
@@ -19,17 +18,17 @@ import numpy as np
 MAX_METADATA_BYTES = 4096
 #: As many as in numpy.
 MAX_DIMENSIONS = 64
-#: The deepest nesting of lists and tuples. A nested structure takes two levels.
+#: A nested structure takes two levels.
 MAX_DEPTH = 32
-#: The kinds of dtypes with plain bytes as elements.
+#: Elements of these kinds are plain bytes.
 _PLAIN_KINDS = frozenset("biufcSUVmM")
-#: The dtypes of torch whose elements need a scale.
+#: Their elements need a scale.
 _QUANTIZED = frozenset(("qint8", "quint8", "qint32", "quint4x2", "quint2x4"))
 _TOKEN = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")|(?P<number>-?[0-9]{1,19})|(?P<mark>[()\[\],])|(?P<none>None))"""
 )
 _PAIRS = {")": "(", "]": "["}
-#: The dtypes of the package ml_dtypes.
+#: The dtypes of ml_dtypes.
 _NARROW = re.compile(r"(float[0-9]+_e[0-9]+m[0-9]+[a-z0-9]*|bfloat16|u?int[124])")
 
 
@@ -38,9 +37,7 @@ class BadHeader(ValueError):
 
 
 def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes | None:
-    """Returns the header for a dtype that reduces do not support; None if only a pickle can restore
-    it.
-    """
+    """Returns a header for dtypes that reduces lack; None if only a pickle can restore it."""
     try:
         if not is_plain(dtype):
             return None
@@ -53,7 +50,7 @@ def array_header(tag: bytes, dtype: np.dtype[Any], shape: tuple[int, ...]) -> by
 
 
 def is_plain(dtype: np.dtype[Any]) -> bool:
-    """Returns True if elements are plain bytes: not empty, and without references."""
+    """True if elements are not empty, and without references."""
     if dtype.hasobject or dtype.itemsize == 0 or dtype.kind not in _PLAIN_KINDS:
         return False
     if dtype.subdtype is not None:
@@ -63,11 +60,11 @@ def is_plain(dtype: np.dtype[Any]) -> bool:
 
 @lru_cache(maxsize=256)
 def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
-    """Returns the dtype and shape that a header of an array names.
+    """Returns the dtype and shape in a header.
 
     Raises:
-        BadHeader: if the header is malformed, or elements of its dtype are no plain bytes.
-        ImportError: if the dtype needs ml_dtypes, and that is not installed.
+        BadHeader: if the header is malformed, or the dtype is not of plain bytes.
+        ImportError: if ml_dtypes is missing.
     """
     descr, shape = _pair(header)
     try:
@@ -75,7 +72,7 @@ def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
     except ImportError:
         raise
     except Exception as error:
-        # numpy does not document its exceptions for invalid descriptions.
+        # numpy does not document its exceptions here.
         raise BadHeader(f"{_shown(descr)} describes no dtype: {error}") from None
     if dtype.subdtype is not None or not is_plain(dtype):
         raise BadHeader(f"the elements of {_shown(descr)} are not plain bytes")
@@ -83,9 +80,7 @@ def parse_array(header: bytes) -> tuple[np.dtype[Any], tuple[int, ...]]:
 
 
 def is_narrow(dtype: np.dtype[Any]) -> bool:
-    """Returns True if a dtype is from ml_dtypes, such as float8_e4m3fn. numpy cannot describe
-    these.
-    """
+    """True for dtypes of ml_dtypes, which numpy cannot describe."""
     return dtype.type.__module__ == "ml_dtypes"
 
 
@@ -104,21 +99,13 @@ def _narrow_dtype(name: object) -> np.dtype[Any] | None:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any] | None:
-    """Returns the numpy dtype of a torch dtype; None if there is none.
-
-    Raises:
-        ImportError: if the dtype needs ml_dtypes, and that is not installed.
-    """
+    """Returns the numpy dtype of a torch dtype, or None. Raises `ImportError` without ml_dtypes."""
     return np.dtype(name) if name in ("complex64", "complex128") else _narrow_dtype(name)
 
 
 @lru_cache(maxsize=256)
 def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
-    """Returns the dtype's name and the shape in a header of a tensor.
-
-    Raises:
-        BadHeader: if the header is malformed.
-    """
+    """Returns dtype name and shape. Raises `BadHeader` if the header is malformed."""
     name, shape = _pair(header)
     if not isinstance(name, str):
         raise BadHeader(f"{_shown(name)} is no dtype of torch")
@@ -126,11 +113,7 @@ def parse_tensor(header: bytes) -> tuple[str, tuple[int, ...]]:
 
 
 def torch_dtype(name: str, torch: Any) -> Any:
-    """Returns the torch dtype with this name.
-
-    Raises:
-        BadHeader: if this version of torch lacks the dtype, or its elements need a scale.
-    """
+    """Raises `BadHeader` if torch lacks the dtype, or its elements need a scale."""
     dtype = getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype) or name in _QUANTIZED:
         raise BadHeader(
@@ -140,7 +123,7 @@ def torch_dtype(name: str, torch: Any) -> Any:
 
 
 def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
-    """Checks the size of an array, and that numpy can address it."""
+    """Also checks that numpy can address the array."""
     if math.prod(extent or 1 for extent in shape) * itemsize > sys.maxsize:
         raise BadHeader(f"the shape {_shown(shape)} is too large")
     if math.prod(shape) * itemsize != nbytes:
@@ -150,11 +133,7 @@ def check_size(itemsize: int, shape: tuple[int, ...], nbytes: int) -> None:
 
 
 def literal(text: str) -> Any:
-    """Parses the `repr` of strings, integers, None, and lists and tuples of these.
-
-    Raises:
-        BadHeader: for anything else.
-    """
+    """Parses strings, integers, None, and lists and tuples of these; else raises `BadHeader`."""
     stack: list[tuple[str, list[Any]]] = [("", [])]
     position = 0
     while position < len(text):

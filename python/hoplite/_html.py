@@ -1,4 +1,4 @@
-"""HTML tables for notebooks. All text is escaped, because ids and names may contain any bytes."""
+"""HTML tables for notebooks. All text is escaped."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def text(value: object) -> str:
-    """Returns a value as HTML text, without control characters and changes of the writing
-    direction.
-    """
+    """Removes control characters, and changes of the writing direction."""
     if isinstance(value, bytes):
         value = value.decode(errors="backslashreplace")
     shown = (one if one.isprintable() else one.encode("unicode_escape").decode() for one in str(value))

@@ -10,7 +10,7 @@ from hoplite import _arrow, _serialize
 from hoplite._html import table
 from hoplite._reports import OBJECT_HEADINGS, object_row
 
-#: The kind of a value in the program that put it.
+#: In the program that put the value.
 Kind = Literal["bytes", "pickle", "torch", "ndarray", "jax", "arrow", "polars"]
 _KINDS: dict[bytes, Kind] = {
     _serialize.TAG_BYTES: "bytes",
@@ -43,7 +43,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A decision of the directory: a node that fetches an object, its sender, and the reason.
+    """A decision of the directory: receiver, sender, and reason.
 
     Examples:
         >>> ref = client.put("local", np.ones(4), confirm=True)
@@ -154,7 +154,7 @@ class ObjectInfo:
 
 
 def object_info(known: Mapping[str, Any]) -> ObjectInfo | None:
-    """Converts the description of the native half; `None` if there is no object."""
+    """None if there is no object."""
     if not known["exists"]:
         return None
     reduce = known.get("reduce")

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def host_array(value: object) -> npt.NDArray[Any] | None:
-    """Returns the elements of an array of JAX, in place if one host device has all of them.
+    """Returns the elements in place, if one host device has all of them.
 
-    Returns None for other values, and for arrays without numbers: tracers and random keys.
+    Returns None for other values, tracers and random keys.
 
     Raises:
         TypeError: for an array that is not in host memory.
@@ -34,10 +34,10 @@ def host_array(value: object) -> npt.NDArray[Any] | None:
 
 
 def from_host(array: npt.NDArray[Any]) -> Any:
-    """Makes an array of JAX on its default device.
+    """Makes an array of JAX on its default device, with any dtype.
 
     A CPU device shares the memory of `array` if that is aligned to 64 bytes; JAX never writes to
-    it. The dtype stays, even if JAX makes no 64-bit arrays (`jax_enable_x64`).
+    it.
     """
     jax = import_jax()
     with jax.enable_x64(True):
@@ -45,7 +45,7 @@ def from_host(array: npt.NDArray[Any]) -> Any:
 
 
 def has(dtype: np.dtype[Any]) -> bool:
-    """Returns True for numbers of up to 64 bits, and pairs of these, in native byte order."""
+    """True for numbers of up to 64 bits, and pairs of these, in native byte order."""
     sizes = {"b": 1, "i": 8, "u": 8, "f": 8, "c": 16}
     return is_narrow(dtype) or (dtype.isnative and dtype.itemsize <= sizes.get(dtype.kind, 0))
 
@@ -62,5 +62,5 @@ def import_jax() -> Any:
 
 
 def rebuild_jax(array: npt.NDArray[Any]) -> Any:
-    """Makes an array of JAX. Stored pickles name this function: keep its name and arguments."""
+    """Stored pickles name this function: keep its name and arguments."""
     return from_host(array)

@@ -1,4 +1,4 @@
-"""The mailbox of each event loop, through which the native half completes futures."""
+"""The mailbox of each event loop, which completes futures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _mailboxes: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _native.Mailbox
 
 
 def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
-    """Returns the mailbox of the running event loop, and the loop. The native half calls this."""
+    """The native half calls this."""
     loop = asyncio.get_running_loop()
     mailbox = _mailboxes.get(loop)
     if mailbox is None:
@@ -25,7 +25,7 @@ def of_running_loop() -> tuple[_native.Mailbox, asyncio.AbstractEventLoop]:
 
 
 def _forget_closed() -> None:
-    """Ends the pending calls of closed loops, because these calls keep their loop alive."""
+    """Ends pending calls of closed loops, which these calls keep alive."""
     for ref in _mailboxes.keyrefs():
         loop = ref()
         if loop is not None and loop.is_closed():

@@ -9,12 +9,12 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    #: On Python 3.11, the type of arrays does not declare the buffer protocol.
+    #: Arrays do not declare the buffer protocol on Python 3.11.
     Bytes = Any
 
 
 def raw(array: npt.NDArray[Any]) -> Bytes:
-    """Returns the bytes of an array in C order: its own memory if it is contiguous."""
+    """In C order; in place if contiguous."""
     if array.nbytes == 0:
         return np.empty(0, np.uint8)
     if not array.flags.c_contiguous:
@@ -23,34 +23,31 @@ def raw(array: npt.NDArray[Any]) -> Bytes:
 
 
 def raw_tensor(tensor: Any, torch: Any) -> Bytes:
-    """Returns the bytes of a tensor in C order: its own memory if it is contiguous."""
+    """In C order; in place if contiguous."""
     tensor = tensor.detach().resolve_conj().resolve_neg().contiguous()
     return memory_of(tensor, torch)
 
 
 def memory_of(tensor: Any, torch: Any) -> Bytes:
-    """Returns the writable bytes of a contiguous tensor, in place."""
+    """Writable and in place. The tensor must be contiguous."""
     if tensor.numel() == 0:
         return np.empty(0, np.uint8)
-    # The stride of a dimension of one element is arbitrary, and may be 0.
+    # The stride of a dimension of one element is arbitrary.
     flat = tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
-    # `Tensor.numpy` prevents later resizes of the storage, which FSDP needs. DLPack does not. But
-    # its arrays are read-only before numpy 2.1, and with versions of torch that do not declare
-    # writability.
+    # `Tensor.numpy` prevents resizes, which FSDP needs; DLPack does not. But DLPack's arrays are
+    # read-only before numpy 2.1, and with some versions of torch.
     lent = np.from_dlpack(flat)
     return lent if lent.flags.writeable else flat.numpy()
 
 
 def is_plain(tensor: Any, torch: Any) -> bool:
-    """Returns True if a tensor consists only of its elements, and these are plain bytes."""
+    """True if a tensor consists only of plain elements."""
     is_known = type(tensor) in (torch.Tensor, torch.nn.Parameter)
     return is_known and tensor.layout is torch.strided and not tensor.is_quantized
 
 
 def in_a_byte_order_that_lasts(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Makes the byte order native if the dtype is from ml_dtypes, because numpy cannot store the
-    other one.
-    """
+    """numpy cannot store dtypes of ml_dtypes in the other byte order."""
     dtype = array.dtype
     if dtype.isnative or dtype.type.__module__ != "ml_dtypes":
         return array

@@ -21,12 +21,12 @@ from hoplite._programs import program
 from hoplite.errors import ConnectFailed
 
 SOCKET_VARIABLE = "HOPLITE_SOCKET"
-#: The settings of the machine's store that a private store also gets.
+#: A private store gets these too.
 LOG_VARIABLE = "HOPLITE_LOG"
 TOKEN_VARIABLE = "HOPLITE_TOKEN_FILE"
-#: Seconds for starting a private store, which usually takes milliseconds.
+#: A start usually takes milliseconds.
 _START_TIMEOUT = 30.0
-#: Seconds for stopping a private store before it is killed.
+#: After this time, the store is killed.
 _STOP_TIMEOUT = 5.0
 _PREFIX = "hoplite-private-"
 
@@ -41,11 +41,10 @@ def init(
 ) -> Client:
     """Connects this process to the store of its node, and returns the client.
 
-    Every call returns the same client. The store is the one at `socket`, else at
-    `$HOPLITE_SOCKET`, else at the default socket. If none listens there, and you named none, this
-    starts a private store, and warns with the logger `hoplite`. A private store has a separate
-    cluster. It ends with this process, and child processes find it. If the client was closed,
-    disconnected or inherited by a fork, this makes another one.
+    Every call returns the same client, unless it was closed, disconnected or inherited by a
+    fork. The store is the one at `socket`, else at `$HOPLITE_SOCKET`, else at the default
+    socket. Without any, this starts a private store with a separate cluster, and warns with the
+    logger `hoplite`. A private store ends with this process, and child processes find it.
 
     Blocks until the store has answered: some milliseconds, and up to 30 s for a private store.
 
@@ -53,7 +52,7 @@ def init(
         socket: The store to connect to. With it, no store is started.
         address: Another name of `socket`.
         memory: The size of a private store, in bytes or as in `"2GiB"`; `None` for 30% of the
-            machine. The store takes memory as it needs it.
+            machine, taken as needed.
         start: `False` starts no private store.
         allow_pickle: As for `hoplite.connect`; holds until `hoplite.shutdown`.
 
@@ -95,8 +94,7 @@ def init(
 def shutdown() -> None:
     """Closes the client of `init`, and ends the private store, if there is one.
 
-    Blocks until the private store has ended, for at most 5 s. Arrays stay readable. Does nothing
-    without `init`.
+    Blocks until the private store has ended, for at most 5 s. Arrays stay readable.
 
     Examples:
         >>> client = hoplite.init()
@@ -126,11 +124,11 @@ _state = _State()
 
 
 def _forget() -> None:
-    """Leaves the client and the private store to the parent."""
+    """The parent keeps the client and the private store."""
     global _state
     socket, allow_pickle = _state.socket, _state.allow_pickle
     _state = _State()
-    # The environment names a private store.
+    # It names a private store.
     _state.socket, _state.allow_pickle = socket, allow_pickle
 
 
@@ -148,7 +146,6 @@ def _connect(
         try:
             return Client(_state.store.socket, allow_pickle=allow_pickle)
         except ConnectFailed:
-            # The store has ended, or is ending.
             _state.store.stop()
             _state.store = None
     try:
@@ -169,13 +166,11 @@ def _connect(
 
 
 class PrivateStore:
-    """A store and a directory for this process and its children."""
-
     def __init__(self, memory: str | int | None = None) -> None:
         _sweep()
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX))
         self.socket = str(self.directory / "store.sock")
-        # Locked before it gets its name, because others delete a directory whose lock is free.
+        # Others delete a directory whose lock is free.
         self._lock = open(self.directory / "lock.new", "w")  # noqa: SIM115
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self._lock.name, self.directory / "lock")
@@ -189,7 +184,7 @@ class PrivateStore:
     def _start(self, memory: str | int | None) -> subprocess.Popen[bytes]:
         command = [program("hoplite-store"), "--socket", self.socket, "--no-prefault", "--print-addresses"]
         command += ["--exit-with-parent", str(os.getpid())]
-        # A unique name, so that stores recognize handles of other clusters.
+        # Stores then recognize handles of other clusters.
         command += ["--cluster", f"private-{secrets.token_hex(8)}"]
         if memory is not None:
             command += ["--memory", str(memory)]
@@ -230,10 +225,10 @@ class PrivateStore:
 
 
 class _Launcher:
-    """Starts a process that ends with this program, from a thread that never ends.
+    """Starts a process from a thread that never ends.
 
-    The kernel kills the child when the thread that started it ends, and callers of `init` may end
-    earlier.
+    The kernel kills the child when the thread that started it ends, and callers of `init` may
+    end earlier.
     """
 
     process: subprocess.Popen[bytes]
@@ -266,7 +261,7 @@ class _Launcher:
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=self._log,
-                # Only this process gets Ctrl-C, and then stops the store in order.
+                # Only this process gets Ctrl-C.
                 start_new_session=True,
             )
         except BaseException as error:
@@ -274,8 +269,7 @@ class _Launcher:
             return
         finally:
             started.set()
-        # Never returns, because the store would end with this thread. Waiting for the process would
-        # race with `stop`.
+        # The store would end with this thread, and waiting for it would race with `stop`.
         threading.Event().wait()
 
     def kill(self) -> None:
@@ -284,11 +278,7 @@ class _Launcher:
             self.process.wait()
 
     def await_ready(self, timeout: float) -> None:
-        """Waits until the store prints its addresses, and reports that it is ready.
-
-        Raises:
-            ValueError: The store ended, or was not ready in time.
-        """
+        """Waits until the store is ready. Raises `ValueError` if it ended, or was too slow."""
         assert self.process.stdout is not None
         timer = threading.Timer(timeout, self.process.kill)
         timer.start()
@@ -302,7 +292,7 @@ class _Launcher:
 
 
 def _sweep() -> None:
-    """Removes the directories of private stores whose programs were killed."""
+    """Removes the directories that killed programs left."""
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         # Other users may have put anything there.
         if directory.lstat().st_uid != os.getuid():

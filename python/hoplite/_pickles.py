@@ -31,11 +31,10 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-#: A cache line.
 ALIGNMENT = 64
-#: The module in which stored pickles look for functions: keep its name.
+#: Stored pickles look there for functions: keep its name.
 _NAMED_IN_PICKLES = "hoplite._serialize"
-#: The methods by which a subclass of arrays defines its pickling.
+#: A subclass with one of these defines its pickling.
 _PICKLING = ("__reduce__", "__reduce_ex__", "__setstate__")
 
 
@@ -46,16 +45,15 @@ class TooLarge(Exception):
 
 
 def check_fits(size_bytes: int, limit: int) -> None:
-    """Checks the size of a value before the copy."""
     if size_bytes > limit:
         raise TooLarge(size_bytes)
 
 
 def pieces_of(value: object, limit: int, *, by_value: bool = True) -> list[Any]:
-    """Returns the buffers of the pickle of a value. Copies no contiguous array.
+    """Returns the buffers of a pickle, without copying contiguous arrays.
 
-    If cloudpickle is installed and `by_value` is True, the pickle contains lambdas, and functions
-    and classes of `__main__`.
+    With `by_value` and cloudpickle, the pickle contains lambdas, and functions and classes of
+    `__main__`.
 
     Raises:
         TooLarge: for a value of more than `limit` bytes.
@@ -98,7 +96,7 @@ def _pickled(value: object, limit: int, make: Callable[..., Any]) -> list[Any]:
         pieces.append(piece)
         end += length
     if len(pieces) > 1 and end < ALIGNMENT**2:
-        # One small copy is cheaper than many pieces.
+        # Cheaper than many pieces.
         pieces = [b"".join(pieces)]
     return pieces
 
@@ -110,7 +108,6 @@ class _Bounded(BytesIO):
         self._bytes = 0
 
     def check(self, size_bytes: int) -> None:
-        """Checks that the object may grow by `size_bytes`."""
         check_fits(self._bytes + size_bytes, self._limit)
 
     def add(self, size_bytes: int) -> None:
@@ -128,7 +125,7 @@ class _Reducer:
     bounded: _Bounded
 
     def reduce(self, value: Any) -> Any:
-        """Returns the function that rebuilds a value, or `NotImplemented` for default pickling."""
+        """Returns how to rebuild a value, or `NotImplemented` for default pickling."""
         kind = type(value)
         if kind is np.ndarray:
             return self._reduce_array(value)
@@ -170,7 +167,7 @@ class _ByName(_Reducer, pickle.Pickler):
 
 
 class _Pickler(_ByName):
-    """Pickles by name, but stops at a name in `__main__` if cloudpickle can pickle it by value."""
+    """Stops at a name in `__main__` if cloudpickle can pickle it by value."""
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, (type, FunctionType)):
@@ -181,14 +178,12 @@ class _Pickler(_ByName):
 
 
 class _ByValue(Exception):
-    """The pickle needs a function or class of `__main__`, which other programs cannot import."""
+    """Other programs cannot import a function or class of `__main__`."""
 
 
 @cache
 def _pickler_by_value() -> Callable[..., Any] | None:
-    """Returns a pickler that includes functions and classes in the pickle; None without
-    cloudpickle.
-    """
+    """None without cloudpickle."""
     try:
         import cloudpickle
     except ImportError:
@@ -203,7 +198,7 @@ def _pickler_by_value() -> Callable[..., Any] | None:
 
 
 def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
-    """Returns the function that rebuilds an array of a subclass without pickling methods."""
+    """Rebuilds an array of a subclass without pickling methods."""
     kind = type(array)
     if any(getattr(kind, name) is not getattr(np.ndarray, name) for name in _PICKLING):
         return NotImplemented
@@ -211,7 +206,6 @@ def _reduce_subclass(array: npt.NDArray[Any]) -> Any:
 
 
 def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
-    """Raises `PickleRefused` unless this client accepts pickles."""
     if not allow_pickle:
         raise PickleRefused(
             f"object {id!r} was stored as a pickle, which can run any code when it is read: this client refuses pickles "
@@ -221,10 +215,10 @@ def check_pickle(allow_pickle: bool, id: str | bytes) -> None:
 
 
 def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
-    """Makes a value from its pickle, with arrays in place."""
+    """Makes a value, with arrays in place."""
     try:
         (count,) = struct.unpack_from("<Q", contents)
-        # Limits the claimed count by the size of the object.
+        # The claimed count is bounded by the size of the object.
         lengths = struct.unpack_from(f"<{min(count, len(contents) // 8) + 1}Q", contents, 8)
     except struct.error as error:
         raise ValueError("the object has the header of a pickle, but other contents") from error
@@ -246,7 +240,7 @@ def unpickle(contents: memoryview, *, tensors_in_place: bool) -> Any:
 
 
 class _Context(threading.local):
-    """Settings for the functions that a pickle calls."""
+    """For the functions that a pickle calls."""
 
     tensors_in_place = False
 
@@ -255,12 +249,12 @@ _context = _Context()
 
 
 def rebuild_array(contents: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
-    """Makes an array. Stored pickles name this function: keep its name and arguments."""
+    """Stored pickles name this function: keep its name and arguments."""
     return np.ndarray(shape, dtype, contents)
 
 
 def rebuild_subclass(array: npt.NDArray[Any], kind: type[npt.NDArray[Any]]) -> npt.NDArray[Any]:
-    """Makes an array of a subclass. Stored pickles name this function: keep its name and arguments."""
+    """Stored pickles name this function: keep its name and arguments."""
     return array.view(kind)
 
 
@@ -272,7 +266,7 @@ def rebuild_tensor(
     *,
     in_place: bool | None = None,
 ) -> torch.Tensor:
-    """Makes a tensor. Stored pickles name this function: keep its name and arguments."""
+    """Stored pickles name this function: keep its name and arguments."""
     torch = import_torch()
     in_place = _context.tensors_in_place if in_place is None else in_place
     source = np.frombuffer(contents, np.uint8) if memoryview(contents).nbytes else np.empty(0, np.uint8)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hoplite import _native
 
-#: Without a handler, so that the program decides about messages.
+#: Without a handler: the program decides about messages.
 logger = logging.getLogger("hoplite")
 
 ALLOW_PICKLE_VARIABLE = "HOPLITE_ALLOW_PICKLE"
 
 
 def program_name() -> str:
-    """Returns the name of this program for the store's log."""
+    """For the store's log."""
     return os.path.basename(sys.argv[0] if sys.argv else "") or "python"
 
 
@@ -32,11 +32,7 @@ def new_id() -> str:
 
 
 def may_unpickle() -> bool:
-    """Returns the value of `HOPLITE_ALLOW_PICKLE`; `True` if the variable is unset or empty.
-
-    Raises:
-        ValueError: if the value is neither yes nor no.
-    """
+    """Returns `HOPLITE_ALLOW_PICKLE`, or `True`. Raises `ValueError` for other words."""
     said = os.environ.get(ALLOW_PICKLE_VARIABLE, "").strip().lower()
     if said in ("", "1", "true", "yes", "on"):
         return True

@@ -1,4 +1,4 @@
-"""Finds and runs the programs of the package. Its console scripts replace themselves with these."""
+"""Finds and runs the programs of the package."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import sys
 from pathlib import Path
 from typing import NoReturn
 
-#: The directory of the programs, if they are not in the package.
+#: If the programs are not in the package.
 DIRECTORY_VARIABLE = "HOPLITE_BINARIES"
 
 
 def program(name: str) -> str:
-    """Returns the path of a program: in `$HOPLITE_BINARIES`, in the package, or on the `PATH`.
-
-    Raises:
-        FileNotFoundError: if it is nowhere.
+    """Finds a program in `$HOPLITE_BINARIES`, in the package, or on the `PATH`; else raises
+    `FileNotFoundError`.
     """
     directories = [os.environ.get(DIRECTORY_VARIABLE), str(Path(__file__).with_name("_bin"))]
     for directory in filter(None, directories):
@@ -24,7 +22,7 @@ def program(name: str) -> str:
         if os.access(path, os.X_OK):
             return path
     found = shutil.which(name)
-    # Skips the console script, which would execute itself for ever.
+    # The console script would execute itself for ever.
     if found is not None and not _is_script(found):
         return found
     raise FileNotFoundError(
@@ -33,17 +31,14 @@ def program(name: str) -> str:
 
 
 def hoplite() -> NoReturn:
-    """Runs the command line."""
     _become("hoplite")
 
 
 def hoplite_store() -> NoReturn:
-    """Runs the daemon of a node."""
     _become("hoplite-store")
 
 
 def hoplite_directory() -> NoReturn:
-    """Runs a directory shard."""
     _become("hoplite-directory")
 
 

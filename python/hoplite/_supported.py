@@ -1,4 +1,4 @@
-"""The supported versions of torch and Ray. Hoplite uses parts of them that change between versions."""
+"""Checks the versions of torch and Ray, whose used parts change between versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ VERSIONS = {"ray": "2.60", "torch": "2.15"}
 
 
 def check(package: ModuleType) -> None:
-    """Raises an `ImportError` that names both versions if a package has an unsupported one."""
+    """Raises an `ImportError` that names both versions."""
     name, supported = package.__name__, VERSIONS[package.__name__]
     found = str(getattr(package, "__version__", "of no version"))
     if found.split(".")[:2] != supported.split("."):

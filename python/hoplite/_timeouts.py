@@ -7,7 +7,7 @@ from typing import Literal
 
 from hoplite import _native
 
-#: A timeout in seconds. None waits for ever; "default" is `$HOPLITE_TIMEOUT`, or else 5 minutes.
+#: None waits for ever; "default" is `$HOPLITE_TIMEOUT`, or else 5 minutes.
 TimeLimit = float | Literal["default"] | None
 
 

@@ -15,14 +15,12 @@ _span: ContextVar[_native.Span | None] = ContextVar("hoplite_span", default=None
 def trace(traceparent: str | None = None) -> Iterator[None]:
     """Puts the calls of a block into a trace of OpenTelemetry.
 
-    The daemons record it if they export traces (`--otlp-endpoint`): see
-    `docs/reference/metrics.md`. Each thread, and each task of asyncio, has its own trace. Does not
-    block.
+    The daemons record it if they export traces (`docs/reference/metrics.md`). Each thread, and
+    each task of asyncio, has its own trace.
 
     Args:
-        traceparent: The span that makes the calls, in the form of W3C Trace Context. `None` takes
-            the current span of the package `opentelemetry`, or else the environment variable
-            TRACEPARENT, or else none.
+        traceparent: The calling span, in the form of W3C Trace Context. `None` takes the current
+            span of `opentelemetry`, or else `$TRACEPARENT`, or else none.
 
     Raises:
         ValueError: `traceparent` has another form.

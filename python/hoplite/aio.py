@@ -6,8 +6,8 @@
         await client.put("weights", weights)
         weights = await client.get("weights")
 
-Calls run on separate threads, so nothing blocks the event loop, and any number of calls may be in
-flight. Cancelling a coroutine cancels its call, in the store too.
+Calls run on separate threads, and never block the event loop. Cancelling a coroutine cancels its
+call, in the store too.
 """
 
 from __future__ import annotations
@@ -32,9 +32,8 @@ __all__ = ["Client", "connect", "init"]
 class Client(Calls):
     """A connection to the store of this node, for event loops.
 
-    `connect` and `init` make clients. Several event loops may use one. The methods of
-    `hoplite.Client` are coroutines here, with the same arguments, results and errors. Pickling happens in the
-    thread of the event loop.
+    Several event loops may use one client. The methods of `hoplite.Client` are coroutines here.
+    Pickling happens in the thread of the event loop.
 
     Examples:
         >>> import asyncio
@@ -53,7 +52,7 @@ class Client(Calls):
 
     @property
     def node(self) -> str:
-        """The name of the node of the store.
+        """The name of the store's node.
 
         Examples:
             >>> import asyncio
@@ -64,7 +63,7 @@ class Client(Calls):
 
     @property
     def cluster(self) -> str:
-        """The name of the cluster of the store.
+        """The name of the store's cluster.
 
         Examples:
             >>> import asyncio
@@ -75,8 +74,7 @@ class Client(Calls):
 
     @property
     def usable(self) -> bool:
-        """`True` unless the client is closed, inherited by a fork, or disconnected; see
-        `hoplite.Client.usable`.
+        """See `hoplite.Client.usable`.
 
         Examples:
             >>> import asyncio
@@ -86,7 +84,7 @@ class Client(Calls):
         return self._native.usable
 
     async def list(self, prefix: str | bytes = b"") -> AsyncIterator[ObjectInfo]:
-        """Yields the objects whose id begins with `prefix`; see `hoplite.Client.list`.
+        """See `hoplite.Client.list`.
 
         Examples:
             >>> import asyncio
@@ -104,7 +102,7 @@ class Client(Calls):
                 yield info
 
     def close(self) -> None:
-        """Ends the connection; see `hoplite.Client.close`. An ordinary method, because it does not wait.
+        """See `hoplite.Client.close`. An ordinary method: it does not wait.
 
         Examples:
             >>> import asyncio
@@ -136,7 +134,7 @@ async def connect(
     timeout: float = CONNECT_TIMEOUT,
     allow_pickle: bool | None = None,
 ) -> Client:
-    """Connects to a store of this machine; see `hoplite.connect` for arguments and errors.
+    """Returns a new client; see `hoplite.connect`.
 
     Examples:
         >>> import asyncio
@@ -160,7 +158,7 @@ async def init(
     start: bool = True,
     allow_pickle: bool | None = None,
 ) -> Client:
-    """Connects to the store that `hoplite.init` connects to or starts. Returns a new client each time.
+    """Returns a new client each time; see `hoplite.init`.
 
     Arguments and errors are as for `hoplite.init`.
 

@@ -8,9 +8,8 @@
     model = hoplite.dask.scatter(array, client)           # a future of Dask, for tasks
     client.map(predict, parts, model=model)
 
-`install` makes all workers, including later ones, send arrays as handles. The first worker that
-sends a large array puts it into the store of its node. Receivers get it from there, or from another
-receiver. Tasks get arrays that are read-only and in shared memory. See `docs/start/dask.md`.
+`install` makes all workers send large arrays as handles. The first sender puts an array into its
+store. Tasks get read-only arrays in shared memory. See `docs/start/dask.md`.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ __all__ = ["install", "scatter"]
 
 logger = logging.getLogger(__name__)
 
-#: The smallest array that goes through the stores. Dask copies smaller ones faster.
+#: Dask copies smaller arrays faster.
 THRESHOLD_BYTES = 1 << 20
-#: Seconds for which an object stays for receivers after its worker has released it or has ended.
+#: Seconds for which an object outlives its worker's reference.
 GRACE = 30.0
-#: Seconds to wait for an array. Dask waits as long for a connection.
+#: Dask waits as long for a connection.
 GET_TIMEOUT = 300.0
-#: Seconds for a put. Beyond that, a copy by Dask is faster.
+#: Beyond that, a copy by Dask is faster.
 PUT_TIMEOUT = 2.0
-#: Marks the id of a failed array, which Dask copies from then on.
+#: Marks a failed array, which Dask then copies.
 _PLAIN = "/plain"
 _MAX_FAILED_ONCE = 1000
 _PREFIX = "dask/"
@@ -54,17 +53,16 @@ builtin_id = id
 
 
 class _Handles:
-    """The arrays of this process that are also objects, by identity."""
+    """Arrays of this process that are also objects, by identity."""
 
     def __init__(self) -> None:
-        #: The prefix of this process's object ids.
         self.prefix = f"{_PREFIX}{secrets.token_hex(8)}/"
         self.socket: str | None = None
         self.threshold = THRESHOLD_BYTES
-        #: `True` in a worker, where arrays no longer change, so large ones become objects.
+        #: In a worker, where arrays no longer change.
         self.puts = False
         self._ids: dict[int, str] = {}
-        #: The ids whose first get failed, oldest first.
+        #: Oldest first.
         self._failed_once: dict[str, None] = {}
         self._lock = threading.Lock()
         self._count = 0
@@ -73,7 +71,6 @@ class _Handles:
         return hoplite.init(self.socket, start=False)
 
     def learn(self, array: Any, id: str, forgotten: Callable[[str], None] | None = None) -> None:
-        """Records that an array is an object."""
         at = builtin_id(array)
         with self._lock:
             self._ids[at] = id
@@ -85,7 +82,7 @@ class _Handles:
             forgotten(id)
 
     def id_of(self, array: Any) -> str | None:
-        """Returns the object of an array, and makes it if needed; None if Dask must copy the array."""
+        """Puts the array if needed. None if Dask must copy it."""
         if not self.is_shared(array):
             return None
         known = self._ids.get(builtin_id(array))
@@ -95,14 +92,14 @@ class _Handles:
                 return None
             if known in there:
                 return known
-        # Another process may have deleted the object. The array here is still good.
+        # Another process may have deleted the object; the array is still good.
         return self.put(array) if self.puts else None
 
     def is_shared(self, array: Any) -> bool:
         return (
             type(array) is np.ndarray
             and array.nbytes >= self.threshold
-            # Dask sends repeated elements of a broadcast array once; a put would copy each.
+            # Dask sends repeated elements once; a put would copy each.
             and 0 not in array.strides
             # The receiver may refuse pickles.
             and not needs_pickle(array)
@@ -115,16 +112,13 @@ class _Handles:
         try:
             self.client().put(id, array, PUT_TIMEOUT)
         except Timeout:
-            # The store may have the object nevertheless.
             self._delete_later(id)
             raise
         self.learn(array, id, self._delete_later)
         return id
 
     def get_failed(self, id: str, error: Exception) -> None:
-        """Marks an array as failed, so that its sender copies it. Tolerates one failure, because a
-        retry may succeed.
-        """
+        """Tolerates one failure, because a retry may succeed. Then the sender copies the array."""
         if isinstance(error, (Deleted, ObjectLost, Timeout)) and id not in self._failed_once:
             self._failed_once[id] = None
             while len(self._failed_once) > _MAX_FAILED_ONCE:
@@ -140,7 +134,7 @@ class _Handles:
         timer.start()
 
     def _delete(self, id: str) -> None:
-        # The program may have shut down the client of `hoplite.init`.
+        # The program may have shut `hoplite.init` down.
         with contextlib.suppress(HopliteError, OSError), hoplite.connect(self.socket) as client:
             client.delete([id, id + _PLAIN])
 
@@ -173,7 +167,7 @@ os.register_at_fork(after_in_child=_reset_in_child)
 
 
 def _register() -> None:
-    """Replaces Dask's serialization of arrays. Repeated calls have no effect."""
+    """Repeated calls have no effect."""
     global _plain
     if _plain is None:
         _plain = dask_serialize.dispatch(np.ndarray), dask_deserialize.dispatch(np.ndarray)
@@ -186,7 +180,6 @@ def _dumps(array: Any, context: Any = None) -> tuple[dict[str, Any], list[Any]]:
     try:
         id = _handles.id_of(array)
     except Exception as error:
-        # Dask copies the array itself after any error.
         logger.warning("Dask copies an array of %d bytes: %s: %s", array.nbytes, type(error).__name__, error)
         id = None
     if id is None:
@@ -204,14 +197,11 @@ def _loads(header: dict[str, Any], frames: list[Any]) -> Any:
         return _handles.get(id)
     except Exception as error:
         _handles.get_failed(id, error)
-        # Dask retries only after an OSError; other errors would block its task for ever
-        # (dask/distributed#6705).
+        # Dask retries only after an OSError (dask/distributed#6705).
         raise ConnectionError(f"cannot get an array from the stores: {error}") from error
 
 
 class HopliteWorker(WorkerPlugin):
-    """Makes a worker send arrays through its node's store."""
-
     name = "hoplite"
 
     def __init__(self, socket: str, threshold: int) -> None:
@@ -223,7 +213,7 @@ class HopliteWorker(WorkerPlugin):
         _handles.client()
         _handles.puts = True
         _register()
-        # `HopliteScheduler` uses the prefix for deleting the objects.
+        # For deleting the objects.
         worker.log_event(_PREFIX, {"address": worker.address, "prefix": _handles.prefix})
 
     def teardown(self, worker: Any) -> None:
@@ -232,8 +222,6 @@ class HopliteWorker(WorkerPlugin):
 
 
 class HopliteScheduler(SchedulerPlugin):
-    """Deletes the objects of ended workers."""
-
     name = "hoplite"
 
     def __init__(self, socket: str) -> None:
@@ -262,7 +250,7 @@ class HopliteScheduler(SchedulerPlugin):
 
 
 def _socket_here(socket: str) -> str | None:
-    """Returns `socket` if it exists; None for `$HOPLITE_SOCKET` or the default."""
+    """None for `$HOPLITE_SOCKET` or the default."""
     if "HOPLITE_SOCKET" in os.environ or not os.path.exists(socket):
         return None
     return socket
@@ -274,16 +262,16 @@ def install(
     socket: str | os.PathLike[str] | None = None,
     threshold: int = THRESHOLD_BYTES,
 ) -> None:
-    """Makes the workers of a Dask cluster send large arrays through Hoplite, also workers that come later.
+    """Makes the workers of a Dask cluster, also later ones, send large arrays through Hoplite.
 
-    Each program that uses the cluster calls this, because it receives handles too. Each node needs a
-    store: at `$HOPLITE_SOCKET`, or at the socket of this program's store, or at the default socket. Blocks
-    until the workers have installed it.
+    Each program that uses the cluster calls this, because it receives handles. Each node needs a
+    store: at `$HOPLITE_SOCKET`, at this program's socket, or at the default one. Blocks until
+    all workers are ready.
 
     Args:
         client: The client of Dask; `None` for the current one.
         socket: The store of this node; `None` for the store that `hoplite.init` finds or starts.
-        threshold: Arrays of this many bytes or more go through the stores.
+        threshold: The smallest array for the stores, in bytes.
 
     Raises:
         ConnectFailed: There is no store here, or on the node of a worker.
@@ -307,12 +295,11 @@ def install(
 def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, **options: Any) -> Any:
     """Puts arrays into the store of this node, and gives them to the workers.
 
-    Like `distributed.Client.scatter`, but the workers of a node share the array. Blocks until the array is
-    in the store, and until the workers have it.
+    Like `distributed.Client.scatter`, but the workers of a node share the array. Blocks until
+    the workers have it.
 
     Args:
-        data: An array, or a list, tuple or dict. Its arrays of numpy from the threshold on go through the
-            store, everything else through Dask.
+        data: An array, or a list, tuple or dict. Dask sends everything but large arrays.
         client: The client of Dask for which `install` was called; `None` for the current one.
         broadcast: `True` for all workers, `False` for one.
         options: Further arguments of `distributed.Client.scatter`.
@@ -339,7 +326,7 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
         stored = type(data)(_stored(value) for value in data)
     else:
         stored = _stored(data)
-    # A random name, because hashing the array takes as long as sending it.
+    # Hashing the array takes as long as sending it.
     options.setdefault("hash", False)
     futures = client.scatter(stored, broadcast=broadcast, **options)
     if isinstance(futures, dict):
@@ -354,7 +341,6 @@ def scatter(data: Any, client: Client | None = None, *, broadcast: bool = True, 
 
 
 def _stored(value: Any) -> Any:
-    """Returns a large array as a view of the store's memory."""
     if not _handles.is_shared(value):
         return value
     with _handles._lock:

@@ -1,8 +1,7 @@
-"""The errors of Hoplite: one class for each kind, all of them under `HopliteError`.
+"""One class for each kind of error, all of them under `HopliteError`.
 
-An error has attributes: the id of its object, sizes in bytes, and so on. Classes that match a class
-of Python derive from it too: a `Timeout` is a `TimeoutError`, a `TypeMismatch` is a `TypeError`.
-Errors can be pickled. The native half makes the instances (`src/errors.rs`).
+Classes that match a class of Python derive from it: a `Timeout` is a `TimeoutError`. Errors can
+be pickled. The native half makes the instances (`src/errors.rs`).
 """
 
 from __future__ import annotations
@@ -52,8 +51,7 @@ class HopliteError(Exception):
     """The base class of all errors of Hoplite.
 
     Attributes:
-        id: The object of the call: `str` if the id is UTF-8, else `bytes`; `None` if the call was about
-            no object, or about several.
+        id: The only object of the call: `str` if the id is UTF-8, else `bytes`.
         retryable: `True` if the same call may succeed later, without a change.
 
     Examples:
@@ -141,8 +139,7 @@ class StoreFull(HopliteError):
     """There was no room before the timeout.
 
     Attributes:
-        holders: The reason why memory is in use, in words, with the programs that hold objects which
-            no other program needs.
+        holders: Words about the programs that hold memory.
 
     Examples:
         >>> refs = [client.put(f"big/{k}", np.empty(24 << 20, np.uint8)) for k in range(2)]
@@ -167,11 +164,11 @@ class Timeout(HopliteError, TimeoutError):
         waited: The seconds for which it waited.
         missing: The thing that it waited for: `"object"`, `"sources"`, `"participants"`,
             `"coordinator"`, `"stores"`, `"seal"`, `"bytes"`, `"peer"`, `"shard"`, `"answer"` or
-            `"replicas"`; `None` if that is unknown. The message says the same in words.
-        missing_ids: At most 8 objects, or sources of participants, that were missing.
-        missing_ranks: At most 8 participants that were missing.
-        peers: At most 8 stores or directory shards that were missing.
-        reason: The reason why such a peer cannot be asked.
+            `"replicas"`; `None` if that is unknown.
+        missing_ids: At most 8 missing objects.
+        missing_ranks: At most 8 missing participants.
+        peers: At most 8 missing stores or directory shards.
+        reason: The reason why a peer was not asked.
 
     Examples:
         >>> try:
@@ -251,7 +248,7 @@ class Deleted(HopliteError):
 class PickleRefused(HopliteError):
     """The value is or needs a pickle, and this client refuses pickles.
 
-    See `allow_pickle` of `hoplite.connect`. A put raises this error before it sends anything.
+    See `allow_pickle` of `hoplite.connect`.
 
     Examples:
         >>> ref = client.put("settings", {"lr": 0.1})
@@ -342,7 +339,7 @@ class PermissionDenied(HopliteError):
 
 
 class ShardListMismatch(HopliteError):
-    """The store's list of directory shards differs from that of other stores in its cluster."""
+    """The store's list of shards differs from other stores'."""
 
     refused: str
     in_use: str
@@ -376,8 +373,8 @@ class NotEnoughNodes(HopliteError):
     """A put wants more replicas than there are stores that can keep one.
 
     Attributes:
-        wanted: The number of replicas that the put wants.
-        present: The number of connected stores that do not drain.
+        wanted: The replicas of the put.
+        present: The connected stores that do not drain.
 
     Examples:
         >>> try:
@@ -424,9 +421,8 @@ class ConnectFailed(HopliteError, ConnectionError):
 class ConnectionLost(HopliteError, ConnectionError):
     """The connection to the store broke during the call.
 
-    Arrays stay readable, and the next call connects again. `retryable` is `True` if the same call may be
-    made again, as for a get or a put. It is `False` if the store may have performed the call, as for a
-    delete, a reduce or a collective.
+    Arrays stay readable, and the next call connects again. `retryable` is `False` if the store
+    may have performed the call, as for a delete, a reduce or a collective.
 
     Examples:
         >>> def get(id):

@@ -1,4 +1,4 @@
-"""Handles of objects, to be passed between tasks and processes instead of the objects."""
+"""Handles of objects."""
 
 from __future__ import annotations
 
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from hoplite._answers import OnProgress
     from hoplite._client import Client
 
-    #: The type of the object's value; `Any` for a plain `Ref`.
+    #: The type of the value.
     T_co = TypeVar("T_co", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
     T_co = TypeVar("T_co", covariant=True)
 
-#: Seconds for deleting owned objects. Deletion is tried once.
+#: Deletion is tried once.
 _DELETE_TIMEOUT = 5.0
-#: The objects in one delete request, far below a store's limit.
+#: Far below a store's limit.
 _BATCH = 1024
 
 
 class Ref(Generic[T_co]):
     """A small handle of an object: its id, dtype, shape, size and cluster.
 
-    A handle can be pickled, and replaces the id in every call. Pass handles to other tasks and
-    processes instead of arrays. `Ref[T]` tells type checkers that the value is a `T`.
+    A handle can be pickled, and replaces the id in every call. Pass handles to other processes
+    instead of arrays. A `Ref[T]` has a value of type `T`.
 
-    A handle may *own* its object, and delete it at the end of a `with` block, or when nothing refers
-    to the handle any more (`own`). Copies of an owner, also pickled ones, own nothing.
+    A handle may *own* its object, and delete it at the end of a `with` block, or when nothing
+    refers to the handle any more (`own`). Copies own nothing.
 
     Examples:
         >>> import pickle
@@ -98,7 +98,7 @@ class Ref(Generic[T_co]):
 
     @property
     def client(self) -> Client:
-        """The client that the methods use: the one that made the handle, or that of `hoplite.init`.
+        """The client of the methods: the maker of the handle, or `hoplite.init()`.
 
         Examples:
             >>> hoplite.Ref("weights").client is hoplite.init()
@@ -171,8 +171,7 @@ class Ref(Generic[T_co]):
     def own(self) -> Self:
         """Deletes the object when nothing refers to this handle any more, or when the program ends.
 
-        Returns the handle. The deletion happens in the background, also after the client is closed. It
-        does not happen if the process is killed.
+        Returns the handle. The deletion happens in the background, unless the process is killed.
 
         Raises:
             ClusterMismatch: The handle belongs to another cluster than the client.
@@ -255,9 +254,7 @@ def key(id: str | bytes | Ref[Any]) -> bytes:
 
 
 class _Reaper:
-    """Deletes owned objects in a thread, because owners may be collected anywhere, even inside a
-    call.
-    """
+    """Deletes in a thread, because owners may be collected anywhere, even inside a call."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[tuple[_native.Client, str | bytes] | None] = SimpleQueue()
@@ -267,15 +264,14 @@ class _Reaper:
         os.register_at_fork(after_in_child=self._forget)
 
     def start(self) -> None:
-        """Starts the thread. `delete_later` cannot, because it may run in the garbage collector."""
+        """`delete_later` cannot do this, because it may run in the garbage collector."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="hoplite-reaper", daemon=True)
             self._thread.start()
 
     def delete_later(self, client: _native.Client, id: str | bytes, process: int) -> None:
-        """Queues a deletion. Takes no lock, and does not wait."""
+        """Takes no lock, and does not wait."""
         if process != os.getpid():
-            # The parent still has the owner.
             return
         if self._ending:
             self._delete([(client, id)])

@@ -82,7 +82,7 @@ fn plain_id(value: &Bound<'_, PyAny>) -> Option<PyResult<Result<ObjectId, IdErro
 #[derive(Debug, Clone)]
 pub(crate) struct Ids {
     ids: Vec<ObjectId>,
-    /// With the id of one handle each.
+    /// The clusters of handles, with the id of one handle each.
     clusters: BTreeMap<String, ObjectId>,
 }
 

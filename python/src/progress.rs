@@ -38,7 +38,7 @@ impl Progress {
         tracked(Arc::clone(&self.counts), Box::pin(work))
     }
 
-    /// From an unattached thread.
+    /// Reports from an unattached thread.
     pub(crate) fn look(&self) -> PyResult<()> {
         Python::try_attach(|py| self.report(py)).unwrap_or(Ok(()))
     }

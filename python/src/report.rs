@@ -34,7 +34,7 @@ pub(crate) struct Summary {
     id: ObjectId,
     object: Option<ObjectSummary>,
     locations: Vec<Location>,
-    /// From the shard and this store, if requested.
+    /// Details from the shard and this store, if requested.
     more: Option<More>,
 }
 
@@ -93,7 +93,7 @@ impl<'py> IntoPyObject<'py> for Summary {
     }
 }
 
-/// With the last id, if more follow.
+/// A page of a listing, and its last id if more follow.
 #[derive(Debug)]
 pub(crate) struct Page {
     objects: Vec<Locations>,

@@ -14,7 +14,7 @@ from typing import Self
 import hoplite
 from hoplite._programs import program
 
-#: Of any wait, in seconds.
+#: The limit of any wait, in seconds.
 PATIENCE = 300.0
 SHORT = 0.2
 #: A directory waits this long for a lost store. After its start, it delays deletes of unknown ids
@@ -105,7 +105,7 @@ def await_that(what: str, condition: Callable[[], bool]) -> None:
 
 
 def complaints(errors: str) -> str:
-    """Without the warning about a private store."""
+    """Omits the warning about a private store."""
     lines = errors.splitlines(keepends=True)
     return "".join(line for line in lines if not line.startswith("no store listens at "))
 

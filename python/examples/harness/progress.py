@@ -51,7 +51,7 @@ class Progress:
             self._bar.close()
 
     def __iter__(self) -> Iterator[int]:
-        """Until the limit of steps or seconds."""
+        """Ends at the limit of steps or seconds."""
         self._began = time.monotonic()
         for step in itertools.count():
             self.steps = step + 1

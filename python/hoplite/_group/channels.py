@@ -1,4 +1,4 @@
-"""Numbers the messages from one rank to another with the same tag, and makes their ids."""
+"""Numbers the messages between two ranks with the same tag, and makes their ids."""
 
 from __future__ import annotations
 
@@ -9,35 +9,31 @@ from collections.abc import Sequence
 
 
 class Channels:
-    """The next message of each channel. Threads may share it."""
+    """Threads may share it."""
 
     def __init__(self, prefixes: Sequence[str]) -> None:
         self._prefixes = prefixes
-        #: The last number of each channel, and the released numbers, which are used first.
+        #: The last numbers, and released ones, which come first.
         self._numbers: Counter[str] = Counter()
         self._returned: dict[str, list[int]] = {}
         self._lock = threading.Lock()
 
     def take(self, source: int, destination: int, tag: int) -> str:
-        """Reserves and returns the id of the next message."""
         with self._lock:
             return self._take(self._channel(source, destination, tag))
 
     def upcoming(self, source: int, destination: int, tag: int) -> str:
-        """Returns the id of the next message without reserving it."""
         with self._lock:
             return self._upcoming(self._channel(source, destination, tag))
 
     def claim(self, id: str) -> bool:
-        """Reserves a message if it is still the next one of its channel."""
+        """Reserves a message if it is still the next one."""
         channel = id.rpartition("/")[0]
         with self._lock:
             return self._upcoming(channel) == id and self._take(channel) == id
 
     def give_back(self, id: str) -> None:
-        """Releases the number of a failed operation for the next one, so that both ranks stay in
-        step.
-        """
+        """Releases the number of a failed operation, so that both ranks stay in step."""
         channel, _, number = id.rpartition("/")
         with self._lock:
             heapq.heappush(self._returned.setdefault(channel, []), int(number))

@@ -1,21 +1,18 @@
-"""The objects that a rank has made for its group, and when it can delete them.
+"""The objects of a rank for its group, and when it can delete them.
 
-A rank performs the collectives of its group one after the other. Once all ranks have begun
-collective k, each may delete its objects of earlier collectives.
-
-A collective *meets* if its result depends on every rank, as in an allreduce: its end proves that
-all ranks have begun it. Other collectives, such as a broadcast, let a rank get ahead. Before a rank
-gets too far ahead, all ranks perform an extra collective that only meets. They agree on when,
-because all count the same collectives.
+A rank performs collectives one after the other. Once all ranks have begun collective k, each may
+delete its objects of earlier ones. A collective *meets* if its result depends on every rank, as
+in an allreduce: its end proves that all have begun it. Others, such as a broadcast, let a rank
+get ahead. Before a rank gets too far ahead, all perform an extra collective that meets.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-#: The most collectives by which a rank may be ahead. At 16, the cost of a meeting is small.
+#: At 16, a meeting costs little.
 MAX_AHEAD = 16
-#: The most bytes of these collectives in the stores.
+#: In the stores, by these collectives.
 MAX_AHEAD_BYTES = 32 << 20
 
 
@@ -26,11 +23,11 @@ class Ledger:
         self._ahead_bytes = 0
 
     def making(self, sequence: int, ids: list[str]) -> None:
-        """Records a collective. The caller adds the ids of its objects to this list later."""
+        """The caller adds ids to this list later."""
         self._made.append((sequence, ids))
 
     def passed(self, nbytes: int) -> None:
-        """Counts a collective that did not meet, and its bytes in the stores. All ranks must agree."""
+        """Counts a collective that did not meet. All ranks must agree."""
         self._ahead += 1
         self._ahead_bytes += nbytes
 
@@ -38,9 +35,7 @@ class Ledger:
         return self._ahead >= MAX_AHEAD or self._ahead_bytes >= MAX_AHEAD_BYTES
 
     def met(self, sequence: int) -> list[str]:
-        """Records that all ranks have begun this collective. Returns the ids of earlier ones for
-        deletion.
-        """
+        """Returns the ids of earlier collectives for deletion."""
         self._ahead = self._ahead_bytes = 0
         unneeded: list[str] = []
         while self._made and self._made[0][0] < sequence:

@@ -1,4 +1,4 @@
-"""The thread that performs the collectives of this process, and its connections to stores."""
+"""The thread of this process's collectives, and its connections."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Link:
-    """A connection to a store, and the thread whose event loop uses it. Groups share it."""
+    """Groups share the connection and its event loop."""
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, thread: threading.Thread, socket: str, program: str
@@ -35,12 +35,12 @@ class Link:
         try:
             return future.result()
         except BaseException:
-            # Ctrl-C in this thread must end the coroutine.
+            # Ctrl-C must end the coroutine.
             future.cancel()
             raise
 
     def check_process(self, work: Coroutine[Any, Any, Any] | None = None) -> None:
-        """Raises `ForkedChild` in a forked child, which has no such thread."""
+        """Raises `ForkedChild` in a child, which lacks the thread."""
         current = os.getpid()
         if current != self._process:
             if work is not None:
@@ -71,13 +71,7 @@ class Link:
 
 
 def acquire(socket: str, program: str) -> Link:
-    """Returns the link to the store that listens at `socket`.
-
-    Args:
-        program: the name of the connection in the log of the store.
-    Raises:
-        ConnectFailed: if no store listens there.
-    """
+    """Returns the link to a store, whose log shows `program`. Raises `ConnectFailed`."""
     thread = event_loop()
     with _process.lock:
         link = _process.links.get(socket)
@@ -88,11 +82,10 @@ def acquire(socket: str, program: str) -> Link:
 
 
 def event_loop() -> tuple[asyncio.AbstractEventLoop, threading.Thread]:
-    """Returns the event loop for background work, and its thread."""
     with _process.lock:
         if _process.running is None:
             loop = asyncio.new_event_loop()
-            # A daemon thread, so that a program can end without leaving its groups.
+            # A program may end without leaving its groups.
             thread = threading.Thread(target=loop.run_forever, name="hoplite-group", daemon=True)
             thread.start()
             _process.running = loop, thread
@@ -110,19 +103,19 @@ _process = _Process()
 
 
 def _forget() -> None:
-    """Leaves the thread and the connections to the parent."""
+    """The parent keeps using them."""
     global _process
     _inherited.append(_process)
     _process = _Process()
 
 
-#: Keeps inherited connections open, because closing them would disturb the parent.
+#: The parent keeps using them.
 _inherited: list[_Process] = []
 os.register_at_fork(after_in_child=_forget)
 
 
 async def _connect(socket: str, program: str) -> _native.AsyncClient:
-    # Does not reconnect, because a group ends with its store.
+    # A group ends with its store.
     return await _native.connect_async(socket, CONNECT_TIMEOUT, program, False)
 
 

@@ -1,16 +1,13 @@
 """One rank of a group: the order of its operations, their timeouts, and the end of the group.
 
-All ranks perform the group's collectives one after the other, in the same order. If a collective
-fails on one rank, it and all later ones fail on all ranks. To announce this, a rank puts an *end*:
-an object that names the last collective that the rank completes. A rank puts an end when it fails,
-leaves, or sees another rank die. Ends are numbered, and every rank reads them in order. A later end
-may name an earlier collective, for example if one rank leaves and another one fails. Messages have
-no order.
+All ranks perform the same collectives in the same order. If one fails on a rank, it and all
+later ones fail everywhere. To announce this, a rank that fails, leaves, or sees another die puts
+an *end*: an object that names the last collective that it completes. Ends are numbered, and all
+ranks read them in order; a later end may name an earlier collective. Messages have no order.
 
-The objects of a rank stay after its end, because slower ranks may need them. The last rank to leave
-deletes everything. A failed group may never have a last rank. So a rank that leaves a failed group
-waits briefly for the others and deletes its objects. It then puts a further end, so that ranks that
-still need the objects fail at once.
+The last rank to leave deletes all objects, because slower ranks may need them. A failed group
+may never have a last rank: a rank then waits briefly, deletes its objects, and puts a further
+end.
 """
 
 from __future__ import annotations
@@ -33,23 +30,21 @@ from hoplite._group.round import Round
 from hoplite._group.schedules import meet
 from hoplite.errors import AlreadyExists, ConnectionLost, HopliteError, ObjectLost, ShuttingDown, Timeout
 
-#: Seconds for announcing an end. If the directory is lost too, other ranks notice it themselves.
+#: Other ranks notice a lost directory themselves.
 LEAVE_TIMEOUT = 5.0
-#: Seconds for which a rank that leaves a failed group waits for the others, and the interval of its
-#: checks. Other ranks fail at once, so slower ones are dead or busy elsewhere.
+#: In a failed group, slower ranks are dead or busy elsewhere.
 PEERS_TIMEOUT = 1.0
 PEERS_INTERVAL = 0.02
-#: Seconds to wait until this rank sees an object that rank 0 has put in another store.
+#: Rank 0 may use another store.
 HELLO_TIMEOUT = 20.0
-#: Deletes are batched, because each costs as much as two small collectives.
+#: A batch, because a delete costs as much as two small collectives.
 DISCARD_OBJECTS = 64
 DISCARD_BYTES = 1 << 20
-#: Objects in one page of a listing.
 PAGE = 1000
-#: The source of a receive that accepts any rank.
+#: A receive accepts any rank.
 ANY = -1
 
-#: The exceptions of a client that is closed, or has lost its store.
+#: Errors of a client that is closed or has lost its store.
 _GONE = (HopliteError, ValueError)
 
 
@@ -71,7 +66,7 @@ class Operation:
 
 
 class End(NamedTuple):
-    """The announcement that a rank stops taking part."""
+    """A rank stops taking part."""
 
     rank: int
     after: int
@@ -82,7 +77,7 @@ class End(NamedTuple):
 
 
 class Group:
-    """One rank's view of a group. Only public methods run outside the link's thread."""
+    """Only public methods run outside the link's thread."""
 
     def __init__(
         self,
@@ -97,10 +92,8 @@ class Group:
 
         Args:
             prefixes: the prefix of each rank's object ids.
-            name: the name of the group in errors.
             failed: makes an error from a message and its cause.
-            neighbours: the process ids of other ranks on this machine; the group watches for their
-                end.
+            neighbours: the process ids of other ranks on this machine, to notice their end.
         """
         self.link = link
         self.neighbours = list((neighbours or {}).values())
@@ -108,12 +101,11 @@ class Group:
         self.size = len(prefixes)
         self._client = link.client
         self._prefixes = prefixes
-        #: Shows that this rank has left.
         self.done_mark = self._id("done", rank)
         self._name = name
         self._failed = failed
         self._channels = Channels(prefixes)
-        #: For each tag, the lock of the oldest pending receive from any rank.
+        #: For each tag, held by the oldest receive from any rank.
         self._first_of_any: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._ledger = Ledger()
         self._queue: deque[Operation] = deque()
@@ -124,7 +116,7 @@ class Group:
         self._unneeded: list[str] = []
         self._unneeded_bytes = 0
         self._deleter: asyncio.Task[None] | None = None
-        #: The earliest known end, and the number of ends that this rank has read.
+        #: The earliest known end, and the number of read ones.
         self._end: End | None = None
         self._has_heard = asyncio.Event()
         self._heard = 0
@@ -152,10 +144,7 @@ class Group:
         return self._channels.take(source, self.rank, tag)
 
     async def match(self, round: Round, operation: Operation) -> int:
-        """Waits for a message with the receive's tag from any rank, claims it, and returns its
-        source.
-        """
-        # Receives match in order.
+        """Claims a message from any rank, and returns its source."""
         async with self._first_of_any[operation.tag]:
             while True:
                 round.awaited = self._upcoming(operation.tag)
@@ -177,11 +166,7 @@ class Group:
         operation.finish(error)
 
     def hello(self, timeout: float) -> None:
-        """Checks that this rank sees objects of rank 0.
-
-        Raises:
-            The error that `failed` makes, if it does not.
-        """
+        """Raises the error of `failed` if rank 0's objects are not visible."""
         self.link.run(self._hello(timeout))
 
     def close(self) -> None:
@@ -197,7 +182,7 @@ class Group:
         self.close()
 
     def abandon(self, reason: str) -> None:
-        """Leaves when the process ends; fails pending operations."""
+        """Fails all pending operations, and leaves."""
         self.link.run(self._abandon(reason))
         self.close()
 
@@ -269,7 +254,7 @@ class Group:
                 return
             await operation.run(round)
         except BaseException as cause:
-            # From here on, `_give_up_messages` must not cancel it.
+            # `_give_up_messages` must not cancel it any more.
             self._messages.pop(asyncio.current_task(), None)  # type: ignore[arg-type]
             self._fail_message(operation, await self._failure(operation, "", round, cause))
         else:
@@ -278,7 +263,7 @@ class Group:
                 self._discard([operation.message], operation.nbytes)
 
     async def _may_pass(self, operation: Operation) -> bool:
-        """Returns `True` if the message can still complete. A dead sender's objects stay available."""
+        """`True` if the message can complete. A dead sender's objects stay."""
         if self.rank in self._gone:
             return False
         if operation.message or operation.source is None:
@@ -309,7 +294,7 @@ class Group:
             task.uncancel()
             return self._ended(operation)
         if isinstance(cause, ObjectLost):
-            # A dead rank's objects are lost. Its end explains why.
+            # A dead rank's end explains its lost objects.
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_heard.wait(), PEERS_TIMEOUT)
             if self._end is not None:
@@ -333,7 +318,7 @@ class Group:
         return []
 
     async def _reason_of(self, missing: list[int]) -> str:
-        """Waits briefly for a rank's reason, because all ranks time out at about the same time."""
+        """All ranks time out at about the same time."""
         deadline = time.monotonic() + PEERS_TIMEOUT
         while missing and time.monotonic() < deadline:
             for rank in missing:
@@ -356,7 +341,7 @@ class Group:
             return
         self._watcher = self.link.loop.create_task(self._watch())
         for rank, process in neighbours.items():
-            # Without a pidfd, other ranks notice the death by timeouts.
+            # Without a pidfd, timeouts reveal a death.
             with contextlib.suppress(OSError):
                 exit = os.pidfd_open(process)
                 self._exits.append(exit)
@@ -404,10 +389,10 @@ class Group:
         self._announce(self._announce_death(rank, process))
 
     async def _announce_death(self, rank: int, process: int) -> None:
-        """Announces the death of a rank on this machine, unless it had left."""
+        """Unless the rank had left."""
         with contextlib.suppress(*_GONE):
             if await self._client.contains(self._id("done", rank)):
-                # Only the first rank to leave announces an end, and this rank may have left later.
+                # Only the first rank to leave announces an end.
                 self._gone.add(rank)
                 await self._give_up_messages()
                 return
@@ -424,7 +409,7 @@ class Group:
             self._announce(self._put_end(self._end))
 
     def _announce(self, saying: Coroutine[Any, Any, None]) -> None:
-        """Runs a coroutine in the background. Only `_close` waits for it."""
+        """Only `_close` waits for it."""
         task = self.link.loop.create_task(saying)
         self._announcing.add(task)
         task.add_done_callback(self._announcing.discard)
@@ -436,8 +421,7 @@ class Group:
         with contextlib.suppress(*_GONE):
             for number in count(self._heard):
                 with contextlib.suppress(AlreadyExists):
-                    # Confirmed, so that a concurrent put of the same number fails, and takes the
-                    # next one.
+                    # Confirmed: a concurrent put of the same number fails.
                     await self._client.put(
                         self._end_id(number), [text], "opaque", None, b"", LEAVE_TIMEOUT, True
                     )
@@ -472,7 +456,7 @@ class Group:
         return True
 
     async def _clean_up(self) -> None:
-        # Confirmed, so that the last leaving rank sees all marks.
+        # Confirmed, so that the last rank sees all marks.
         await self._client.put(self.done_mark, [b""], "opaque", None, b"", LEAVE_TIMEOUT, True)
         left = await self._left()
         if self._has_failed and len(left) < self.size:
@@ -482,12 +466,10 @@ class Group:
                 await self._remove_all(prefix)
 
     async def _wait_for_others(self) -> set[int]:
-        """Lets other ranks read this rank's objects, then deletes them. Returns the ranks that have
-        left.
-        """
+        """Returns the ranks that have left."""
         assert self._end is not None
         deadline = time.monotonic() + PEERS_TIMEOUT
-        # If no collective can complete everywhere, no rank needs the objects.
+        # No rank needs the objects then.
         while self._end.after > 0 and time.monotonic() < deadline:
             await asyncio.sleep(PEERS_INTERVAL)
             left = await self._left()
@@ -502,7 +484,7 @@ class Group:
         return await self._left()
 
     async def _left(self) -> set[int]:
-        """Returns the ranks that have left or died; none after the deletion of all objects."""
+        """Returns the ranks that have left or died."""
         marks = [self._id(what, rank) for rank in range(self.size) for what in ("done", "dead")]
         there = await self._client.wait(marks, len(marks), 0.0)
         return {index // 2 for index in there}
@@ -531,7 +513,7 @@ class Group:
     # Deletions
 
     def _discard(self, ids: Iterable[str], nbytes: int) -> None:
-        """Deletes objects in the background, in batches."""
+        """In the background, in batches."""
         self._unneeded += ids
         self._unneeded_bytes += nbytes
         is_much = len(self._unneeded) >= DISCARD_OBJECTS or self._unneeded_bytes >= DISCARD_BYTES

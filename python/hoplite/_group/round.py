@@ -1,4 +1,4 @@
-"""Buffers, the objects of one collective, and reductions within this process."""
+"""Buffers, and the objects of one collective."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
     Bytes = npt.NDArray[np.uint8]
 
-#: The smallest copy that runs in another thread. A change of threads takes about 50 us.
+#: A change of threads takes about 50 us.
 COPY_ASIDE_BYTES = 1 << 20
 
 OPAQUE = "opaque"
 
-#: The operation of a reduction. Stores support `Op`; ranks compute the others.
+#: Stores support `Op`; ranks compute the others.
 GroupOp = Op | Literal["and", "or", "xor"]
 
 
 class Buffer(NamedTuple):
-    """The memory that a collective uses, and its description for the store."""
+    """Memory of a collective, with its description."""
 
     memory: Bytes
     dtype: str = OPAQUE
@@ -47,7 +47,7 @@ class Buffer(NamedTuple):
 
 
 class Round:
-    """One rank's part in one collective or message."""
+    """One rank's part in a collective or message."""
 
     def __init__(
         self, client: _native.AsyncClient, prefixes: Sequence[str], rank: int, deadline: float
@@ -55,9 +55,9 @@ class Round:
         self.client = client
         self.rank = rank
         self.size = len(prefixes)
-        #: Objects of this rank, deleted once all ranks are done.
+        #: Deleted once all ranks are done.
         self.made: list[str] = []
-        #: The awaited object of each rank, for error messages.
+        #: The awaited object of each rank, for errors.
         self.awaited: dict[int, str] = {}
         self._prefixes = prefixes
         self._deadline = deadline
@@ -72,7 +72,7 @@ class Round:
         return [self.id(part, rank) for rank in range(self.size)]
 
     def others(self) -> list[int]:
-        """Returns the other ranks, starting after this one to spread the load."""
+        """Starts after this rank, to spread the load."""
         return [(self.rank + distance) % self.size for distance in range(1, self.size)]
 
     def left(self) -> float:
@@ -101,7 +101,7 @@ class Round:
             )
 
     def checked(self, id: str, rank: int, view: _native.View, expected: Buffer) -> Bytes:
-        """Returns the bytes of a rank, if their layout matches that of `expected`."""
+        """Checks that the layout is that of `expected`."""
         if expected.layout is not None:
             check_layout(id, view, expected.layout)
         elif (view.dtype, view.nbytes) != (expected.dtype, expected.nbytes):
@@ -113,7 +113,7 @@ class Round:
 
 
 async def at_once(*parts: Awaitable[Any]) -> None:
-    """Runs awaitables concurrently. The first failure cancels the others."""
+    """The first failure cancels the others."""
     if len(parts) == 1:
         await parts[0]
         return
@@ -137,7 +137,7 @@ async def copy(contents: Buffer, out: Buffer) -> None:
 
 def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
     if dtype == "bf16" and (torch := sys.modules.get("torch")) is not None:
-        # Uses torch, because numpy needs ml_dtypes for bfloat16.
+        # numpy needs ml_dtypes for bfloat16.
         of_torch = getattr(torch, _NAMES_IN_TORCH[op])
         total = torch.from_numpy(memories[0].copy()).view(torch.bfloat16)
         for memory in memories[1:]:
@@ -146,7 +146,7 @@ def reduced(memories: Sequence[Bytes], dtype: str, op: GroupOp) -> Bytes:
         return result
     of_numpy, known = _OF_NUMPY[op], DTYPES.get(dtype) or bfloat16()
     array = memories[0].copy().view(known)
-    # As in the stores, floats overflow to infinity, and integers wrap around.
+    # As in the stores.
     with np.errstate(all="ignore"):
         for memory in memories[1:]:
             of_numpy(array, memory.view(known), out=array)

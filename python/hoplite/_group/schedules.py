@@ -1,11 +1,10 @@
 """The collectives as puts, gets and reduces of objects. Arrays are buffers of bytes here.
 
-All ranks of a group call the same function with the same arguments, except for their buffers. The
-id of an object contains the group, the number of the collective, the part and the rank, so every
-rank knows all ids.
+Ids contain the group, the number of the collective, the part and the rank, so every rank knows
+all ids.
 
-The table shows the most that a node receives and sends, and the sequential steps, for n ranks on n
-nodes and buffers of S bytes:
+The most that a node receives and sends, and the sequential steps, for n nodes and buffers of S
+bytes:
 
 | collective | received | sent | steps |
 | --- | --- | --- | --- |
@@ -35,9 +34,8 @@ from hoplite._group.round import Buffer, GroupOp, Round, at_once, copy, reduced
 if TYPE_CHECKING:
     from hoplite._group.round import Bytes
 
-#: Below this size and up to this many ranks, each rank gets all buffers and reduces them itself.
-#: Such small objects come with the directory's answer; a reduce by the stores takes as long as a
-#: dozen gets.
+#: Below, each rank gets all buffers, which come with the directory's answer. A reduce takes as long
+#: as a dozen gets.
 SMALL_BYTES = 8 << 10
 SMALL_RANKS = 16
 
@@ -55,7 +53,7 @@ async def meet(round: Round) -> None:
 
 
 async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -> None:
-    """Replaces each rank's buffer with the reduction of all buffers. All ranks get the same bits."""
+    """All ranks get the same bits."""
     if (store_op := _by_the_stores(round, buffer, op)) is None:
         buffer.memory[:] = reduced(await _views_of_all(round, buffer, part), buffer.dtype, op)
         return
@@ -66,7 +64,7 @@ async def allreduce(round: Round, buffer: Buffer, op: GroupOp, part: str = "") -
 
 
 async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, list[str]]:
-    """Puts this rank's source, and returns the ids of the target and all sources."""
+    """Returns the ids of the target and all sources."""
     sources = round.ids(f"{part}s")
     target = round.id(f"{part}t", 0)
     round.awaited = dict(enumerate(sources))
@@ -77,7 +75,7 @@ async def _put_source(round: Round, buffer: Buffer, part: str) -> tuple[str, lis
 
 
 async def reduce(round: Round, root: int, buffer: Buffer, op: GroupOp) -> None:
-    """Replaces the root's buffer with the reduction of all buffers."""
+    """Reduces into the root's buffer."""
     sources = round.ids("s")
     if round.rank != root:
         await round.put(sources[round.rank], buffer)
@@ -102,7 +100,7 @@ async def reduce_scatter(
 
     Args:
         contents: this rank's parts, one after the other.
-        part_bytes: the sizes of the parts, in the order of ranks; the same on all ranks.
+        part_bytes: the sizes of the parts by rank.
     """
     start = sum(part_bytes[: round.rank])
     stop = start + part_bytes[round.rank]
@@ -117,12 +115,12 @@ async def reduce_scatter(
         )
         return
     await round.put(round.id(f"{part}s", round.rank), contents)
-    # Ranks start with different sources. The own source comes last, because it is local.
+    # The local source comes last.
     await _reduce_into(round, [*round.others(), round.rank], part, out, store_op, (start, stop))
 
 
 def _by_the_stores(round: Round, buffer: Buffer, op: GroupOp) -> Op | None:
-    """Returns the operation for the stores; None if ranks get all buffers and reduce them."""
+    """None if ranks reduce themselves."""
     if op == "and" or op == "or" or op == "xor" or is_small(round, buffer.nbytes):
         return None
     return op
@@ -131,7 +129,6 @@ def _by_the_stores(round: Round, buffer: Buffer, op: GroupOp) -> Op | None:
 async def _views_of_all(
     round: Round, contents: Buffer, part: str, expected: Sequence[Buffer] = ()
 ) -> list[Bytes]:
-    """Puts this rank's contents, and returns views of all contents."""
     ids = round.ids(f"{part}v")
     round.made.append(ids[round.rank])
     round.awaited = dict(enumerate(ids))
@@ -156,7 +153,6 @@ async def _reduce_into(
 
 
 async def broadcast(round: Round, root: int, buffer: Buffer) -> None:
-    """Copies the root's buffer into the other buffers."""
     id = round.id("b", root)
     if round.rank == root:
         await round.put(id, buffer)
@@ -169,9 +165,8 @@ async def allgather(
 ) -> None:
     """Copies the contents of each rank into the matching buffer of every rank.
 
-    Args:
-        whole: the common memory of all `outs`, if they are equally large and adjacent; given on all
-            ranks or on none.
+    `whole` is the common memory of all `outs`, if they are equal and adjacent; on all ranks or
+    none.
     """
     if is_small(round, contents.nbytes) and len({out.nbytes for out in outs}) == 1:
         for view, out in zip(await _views_of_all(round, contents, part, outs), outs, strict=True):
@@ -181,7 +176,7 @@ async def allgather(
         target, sources = await _put_source(round, contents, part)
         await round.client.allgather_into(target, sources, round.rank, whole.memory, round.left())
         return
-    # An intermediate buffer would cost an extra copy.
+    # A buffer would cost an extra copy.
     ids = round.ids(f"{part}g")
     await round.put(ids[round.rank], contents)
     gets = (round.get_into(ids[peer], outs[peer], peer) for peer in round.others())
@@ -189,7 +184,6 @@ async def allgather(
 
 
 async def gather(round: Round, root: int, contents: Buffer, outs: Sequence[Buffer]) -> None:
-    """Copies the contents of each rank into the matching buffer of the root."""
     ids = round.ids("g")
     if round.rank != root:
         await round.put(ids[round.rank], contents)
@@ -199,7 +193,6 @@ async def gather(round: Round, root: int, contents: Buffer, outs: Sequence[Buffe
 
 
 async def scatter(round: Round, root: int, contents: Sequence[Buffer], out: Buffer) -> None:
-    """Copies the contents that the root has for each rank into that rank's buffer."""
     if round.rank != root:
         await round.get_into(round.id_for("c", root, round.rank), out, root)
         return
@@ -208,7 +201,6 @@ async def scatter(round: Round, root: int, contents: Sequence[Buffer], out: Buff
 
 
 async def all_to_all(round: Round, contents: Sequence[Buffer], outs: Sequence[Buffer]) -> None:
-    """Sends each rank's contents for another rank into the matching buffer there."""
     puts = (round.put(round.id_for("a", round.rank, peer), contents[peer]) for peer in round.others())
     gets = (round.get_into(round.id_for("a", peer, round.rank), outs[peer], peer) for peer in round.others())
     await at_once(*puts, copy(contents[round.rank], outs[round.rank]), *gets)

@@ -1,4 +1,4 @@
-"""Hoplite with Ray: a store on each node, handles for tasks, tensor transports, and a collective backend.
+"""Hoplite with Ray: stores, handles for tasks, tensor transports, and a collective backend.
 
     import ray
     import hoplite.ray

@@ -17,8 +17,8 @@ T = TypeVar("T")
 
 
 def begin(call: Callable[[hoplite.aio.Client], Awaitable[T]]) -> Future[T]:
-    """Starts `call` with a client of this node. Cancelling the future cancels the call."""
-    # In this thread, because Ray may know no other one. Starts a missing store.
+    """Cancelling the future cancels the call."""
+    # Ray may know no other thread. Starts a missing store.
     socket = _objects.client().socket
     return asyncio.run_coroutine_threadsafe(_perform(call, socket), links.event_loop()[0])
 

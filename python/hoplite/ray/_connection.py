@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Connection:
-    """The client of a store, made on first use, and again if the store did not come back."""
+    """Made on first use, and again if the store did not come back."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -51,14 +51,13 @@ os.register_at_fork(after_in_child=_forget)
 
 
 def is_absent(error: ConnectFailed) -> bool:
-    """Returns `True` if there is no store; `False` if there is one that cannot be used."""
+    """`False` if there is a store that cannot be used."""
     return error.reason in ("NoSuchSocket", "NotListening")
 
 
 def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
-    """Performs `act`, and repeats it once if the store has ended and a repetition is safe.
-
-    For the repetition, `client` may start a missing store.
+    """Repeats `act` once if the store has ended and a repetition is safe. `client` may start a
+    store.
 
     Raises:
         ConnectionLost: if the store may have performed an unrepeatable call, such as a delete.
@@ -69,7 +68,7 @@ def twice(client: Callable[[], Client], act: Callable[[Client], T]) -> T:
         # Raised before anything was sent.
         return act(client())
     except ClusterMismatch:
-        # Raised before anything was sent. Another store may have replaced the connected one.
+        # Another store may have replaced the connected one.
         _own.close()
         return act(client())
     except ConnectionLost as error:

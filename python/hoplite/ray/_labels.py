@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from hoplite.ray._supervisor import Settings
 
-#: The keys of a store's place, outermost first.
+#: Outermost first.
 PLACE_KEYS: Final = ("zone", "pod", "rack", "host")
-#: Ray's label for the zone in a cloud or Kubernetes.
+#: In a cloud or Kubernetes.
 _RAY_ZONE: Final = "ray.io/availability-zone"
 
 
 def place_labels(node: Mapping[str, Any], settings: Settings) -> dict[str, str]:
-    """Returns the labels for the store of a node, an element of `ray.nodes()`."""
+    """`node` is an element of `ray.nodes()`."""
     if any(option == "--labels" or option.startswith("--labels=") for option in settings.options):
         return {}
     # Older versions of Ray have none.

@@ -12,10 +12,8 @@ from types import ModuleType
 
 
 def when_imported(name: str, act: Callable[[], None]) -> None:
-    """Calls `act` right after the import of a module, in the importing thread; at once if it is
-    imported.
-
-    If `act` raises, the import fails.
+    """Calls `act` in the importing thread, at once if the module is imported. If `act` raises, the
+    import fails.
     """
     if name in sys.modules:
         # Another thread may be importing it.
@@ -26,7 +24,7 @@ def when_imported(name: str, act: Callable[[], None]) -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds the module through the other finders, and calls `act` after its loader."""
+    """Calls `act` after the module's own loader."""
 
     def __init__(self, name: str, act: Callable[[], None]) -> None:
         self._name, self._act = name, act

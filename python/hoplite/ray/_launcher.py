@@ -1,11 +1,11 @@
 """Keeps the daemons of a Ray node running, and stops them when the node ends.
 
-This program is started by path and uses only the standard library, so that it stays small. Ray
-kills the children of its workers, so this program becomes a daemon. It ends at SIGTERM, or when the
-raylet of the node ends, and removes all its processes and files. If it is killed, the kernel kills
-its daemons, and the supervisor (`_supervisor.py`) starts it again.
-
     python _launcher.py DIRECTORY
+
+It uses only the standard library, to stay small, and is a daemon, because Ray kills the children
+of workers. It ends at SIGTERM, or with the node's raylet, and leaves no processes and files. If
+it is killed, the kernel kills its daemons, and the supervisor (`_supervisor.py`) starts it
+again.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ import time
 from pathlib import Path
 from typing import Any
 
-#: Files in the node's directory: the commands; the addresses of running daemons; the reason of a
-#: failed start; a lock with the launcher's process id; the log.
+#: Commands; addresses; reason of a failed start; process id; log.
 SPEC, READY, FAILED, LOCK, LOG = "spec.json", "ready.json", "failed.txt", "launcher.lock", "log"
 
-#: Seconds in which a daemon must print its addresses, which usually takes milliseconds.
+#: A start usually takes milliseconds.
 START_TIMEOUT = 30.0
-#: Seconds in which a daemon must stop before it is killed.
+#: After this time, the daemon is killed.
 STOP_TIMEOUT = 10.0
-#: Seconds before a restart: the first and the longest back-off. It doubles with each failure.
+#: The back-off doubles with each failure.
 FIRST_PAUSE, LAST_PAUSE = 0.2, 5.0
-#: Seconds of running that reset the back-off.
+#: A daemon that runs this long resets the back-off.
 STABLE = 30.0
 
 
@@ -42,7 +41,7 @@ class StartFailed(Exception):
 
 
 class Daemon:
-    """A child that is restarted when it ends. Its first line of output contains its addresses."""
+    """Restarted when it ends. Its first line has its addresses."""
 
     def __init__(self, command: list[str], environment: dict[str, str], log: int) -> None:
         self.command = command
@@ -69,12 +68,12 @@ class Daemon:
 
     @property
     def directory(self) -> str:
-        """The address of its directory shard."""
+        """The address of the directory shard."""
         address: str = json.loads(self.says)["directory"]
         return address
 
     def tend(self, now: float) -> bool:
-        """Restarts the daemon after its end and the back-off. Returns `True` if it runs."""
+        """Restarts the daemon after the back-off. `True` if it runs."""
         if self._process is not None:
             if self._process.poll() is None:
                 return True
@@ -117,7 +116,7 @@ class Launcher:
     def start(self) -> None:
         if self._directory is not None:
             self._directory.start()
-            # Keeps its address when it restarts.
+            # A restart keeps the address.
             listen = self._directory.command.index("--listen") + 1
             self._directory.command[listen] = self._directory.directory
             self._remember(self._directory.command)
@@ -126,7 +125,7 @@ class Launcher:
         self._announce()
 
     def tend(self, wakeup: int) -> None:
-        """Restarts daemons that end, until SIGTERM or the end of the raylet."""
+        """Restarts daemons until SIGTERM or the end of the raylet."""
         poll = select.poll()
         poll.register(wakeup, select.POLLIN)
         raylet = None
@@ -157,7 +156,7 @@ class Launcher:
             self._directory.stop()
 
     def _remember(self, directory: list[str]) -> None:
-        """Saves the directory's command for the next launcher."""
+        """For the next launcher."""
         spec = json.loads((self._place / SPEC).read_text())
         write(self._place / SPEC, json.dumps({**spec, "directory": directory}))
 
@@ -167,7 +166,7 @@ class Launcher:
 
 
 def write(path: Path, text: str) -> None:
-    """Writes a file atomically."""
+    """Atomic."""
     unfinished = path.with_suffix(".new")
     unfinished.write_text(text)
     unfinished.rename(path)
@@ -181,7 +180,7 @@ def launch(place: Path) -> None:
     log = os.open(place / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     os.dup2(log, 2)
     with contextlib.suppress(PermissionError):
-        # Ray lowers the priority of workers. Only root may raise it.
+        # Only root may raise the priority, which Ray lowers.
         os.setpriority(os.PRIO_PROCESS, 0, 0)
     wakeup = wake_up_on_signals()
     launcher = Launcher(place, log)
@@ -196,15 +195,13 @@ def launch(place: Path) -> None:
     launcher.stop()
     shutil.rmtree(place, ignore_errors=True)
     for parent in place.parents[:3]:
-        # The directories of the Ray cluster, of all Ray clusters, and of this user, if empty.
+        # If they are empty.
         with contextlib.suppress(OSError):
             parent.rmdir()
 
 
 def lock_soon(lock: int) -> bool:
-    """Locks the file, unless another launcher holds the lock. Retries, because supervisors briefly
-    test it.
-    """
+    """Retries, because supervisors briefly test the lock."""
     for _ in range(20):
         with contextlib.suppress(OSError):
             fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -214,7 +211,7 @@ def lock_soon(lock: int) -> bool:
 
 
 def wake_up_on_signals() -> int:
-    """Returns a file descriptor that yields the number of each SIGTERM and SIGCHLD."""
+    """Yields the number of each SIGTERM and SIGCHLD."""
     reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     for number in (signal.SIGTERM, signal.SIGCHLD):
@@ -226,7 +223,6 @@ def wake_up_on_signals() -> int:
 
 
 def become_daemon() -> None:
-    """Detaches from the parent process, its session and its working directory."""
     os.setsid()
     if os.fork():
         os._exit(0)

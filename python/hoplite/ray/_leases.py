@@ -1,11 +1,9 @@
 """Leases: the objects that depend on a process, and a lock that shows that it lives.
 
-Each process that makes or owns objects for Ray has a *lease*: a file on its node that it keeps
-locked. The kernel unlocks the file when the process ends, so the node's supervisor notices it
-without messages. The name of the lease, its *token*, is part of the ids of the process's objects.
-
-A directory beside the lease has a file for each object that the lease *claims*: another process
-made it, and this process needs it.
+A *lease* is a locked file on the node. The kernel unlocks it when the process ends, which the
+node's supervisor notices. Its name, the *token*, is part of the ids of the process's objects. A
+directory beside it has a file for each *claim*: an object of another process that this one
+needs.
 """
 
 from __future__ import annotations
@@ -23,7 +21,7 @@ from pathlib import Path
 
 from hoplite.ray._place import Place, here
 
-#: A lease that is not locked yet.
+#: Not locked yet.
 _UNFINISHED = ".new"
 _CLAIMS = ".claims"
 
@@ -31,11 +29,7 @@ PREFIX = "p-"
 
 
 class Lease:
-    """A lease of this process. It ends with the process, or with `close`.
-
-    Raises:
-        FileNotFoundError: if there is no store on the node.
-    """
+    """Ends with the process, or with `close`. Raises `FileNotFoundError` without a store."""
 
     def __init__(self, place: Place, token: str) -> None:
         self.place = place
@@ -45,7 +39,7 @@ class Lease:
         self._lock = threading.RLock()
         self._counts: Counter[str] = Counter()
         unfinished = self._path.with_suffix(_UNFINISHED)
-        # Children do not inherit POSIX locks, so a child cannot prolong the lease.
+        # Children do not inherit POSIX locks.
         self._file = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         self._claims.mkdir(mode=0o700, exist_ok=True)
@@ -66,7 +60,7 @@ class Lease:
                     os.close(os.open(self._file_of(id), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def drop(self, id: str) -> None:
-        """Ends a claim. The garbage collector may call this in any thread."""
+        """The garbage collector may call this in any thread."""
         with self._lock:
             self._counts[id] -= 1
             if self._counts[id] <= 0:
@@ -76,7 +70,7 @@ class Lease:
 
     @property
     def is_held(self) -> bool:
-        """`True` until the stores of the node are stopped, which removes the lease."""
+        """The end of the node's stores removes the lease."""
         return self._path.exists()
 
     def close(self) -> None:

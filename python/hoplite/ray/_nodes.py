@@ -18,10 +18,9 @@ from hoplite.ray._place import here
 from hoplite.ray._private import alive_nodes
 from hoplite.ray._supervisor import ACTORS, CREDENTIALS, Node, Settings, Supervisor, name_of
 
-#: A resource of the head node.
 _HEAD = "node:__internal_head__"
 _LOOPBACK = "127.0.0.1"
-#: Lets a supervisor answer other supervisors while it starts or stops its store.
+#: A supervisor answers others while it starts or stops its store.
 _CALLS_AT_ONCE = 8
 _POLL_INTERVAL = 0.01
 
@@ -42,40 +41,34 @@ def start_on_all_nodes(
 ) -> list[Node]:
     """Starts a store on each node of the Ray cluster, and returns the nodes.
 
-    Each node gets a supervisor, an actor without a CPU that outlives the job. The supervisor starts a store that
-    ends with the node; the supervisor on the head node also starts the directory. Where stores run already,
-    nothing changes, so every job may call this. Stores that run already, started by systemd for example,
-    are used. Blocks until all stores are ready.
+    A supervisor, an actor without a CPU, starts a store that ends with the node. Running stores
+    are used, so every job may call this. Blocks until all stores are ready.
 
     Args:
-        memory: The shared memory of each store, in bytes or as in `"64GiB"`; `None` for 30% of the machine.
-        token_file: A file with a secret, at this path on each node, which only the user of Ray may read.
-            The stores listen on the network, and refuse peers without the secret.
-        insecure: `True` lets the stores listen on the network without authentication: everybody who
-            reaches their ports can read, write and delete objects. Nodes on several machines need this, a
-            token or certificates.
-        socket: The socket of stores that run already, if it is not the default one.
-        labels: The labels of Ray's nodes that are their zone, pod, rack and host, as in
-            `{"rack": "example.com/rack"}`. `None` takes labels of these names, after a slash if there is
-            one, and Ray's own label for the zone. `{}` takes none.
-        store_options: Further flags of `hoplite-store` for all nodes. `--labels` among them replaces the
-            labels of Ray.
+        memory: The size of each store, in bytes or as in `"64GiB"`; `None` for 30% of the
+            machine.
+        token_file: A file with a secret on each node, which only Ray's user may read. The stores
+            listen on the network, and refuse peers without the secret.
+        insecure: `True` lets the stores listen on the network without authentication. Several
+            machines need this, a token or certificates.
+        socket: The socket of running stores, if it is not the default one.
+        labels: Ray's labels for zone, pod, rack and host, as in `{"rack": "example.com/rack"}`.
+            `None` takes labels of these names, after any slash, and Ray's own for the zone.
+        store_options: Further flags of `hoplite-store`; `--labels` replaces the labels of Ray.
         timeout: Seconds to wait.
-        tls_cert: A certificate, at this path on each node, for TLS. It is for the address by which Ray knows
-            the node, or for `tls_name`.
-        tls_key: The key of the certificate, which only the user of Ray may read.
-        tls_ca: The authority of the certificates of all nodes.
-        tls_name: The name in the certificates of all nodes.
+        tls_cert: A certificate on each node, for its address in Ray, or for `tls_name`.
+        tls_key: The key, which only Ray's user may read.
+        tls_ca: The authority of all certificates.
+        tls_name: The name in all certificates.
 
-    If `token_file` and all of `tls_...` are `None`, the environment of the caller decides
-    (`HOPLITE_TOKEN_FILE`, `HOPLITE_TLS_CERT` and so on). The environments of the nodes do not count.
+    Without any of `token_file` and `tls_...`, the caller's environment decides
+    (`HOPLITE_TOKEN_FILE` and so on).
 
     Raises:
-        RuntimeError: A store did not start, and the message says where and why; or a store ran already on some
-            nodes only.
-        ConnectFailed: No store listens at `socket`, or a store that ran already refuses this user.
-        ValueError: Nodes are on several machines, without a token, certificates or `insecure`; or `labels`
-            has an unknown key.
+        RuntimeError: A store did not start, or ran already on some nodes only.
+        ConnectFailed: No store listens at `socket`, or a running one refuses this user.
+        ValueError: Several machines have no credentials and not `insecure`; or `labels` has an
+            unknown key.
         ray.exceptions.GetTimeoutError: The timeout passed first.
 
     Examples:
@@ -106,9 +99,7 @@ def start_on_all_nodes(
 
 
 def _with_environment(credentials: Mapping[str, str | None]) -> Mapping[str, str | None]:
-    """Returns the given credentials, or else the environment's. A mixture could belong to two
-    clusters.
-    """
+    """A mixture could belong to two clusters."""
     if any(value is not None for value in credentials.values()):
         return credentials
     return {name: os.environ.get(f"HOPLITE_{name.upper()}") for name in CREDENTIALS}
@@ -151,10 +142,7 @@ def _attach_or_start(nodes: list[Any], settings: Settings, timeout: float) -> li
 def refresh(timeout: float = 120.0) -> list[Node]:
     """Starts a store on nodes that have joined the Ray cluster since, and returns all nodes.
 
-    A task that needs a store on a new node does this too. Blocks until the stores are ready.
-
-    Args:
-        timeout: Seconds to wait.
+    Tasks on new nodes do this too. Blocks until the stores are ready.
 
     Raises:
         RuntimeError: `start_on_all_nodes` was not called before. Its errors are possible, too.
@@ -170,7 +158,7 @@ def refresh(timeout: float = 120.0) -> list[Node]:
         settings: Any = ray.get(supervisor.settings.remote(), timeout=timeout)
         if settings is None:
             continue
-        # Uses the settings of the first start, not this process's environment.
+        # The settings of the first start count.
         return _run_on_all_nodes(settings, timeout)
     raise RuntimeError("no store runs on this Ray cluster: call hoplite.ray.start_on_all_nodes() first")
 
@@ -178,11 +166,8 @@ def refresh(timeout: float = 120.0) -> list[Node]:
 def stop_on_all_nodes(timeout: float = 120.0) -> None:
     """Stops all stores that `start_on_all_nodes` started, with their objects.
 
-    In stores that ran before, it deletes the objects of this Ray cluster. Arrays stay readable. Blocks until
-    all stores have ended; then stores can be started again. Does nothing if nothing was started.
-
-    Args:
-        timeout: Seconds to wait.
+    In other running stores, it deletes the objects of this Ray cluster. Arrays stay readable.
+    Blocks until all stores have ended.
 
     Raises:
         RuntimeError: A store could not be stopped; the message says where and why.
@@ -203,7 +188,7 @@ def stop_on_all_nodes(timeout: float = 120.0) -> None:
     for supervisor in supervisors:
         ray.kill(supervisor, no_restart=True)
     here().withdraw()
-    # `ray.kill` is asynchronous, and a new start would find the ending supervisors.
+    # A new start would find the ending supervisors.
     for node, supervisor in found:
         while _known_supervisor(node) == supervisor:
             if time.monotonic() > ends:
@@ -239,14 +224,14 @@ def _start(nodes: list[Any], supervisors: list[Any], settings: Settings, timeout
 
 
 def _check(nodes: list[Any], supervisors: list[Any], timeout: float) -> None:
-    """Checks that all stores belong to one cluster, because other programs may have started them."""
+    """Checks that all stores belong to one cluster."""
     first, *others = supervisors
     mark = f"{here().prefix}mark/{secrets.token_hex(8)}"
     _on_all(nodes[:1], [first.put_mark.remote(mark)], timeout)
     try:
         sees = _on_all(nodes[1:], [supervisor.sees_mark.remote(mark) for supervisor in others], timeout)
     finally:
-        # Ignores failures, because an error of `sees_mark` matters more.
+        # An error of `sees_mark` matters more.
         ray.wait([first.remove_mark.remote(mark)], timeout=timeout)
     blind = [node["NodeManagerAddress"] for node, does in zip(nodes[1:], sees, strict=True) if not does]
     if blind:
@@ -281,7 +266,7 @@ def _supervisor_of(node: Any) -> Any:
 
 
 def _on_all(nodes: Sequence[Any], answers: Sequence[Any], timeout: float) -> list[Any]:
-    """Waits for the answers of supervisors. Errors name the node."""
+    """Errors name the node."""
     if answers:
         _, missing = ray.wait(list(answers), num_returns=len(answers), timeout=timeout)
         if missing:

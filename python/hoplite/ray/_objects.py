@@ -21,10 +21,10 @@ from hoplite.ref import T_co
 
 
 class Ref(hoplite.Ref[T_co]):
-    """A handle of an object that finds the store of the Ray node on which it is used.
+    """A handle that uses the store of its present Ray node.
 
-    Tasks and actors can take and return handles. Ray does not know the object: it stays until you delete
-    it, or until the job ends.
+    Tasks and actors can take and return handles. The object stays until you delete it, or until
+    the job ends.
 
     Examples:
         >>> with hoplite.ray.put(np.ones(3)) as ref:    # deleted at the end of the block
@@ -81,9 +81,9 @@ class Ref(hoplite.Ref[T_co]):
 
 
 def client() -> Client:
-    """Returns the client of this process for the store of its Ray node, the same one for every call.
+    """Returns this process's client for the store of its Ray node.
 
-    If a new node has no store yet, this starts one, and blocks until it runs.
+    On a new node, starts a store, and blocks until it runs.
 
     Raises:
         ConnectFailed: There is no store on this node.
@@ -106,12 +106,12 @@ def client() -> Client:
 
 
 def lease() -> _leases.Lease:
-    """Returns the lease of this process. Raises as `client`."""
+    """Raises as `client`."""
     client()
     try:
         return _leases.of_process()
     except FileNotFoundError:
-        # The client has not noticed that the store was stopped.
+        # The client has not noticed the store's end.
         own().close()
         client()
         return _leases.of_process()
@@ -129,7 +129,7 @@ def _start_here(error: ConnectFailed) -> None:
 def new_ref() -> Ref[Any]:
     """Returns a handle of an object that does not exist yet.
 
-    Give it to the task that puts the object, and to tasks that get it. Does not block.
+    Give it to the tasks that put and get the object. Does not block.
 
     Examples:
         >>> ref = hoplite.ray.new_ref()
@@ -145,9 +145,7 @@ def put(value: T, ref: Ref[Any] | None = None, timeout: TimeLimit = "default") -
     Blocks until the value is in the store; see `hoplite.Client.put`.
 
     Args:
-        value: Any value that `hoplite.Client.put` takes.
         ref: A handle from `new_ref`, or an id; `None` for a new handle.
-        timeout: Seconds to wait for room.
 
     Raises:
         StoreFull: As for `hoplite.Client.put` and `client`, which have further errors.
@@ -173,15 +171,14 @@ def get(
 @overload
 def get(refs: Iterable[Id], timeout: TimeLimit = "default", copy: bool | None = None) -> list[Any]: ...
 def get(refs: Any, timeout: TimeLimit = "default", copy: bool | None = None) -> Any:
-    """Gets the value of a handle, or a list of the values of several, from anywhere in the cluster.
+    """Gets the value of a handle, or a list of the values of several.
 
-    Blocks until the values are on this node. Nodes that get the same object forward it to each other.
+    Blocks until the values are on this node.
 
     Args:
         refs: One handle or id, or several.
-        timeout: Seconds to wait, also for objects that do not exist yet; `None` waits for ever.
-        copy: `True` returns private, writable arrays. By default, arrays of numpy are read-only and in
-            shared memory.
+        timeout: Seconds to wait, also for future objects; `None` waits for ever.
+        copy: `True` returns private, writable arrays.
 
     Raises:
         Timeout: As for `hoplite.Client.get` and `client`, which have further errors.
@@ -226,14 +223,11 @@ def reduce(
 ) -> tuple[Ref[Any], list[hoplite.Ref[Any]]]:
     """Combines arrays of one dtype and shape into a new object; see `hoplite.Client.reduce`.
 
-    Blocks until the result is complete. The stores combine the arrays while they arrive.
+    Blocks until the result is complete.
 
     Args:
-        sources: Handles of the arrays. They need not exist yet.
-        op: `"sum"`, `"min"`, `"max"` or `"prod"`.
-        num_objects: Combine only the first so many sources; `None` means all.
+        sources: Handles of the arrays.
         target: A handle from `new_ref`; `None` for a new one.
-        timeout: Seconds to wait.
 
     Returns:
         The handle of the result, and the sources that were combined.

@@ -1,4 +1,4 @@
-"""The files of a Ray node, and the prefixes of object ids of a Ray cluster."""
+"""The files of a Ray node, and the id prefixes of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from hoplite import _native
 from hoplite._node import SOCKET_VARIABLE
 from hoplite.ray import _private
 
-#: The prefix of all objects for Ray.
 NAMESPACE = "ray"
 
 
@@ -24,20 +23,17 @@ def _outer_socket() -> str | None:
 
 
 def _root() -> Path:
-    # Ignores TMPDIR, because all processes of a node must agree.
+    # All processes of a node must agree, whatever TMPDIR.
     return Path(f"/tmp/hoplite-{os.geteuid()}")
 
 
-#: The default socket of another program's store, before `Place.export`. None if a parent process
-#: exported it, because the parent may have used another node or Ray cluster.
+#: Another program's default socket. None if a parent process exported it, perhaps of another node.
 OUTER_SOCKET = _outer_socket()
 
 
 @dataclass(frozen=True)
 class Place:
-    """A node of a Ray cluster. A machine may have several. Every process of the node computes the
-    same value.
-    """
+    """A node of a Ray cluster, the same in all its processes."""
 
     cluster: str
     """A hash of Ray's session, which changes when Ray restarts."""
@@ -46,7 +42,7 @@ class Place:
 
     @functools.cached_property
     def socket(self) -> Path:
-        """The socket of the store; a link if another program started the store."""
+        """A link if another program started the store."""
         return self.directory / "store.sock"
 
     @functools.cached_property
@@ -55,20 +51,19 @@ class Place:
 
     @functools.cached_property
     def prefix(self) -> str:
-        """The prefix of all object ids of this Ray cluster. A store may serve several clusters."""
+        """A store may serve several Ray clusters."""
         return f"{NAMESPACE}/{self.cluster}/"
 
     def job_prefix(self, job_id: str) -> str:
-        """Returns the prefix of objects that tasks of a job put."""
         return f"{self.prefix}j-{job_id}/"
 
     @property
     def exists(self) -> bool:
-        """`True` if a store runs or starts."""
+        """A store runs or starts."""
         return self.directory.is_dir()
 
     def export(self) -> None:
-        """Makes `hoplite.init()` find the store, in this process and its children."""
+        """For `hoplite.init()`, in this process and its children."""
         if os.environ.get(SOCKET_VARIABLE) != str(self.socket):
             os.environ[SOCKET_VARIABLE] = str(self.socket)
 
@@ -77,10 +72,8 @@ class Place:
             del os.environ[SOCKET_VARIABLE]
 
     def create(self) -> None:
-        """Makes the directory.
-
-        Raises:
-            PermissionError: if another user has made it, who could replace the socket.
+        """Raises `PermissionError` if another user, who could replace the socket, made the
+        directory.
         """
         root = _root()
         root.mkdir(mode=0o700, exist_ok=True)
@@ -91,7 +84,7 @@ class Place:
 
 
 def here() -> Place:
-    """Returns the node of this process. Raises `RuntimeError` without Ray."""
+    """Raises `RuntimeError` without Ray."""
     _private.check_is_running()
     context = ray.get_runtime_context()
     return place(context.get_session_name(), context.get_node_id())

@@ -1,4 +1,4 @@
-"""All uses of undocumented parts of Ray. Checked with Ray 2.60."""
+"""All uses of undocumented parts of Ray 2.60."""
 
 from __future__ import annotations
 
@@ -15,32 +15,30 @@ from ray._private.serialization import SerializationContext
 from ray._private.worker import global_worker
 from ray.experimental.rdt.util import get_transport_data_type
 
-#: Ray's pickle protocol, with out-of-band buffers.
+#: With out-of-band buffers.
 _PICKLE_PROTOCOL = 5
 _Pickling = Callable[[Any], Any]
 
 
 def check_is_running() -> None:
-    """Raises `RuntimeError` unless Ray is initialized in this process."""
     if not ray.is_initialized():
         raise RuntimeError("Ray is not running in this process: call ray.init() first")
 
 
 def is_managed_here(object_id: str) -> bool:
-    """Returns `True` if this process owns or borrows the RDT object.
-
-    Avoids Ray's lock, which the caller may hold. Reading a dict is atomic.
+    """`True` if this process owns or borrows the RDT object. Avoids Ray's lock, which the caller
+    may hold.
     """
     return object_id in global_worker.rdt_manager._managed_rdt_metadata
 
 
 def can_receive(actor: Any) -> bool:
-    """Returns `True` if Ray runs a receiver thread for tensors in an actor."""
+    """`True` if Ray runs a receiver thread for tensors."""
     return bool(getattr(actor, "_ray_enable_tensor_transport", True))
 
 
 def alive_nodes() -> list[dict[str, Any]]:
-    """Returns the nodes of the Ray cluster, in a fixed order."""
+    """In a fixed order."""
     check_is_running()
     nodes: list[dict[str, Any]] = ray.nodes()  # type: ignore[no-untyped-call]
     return sorted((node for node in nodes if node["Alive"]), key=lambda node: str(node["NodeID"]))
@@ -51,7 +49,7 @@ def ended_jobs() -> set[str]:
 
 
 def raylet_pid() -> int | None:
-    """Returns the process id of a worker's raylet, which ends with its node; None outside workers."""
+    """A raylet ends with its node. None outside workers."""
     parent = os.getppid()
     try:
         is_raylet = Path(f"/proc/{parent}/comm").read_text().strip() == "raylet"
@@ -61,7 +59,7 @@ def raylet_pid() -> int | None:
 
 
 class _Reducer:
-    """Pickles a type for Ray's transports while they send; otherwise as before."""
+    """Acts only while a transport sends."""
 
     def __init__(self, context: Any, by_ray: _Pickling, before: _Pickling | None) -> None:
         self._context = context
@@ -75,13 +73,10 @@ class _Reducer:
 
 
 def keep_serializers(transports: Collection[str]) -> None:
-    """Keeps Ray's pickling of the transports' types for values that the transports do not send.
-    Call it once.
+    """Keeps Ray's pickling of the transports' types for other values. Call it once.
 
-    When a process first uses a transport, Ray replaces the serializer of the transport's type, also
-    for Ray's own store. That serializer puts the bytes of arrays into the pickle: a put takes 16
-    times as long, and each get copies. Ray registers it only once, so a later registration by other
-    code breaks the transport.
+    On first use, Ray replaces the serializer of a type also for its own store: a put then takes
+    16 times as long, and each get copies.
     """
     contexts: Any = SerializationContext
     serialize = contexts.serialize_rdt_objects

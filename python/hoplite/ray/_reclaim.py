@@ -1,16 +1,15 @@
 """Decides which objects of ended processes to delete. Performs no I/O.
 
-Ray tells only the maker of an RDT object when the last reference is gone. If the maker was killed,
-two rules apply:
+Ray tells only the maker of an RDT object when the last reference is gone. If the maker was
+killed:
 
-* *The producer has ended*: its objects are deleted, except those claimed by living owners. An owner
-  is the process that called the method. It claims the object from the arrival of the metadata until
-  Ray drops its last reference. Deletion starts after a grace period, because the metadata may be in
-  flight.
-* *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to them.
+* *The producer has ended*: after a grace period for metadata in flight, its objects are deleted,
+  unless the owner, which called the method, still claims them.
+* *The owner has ended*: the objects that it claimed are deleted, because Ray denies access to
+  them.
 
-A supervisor checks the leases of its node. When a node ends, another supervisor adopts its leases,
-which it finds through the remaining objects.
+A supervisor checks the leases of its node. Another one adopts the leases of an ended node, which
+it finds through the remaining objects.
 """
 
 from __future__ import annotations
@@ -20,15 +19,12 @@ from dataclasses import dataclass, field
 
 from hoplite.ray._leases import PREFIX, Found
 
-#: Seconds before the objects of an ended process are deleted, far longer than metadata is in
-#: flight.
+#: Far longer than metadata is in flight.
 GRACE = 5.0
 
 
 @dataclass(frozen=True)
 class Due:
-    """The deletions that are due."""
-
     claimed: frozenset[str] = frozenset()
     """Objects whose owners have ended."""
     producers: tuple[str, ...] = ()
@@ -40,22 +36,20 @@ class Due:
 
 @dataclass
 class Reclaimer:
-    """Records when processes ended."""
-
     grace: float = GRACE
     _gone_since: dict[str, float] = field(default_factory=dict)
     _adopted: set[str] = field(default_factory=set)
 
     def adopt(self, tokens: Iterable[str]) -> None:
-        """Treats leases of ended nodes like leases of ended processes."""
+        """Leases of ended nodes count as those of ended processes."""
         self._adopted.update(tokens)
 
     def forget(self, token: str) -> None:
-        """Drops an adopted lease without objects."""
+        """An adopted lease without objects."""
         self._adopted.discard(token)
 
     def look(self, leases: Iterable[Found], now: float) -> Due:
-        """Returns the deletions that are due, given all leases of the node."""
+        """Returns the due deletions, given all leases of the node."""
         gone = [lease for lease in leases if not lease.is_alive]
         gone += [Found(token, False, frozenset()) for token in sorted(self._adopted)]
         self._gone_since = {lease.token: self._gone_since.get(lease.token, now) for lease in gone}
@@ -68,12 +62,12 @@ class Reclaimer:
 
 
 def unknown(ids: Iterable[str], known: Iterable[str]) -> set[str]:
-    """Returns the tokens in these ids without a known lease."""
+    """Returns tokens in `ids` without a known lease."""
     tokens = {part for id in ids for part in id.split("/")[2:3] if part.startswith(PREFIX)}
     return tokens - set(known)
 
 
 def claims_on(token: str, leases: Iterable[Found]) -> set[str]:
-    """Returns the objects with this token that living processes claim."""
+    """Returns this token's objects that living processes claim."""
     part = f"/{token}/"
     return {id for lease in leases if lease.is_alive for id in lease.claims if part in id}

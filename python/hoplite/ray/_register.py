@@ -16,9 +16,8 @@ from hoplite.ray._place import here
 if TYPE_CHECKING:
     from hoplite.ray.transport import HopliteTransport
 
-#: Transports of tensors and of numpy arrays, because Ray allows one type for each transport.
+#: Ray allows one type for each transport.
 TENSORS, ARRAYS = "HOPLITE", "HOPLITE_NUMPY"
-#: The backend of `ray.util.collective`.
 COLLECTIVE = "HOPLITE"
 
 _lock = threading.Lock()
@@ -32,8 +31,8 @@ def register() -> None:
 
         ray.init(runtime_env={"worker_process_setup_hook": "hoplite.ray.register"})
 
-    It may be called several times, also before Ray is initialized. Ray takes one hook for a job: if you have
-    one, call this in it. It does not block, connects to nothing, and does not import torch.
+    It may be called several times, also before Ray is initialized, and does not block. If your
+    job has a hook already, call this in it.
 
     Examples:
         >>> hoplite.ray.register()
@@ -61,7 +60,6 @@ def _register_torch() -> None:
 
 
 def _register_transport(name: str, transport: type[HopliteTransport], data_type: type) -> None:
-    # Ray may have registered it in an actor.
     with contextlib.suppress(ValueError):
         register_tensor_transport(name, ["cpu"], transport, data_type)
 

@@ -1,7 +1,6 @@
 """Forms a collective group from members that know only its name, its size and their own ranks.
 
-Failed members of an earlier group may have left objects, and Ray may report the death of an actor
-before the actor ends. So ranks are not enough to identify members:
+Failed members may have left objects, so ranks are not enough to identify members:
 
 1. Each member chooses a random number, and joins with its rank and number.
 2. Rank 0 welcomes each number.
@@ -10,8 +9,6 @@ before the actor ends. So ranks are not enough to identify members:
 5. The members accept the offer. If another member of a rank appears first, rank 0 makes a new
    offer.
 6. When all have accepted, rank 0 announces the group. Left objects are deleted later.
-
-Each member puts three small objects. Rank 0 puts two for each member, and one for all.
 """
 
 from __future__ import annotations
@@ -25,10 +22,8 @@ from itertools import count
 
 from hoplite import Client
 
-#: Seconds between two polls.
 _INTERVAL = 0.02
-#: Seconds for accepting an offer if the rank has another member, and for the arrival of a
-#: description.
+#: For accepting an offer if the rank has another member, and for descriptions.
 _WAIT_LIMIT = 1.0
 
 
@@ -38,10 +33,9 @@ def meet(
     """Waits until all members of a group have called this.
 
     Args:
-        prefix: the prefix of object ids; the same in all members.
-        name: of the group; one group of a name can exist at a time.
+        prefix: of object ids; the same in all members.
+        name: one group of a name can exist at a time.
         own: this member's description for the others.
-        timeout: in seconds.
     Returns:
         A unique name, and the description of each member, by rank.
     Raises:
@@ -65,7 +59,7 @@ def meet(
 
 
 def clean_up(client: Client, prefix: str, name: str) -> None:
-    """Deletes the objects of `meet`. Rank 0 calls this after all members have returned from it."""
+    """Rank 0 calls this after all members have returned from `meet`."""
     client.delete([str(known.id) for known in client.list(_prefix(prefix, name))])
 
 
@@ -75,7 +69,7 @@ def _prefix(prefix: str, name: str) -> str:
 
 
 def _join(client: Client, prefix: str, rank: int, own: str, deadline: float) -> tuple[str, list[str]] | None:
-    """Returns the group; None after the deadline."""
+    """None after the deadline."""
 
     def left() -> float:
         return max(0.0, deadline - time.monotonic())
@@ -120,15 +114,15 @@ class _Host:
         self._prefix = prefix
         self._own = own
         self._ranks = range(1, size)
-        # The ranks of members, by number.
+        # Ranks by number.
         self._joined: dict[str, int] = {}
-        # The descriptions of members, by number, oldest first. The last one of a rank counts.
+        # Descriptions by number. The last one of a rank counts.
         self._answers: dict[str, str] = {}
         self._offer: _Offer | None = None
         self._silent: list[int] = []
 
     def look(self) -> tuple[str, list[str]] | None:
-        """Polls the members once, and returns the group when all have accepted."""
+        """Polls once; returns the group when all have accepted."""
         self._welcome()
         self._listen()
         if self._offer and not self._silent:
@@ -165,13 +159,13 @@ class _Host:
         here, missing = self._client.wait([*answers, *accepted], timeout=_INTERVAL)
         for id in here:
             if id in answers:
-                # The next poll looks for a deleted object again.
+                # The next poll looks again.
                 with contextlib.suppress(TimeoutError):
                     self._answers[answers[str(id)]] = self._client.get(str(id), _WAIT_LIMIT)
         self._silent = [accepted[str(id)] for id in missing if id in accepted]
 
     def _prefer_others(self) -> None:
-        """Prefers other members of ranks that have not accepted the offer in time."""
+        """For ranks that have not accepted in time."""
         if self._offer and time.monotonic() > self._offer.made + _WAIT_LIMIT:
             silent = [self._offer.numbers[rank] for rank in self._silent]
             self._answers = {number: self._answers.pop(number) for number in silent} | self._answers
@@ -180,8 +174,7 @@ class _Host:
         unique = secrets.token_hex(8)
         members = [self._own, *(self._answers[numbers[rank]] for rank in self._ranks)]
         for number in numbers.values():
-            # An earlier rank 0 may have made offers too. All are confirmed, so the listing has
-            # them.
+            # An earlier rank 0 may have made offers too.
             turn = sum(1 for _ in self._client.list(f"{self._prefix}offer/{number}/"))
             self._client.put(f"{self._prefix}offer/{number}/{turn}", (unique, members), confirm=True)
         self._offer = _Offer(unique, numbers, members, time.monotonic())

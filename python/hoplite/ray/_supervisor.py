@@ -1,4 +1,4 @@
-"""The supervisor: an actor on each node of Ray that manages the store of the node."""
+"""The supervisor: an actor that manages the store of its Ray node."""
 
 from __future__ import annotations
 
@@ -33,33 +33,29 @@ T = TypeVar("T")
 
 logger = logging.getLogger(__name__)
 
-#: The namespace of the actors in Ray.
+#: The namespace in Ray.
 ACTORS = "hoplite"
-#: Seconds between two checks for ended processes.
+#: For ended processes.
 _INTERVAL = 1.0
-#: Seconds between two checks for ended nodes and jobs. One supervisor does this for all, because it
-#: queries a central service.
+#: For ended nodes and jobs, by one supervisor for all.
 _CLEAN_UP_INTERVAL = 5.0
-#: Seconds, per node, after which another supervisor checks if it is that one now. All of them send
-#: at most 20 queries a second.
+#: Per node: all others send at most 20 queries a second.
 _OTHERS_INTERVAL_PER_NODE = 0.05
-#: Seconds to wait for another supervisor or a store before the next try.
+#: For another supervisor or a store.
 _WAIT_LIMIT = 10.0
-#: Seconds for the start and the stop of a store.
 _START_TIMEOUT = 2 * _launcher.START_TIMEOUT + 5
 _STOP_TIMEOUT = 2 * _launcher.STOP_TIMEOUT + 5
-#: Objects in one delete request, far below a store's limit.
+#: Far below a store's limit.
 _BATCH = 1024
-#: Files with the settings of a store started here, and with the raylet's process id if the node
-#: uses another program's store.
+#: The settings of a store started here; the raylet's id beside another program's store.
 _SETTINGS, _RAYLET = "settings.json", "raylet.pid"
-#: Flags and variables of credentials have the same names.
+#: Flags and variables have the same names.
 CREDENTIALS = ("token_file", "tls_cert", "tls_key", "tls_ca", "tls_name")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The settings of the stores, the same on all nodes."""
+    """The same on all nodes."""
 
     memory: str | None
     insecure: bool
@@ -79,7 +75,7 @@ class Settings:
 
     @property
     def on_network(self) -> bool:
-        """`True` if other machines may connect."""
+        """Other machines may connect."""
         return self.insecure or self.token_file is not None or self.tls_cert is not None
 
 
@@ -105,9 +101,9 @@ def name_of(node_id: str) -> str:
 
 
 class Supervisor:
-    """Starts the store of its node, or attaches to one, and deletes unneeded objects there.
+    """Manages the store of its node, and deletes unneeded objects.
 
-    All state is on the node's disk, so that a restarted actor can continue.
+    All state is on disk, so that a restarted actor can continue.
     """
 
     def __init__(self) -> None:
@@ -116,8 +112,7 @@ class Supervisor:
         self._lock = threading.RLock()
         self._connection = Connection()
         self._reclaimer = Reclaimer()
-        # The nodes and ended jobs at the last check. Initially empty, so that the first check
-        # covers earlier events.
+        # The result of the last check; empty for the first one.
         self._nodes: set[str] | None = None
         self._ended_jobs: set[str] = set()
         self._forgotten_jobs: set[str] = set()
@@ -149,7 +144,7 @@ class Supervisor:
         return None
 
     def attach(self, socket: str | None) -> bool:
-        """Uses a store that another program started at `socket`. Returns `False` if there is none.
+        """Uses another program's store; `False` if there is none.
 
         Raises:
             ConnectFailed: if no store listens at a given socket, or this process may not use it.
@@ -183,10 +178,8 @@ class Supervisor:
     def start(self, settings: Settings, listen: str, directory: str | None, labels: dict[str, str]) -> Node:
         """Starts a store unless one runs, and a directory if `directory` is None.
 
-        Args:
-            listen: the address of this node; the daemons choose their ports.
         Raises:
-            RuntimeError: with the reason, if the store did not start or the node is ending.
+            RuntimeError: if the store did not start, or the node is ending.
             ConnectFailed: if a store runs but does not answer.
         """
         with self._lock:
@@ -200,7 +193,7 @@ class Supervisor:
                 try:
                     self._start_launcher()
                 except RuntimeError:
-                    # Prevents a retry with the same settings.
+                    # Prevents a retry.
                     self._stop_launcher()
                     _remove(self._place)
                     raise
@@ -208,27 +201,26 @@ class Supervisor:
             return self.node()
 
     def claims(self, token: str) -> set[str]:
-        """Returns the objects with this token that living processes of this node claim."""
+        """Returns this token's objects that living processes of this node claim."""
         return claims_on(token, _leases.look(self._place))
 
     def tokens(self) -> set[str]:
         return {lease.token for lease in _leases.look(self._place)}
 
     def put_mark(self, id: str) -> None:
-        """Puts a small object for `sees_mark`."""
         self._perform(lambda client: client.put(id, b"here", confirm=True))
 
     def sees_mark(self, id: str) -> bool:
-        """Returns `True` if the store of this node finds the object within some seconds."""
+        """`True` if the store finds the object within some seconds."""
         return bool(self._perform(lambda client: client.wait([id], timeout=_WAIT_LIMIT))[0])
 
     def remove_mark(self, id: str) -> None:
         self._perform(lambda client: client.delete(id, timeout=_WAIT_LIMIT))
 
     def stop(self) -> None:
-        """Stops the store and the directory, and removes all files on the node.
+        """Stops the daemons, and removes all files on the node.
 
-        If another program started the store, only deletes the objects of this Ray cluster.
+        From another program's store, only deletes the objects of this Ray cluster.
         """
         with self._lock:
             self._is_stopped.set()
@@ -256,7 +248,7 @@ class Supervisor:
             except Exception:
                 if self._is_stopped.is_set():
                     return
-                # Retries for ever, because no other process does this work.
+                # No other process does this work.
                 logger.warning(
                     "The supervisor of %s has a problem, and tries again.", self._place.node, exc_info=True
                 )
@@ -269,9 +261,8 @@ class Supervisor:
             self._start_launcher()
 
     def _clean_up_cluster(self) -> float:
-        """Cleans up after ended nodes and jobs, if this supervisor is the responsible one.
-
-        Returns the seconds until the next call.
+        """Cleans up after ended nodes and jobs, in one supervisor. Returns the seconds until the
+        next call.
         """
         nodes = {str(node["NodeID"]) for node in _private.alive_nodes()}
         is_for_all = ray.get_runtime_context().get_node_id() == min(nodes)
@@ -285,14 +276,14 @@ class Supervisor:
         return max(_CLEAN_UP_INTERVAL, _OTHERS_INTERVAL_PER_NODE * len(nodes))
 
     def _adopt_leases(self) -> None:
-        # In this order, because each process takes a lease before it puts an object.
+        # In this order: a process takes its lease first.
         ids = self._list(f"{self._place.prefix}{_leases.PREFIX}")
         self._reclaimer.adopt(unknown(ids, self._query_all("tokens")))
 
     def _forget_jobs(self, ended: set[str]) -> None:
         for job in sorted(ended - self._forgotten_jobs):
             self._delete_all(self._place.job_prefix(job))
-        # Repeats the deletion at the next check, because workers may still have put objects.
+        # Workers may still have put objects.
         self._forgotten_jobs = ended & self._ended_jobs
         self._ended_jobs = ended
 
@@ -313,11 +304,10 @@ class Supervisor:
         self._reclaimer.forget(token)
 
     def _query_all(self, method: str, *arguments: str) -> set[str]:
-        """Returns the union of the answers of all nodes' supervisors.
+        """Returns the union of all supervisors' answers.
 
         Raises:
-            ray.exceptions.RayError: if a living node does not answer, so that the union is
-            incomplete.
+            ray.exceptions.RayError: if a living node does not answer.
         """
         answers: list[ray.ObjectRef[set[str]]] = []
         for node in _private.alive_nodes():
@@ -378,7 +368,7 @@ class Supervisor:
         }
 
     def _await_store(self) -> None:
-        """Waits until the store answers, because it may be restarting."""
+        """The store may be restarting."""
         deadline = time.monotonic() + _WAIT_LIMIT
         while True:
             try:
@@ -393,7 +383,7 @@ class Supervisor:
         place = self._place.directory
         for name in (_launcher.READY, _launcher.FAILED):
             (place / name).unlink(missing_ok=True)
-        # Isolated and without site packages, to keep the process small.
+        # Without site packages, to stay small.
         command = [sys.executable, "-I", "-S", _launcher.__file__, str(place)]
         subprocess.run(command, stdin=subprocess.DEVNULL, check=True)
         deadline = time.monotonic() + _START_TIMEOUT
@@ -405,7 +395,7 @@ class Supervisor:
             time.sleep(0.01)
 
     def _stop_launcher(self) -> None:
-        # Prevents a restart by the supervisor.
+        # Prevents a restart.
         (self._place.directory / _launcher.SPEC).unlink(missing_ok=True)
         deadline = time.monotonic() + _STOP_TIMEOUT
         while self._has_launcher():
@@ -416,7 +406,7 @@ class Supervisor:
             time.sleep(0.05)
 
     def _is_orphan(self) -> bool:
-        """Returns `True` if the node has ended, so that nothing may be started."""
+        """The node has ended, so nothing may be started."""
         return self._raylet is not None and os.getppid() != self._raylet
 
     def _has_launcher(self) -> bool:
@@ -436,13 +426,12 @@ class Supervisor:
         _launcher.write(self._place.directory / _SETTINGS, json.dumps(asdict(settings)))
 
     def _clean_up_other_clusters(self) -> None:
-        """Deletes the objects of this machine's other Ray clusters that ended without `stop`."""
+        """Covers clusters on this machine that ended without `stop`."""
         for marker in self._place.directory.parent.parent.glob(f"*/*/{_RAYLET}"):
             other = Place(marker.parent.parent.name, marker.parent.name, marker.parent)
             try:
                 raylet = marker.read_text()
             except FileNotFoundError:
-                # Another supervisor has removed it.
                 continue
             if other != self._place and not Path(f"/proc/{raylet}").exists():
                 self._delete_all(f"{NAMESPACE}/{other.cluster}/")

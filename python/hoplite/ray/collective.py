@@ -5,8 +5,7 @@
     collective.init_collective_group(world_size, rank, backend="hoplite", group_name="workers")
     collective.allreduce(gradient, "workers")
 
-The members have no connections with each other. Each puts its arrays into the store of its node, and
-gets or reduces the arrays of others. It takes arrays of numpy, and tensors of torch in host memory.
+It takes arrays of numpy, and tensors of torch in host memory.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ from hoplite.ray import _objects
 from hoplite.ray._connection import twice
 from hoplite.ray._rendezvous import clean_up, meet
 
-#: The variable with the timeout in seconds. The default is that of all calls, `HOPLITE_TIMEOUT`.
+#: In seconds; by default `HOPLITE_TIMEOUT`.
 TIMEOUT_VARIABLE = "HOPLITE_COLLECTIVE_TIMEOUT"
 #: 30 days.
 _FOREVER = 30 * 86400.0
@@ -60,7 +59,7 @@ _OPS: dict[ReduceOp, Op] = {
 
 
 class GroupEnded(HopliteError, RuntimeError):
-    """A collective is impossible, because the group has ended. The message has the reason."""
+    """The group has ended. The message has the reason."""
 
 
 def _timeout() -> float:
@@ -74,19 +73,18 @@ def _timeout() -> float:
 class HopliteGroup(BaseGroup):
     """A member of a collective group.
 
-    Ray makes it for `backend="hoplite"`. All members call the same collectives in the same order. A call blocks
-    until the needed members have called, for at most `$HOPLITE_COLLECTIVE_TIMEOUT` seconds, or else
-    `$HOPLITE_TIMEOUT`, or else 5 minutes.
+    All members call the same collectives in the same order. A call blocks for at most
+    `$HOPLITE_COLLECTIVE_TIMEOUT` seconds, or else `$HOPLITE_TIMEOUT`, or else 5 minutes.
 
-    The group ends for all members if a collective fails or times out (`hoplite.Timeout`), if it is
-    interrupted by Ctrl-C or `ray.cancel`, or if the store of a member ends. A failed send or receive does
-    not end it. Each error after the first byte was sent is also a `RuntimeError`.
+    The group ends for all members if a collective fails, times out (`hoplite.Timeout`) or is
+    interrupted, or if the store of a member ends. A failed send or receive does not end it. Each
+    error after the first byte was sent is also a `RuntimeError`.
     """
 
     def __init__(self, world_size: int, rank: int, group_name: str) -> None:
         super().__init__(world_size, rank, group_name)
         self._timeout = _timeout()
-        # Lets the supervisor delete this member's objects if it is killed.
+        # For deletions if this member is killed.
         lease = _objects.lease()
         # Notices a restarted store.
         twice(_objects.client, lambda client: client.contains(lease.prefix))
@@ -117,7 +115,7 @@ class HopliteGroup(BaseGroup):
         return True
 
     def destroy_group(self) -> None:
-        """Leaves the group. The last member deletes all objects of the group."""
+        """The last member deletes all objects of the group."""
         self._group.close()
 
     def allreduce(self, tensor: list[Any], allreduce_options: Any = AllReduceOptions) -> None:
@@ -242,9 +240,7 @@ class HopliteGroup(BaseGroup):
 
     @contextlib.contextmanager
     def _ended_if_interrupted(self, done: Future[None]) -> Iterator[None]:
-        """Ends the group if the wait is interrupted, because the operation may still use its
-        buffers.
-        """
+        """An interrupted operation may still use its buffers."""
         try:
             yield
         except BaseException:
@@ -265,7 +261,7 @@ def _settling(done: Future[None]) -> Callable[[Exception | None], None]:
 
 
 def _failed(message: str, cause: BaseException | None) -> Exception:
-    """Returns the error of a failed collective, with the class of its cause and `RuntimeError`."""
+    """Returns an error with the class of its cause, and `RuntimeError`."""
     if not isinstance(cause, HopliteError):
         return GroupEnded(message)
     error = _and_runtime_error(type(cause))(message)
@@ -291,7 +287,7 @@ def _unpickled(kind: type[HopliteError], message: str, fields: dict[str, Any]) -
 
 
 def _single(tensors: list[Any]) -> Any:
-    """Returns the only tensor of a call. Ray passes lists for several GPUs."""
+    """Ray passes lists for several GPUs."""
     (tensor,) = tensors
     return _checked(tensor)
 
@@ -313,7 +309,7 @@ def _checked(tensor: Any) -> Any:
 
 @contextlib.contextmanager
 def _filled(name: str, array: Any) -> Iterator[Buffer]:
-    """Yields contiguous, writable memory for the array."""
+    """Contiguous and writable."""
     is_array = isinstance(array, np.ndarray)
     if is_array and not array.flags.writeable:
         raise TypeError(
@@ -341,7 +337,7 @@ def _buffer(array: Any) -> Buffer:
 
 
 def _joined(parts: list[Buffer], own: Buffer, room: Buffer) -> Buffer:
-    """Joins the parts of a reducescatter; `own` is the part that is reduced into `room`."""
+    """`own` is reduced into `room`."""
     if own.layout is None or room.layout is None:
         raise AssertionError("the layout of arrays is known")
     if (own.dtype, own.shape) != (room.dtype, room.shape) or any(part.dtype != own.dtype for part in parts):

@@ -5,9 +5,8 @@
         @ray.method(tensor_transport="hoplite")
         def weights(self) -> torch.Tensor: ...
 
-The tensors that a call of the method returns become one object in the store of its node, from which
-receivers get them. The producer may change its tensors afterwards, and may even end: it takes no
-part in the transfer. Receivers forward parts of the object to others.
+The returned tensors become one object in the store of the node. The producer may then change its
+tensors, and may even end.
 
 Ray tells the producer when the last reference is gone. `_reclaim` covers producers that have ended.
 """
@@ -35,18 +34,17 @@ from hoplite.ray._connection import twice
 
 logger = logging.getLogger(__name__)
 
-#: Seconds to wait for room.
+#: For room.
 PUT_TIMEOUT = 30.0
-#: The most bytes that Ray carries: half of its largest message.
+#: Half of Ray's largest message.
 MAX_CARRIED_BYTES = 256 << 20
 
 
 class Tensors(TensorTransportMetadata):
     """The metadata of an RDT object: its id, or its contents, and the description of the tensors.
 
-    The producer sends it to the owner of the object first, which is the process that called the
-    method. While Ray has a reference there, the metadata claims the object. In other processes it
-    has no effect.
+    The producer sends it first to the owner, which called the method. There, it claims the
+    object while Ray has a reference.
     """
 
     def __init__(
@@ -60,12 +58,12 @@ class Tensors(TensorTransportMetadata):
         super().__init__(tensor_meta, tensor_device)
         self.ray_id = ray_id
         self.id = id
-        #: The pickled tensors, if the store had no room.
+        #: If the store had no room.
         self.contents = contents
         self._was_made_here = True
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Ray also manages objects of `ray.put` here, but this process owns these.
+        # This process owns objects of `ray.put`.
         goes_to_owner = self._was_made_here and not _private.is_managed_here(self.ray_id)
         return _arrived, (
             self.ray_id,
@@ -91,7 +89,7 @@ def _arrived(
         try:
             lease = _leases.of_process()
             lease.claim(id)
-            # Skipped at exit, which ends the lease too.
+            # The exit ends the lease too.
             weakref.finalize(tensors, lease.drop, id).atexit = False
         except Exception:
             # An exception would crash Ray.
@@ -101,7 +99,7 @@ def _arrived(
 
 @dataclass
 class Fetch(FetchRequest):
-    """A transfer in flight, cancelled when nothing refers to it."""
+    """Cancelled when nothing refers to it."""
 
     future: Future[list[Any]]
 
@@ -138,7 +136,7 @@ class HopliteTransport(TensorTransportManager):
         self, src_actor: Any, dst_actor: Any, backend: str | None = None
     ) -> CommunicatorMetadata:
         if dst_actor is not None and not _private.can_receive(dst_actor):
-            # Only a warning, because an exception may crash Ray.
+            # An exception may crash Ray.
             logger.warning(
                 "%s will hang: its class needs @ray.remote(enable_tensor_transport=True)", dst_actor
             )
@@ -147,7 +145,7 @@ class HopliteTransport(TensorTransportManager):
     # In the process that makes the tensors
 
     def extract_tensor_transport_metadata(self, obj_id: str, rdt_object: list[Any]) -> Tensors:
-        """Puts the tensors. Ray repeats the call if it retries the method."""
+        """Ray repeats the call if it retries the method."""
         with self._putting:
             if obj_id not in self._made:
                 self._made[obj_id] = self._put(obj_id, rdt_object)
@@ -162,7 +160,7 @@ class HopliteTransport(TensorTransportManager):
             return Tensors(ray_id, None, [], None)
         id = f"{_objects.lease().prefix}{ray_id}"
         plain = [self._plain(tensor) for tensor in tensors]
-        # Receivers can copy a lone tensor to its destination while it arrives, but not a list.
+        # A lone tensor can be copied while it arrives.
         value = plain[0] if len(plain) == 1 else plain
         try:
             twice(_objects.client, lambda client: client.put(id, value, PUT_TIMEOUT))
@@ -185,7 +183,7 @@ class HopliteTransport(TensorTransportManager):
     ) -> None:
         made = self._made.pop(obj_id, None)
         if made is not None and (id := made.id) is not None:
-            # In the background, because no caller could handle a failure.
+            # No caller could handle a failure.
             _background.begin(lambda client: client.delete(id))
 
     def send_multiple_tensors(
@@ -318,7 +316,7 @@ class NumpyTransport(HopliteTransport):
         return tensors
 
 
-# Runs on import, because processes of Ray may import only this module.
+# Processes of Ray may import only this module.
 _private.keep_serializers((TorchTransport._name, NumpyTransport._name))
 
 

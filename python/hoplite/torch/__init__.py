@@ -4,13 +4,13 @@
 
     dist.init_process_group("hoplite")
 
-torch finds the backend without an import. With accelerators, `"cpu:hoplite,cuda:nccl"` leaves their
-tensors to another backend. See `docs/start/torch.md` and `docs/reference/torch.md`.
+With accelerators, pass `"cpu:hoplite,cuda:nccl"`. See `docs/start/torch.md` and
+`docs/reference/torch.md`.
 
     hoplite.torch.put_state_dict("policy", model.state_dict())            # in the trainer
     hoplite.torch.get_state_dict("policy", into=model.state_dict())       # in any number of others
 
-See `docs/howto/broadcast-weights.md`. `hoplite._group` has the schedules of the collectives.
+See `docs/howto/broadcast-weights.md`.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ __all__ = [
     "stream_state_dict",
 ]
 
-#: The name of the backend for `init_process_group`.
+#: For `init_process_group`.
 NAME = "hoplite"
 
 
 def register() -> None:
-    """Registers the backend with torch. torch calls this itself if the package is installed.
+    """Registers the backend. torch calls this if the package is installed.
 
-    It may be called several times, and does not block.
+    It may be called several times, without blocking.
 
     Examples:
         >>> hoplite.torch.register()
@@ -74,7 +74,7 @@ def register() -> None:
 
 
 def __getattr__(name: str) -> Any:
-    """Imports the functions for state dicts on first use, so that the backend alone loads faster."""
+    """On first use: the backend alone loads faster."""
     if name in __all__:
         module = {"VersionLost": "_versions", "RankFailed": "_together"}.get(name, "_weights")
         return getattr(importlib.import_module(f"hoplite.torch.{module}"), name)

@@ -1,4 +1,4 @@
-"""The torch backend: checks arguments, and lends the memory of tensors to collectives."""
+"""The torch backend: checks arguments, and lends tensors to collectives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from hoplite.torch._rendezvous import agree
 from hoplite.torch._tensors import Lent, average, check_same_dtype, reduction_of, split, split_rows
 from hoplite.torch._work import Work, forward_from_wrapper
 
-#: The timeout that torch passes if none was given.
+#: torch passes it if no timeout was given.
 _UNSET = timedelta(milliseconds=-1)
 
 
@@ -53,9 +53,7 @@ def _create(store: Store, rank: int, size: int, name: str, timeout: timedelta) -
 
 
 class HopliteBackend(C10DBackend):
-    """A process group on objects of Hoplite."""
-
-    # Set explicitly, because a missing flag makes torch 2.15 recurse for ever.
+    # A missing flag makes torch 2.15 recurse for ever.
     supports_coalescing = False
     supports_splitting = True
     supports_shrinking = False
@@ -71,7 +69,7 @@ class HopliteBackend(C10DBackend):
         self._options = C10DBackend.Options(NAME, timeout)
         self._issued = 0
         forward_from_wrapper()
-        # The wrapper of torch refers only to the C++ half of this object.
+        # torch refers only to the C++ half.
         still_open.add(self)
         prepare_exit()
 
@@ -97,9 +95,9 @@ class HopliteBackend(C10DBackend):
         return self._issued
 
     def split(self, store: Store, ranks: list[int], options: C10DBackend.Options) -> C10DBackend:
-        """Makes the backend of a subgroup. torch calls this on all ranks."""
+        """torch calls this on all ranks of a subgroup."""
         if self._rank not in ranks:
-            # torch 2.15 crashes if a backend in Python returns None.
+            # torch 2.15 crashes if a backend returns None.
             raise NotImplementedError(
                 "split_group of the hoplite backend has to name every rank, "
                 f"and rank {self._rank} is in none of the groups: use new_group"
@@ -107,13 +105,13 @@ class HopliteBackend(C10DBackend):
         return _create(store, ranks.index(self._rank), len(ranks), options.group_name, options._timeout)
 
     def shutdown(self) -> None:
-        """Ends the group after its collectives. Ranks call this independently."""
+        """After its collectives. Ranks call this independently."""
         if self._members is not None:
             self._members.close()
         self._departed()
 
     def abort(self) -> None:
-        """Fails pending operations on all ranks, and ends the group."""
+        """Fails pending operations on all ranks."""
         self.abort_with(f"rank {self._rank} has aborted it")
 
     def abort_with(self, reason: str) -> None:
@@ -122,7 +120,7 @@ class HopliteBackend(C10DBackend):
         self._departed()
 
     def abandon(self) -> None:
-        """Leaves a group that the ending process has not destroyed."""
+        """The ending process has not destroyed the group."""
         if self._members is not None:
             self._members.abandon(f"rank {self._rank} has ended without destroying the group")
         self._departed()
@@ -201,7 +199,7 @@ class HopliteBackend(C10DBackend):
         return self._issue("barrier", schedules.meet, [], options, meets=True)
 
     def monitored_barrier(self, options: Any, wait_all_ranks: bool) -> None:
-        """Waits for all ranks. An error names all missing ranks, whatever `wait_all_ranks` says."""
+        """An error names all missing ranks, whatever `wait_all_ranks`."""
         milliseconds = self._timeout_of(options) / timedelta(milliseconds=1)
 
         async def run(round: Round) -> None:
@@ -260,7 +258,7 @@ class HopliteBackend(C10DBackend):
         results: list[torch.Tensor],
         options: Any,
     ) -> Work:
-        """Gathers several tensors, each into one per rank, or into one for all."""
+        """Each into one tensor per rank, or into one for all."""
         inputs = [Lent(tensor, is_read=True) for tensor, _ in pairs]
         outs = [[Lent(out, is_written=True) for out in parts] for _, parts in pairs]
         wholes = [parts[0].buffer if len(parts) == 1 else None for parts in outs]
@@ -416,7 +414,7 @@ class HopliteBackend(C10DBackend):
     # Messages
 
     def send(self, tensors: list[torch.Tensor], destination: int, tag: int) -> Work:
-        """Completes when the message is in the store, received or not."""
+        """Completes when the message is in the store."""
         lent = Lent(self._only(tensors), is_read=True)
         id = self._group.id_of_sent(destination, tag)
 
@@ -436,7 +434,7 @@ class HopliteBackend(C10DBackend):
         return self._issue_message(f"recv from rank {source}", run, tensors, id, lent.nbytes, source)
 
     def recv_anysource(self, tensors: list[torch.Tensor], tag: int) -> Work:
-        """Takes the first message for which no receive from a specific rank waits."""
+        """Takes a message without a waiting specific receive."""
         if self._size == 1:
             raise ValueError("there is no other rank to receive from")
         lent = Lent(self._only(tensors), is_written=True)

@@ -1,4 +1,4 @@
-"""The end of a process that has open groups, or runs the store of other ranks."""
+"""Ends a process with open groups, or with the store of other ranks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-#: Seconds to wait for users of this process's store: before a log message, and in all.
+#: In seconds: before a log message, and in all.
 _WAIT_IN_SILENCE = 10.0
 _WAIT_AT_MOST = 60.0
 
 
 class Departed(NamedTuple):
-    """A group that this process has left, but whose other ranks use its private store."""
+    """Other ranks use this process's private store."""
 
     mark: str
     """The last rank to leave deletes this object."""
@@ -44,7 +44,7 @@ def depart(socket: str, group: Departed) -> None:
 
 
 def _at_exit() -> None:
-    """Leaves open groups, and waits for ranks that still read this process's objects."""
+    """Waits for ranks that still read this process's objects."""
     for backend in list(still_open):
         with contextlib.suppress(Exception):
             backend.abandon()
@@ -85,7 +85,7 @@ def _is_running(process: int) -> bool:
         os.close(exit)
 
 
-# Registered after `hoplite`'s own handler, so that this runs first.
+# Runs before `hoplite`'s own handler.
 atexit.register(_at_exit)
 
 

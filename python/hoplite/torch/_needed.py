@@ -1,5 +1,3 @@
-"""The error for a package that is missing or has another version."""
-
 from __future__ import annotations
 
 import importlib.metadata
@@ -8,13 +6,7 @@ import hoplite
 
 
 def needed(package: str, called: str, what: str, error: ImportError) -> ImportError:
-    """Makes the error for importing a part of Hoplite that needs another package.
-
-    Args:
-        package: the name for pip.
-        called: the package's own name.
-        what: the needed part and version.
-    """
+    """Makes the error for a missing package. `package` is its name for pip, `called` its own name."""
     try:
         found = f"this is {called} {importlib.metadata.version(package)}"
     except importlib.metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
 """Converts pages of a state dict to JSON, which is safe to read, and back.
 
-JSON has no tuples, bytes, dtypes and arrays. These become dicts of one item, whose key is the kind.
-Other values, such as enum members, turn the page into a pickle, which a reader must allow.
+Tuples, bytes, dtypes and arrays become dicts of one item, whose key is the kind. Other values,
+such as enum members, turn the page into a pickle, which a reader must allow.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from hoplite._pickles import check_pickle
 from hoplite.errors import InvalidMetadata
 from hoplite.torch._state import Entry, Page, Path, dtype_of
 
-#: The metadata of a page.
 TAG_JSON = b"py1:page"
 TAG_PICKLE = b"py1:page-pickle"
 
@@ -35,7 +34,7 @@ def encode(page: Page) -> tuple[bytes, bytes]:
         _check_keys(page.values)
         _check_keys(page.empty)
         told = {
-            # Lists become tuples again in the fields for paths and shapes.
+            # Lists become tuples again.
             "entries": page.entries,
             "values": [[path, _told(value)] for path, value in page.values.items()],
             "empty": [[path, about] for path, about in page.empty.items()],

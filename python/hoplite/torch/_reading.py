@@ -35,7 +35,7 @@ _LISTED = 5
 
 
 class StateDictMismatch(HopliteError, ValueError):
-    """A version does not match the state dict that it should fill. Nothing was changed.
+    """A version does not match `into`. Nothing was changed.
 
     Examples:
         >>> hoplite.torch.put_state_dict("policy", {"weight": torch.ones(3)})
@@ -47,7 +47,7 @@ class StateDictMismatch(HopliteError, ValueError):
 
 
 class Weights(NamedTuple):
-    """The result of `get_state_dict`: the name of the version, and the state dict.
+    """The name of a version, and the state dict.
 
     Examples:
         >>> hoplite.torch.put_state_dict("policy", {"weight": torch.ones(3)})
@@ -73,26 +73,24 @@ def get_state_dict(
 ) -> Weights:
     """Gets one version of a state dict, completely or not at all.
 
-    Without a version, this is the newest complete one, or else the one that is being put. If the version
-    disappears, or its writer dies, the next one is taken. Blocks until all tensors are here.
+    By default the newest complete version, or else the unfinished one, or the next one if its
+    writer dies. Blocks until all tensors are here.
 
     Args:
-        name: The name of the writer.
-        into: A state dict whose tensors are filled, on any device, after all bytes have arrived. Of a
-            `DTensor`, the part of this rank is filled, whatever the mesh of the trainer.
+        into: A state dict whose tensors are filled, on any device, after all bytes have arrived;
+            of a `DTensor`, the part of this rank.
         version: Only this version.
-        newer_than: Only a version that was begun after this one: waits for it.
-        strict: With `into`, `True` requires the same tensors and values. `False` fills the tensors that both
-            have.
-        client: The client of the store, which needs room for the version; `None` for that of `hoplite.init`.
+        newer_than: Only a version that was begun after this one.
+        strict: `False` fills the tensors that both have.
+        client: `None` for that of `hoplite.init`. Its store needs room for the version.
         timeout: Seconds to wait; `None` waits for ever.
 
     Returns:
-        The version, and the state dict: with the tensors of `into`, or new ones in the memory of the host.
+        The version, and the state dict with the tensors of `into`, or new ones in host memory.
 
     Raises:
-        Timeout: Names the versions that exist, and the unfinished one.
-        StateDictMismatch: Lists missing and extra tensors, and different shapes and dtypes.
+        Timeout: Names the existing versions.
+        StateDictMismatch: Lists the differences.
         TypeError: This torch lacks a dtype.
         VersionLost: The named version is gone.
         ObjectLost: The only copy of a tensor is gone.
@@ -158,9 +156,7 @@ def _assembled(fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], abo
 
 
 def _on_threads(fetched: list[Fetched], copy: Callable[[Entry, Any], int]) -> Iterator[tuple[Path, int]]:
-    """Copies objects on as many threads as torch uses, because one thread cannot use the full
-    memory bandwidth.
-    """
+    """One thread cannot use the full memory bandwidth."""
 
     def copy_all(item: Fetched) -> list[tuple[Path, int]]:
         return [(entry.path, copy(entry, contents)) for entry, contents in item.contents()]
@@ -195,7 +191,7 @@ class _Target:
     def fill(
         self, fetched: list[Fetched], empty: dict[Path, tuple[str, Shape]], about: str, strict: bool
     ) -> dict[Path, Any]:
-        """Copies objects into the tensors, if all match."""
+        """Only if all match."""
         there = {entry.path: (entry.dtype, entry.shape) for item in fetched for entry in item.page.entries}
         there.update(empty)
         values = {path for item in fetched for path in item.page.values}
@@ -215,7 +211,7 @@ class _Target:
         return {path: tensor for path, tensor in self._tensors.items() if path in there or not strict}
 
     def _apart(self) -> set[Path]:
-        """Returns the tensors that any thread may fill: plain bytes, without shared memory."""
+        """Plain bytes, without shared memory."""
         plain = [(part.local.data_ptr(), part) for part in self._parts.values() if is_in_place(part.local)]
         apart: set[Path] = set()
         last, end = None, 0

@@ -1,12 +1,11 @@
 """Groups with changing members, for `init_process_group(..., enable_reconfigure=True)`.
 
-A rank tells the others its *handle* by any means. To form a group, its members call `reconfigure`
-with all handles and an unused number, from which the ids of the group follow. The handles name the
-stores. So a group can grow, shrink, merge or split, also after an abort.
+Ranks exchange *handles*, which name their stores. Members call `reconfigure` with all handles
+and an unused number, from which the ids of the group follow. So a group can grow, shrink, merge
+or split, also after an abort.
 
-torch reads rank and size from C++ fields of the backend, which Python cannot set. But it reads them
-through the process group, so `ReconfigurableGroup` overrides these methods, and forwards all others
-to its only backend.
+torch reads rank and size from C++ fields that Python cannot set. `ReconfigurableGroup` overrides
+these methods, and forwards all others.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class Handle:
 
 
 class ReconfigurableGroup(dist.ProcessGroup):
-    """A process group that takes rank and size from its backend."""
+    """Takes rank and size from its backend."""
 
     def __init__(self, store: Any, backend: ReconfigurableBackend) -> None:
         super().__init__(store, backend._rank, backend._size)
@@ -83,7 +82,7 @@ class ReconfigurableBackend(HopliteBackend):
         self._used: set[int] = set()
 
     def get_error(self) -> ErrorType:
-        """An ended group's operations raise its error."""
+        """Operations of an ended group raise its error."""
         return ErrorType.SUCCESS
 
     def get_reconfigure_handle(self) -> str:
@@ -98,10 +97,8 @@ class ReconfigurableBackend(HopliteBackend):
         return json.dumps(asdict(handle), sort_keys=True)
 
     def reconfigure(self, options: Any) -> Work:
-        """Leaves the current members, and joins others.
+        """Leaves the current members, and joins others. The work completes when all have joined.
 
-        Returns:
-            Work that completes when all members have joined.
         Raises:
             RuntimeError: for a used number, and for invalid handles.
         """
@@ -170,7 +167,7 @@ def _parsed(text: Any) -> Handle:
 
 
 def _socket_of(handle: Handle, handles: list[Handle]) -> str:
-    """Returns the store of a rank: its own, unless its machine has one for all."""
+    """Returns the rank's own socket, unless its machine has one for all."""
     if not handle.is_private:
         return handle.socket
     here = [other for other in handles if other.host == handle.host]

@@ -1,13 +1,11 @@
 """Lets the ranks of a group agree on their stores and on the name of the group.
 
-Each rank uses the store of its node. If no rank has a store, and all are on one node, they share a
-private store: that of another group, or a new one of the first rank. The private store ends with
-the rank that started it.
+Each rank uses the store of its node. Without any, ranks on one node share a private store, which
+ends with the rank that started it.
 
-The ranks exchange records through torch's key-value store. torchrun reuses that store, with its
-contents, when it restarts failed processes. To ignore old records, each rank sends a random number,
-and rank 0 replies with a new token. A rank 0 that should have ended may still reply to a new rank,
-which then times out.
+The ranks exchange records through torch's key-value store, which torchrun reuses when it
+restarts processes. To ignore old records, each rank sends a random number, and rank 0 replies
+with a new token. An old rank 0 may still reply to a new rank, which then times out.
 """
 
 from __future__ import annotations
@@ -32,9 +30,9 @@ _QUESTION = "hoplite/question/{}"
 _ANSWER = "hoplite/answer/{}"
 _RECORD = "hoplite/{}/{}"
 _PRIVATE = "hoplite/{}/private"
-#: The time for which rank 0 waits for all requests before it answers the first ones.
+#: For all requests; then rank 0 answers the first ones.
 _FIRST_WAIT = timedelta(seconds=1)
-#: Seconds between polls of rank 0, short at first because most ranks come soon.
+#: Most ranks come soon.
 _FIRST_INTERVAL = 0.0005
 _LAST_INTERVAL = 0.02
 
@@ -61,12 +59,8 @@ class Agreement(NamedTuple):
 
 
 def agree(store: Store, rank: int, size: int, timeout: timedelta) -> Agreement:
-    """Agrees with the other ranks.
-
-    Raises:
-        DistBackendError: if a rank has no store, or another problem.
-    """
-    # First, so that rank 0 answers while this rank looks for its store.
+    """Raises `DistBackendError` if a rank has no store, or another problem."""
+    # Rank 0 answers while this rank looks for its store.
     number = "" if rank == 0 else _request_token(store, rank)
     own = own_record()
     token = secrets.token_hex(8) if rank == 0 else _answer_to(store, number, timeout)
@@ -120,13 +114,13 @@ def own_record() -> Record:
 
 
 def _socket_of(record: Record, records: list[Record]) -> str | None:
-    """Returns the socket for a rank: its own, or the first one on its machine."""
+    """Returns the rank's own socket, or the first one on its machine."""
     candidates = [record, *(other for other in records if other.host == record.host)]
     return next((other.socket for other in candidates if other.socket and not other.is_private), None)
 
 
 def _request_token(store: Store, rank: int) -> str:
-    """Requests a token from rank 0. Returns the number of the request."""
+    """Returns the number of the request."""
     number = secrets.token_hex(8)
     store.set(_QUESTION.format(rank), number)
     return number
@@ -139,14 +133,14 @@ def _answer_to(store: Store, number: str, timeout: timedelta) -> str:
 
 
 def _answer(store: Store, token: str, records: list[str], timeout: timedelta) -> None:
-    """Sends the token until all ranks have put their records."""
+    """Repeats the token until all ranks have put their records."""
     deadline = time.monotonic() + timeout.total_seconds()
     answered: set[bytes] = set()
     if len(records) > 1:
         questions = [_QUESTION.format(rank) for rank in range(1, len(records))]
         # The timeout of torch's stores.
         with contextlib.suppress(RuntimeError):
-            # All requests exist then, perhaps some of an earlier meeting.
+            # Perhaps some of an earlier meeting.
             store.wait(questions, min(timeout, _FIRST_WAIT))
     interval = _FIRST_INTERVAL
     while not store.check(records):
@@ -168,7 +162,7 @@ def _answer(store: Store, token: str, records: list[str], timeout: timedelta) ->
 def _private_socket(
     store: Store, token: str, records: list[Record], rank: int, timeout: timedelta
 ) -> str | None:
-    """Returns a rank's private store. Rank 0 starts one if needed. None if some rank cannot use it."""
+    """None if some rank cannot use a private store."""
     if len({record.host for record in records}) > 1:
         return None
     if (started := next((record.socket for record in records if record.socket), None)) is not None:

@@ -1,4 +1,4 @@
-"""The structure of a state dict, and the parts of its tensors in a process. Performs no I/O."""
+"""The structure of a state dict, and a process's parts of tensors. Performs no I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import torch
 
 from hoplite._memory import memory_of
 
-#: The path of a value: for each container, its kind (dict, list or tuple), and the key or index.
+#: For each container, its kind (dict, list or tuple), and the key or index.
 Path = tuple[tuple[Literal["d", "l", "t"], Any], ...]
 Shape = tuple[int, ...]
 
-#: The types of values beside tensors, and containers of these.
 _VALUES = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, np.generic)
 _CONTAINERS = (list, tuple, set, frozenset)
 
@@ -42,9 +41,7 @@ class Entry(NamedTuple):
 
 
 class Page(NamedTuple):
-    """The description of an object of a rank. The last page describes no object, but contains all
-    other values.
-    """
+    """Describes an object of a rank. The last page describes none, but has all other values."""
 
     entries: list[Entry]
     values: dict[Path, Any]
@@ -58,11 +55,7 @@ class Leaves(NamedTuple):
 
 
 def flatten(state: Any) -> Leaves:
-    """Returns the leaves of nested dicts, lists and tuples.
-
-    Raises:
-        TypeError: names a value that is neither a tensor nor a plain value.
-    """
+    """Raises `TypeError` for a value that is neither a tensor nor plain."""
     leaves = Leaves({}, {})
     _flatten(state, (), leaves)
     return leaves
@@ -125,7 +118,7 @@ def unflatten(values: dict[Path, Any]) -> Any:
 
 
 def named(path: Path) -> str:
-    """Returns the name of a path in torch's style."""
+    """In torch's style."""
     return ".".join(str(key) for _, key in path) or "the state dict"
 
 
@@ -140,7 +133,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 
 def is_distributed(tensor: torch.Tensor) -> bool:
-    """Returns `True` for a `DTensor`, of which this process may have only a part."""
+    """A process may have only a part of a `DTensor`."""
     return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
 
 
@@ -158,11 +151,7 @@ class Part(NamedTuple):
 
 
 def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
-    """Returns this process's part of a tensor; None if the part is empty.
-
-    Raises:
-        TypeError: for a tensor that is more than its elements.
-    """
+    """None if the part is empty. Raises `TypeError` for a tensor that is more than its elements."""
     name = str(tensor.dtype).removeprefix("torch.")
     if not is_distributed(tensor):
         _check_plain(path, tensor)
@@ -185,7 +174,7 @@ def part_of(path: Path, tensor: torch.Tensor) -> Part | None:
 
 
 def is_first_copy(tensor: torch.Tensor) -> bool:
-    """Returns `True` unless a lower rank has the same part."""
+    """`True` unless a lower rank has the same part."""
     if not is_distributed(tensor):
         return True
     distributed: Any = tensor
@@ -212,7 +201,7 @@ def _check_plain(path: Path, tensor: torch.Tensor) -> None:
 
 
 def bytes_of(tensor: torch.Tensor) -> Any:
-    """Returns the tensor's bytes, in place if it is contiguous and in host memory."""
+    """In place if contiguous and in host memory."""
     return memory_of(tensor.cpu().resolve_conj().resolve_neg().contiguous(), torch)
 
 
@@ -227,14 +216,14 @@ def overlap(source: Entry, target: Entry) -> bool:
 
 
 def is_in_place(out: torch.Tensor) -> bool:
-    """Returns `True` if a copy into the tensor only moves bytes in host memory. Other copies are
-    torch's, and depend on the thread's inference mode and GPU stream.
+    """`True` if a copy only moves bytes in host memory. Others depend on the thread's inference
+    mode and GPU stream.
     """
     return out.device.type == "cpu" and out.is_contiguous() and not (out.is_conj() or out.is_neg())
 
 
 def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor) -> int:
-    """Copies the overlap of two parts of a tensor. Returns the number of elements."""
+    """Returns the number of copied elements."""
     is_same = (source.offsets, source.sizes) == (target.offsets, target.sizes)
     if is_same and is_in_place(out):
         memory_of(out, torch)[:] = contents
@@ -258,12 +247,10 @@ def copy_overlap(source: Entry, contents: Any, target: Entry, out: torch.Tensor)
 
 # Bundles
 
-#: Larger parts become separate objects. Smaller ones share objects, because an object costs about
-#: as much as 1 MiB.
+#: Smaller parts share objects, because an object costs about as much as 1 MiB.
 ALONE_BYTES = 1 << 20
 #: The target size of a shared object.
 BUNDLE_BYTES = 4 << 20
-#: A cache line.
 ALIGNMENT = 64
 
 
@@ -275,7 +262,7 @@ class Bundle(NamedTuple):
 
 
 def starts(entries: Iterable[Entry]) -> list[int]:
-    """Returns the position of each part in its object, and the end."""
+    """The position of each part in its object, and the end."""
     found, end = [], 0
     for entry in entries:
         found.append(end)
@@ -285,7 +272,7 @@ def starts(entries: Iterable[Entry]) -> list[int]:
 
 
 def bundled(parts: Iterable[Part]) -> Iterator[Bundle]:
-    """Groups parts into objects, in order except for large parts."""
+    """In order, except for large parts."""
     waiting: list[Part] = []
     nbytes = 0
     for part in parts:

@@ -1,4 +1,4 @@
-"""A stream of the tensors of a state dict. See `docs/howto/broadcast-weights.md`."""
+"""A stream of the tensors of a state dict."""
 
 from __future__ import annotations
 
@@ -26,9 +26,8 @@ class stream_state_dict:
         with hoplite.torch.stream_state_dict("policy") as tensors:
             model.load_weights(tensors)
 
-    An iterator and a context manager. Each step blocks until the next tensor is here. Further arguments and
-    errors are as for `get_state_dict`. If the version is lost on the way, the stream raises `VersionLost`,
-    and its tensors are useless.
+    Each step blocks until the next tensor is here. Further arguments and errors are as for
+    `get_state_dict`. If the version is lost on the way, the stream raises `VersionLost`.
 
     Args:
         copy: `True` yields private tensors. `False` yields tensors in the memory of the store; **writing to
@@ -106,7 +105,7 @@ class stream_state_dict:
             raise
 
     def close(self) -> None:
-        """Ends the transfer. Unnecessary after the last tensor."""
+        """Unnecessary after the last tensor."""
         if self._reading is not None:
             self._link.run(self._reading.aclose())
             self._reading = None

@@ -23,7 +23,7 @@ _OPS: dict[Any, GroupOp] = {
     dist.ReduceOp.BOR: "or",
     dist.ReduceOp.BXOR: "xor",
 }
-#: The operations for booleans, as in NCCL: their sum is true if any is true.
+#: As in NCCL: a sum is true if any element is true.
 _OPS_OF_BOOL: dict[GroupOp, GroupOp] = {"sum": "max", "prod": "min"}
 NO_SPARSE = "the hoplite backend has no sparse tensors: make them dense first"
 
@@ -34,7 +34,7 @@ class Reduction(NamedTuple):
 
 
 class Lent:
-    """The memory of a tensor during an operation: its own if it is contiguous, else a copy."""
+    """Lends a contiguous tensor's own memory, else a copy."""
 
     def __init__(self, tensor: torch.Tensor, *, is_read: bool = False, is_written: bool = False) -> None:
         if tensor.layout is not torch.strided:
@@ -62,7 +62,6 @@ class Lent:
         return Buffer(self.buffer.memory, reduction.dtype, (self.tensor.numel(),))
 
     def give_back(self) -> None:
-        """Copies results back to the tensor."""
         if self._is_copy:
             self._given.copy_(self.tensor)
 
@@ -86,19 +85,16 @@ def reduction_of(tensor: torch.Tensor, op: Any) -> Reduction:
 
 
 def average(sums: torch.Tensor, count: int) -> None:
-    """Divides each element by `count`, in place.
-
-    Integer quotients are truncated toward zero, as in NCCL.
-    """
+    """In place. Integer quotients are truncated toward zero, as in NCCL."""
     dtype = sums.dtype
     if dtype.is_floating_point:
         sums.div_(count)
     elif dtype.is_signed:
-        # The dtype of the elements may be too narrow for the count.
+        # The dtype may be too narrow for the count.
         wide = sums if count <= torch.iinfo(dtype).max else sums.long()
         sums.copy_(wide.div_(count, rounding_mode="trunc"))
     else:
-        # torch cannot divide unsigned integers of more than 8 bits.
+        # torch cannot divide wide unsigned integers.
         array = sums.numpy()
         np.floor_divide(array, np.uint64(count), out=array, dtype=np.uint64, casting="unsafe")
 
@@ -113,9 +109,7 @@ def split(buffer: Buffer, count: int) -> list[Buffer]:
 
 
 def split_rows(buffer: Buffer, tensor: torch.Tensor, rows: list[int], count: int) -> list[Buffer]:
-    """Divides the memory of a tensor along its first dimension: by `rows`, or evenly if that is
-    empty.
-    """
+    """Along the first dimension: by `rows`, or evenly if that is empty."""
     total = tensor.shape[0] if tensor.dim() else 1
     if not rows:
         if total % count:

@@ -1,4 +1,4 @@
-"""Steps of several ranks: all ranks succeed, or all raise."""
+"""Steps that succeed on all ranks, or raise on all."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ T = TypeVar("T")
 
 
 class RankFailed(HopliteError, RuntimeError):
-    """Another rank could not do its part, so no rank has a result. The message names the rank and the reason."""
+    """Another rank could not do its part. The message has the rank and the reason."""
 
     ranks: tuple[int, ...]
     """The failed ranks of the group."""
 
 
 def together(what: str, group: dist.ProcessGroup | None, size: int, step: Callable[[], T]) -> list[T]:
-    """Runs `step` on each rank of a group, and returns the results of all ranks.
+    """Returns the results of all ranks.
 
     Raises:
         RankFailed: if the step failed on other ranks only.

@@ -8,10 +8,9 @@
 | `weights-data/TOKEN/RANK/page/I` | the description of object I of a rank; without entries, the end of the rank's objects |
 | `weights-data/TOKEN/RANK/I` | tensors, and parts of tensors |
 
-Tokens are unique, and objects do not change. So readers never mix versions, even if a writer dies
-and another one takes over. A version can be read while it is written: each page is put before its
-object, and a get waits for a missing object. Waiting readers poll for the failure of their version,
-and for a better one.
+Tokens are unique, so readers never mix versions, even if another writer takes over. A version
+can be read while it is written: each page is put before its object. Waiting readers poll for the
+failure of their version, and for a better one.
 """
 
 from __future__ import annotations
@@ -37,12 +36,11 @@ from hoplite.torch._state import Entry, Page, starts
 
 Version = int | str
 
-#: Seconds for an announcement, which the directory must confirm.
+#: The directory must confirm an announcement.
 ANNOUNCE_TIMEOUT = 30.0
-#: Seconds between two polls of a waiting reader. A poll costs the directory less than a
-#: millisecond.
+#: A poll costs the directory less than a millisecond.
 LOOK_INTERVAL = 1.0
-#: Objects of a rank in flight: enough to keep links busy with small objects.
+#: Keeps links busy with small objects.
 MAX_FETCHES = 8
 #: Keeps ids below 255 bytes.
 MAX_NAME_BYTES = 160
@@ -51,7 +49,7 @@ MAX_REASON_BYTES = 500
 
 
 class VersionLost(HopliteError):
-    """A version ended while it was read: it was deleted, its put failed, or its writer died and another came.
+    """A version was deleted, or failed, while it was read.
 
     Examples:
         >>> def load(replica):
@@ -72,8 +70,6 @@ class VersionLost(HopliteError):
 
 
 class Turn(NamedTuple):
-    """An announced version."""
-
     number: int
     version: Version
     token: str
@@ -94,8 +90,6 @@ class Known:
 
 
 class Wanted(NamedTuple):
-    """The version that a reader requests."""
-
     version: Version | None = None
     """None for the newest."""
     newer_than: Version | None = None
@@ -110,7 +104,7 @@ class Wanted(NamedTuple):
         return [turn for turn in turns if self.version is None or turn.version == self.version]
 
     def choose(self, known: Known) -> Turn | None:
-        """Returns the newest complete version, or else the newest unfinished one."""
+        """The newest complete version, or else the newest unfinished one."""
         for turns in (known.complete,) if self.is_complete else (known.complete, known.under_way()):
             if found := self.among(turns):
                 return found[-1]
@@ -118,7 +112,7 @@ class Wanted(NamedTuple):
 
 
 class Versions:
-    """The versions of one name. All methods run in the thread of the link."""
+    """All methods run in the thread of the link."""
 
     def __init__(
         self, client: _native.AsyncClient, name: str, kind: str = "weights", allow_pickle: bool = False
@@ -173,18 +167,18 @@ class Versions:
             turn = Turn(number, number if version is None else version, secrets.token_hex(8), ranks)
             about = json.dumps({"version": turn.version, "token": turn.token, "ranks": ranks})
             try:
-                # The unique token makes the put of a concurrent writer fail.
+                # A concurrent writer's put fails.
                 await self._tell(self._turn_id(number), [turn.token.encode()], about.encode())
                 return turn
             except AlreadyExists:
                 number += 1
 
     async def _tell(self, id: str, pieces: list[Any], user: bytes = b"") -> None:
-        # Confirmed, so that later listings contain it.
+        # Later listings contain it.
         await self._client.put(id, pieces, "opaque", None, user, ANNOUNCE_TIMEOUT, True)
 
     async def put_page(self, turn: Turn, rank: int, index: int, page: Page) -> None:
-        """Puts the description of an object. A page without entries ends a rank's objects."""
+        """A page without entries ends a rank's objects."""
         user, contents = _pages.encode(page)
         await self.put(f"{object_id(turn, rank)}page/{index}", [contents], ANNOUNCE_TIMEOUT, user)
 
@@ -202,9 +196,7 @@ class Versions:
             await self._tell(self._failed_id(turn), [turn.token.encode()], reason.encode()[:MAX_REASON_BYTES])
 
     async def forget_old(self, keep: int) -> None:
-        """Deletes complete versions except the `keep` newest, and unfinished ones before the newest
-        complete one.
-        """
+        """Keeps the `keep` newest complete versions, and unfinished ones after the newest."""
         known = await self.known()
         if known.complete:
             newest = known.complete[-1].number
@@ -219,12 +211,7 @@ class Versions:
         await self.delete_data(turn)
 
     async def delete_data(self, turn: Turn, rank: int = 0, pages: int = 0) -> None:
-        """Deletes the data of a version.
-
-        Args:
-            pages: the number of this rank's pages, because the directory may not list recent ones
-                yet.
-        """
+        """The directory may not list this rank's recent `pages` yet."""
         own = object_id(turn, rank)
         ids = [f"{own}{part}{index}" for part in ("page/", "") for index in range(pages)]
         ids += [id async for id, _ in self._listed(f"weights-data/{turn.token}/")]
@@ -234,12 +221,7 @@ class Versions:
     # Reading
 
     async def find(self, wanted: Wanted, deadline: Deadline) -> Turn:
-        """Waits for a version that matches.
-
-        Raises:
-            Timeout: names the existing versions.
-            VersionLost: if the requested version has failed.
-        """
+        """Raises `Timeout`, which names the existing versions, or `VersionLost`."""
         while True:
             known = await self.known()
             turn = wanted.choose(known)
@@ -265,10 +247,8 @@ class Versions:
     async def read(
         self, turn: Turn, wanted: Wanted, use: Callable[[Fetched], bool], deadline: Deadline
     ) -> AsyncIterator[Fetched]:
-        """Yields the objects of a version as they arrive.
+        """Yields the objects of a version as they arrive, if `use` returns `True`.
 
-        Args:
-            use: returns `False` for unneeded objects.
         Raises:
             VersionLost: if the version was deleted or has failed.
             Timeout: if the deadline passed.
@@ -300,7 +280,7 @@ class Versions:
     async def _fetch(
         self, turn: Turn, rank: int, use: Callable[[Fetched], bool], queue: asyncio.Queue[Any]
     ) -> None:
-        """Fetches the objects of one rank concurrently, in order."""
+        """Concurrently, in order."""
         coming: asyncio.Queue[tuple[Fetched, asyncio.Task[_native.View] | None] | None]
         coming = asyncio.Queue(MAX_FETCHES)
         tasks: set[asyncio.Task[Any]] = set()
@@ -335,7 +315,7 @@ class Versions:
         coming: asyncio.Queue[Any],
         tasks: set[asyncio.Task[Any]],
     ) -> None:
-        """Reads the pages of a rank, and starts the needed fetches."""
+        """Starts the needed fetches."""
         try:
             for index in count():
                 fetched = await self._page(turn, rank, index)
@@ -355,7 +335,7 @@ class Versions:
         return Fetched(_pages.decode(view.user, view.tobytes(), self.allow_pickle, id))
 
     async def _look(self, turn: Turn, wanted: Wanted, queue: asyncio.Queue[Any]) -> None:
-        """Queues an error when the version is deleted or has failed, or when a newer one is complete."""
+        """Queues an error when the version ends, or a newer one is complete."""
         while True:
             await asyncio.sleep(LOOK_INTERVAL)
             try:
@@ -383,7 +363,7 @@ class Versions:
 
 
 class Fetched:
-    """An object of a version: its description, and its bytes in the store's memory."""
+    """An object of a version, with its bytes in the store's memory."""
 
     def __init__(self, page: Page) -> None:
         self.page = page

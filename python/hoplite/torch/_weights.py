@@ -1,4 +1,4 @@
-"""State dicts in the stores, for any number of receivers. See `docs/howto/broadcast-weights.md`."""
+"""State dicts in the stores, for any number of receivers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 def state_dict_versions(name: str, *, client: hoplite.Client | None = None) -> list[Version]:
-    """Returns the complete versions, oldest first. Blocks for requests to the directory.
+    """Returns the complete versions, oldest first. Queries the directory.
 
     Examples:
         >>> for step in (1, 2):

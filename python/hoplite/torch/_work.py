@@ -1,9 +1,7 @@
 """An operation in flight, for torch.
 
-torch 2.15 wraps the `Work` of a backend in Python (`PyWorkHolder` in
-`torch/csrc/distributed/c10d/py/PyProcessGroup.hpp`). The wrapper forwards only `wait` and
-`get_future`, and answers other methods from unset fields. `forward_from_wrapper` makes Python's `Work`
-forward these too.
+torch 2.15 wraps the `Work` of a backend (`PyWorkHolder`). The wrapper forwards only `wait` and
+`get_future`; `forward_from_wrapper` adds other methods.
 """
 
 from __future__ import annotations
@@ -24,17 +22,16 @@ if TYPE_CHECKING:
 
 _NO_TIMEOUT = timedelta(0)
 
-#: Threads for callbacks of futures. Many, because callbacks may wait for operations with further
-#: callbacks. Threads start on demand.
+#: Many, because callbacks may wait for operations with further callbacks.
 _callbacks = ThreadPoolExecutor(max_workers=256, thread_name_prefix="hoplite-torch-callback")
 
 
 class Work(dist.Work):
-    """A submitted operation. It owns its tensors until it is done."""
+    """It owns its tensors until it is done."""
 
     def __init__(self, name: str, results: list[torch.Tensor], link: Link, source: int | None = None) -> None:
         super().__init__()
-        #: For receives: the source, once it is known.
+        #: The source of a receive, once known.
         self.source = source
         self._name = name
         self._results = results
@@ -47,7 +44,7 @@ class Work(dist.Work):
         self._error: Exception | None = None
 
     def finish(self, error: Exception | None) -> None:
-        """Called once, by the thread that performs operations."""
+        """Called once, by the thread of operations."""
         with self._lock:
             self._error = error
             self._done.set()
@@ -63,7 +60,7 @@ class Work(dist.Work):
     # Methods that torch calls
 
     def wait(self, timeout: timedelta = _NO_TIMEOUT) -> bool:
-        """Waits until the operation is done. The operation's own timeout applies by default.
+        """The operation's own timeout applies by default.
 
         Raises:
             DistBackendError: if the operation failed, or the timeout passed.
@@ -118,7 +115,7 @@ class Work(dist.Work):
 
 
 class _Query(threading.local):
-    """A query in this thread, during which `get_future` of a `Work` stores that `Work` here."""
+    """During a query, `get_future` of a `Work` stores that `Work` here."""
 
     def __init__(self) -> None:
         self.is_active = False
@@ -131,10 +128,7 @@ _FORWARDED = ("is_completed", "is_success", "exception", "result", "source_rank"
 
 
 def forward_from_wrapper() -> None:
-    """Makes methods of torch's wrapper forward to the `Work` of this backend inside it.
-
-    Other backends are not affected. Repeated calls have no effect.
-    """
+    """Other backends are not affected. Repeated calls have no effect."""
     global _is_forwarding
     if not _is_forwarding:
         _is_forwarding = True
@@ -155,7 +149,7 @@ def _forwarding(name: str, original: Callable[[dist.Work], Any]) -> Callable[[di
 
 
 def _inside(work: dist.Work) -> Work | None:
-    """Returns the `Work` of this backend inside a wrapper, if any."""
+    """Returns this backend's `Work` inside the wrapper, if any."""
     # All wrappers have this class.
     if type(work) is not dist.Work:
         return None

@@ -36,11 +36,11 @@ from hoplite.torch._versions import Turn, Version, object_id
 if TYPE_CHECKING:
     from typing import Self
 
-#: The default timeout of a put: a gigabyte over a slow network.
+#: A gigabyte over a slow network.
 PUT_TIMEOUT = 300.0
-#: Concurrent puts: one is copied while the next is announced.
+#: One is copied while the next is announced.
 MAX_PUTS = 4
-#: Seconds for pending puts after a failure. Slower puts wait for room.
+#: For pending puts after a failure.
 END_TIMEOUT = 5.0
 
 
@@ -56,29 +56,26 @@ def put_state_dict(
 ) -> Version:
     """Puts a new version of a state dict.
 
-    Blocks until all tensors are in the stores. Receivers get the first tensors before that. If there are
-    `DTensor`s, all ranks of the group call this, and each puts its part. Pass `group` at all ranks if some
-    have no `DTensor`; otherwise each of them would put a separate version.
+    Blocks until all tensors are in the stores. With `DTensor`s, all ranks of the group call
+    this, and each puts its part. Pass `group` if some ranks have no `DTensor`.
 
     Args:
         name: The name for receivers.
-        state_dict: Dicts, lists and tuples, nested, of tensors of any dtype, shape and device, numbers and
-            strings. You may change it after the call.
-        version: The name of this version, such as a training step; `None` for the next number. Versions
-            are ordered by their beginning, not by their names.
-        keep: The number of complete versions that stay, with this one.
+        state_dict: Nested dicts, lists and tuples of tensors of any dtype, shape and device,
+            numbers and strings.
+        version: The name of this version, such as a training step; `None` for the next number.
+        keep: The number of complete versions that stay.
         group: The ranks that call this, if not all.
-        client: The client of the store; `None` for that of `hoplite.init`.
+        client: `None` for that of `hoplite.init`.
         timeout: Seconds for which each object may wait for room.
 
     Returns:
         The name of the version.
 
     Raises:
-        TypeError: The state dict contains something else, at the named place.
+        TypeError: The state dict contains something else.
         StoreFull: As for `hoplite.Client.put`, which has further errors.
-        RankFailed: Another rank raised. Then no version exists; waiting receivers get `VersionLost`, or
-            the next version.
+        RankFailed: Another rank raised. Then no version exists.
 
     Examples:
         >>> model = torch.nn.Linear(4, 2)
@@ -108,21 +105,16 @@ def put_tensors(
     client: hoplite.Client | None = None,
     timeout: float | None = PUT_TIMEOUT,
 ) -> Version:
-    """Puts a new version, as `put_state_dict` does, of tensors that are made one after the other.
+    """Puts a new version of tensors that are made one after the other.
 
-    Blocks until all are in the store. Each is put when the iterator yields it, so they need not be in memory
-    together. Do not change a tensor before the call returns.
+    Blocks until all are in the store. Do not change a tensor before. Further arguments are as
+    for `put_state_dict`.
 
     Args:
-        name: The name for receivers.
         tensors: Pairs of a key and a whole tensor with elements.
-        version: As for `put_state_dict`.
-        keep: As for `put_state_dict`.
-        client: As for `put_state_dict`.
-        timeout: As for `put_state_dict`.
 
     Raises:
-        TypeError: A tensor is a `DTensor`, or empty: `put_state_dict` puts those.
+        TypeError: A tensor is a `DTensor`, or empty.
 
     Examples:
         >>> layers = ((f"layer.{k}", torch.full((2,), k)) for k in range(3))
@@ -150,7 +142,7 @@ def put_tensors(
 
 
 class _Writing:
-    """One rank's part in putting a version. Errors are reported to waiting readers."""
+    """Errors are reported to waiting readers."""
 
     def __init__(self, name: str, client: hoplite.Client | None, rank: int, size: int) -> None:
         self._opened = opened(name, client)
@@ -174,7 +166,7 @@ class _Writing:
             self._opened.__exit__()
 
     def begin(self, state_dict: Any, version: Version | None) -> Turn | None:
-        """Prepares this rank's part. The first rank announces the version for all."""
+        """The first rank announces the version for all."""
         leaves = flatten(state_dict)
         parts = [part_of(path, tensor) for path, tensor in leaves.tensors.items()]
         own = [
@@ -183,7 +175,7 @@ class _Writing:
             if part is not None
             and part.local.numel()
             and is_first_copy(tensor)
-            # Only one rank puts a tensor that all ranks have.
+            # Only one rank puts a common tensor.
             and (self._rank == 0 or is_distributed(tensor))
         ]
         self.bundles = bundled(own)
@@ -233,8 +225,8 @@ class _Writing:
             self._link.run(self._versions.forget_old(keep))
 
     def _tell(self, error: BaseException) -> None:
-        """Reports a failure to readers, before the data is deleted."""
-        # The store itself may have failed.
+        """Before the data is deleted."""
+        # The store may have failed.
         if self.turn is not None:
             with contextlib.suppress(HopliteError, ValueError):
                 self._link.run(self._versions.fail(self.turn, f"{type(error).__name__}: {error}"))
@@ -253,8 +245,7 @@ def at_once(
 ) -> None:
     """Runs calls with limited concurrency.
 
-    If a call fails, or producing the next call fails, `failed` is called. Calls in flight then get
-    some seconds to complete.
+    After a failure, `failed` is called, and calls in flight get some seconds to complete.
     """
     running: deque[Future[None]] = deque()
     try:

@@ -6,9 +6,8 @@
     dcp.save(state_dict, storage_writer=HopliteWriter("run-7"))
     dcp.load(state_dict, storage_reader=HopliteReader("run-7"))
 
-Each rank puts its part of torch's plan into the store of its node, and gets the parts that it needs. A
-checkpoint is in memory. It ends with the stores, or when `delete` or later checkpoints of its name
-delete it.
+A checkpoint is in memory. It ends with the stores, or when `delete` or later checkpoints delete
+it.
 """
 
 from __future__ import annotations
@@ -48,7 +47,6 @@ from hoplite.torch._writing import PUT_TIMEOUT, at_once
 __all__ = ["HopliteReader", "HopliteWriter", "delete"]
 
 _KIND = "checkpoints"
-#: The default timeout of a reader for a missing checkpoint.
 READ_TIMEOUT = 10.0
 MAX_AT_ONCE = 8
 
@@ -86,10 +84,9 @@ class HopliteWriter(_Named, StorageWriter):
     """Puts a checkpoint. `dcp.save` blocks until all parts are in the stores.
 
     Args:
-        name: The name for readers.
-        version: The name of this checkpoint, such as a step; `None` for the next number.
-        keep: The number of complete checkpoints of this name that stay.
-        client: The client of the store of this rank; `None` for that of `hoplite.init`.
+        version: Such as a step; `None` for the next number.
+        keep: The number of complete checkpoints that stay.
+        client: `None` for that of `hoplite.init`.
         timeout: Seconds for which each object may wait for room.
 
     Examples:
@@ -167,12 +164,10 @@ class HopliteWriter(_Named, StorageWriter):
 
 
 class HopliteReader(_Named, StorageReader):
-    """Gets a checkpoint: the newest complete one of a name, or one version. `dcp.load` blocks until it is here.
+    """Gets a checkpoint: the newest complete one, or `version`. `dcp.load` blocks until it is here.
 
     Args:
-        name: The name of the writer.
-        version: Only this one.
-        client: The client of the store of this rank; `None` for that of `hoplite.init`.
+        client: `None` for that of `hoplite.init`.
         timeout: Seconds to wait for the checkpoint.
 
     Examples:

@@ -2,8 +2,7 @@
 
     manager = torchft.Manager(..., checkpoint_transport=HopliteTransport(timeout=timedelta(seconds=60)))
 
-The sender puts its state into the store of its node once, and continues. Any number of receivers get it at
-the same time, and their stores forward it. It needs torchft, and stores that reach each other.
+The sender puts its state once, and continues. Any number of receivers get it at the same time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         timeout: The limit of a transfer, if torchft names none.
         state_dict: A function that returns a state dict whose tensors are filled; `None` for new
             tensors.
-        client: The client of the store; `None` for that of `hoplite.init`.
+        client: `None` for that of `hoplite.init`.
 
     Examples:
         >>> from datetime import timedelta
@@ -59,7 +58,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         return self._name
 
     def send_checkpoint(self, dst_ranks: list[int], step: int, state_dict: Any, timeout: timedelta) -> None:
-        """Returns when the checkpoint is in the store, received or not."""
+        """Returns when the checkpoint is in the store."""
         local, specs = _without_mesh(state_dict)
         sent = {"state": local, "specs": pickle.dumps(specs)}
         self._has_sent = True
@@ -67,7 +66,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
         put_state_dict(self._name, sent, version=step, keep=1, client=self._client, timeout=seconds)
 
     def disallow_checkpoint(self) -> None:
-        # The checkpoint in the store is a copy, so transfers in flight continue.
+        # Transfers in flight continue.
         pass
 
     def recv_checkpoint(self, src_rank: int, metadata: str, step: int, timeout: timedelta) -> Any:
@@ -91,9 +90,7 @@ class HopliteTransport(CheckpointTransport[Any]):  # type: ignore[misc]
 
 
 def _without_mesh(state_dict: Any) -> tuple[Any, dict[Path, Any]]:
-    """Replaces `DTensor`s with their local parts, because the same rank of another replica needs
-    only these.
-    """
+    """The same rank of another replica needs only local parts."""
     leaves = flatten(state_dict)
     tensors: dict[Path, Any] = dict(leaves.tensors)
     specs: dict[Path, Any] = {}

@@ -3,11 +3,10 @@
     actor_rollout_ref.rollout.checkpoint_engine.backend=hoplite
     actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=hoplite.torch.verl
 
-The first rank of the trainer puts the tensors into the store of its node, one after the other. The rollouts
-get each tensor when it is there, and their stores forward them. Replicas may come and go between two updates,
-because there is no group.
+Rank 0 of the trainer puts tensors one after the other, and rollouts get each as it arrives.
+Replicas may come and go between two updates.
 
-Written for verl 0.9.1. A version without its base class and registry is refused.
+Written for verl 0.9.1.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ except ImportError as error:
 
 __all__ = ["HopliteCheckpointEngine"]
 
-#: Seconds for which a rollout waits for weights.
+#: For weights.
 RECEIVE_TIMEOUT = 600.0
 
 
@@ -42,7 +41,7 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
     Args:
         bucket_size: Ignored: nothing is allocated.
         device: The device of the tensors in the rollouts.
-        rollout_dtype: The dtype in which floating-point tensors are sent; `None` for their own.
+        rollout_dtype: The dtype of sent floating-point tensors; `None` for their own.
         is_master: Ignored.
     """
 
@@ -81,7 +80,7 @@ class HopliteCheckpointEngine(CheckpointEngine):  # type: ignore[misc]
         )
 
     def init_process_group(self, rank: int, name: str) -> None:
-        """Sets the name of an update, and the rank: 0 sends, and -1 only gathers tensors."""
+        """Rank 0 sends, and -1 only gathers tensors. `name` is of an update."""
         self._rank, self._sent = rank, name
 
     async def send_weights(

@@ -8,11 +8,10 @@ Call `hoplite.torch.vllm.register()` in every process, before it makes an engine
     )
     engine.send_weights()
 
-The trainer puts each tensor into the store of its node once. Any number of workers load
-each tensor when it is there, and their stores forward them. There is no group: a worker that starts later takes
-part from the next update on.
+Any number of workers load each tensor as it arrives. A worker that starts later takes part from
+the next update on.
 
-Written for vLLM 0.33. A version without the base classes is refused.
+Written for vLLM 0.33.
 """
 
 from __future__ import annotations
@@ -57,36 +56,30 @@ __all__ = [
 ]
 
 NAME = "hoplite"
-#: Seconds to wait for announced weights.
+#: For announced weights.
 RECEIVE_TIMEOUT = 600.0
 
 
 @dataclass
 class HopliteInitInfo(WeightTransferInitInfo):  # type: ignore[misc]
-    """The knowledge of a worker before the first update."""
-
     name: str
     """The name of the weights in the stores."""
 
 
 @dataclass
 class HopliteUpdateInfo(WeightTransferUpdateInfo):  # type: ignore[misc]
-    """The knowledge of a worker about an update."""
-
     version: int
 
 
 @dataclass
 class HopliteTrainerInitInfo(TrainerInitInfo):  # type: ignore[misc]
-    """The settings of a trainer that sends."""
-
     backend: ClassVar[str] = NAME
     name: str = ""
     """The name of the weights in the stores; random by default."""
 
 
 class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInfo]):  # type: ignore[misc]
-    """The part of an inference worker. `receive_weights` blocks until all tensors are loaded."""
+    """The engine of an inference worker. `receive_weights` blocks until all tensors are loaded."""
 
     init_info_cls = HopliteInitInfo
     update_info_cls = HopliteUpdateInfo
@@ -95,7 +88,7 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
 
     def init_transfer_engine(self, init_info: HopliteInitInfo) -> None:
         self._name = init_info.name
-        # Fails now, not during an update, if there is no store.
+        # Fails now, not during an update.
         hoplite.init()
 
     def start_weight_update(self) -> None:
@@ -104,7 +97,7 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
         initialize_layerwise_reload(self.model)
 
     def receive_weights(self, update_info: HopliteUpdateInfo) -> None:
-        """Loads the tensors of a version when they arrive."""
+        """Loads tensors as they arrive."""
         if self._name is None:
             raise RuntimeError("call init_transfer_engine before receive_weights")
         # A copy to another device replaces the copy in host memory.
@@ -124,14 +117,14 @@ class HopliteWeightEngine(WeightTransferEngine[HopliteInitInfo, HopliteUpdateInf
 
 
 class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):  # type: ignore[misc]
-    """The part of a trainer. Its rank 0 sends."""
+    """The engine of a trainer. Its rank 0 sends."""
 
     init_info_cls = HopliteTrainerInitInfo
 
     def __init__(self, *, name: str, **about: Any) -> None:
         super().__init__(**about)
         self._name = name
-        # Random, because versions of an earlier trainer with this name may still exist.
+        # Versions of an earlier trainer may still exist.
         self._version = secrets.randbits(48)
 
     @classmethod
@@ -147,7 +140,7 @@ class HopliteTrainerEngine(TrainerWeightTransferEngine[HopliteTrainerInitInfo]):
         return engine
 
     def send_weights(self) -> None:
-        """Puts a new version, while the workers load it. Blocks until they have."""
+        """Blocks until the workers have loaded a new version."""
         tensors: Iterator[tuple[str, torch.Tensor]] = self.source.iter_full()
         if not self.is_sender:
             # Gathering a tensor is a collective of all ranks.

@@ -19,7 +19,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def complaints(err: str) -> list[str]:
-    """Without progress lines."""
+    """Omits progress lines."""
     return [line for line in err.splitlines() if not re.match(r"\d+ s: \d+ steps", line)]
 
 
