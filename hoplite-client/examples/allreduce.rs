@@ -1,5 +1,4 @@
-//! Every participant gets the sum of all arrays. There is no group: a participant only needs the
-//! ids and its rank.
+//! Every participant gets the sum of all arrays. It only needs the ids and its rank.
 //!
 //! ```console
 //! $ hoplite start

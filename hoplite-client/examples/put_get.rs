@@ -15,7 +15,7 @@ async fn main() -> hoplite_client::Result<()> {
     let client = Client::connect(default_socket_path()).await?;
     // Copies the bytes once, into the memory of the store.
     client.put("example/sevens", &vec![7; 1 << 20]).await?;
-    // Waits until the object is here. The view reads it in place; the store keeps the object while the view lives.
+    // The view reads in place; the store keeps the object while the view lives.
     let view: ObjectView = client.get("example/sevens", Duration::from_secs(5)).await?;
     println!("{} bytes, the first is {}", view.len(), view[0]);
     client.delete(["example/sevens"], Duration::from_secs(5)).await?;

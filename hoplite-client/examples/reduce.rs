@@ -1,6 +1,6 @@
 //! Four workers put gradients, while the main thread adds up the first three that are ready.
 //!
-//! The workers are threads here. In a cluster they are processes on several nodes, each with the store of its node.
+//! The workers are threads here, and processes on several nodes in a cluster.
 //!
 //! ```console
 //! $ hoplite start
@@ -24,7 +24,6 @@ fn main() -> Result<()> {
     let used = thread::scope(|scope| -> Result<_> {
         let puts: Vec<_> =
             gradients.iter().enumerate().map(|(rank, id)| scope.spawn(move || put(rank, id))).collect();
-        // Waits for gradients that are not there yet.
         let used = client.reduce_with("example/sum", &gradients, options)?;
         puts.into_iter().try_for_each(|put| put.join().expect("a worker panicked"))?;
         Ok(used)
@@ -36,7 +35,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Puts the gradient of one worker: 1,024 elements, each of them one.
+/// Puts 1,024 elements, each of them one.
 fn put(rank: usize, id: &str) -> Result<()> {
     let client = Client::connect(default_socket_path())?;
     let elements = [1.0_f32; 1024].map(f32::to_le_bytes).concat();

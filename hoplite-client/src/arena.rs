@@ -1,5 +1,4 @@
-//! The store's arena as mapped by this process: read-only at first, and writable after the first
-//! write.
+//! The store's arena in this process: mapped for reading, and for writing at the first write.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -9,34 +8,31 @@ use hoplite_core::node::ObjectView;
 use hoplite_shm::{Mapping, Reader, Writer};
 use rustix::fs::fstat;
 
-/// The arenas that this process maps. All connections to a store share one mapping, because filling
-/// a mapping's page tables costs as much as copying half of its bytes.
+/// Connections share mappings, because filling page tables costs as much as copying half of the
+/// bytes.
 static MAPPED: Mutex<Vec<Entry>> = Mutex::new(Vec::new());
 
-/// Most attempts to take the lock of [`MAPPED`]. A thread holds it for microseconds, but in a
-/// forked child it may be held forever by a thread of the parent.
+/// Attempts to take the lock of [`MAPPED`], which a forked child may inherit held.
 const MAX_TRIES: usize = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Arena {
     mappings: Arc<Mappings>,
-    /// The mapping for writes, once the store has granted them. Each connection needs its own
-    /// grant: otherwise a store could offer memory that it may only read as its own.
+    /// Set once the store has granted writes. Each connection needs its own grant: otherwise a
+    /// store could offer memory that it may only read.
     writable: OnceLock<Arc<Mapping>>,
-    /// The descriptor for this mapping, until the first write.
+    /// Kept until the first write.
     offered: Mutex<Option<OwnedFd>>,
     file: Option<Identity>,
 }
 
 #[derive(Debug)]
 pub(crate) enum NotWritable {
-    /// The store has not granted writes.
     NoRight,
-    /// The mapping failed.
     Unmapped(hoplite_shm::Error),
 }
 
-/// The mappings of an arena, which live as long as any connection, view, reader or writer.
+/// They live as long as any connection, view, reader or writer.
 #[derive(Debug)]
 struct Mappings {
     readable: Arc<Mapping>,
@@ -52,14 +48,14 @@ struct Entry {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Identity {
-    /// A forked child inherits the mapping, but not its filled page tables.
+    /// The mapping process: a forked child inherits no filled page tables.
     process: u32,
     device: u64,
     inode: u64,
 }
 
 impl Arena {
-    /// Maps the arena for reading, unless this process has mapped it already.
+    /// Maps the arena for reading, once per process.
     pub(crate) fn map(readable: OwnedFd, capacity_bytes: u64) -> hoplite_shm::Result<Self> {
         Self::map_in(std::process::id(), readable, capacity_bytes)
     }
@@ -88,8 +84,7 @@ impl Arena {
         Self { mappings, writable: OnceLock::new(), offered: Mutex::default(), file }
     }
 
-    /// Takes the descriptor for writing. Returns `false` if it belongs to other memory. Maps it at
-    /// the first write, or now if another connection has already mapped it.
+    /// Takes the descriptor for writing. Returns `false` if it belongs to other memory.
     pub(crate) fn offer_writable(&self, fd: OwnedFd) -> bool {
         let is_of_arena =
             self.file.as_ref().is_some_and(|file| identity(file.process, &fd).as_ref() == Some(file));
@@ -103,12 +98,12 @@ impl Arena {
         true
     }
 
-    /// Returns `true` if both are the memory of one run of a store.
+    /// `true` for the memory of one run of a store.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.file.is_some() && self.file == other.file
     }
 
-    /// Grants writes to this connection. Maps the arena for writing if necessary.
+    /// Grants writes, and maps the arena if necessary.
     pub(crate) fn map_writable(&self) -> Result<(), NotWritable> {
         let mut offered = self.lock_offered();
         if self.is_writable() {
@@ -120,7 +115,7 @@ impl Arena {
             None => {
                 let mapping = Mapping::writable(fd.as_fd(), self.mappings.readable.capacity_bytes());
                 let mapping = mapping.map_err(NotWritable::Unmapped)?;
-                // Another thread may have been faster; either mapping serves.
+                // Either mapping serves.
                 Arc::clone(self.mappings.writable.get_or_init(|| mapping))
             }
         };
@@ -142,7 +137,7 @@ impl Arena {
     }
 
     pub(crate) fn writer(&self, view: &ObjectView) -> hoplite_shm::Result<Writer> {
-        // A mapping for reading returns an error here.
+        // A mapping for reading returns an error.
         self.writable.get().unwrap_or(&self.mappings.readable).writer(view.extent, view.size_bytes)
     }
 }
@@ -224,7 +219,7 @@ mod tests {
         assert!(offer(&arena, &one) && !arena.is_writable(), "nothing is mapped before the first write");
         arena.map_writable().unwrap();
         assert!(arena.is_writable() && arena.lock_offered().is_none());
-        // The next connection of this process shares the mapping and keeps no descriptor.
+        // The next connection keeps no descriptor.
         let second = map(one.read_only_fd(), CAPACITY_BYTES);
         assert!(offer(&second, &one) && second.is_writable() && second.lock_offered().is_none());
     }

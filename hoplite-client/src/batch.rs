@@ -1,7 +1,7 @@
 //! Puts, gets and deletes of many objects in one call.
 //!
-//! Small objects travel in batches: one message has many requests, and its answer has a result for each. The batches of a call
-//! are in flight together, so the call costs about one round trip. Larger objects are put one by one.
+//! Small objects travel in batches, all in flight together: the call costs about one round trip.
+//! Larger objects are put one by one.
 
 use std::borrow::Cow;
 use std::pin::pin;
@@ -23,30 +23,29 @@ use crate::options::{Confirmation, PutOptions};
 use crate::view::ObjectView;
 use crate::writer;
 
-/// Most bytes of the objects in one batch. A message of this size fits into the usual buffer of the store.
+/// Fits into the usual buffer of the store.
 const BATCH_BYTES: usize = 48 << 10;
-/// Bytes of an item beside its object: the id, the metadata and the tags, as they usually are.
+/// For an id, metadata and tags.
 const ITEM_OVERHEAD_BYTES: usize = 64;
-/// Most batches and larger puts of one call in flight at once.
+/// Batches and larger puts of one call.
 const MAX_IN_FLIGHT: usize = 64;
 
 /// An object for [`Client::put_many_with`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewObject<'a> {
-    /// The id to put under.
+    /// The id.
     pub id: ObjectId,
-    /// All bytes of the object.
+    /// All bytes.
     pub bytes: Cow<'a, [u8]>,
-    /// Element type, shape and a few bytes of the application. Replaces the metadata of the
-    /// [`PutOptions`].
+    /// Replaces the metadata of the [`PutOptions`].
     pub metadata: Metadata,
 }
 
-/// The result for each item, in the order of the items.
+/// The result for each item, in order.
 pub type Results<T> = Vec<Result<T>>;
 
 impl Client {
-    /// Puts many objects of plain bytes. Returns a result for each, in their order.
+    /// Puts many objects of plain bytes. Returns a result for each.
     ///
     /// # Errors
     /// As for [`Client::put_many_with`].
@@ -65,15 +64,15 @@ impl Client {
         self.put_many_with(new, options).await
     }
 
-    /// Puts many objects, each with its own metadata. Returns a result for each, in their order: one object may fail while the
-    /// others are put. The timeout of the options applies to the whole call.
+    /// Puts many objects, each with its own metadata. Returns a result for each: one may fail while
+    /// the others are put. The timeout applies to the whole call.
     ///
     /// # Errors
-    /// `LimitExceeded`, before anything is put, if there are more objects than ids in a request of this store (65,536 by
+    /// `LimitExceeded`, before anything is put, for more objects than ids in a request (65,536 by
     /// default). The errors of [`Client::put_with`] stand in the results.
     ///
     /// # Cancel safety
-    /// If the future is dropped, some of the objects may have been put.
+    /// Some of the objects may have been put.
     pub async fn put_many_with(
         &self,
         objects: Vec<NewObject<'_>>,
@@ -88,14 +87,13 @@ impl Client {
         call.run(Wait::of("put", &first), Repeat::Harmless, put).await
     }
 
-    /// Gets views of many objects. Returns a result for each, in the order of `ids`, when all objects are on this node, or at the
-    /// timeout. An object that is missing then has the error `Timeout`.
-    ///
-    /// All objects must fit into the store's memory together.
+    /// Gets views of many objects. Returns a result for each when all are on this node, or at the
+    /// timeout: missing objects then have the error `Timeout`. All objects must fit into the store
+    /// together.
     ///
     /// # Errors
-    /// `LimitExceeded`, before anything is requested, if there are more ids than in a request of this store (65,536 by default).
-    /// The errors of [`Client::get`] stand in the results.
+    /// `LimitExceeded`, before anything is requested, for more ids than in a request (65,536 by
+    /// default). The errors of [`Client::get`] stand in the results.
     pub async fn get_many<I>(&self, ids: I, timeout: Duration) -> Result<Results<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -108,11 +106,12 @@ impl Client {
         call.run(Wait::for_objects("get", &ids), Repeat::Harmless, get).await
     }
 
-    /// Removes every copy of many objects. Returns a result for each id, in their order: `true` if the id named an object.
+    /// Removes every copy of many objects. Returns a result for each id: `true` if it named an
+    /// object.
     ///
     /// # Errors
-    /// `LimitExceeded`, before anything is deleted, if there are more ids than in a request of this store (65,536 by default).
-    /// The errors of [`Client::delete`] stand in the results.
+    /// `LimitExceeded`, before anything is deleted, for more ids than in a request (65,536 by
+    /// default). The errors of [`Client::delete`] stand in the results.
     pub async fn delete_many<I>(&self, ids: I, timeout: Duration) -> Result<Results<bool>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -141,7 +140,6 @@ pub fn check_count(objects: usize, maximum: usize) -> Result<()> {
     Ok(())
 }
 
-/// Puts small objects in batches, and larger ones each with a writer.
 async fn put(
     connection: &Arc<Connection>,
     objects: &[NewObject<'_>],
@@ -164,7 +162,7 @@ async fn put(
     }
 }
 
-/// Divides objects into batches of small objects, and single larger objects.
+/// Yields batches of small objects, and single larger ones.
 fn parts<'a, 'b>(mut rest: &'a [NewObject<'b>]) -> impl Iterator<Item = &'a [NewObject<'b>]> {
     std::iter::from_fn(move || {
         let first = rest.first()?;
@@ -190,7 +188,7 @@ async fn put_part(
     if let [object] = objects {
         return Ok(vec![put_one(connection, object, options, deadline).await]);
     }
-    // While the store is full, the program may hold views that it does not need. A single put gives them back and waits.
+    // The store may be full of unneeded views. A single put gives these back, and waits.
     let is_patient = options.confirm == Confirmation::Confirmed || !connection.has_on_full();
     let timeout = if is_patient { deadline.left() } else { Duration::ZERO };
     let mut results = Vec::with_capacity(objects.len());
@@ -214,7 +212,7 @@ async fn put_part(
     let answers = batch(connection, requests, Operation::Put, timeout).await?;
     let mut delayed = Vec::new();
     let sent = objects.iter().zip(&mut results).enumerate().filter(|(_, (_, result))| result.is_ok());
-    // References in the answers have owners before this function waits again.
+    // References in the answers have owners before this future waits or ends.
     for ((index, (object, result)), answer) in sent.zip(answers) {
         *result = match answer {
             Ok(Response::Sealed) => Ok(()),
@@ -244,7 +242,7 @@ async fn put_one(
     writer::put(connection, object.id.clone(), &object.bytes, options).await
 }
 
-/// Compares an object with the one that already has its id.
+/// Compares an object with the owner of its id.
 fn compared(connection: &Arc<Connection>, object: &NewObject<'_>, view: node::ObjectView) -> Result<()> {
     let view = ObjectView::open(connection, view)?;
     if *view != *object.bytes || *view.metadata() != object.metadata {
@@ -281,7 +279,7 @@ async fn delete(connection: &Arc<Connection>, ids: &[ObjectId], timeout: Duratio
     of_ids(connection, ids, (Operation::Delete, timeout), request, was_there).await
 }
 
-/// Makes a request for each id, in batches. Has `result` make the results of the answers.
+/// Makes a request for each id, in batches.
 async fn of_ids<T>(
     connection: &Connection,
     ids: &[ObjectId],
@@ -289,7 +287,7 @@ async fn of_ids<T>(
     request: impl Fn(&ObjectId) -> node::Request,
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
-    // The store answers a batch of gets only when all its objects are there, so all batches begin at once.
+    // The store answers a batch only as a whole, so all begin at once.
     let mut running = FuturesOrdered::new();
     for ids in ids.chunks(MAX_BATCH_ITEMS) {
         let requests = ids.iter().map(&request).collect();
@@ -310,14 +308,13 @@ async fn batch_of<T>(
     result: impl Fn(Response) -> Result<T>,
 ) -> Result<Results<T>> {
     let mut results = Vec::with_capacity(requests.len());
-    // References in the answers have owners before this future ends.
+    // References in the answers have owners before this future waits or ends.
     for answer in batch(connection, requests, operation, timeout).await? {
         results.push(answer.map_err(Error::from).and_then(&result));
     }
     Ok(results)
 }
 
-/// Sends one batch, and returns an answer for each request.
 async fn batch(
     connection: &Connection,
     requests: Vec<node::Request>,

@@ -1,5 +1,4 @@
-//! A running call of a client: its connection, the notice of a long wait, and the outcome of a lost
-//! connection.
+//! A running call: its connection, the notice of a long wait, and the outcome of a lost connection.
 
 use std::future::Future;
 use std::pin::{Pin, pin};
@@ -22,24 +21,21 @@ use crate::many;
 use crate::notice::{Listener, LongWait, Notice};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Timeout of `Client::list`, `Client::describe` and `Client::status`, which wait for no object. It
-/// matters only if a daemon is suspended.
+/// For calls that wait for no object. It matters only if a daemon is suspended.
 pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Most ids in one query for missing objects, because the store limits ids.
+/// The store limits ids.
 const MAX_ASKED_IDS: usize = 1024;
 
-/// The source of the connection for a call.
 #[derive(Debug, Clone)]
 pub(crate) enum Access {
-    /// The connection in use, or a new one if that is lost.
+    /// The connection in use, or a new one.
     Lasting(Arc<Lasting>),
-    /// One connection. The blocking client replaces it itself.
+    /// The blocking client replaces it itself.
     Single(Single),
-    /// The connection of an outer call. Its inner calls send no notices.
+    /// The connection of an outer call. Inner calls send no notices.
     Inner(Arc<Connection>),
 }
 
-/// The link of an asynchronous client.
 #[derive(Debug)]
 pub(crate) struct Lasting {
     link: Link<Arc<Connection>>,
@@ -47,14 +43,12 @@ pub(crate) struct Lasting {
     turn: sync::Mutex<()>,
 }
 
-/// One connection of a blocking client.
 #[derive(Debug, Clone)]
 pub(crate) struct Single {
     pub(crate) connection: Arc<Connection>,
     pub(crate) user: User,
 }
 
-/// The options that apply to each call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct User {
     listener: Listener,
@@ -92,14 +86,13 @@ impl Lasting {
         Self { link: Link::new(options, connection), turn: sync::Mutex::new(()) }
     }
 
-    /// Returns the connection for a call. Reconnects if necessary.
+    /// Reconnects if necessary.
     async fn connected(self: &Arc<Self>) -> Result<Arc<Connection>> {
         if let Some(connection) = self.link.ready()? {
             return Ok(connection);
         }
         let asked_at = Instant::now();
         let _turn = self.turn.lock().await;
-        // Another task may have reconnected in the meantime.
         if let Some(connection) = self.link.ready()? {
             return Ok(connection);
         }
@@ -121,35 +114,33 @@ impl Lasting {
 pub(crate) struct Wait<'a> {
     pub(crate) operation: &'static str,
     pub(crate) id: Option<&'a ObjectId>,
-    /// The objects that the call needs; empty if it waits for something else.
+    /// Empty if the call waits for something else.
     pub(crate) needs: &'a [ObjectId],
 }
 
 impl<'a> Wait<'a> {
-    /// A call about an object that waits for something else.
+    /// The call waits for something else.
     pub(crate) const fn of(operation: &'static str, id: &'a ObjectId) -> Self {
         Self { operation, id: Some(id), needs: &[] }
     }
 
-    /// A call that waits for the object of the call.
     pub(crate) const fn for_object(operation: &'static str, id: &'a ObjectId) -> Self {
         Self { operation, id: Some(id), needs: slice::from_ref(id) }
     }
 
-    /// A call that waits for several objects.
     pub(crate) const fn for_objects(operation: &'static str, ids: &'a [ObjectId]) -> Self {
         Self { operation, id: ids.first(), needs: ids }
     }
 }
 
-/// The conditions for repeating a call after a lost connection.
+/// Conditions for repeating a call after a lost connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Repeat {
-    /// Always: the call only reads, or its repetition changes nothing.
+    /// The repetition changes nothing.
     Harmless,
-    /// Only if the call's single request was not sent.
+    /// The call's single request was not sent.
     IfUnsent,
-    /// Never: the store may have performed some of its requests.
+    /// The store may have performed some requests.
     Never,
 }
 
@@ -163,7 +154,6 @@ impl Repeat {
     }
 }
 
-/// A running call.
 #[derive(Debug)]
 pub(crate) struct Begun {
     pub(crate) connection: Arc<Connection>,
@@ -195,8 +185,8 @@ impl Begun {
         self.run(Wait { operation, id, needs: &[] }, Repeat::Harmless, call).await
     }
 
-    /// Performs `work`, and sends one notice if it takes long. The caller pins `work`, because
-    /// holding it by value would double the future's size.
+    /// Sends one notice if `work` takes long. Pinned by the caller: by value it would double the
+    /// future.
     pub(crate) async fn run<T>(
         &self,
         wait: Wait<'_>,
@@ -218,7 +208,6 @@ impl Begun {
         })
     }
 
-    /// Continues slow `work`, after a notice with the missing objects.
     async fn run_on<T>(
         &self,
         wait: Wait<'_>,
@@ -235,8 +224,7 @@ impl Begun {
         work.await
     }
 
-    /// Returns the objects of `needs` without a complete copy. `None` if there are no needs or the
-    /// store cannot tell.
+    /// Returns missing objects; `None` if the store cannot tell.
     async fn missing(&self, needs: &[ObjectId]) -> Option<Vec<ObjectId>> {
         if needs.is_empty() {
             return None;

@@ -1,11 +1,7 @@
 //! The blocking client: the asynchronous client, driven by the calling thread.
 //!
-//! It starts no thread and no runtime: the calling thread sends the request, sleeps, and receives
-//! the answer. Any number of threads may call at once. Messages between calls are received during
-//! the next call.
-//!
-//! In an asynchronous runtime these calls would block the thread's tasks. Use [`crate::Client`]
-//! there.
+//! It starts no thread and no runtime. Any number of threads may call at once. In an asynchronous
+//! runtime, use [`crate::Client`]: these calls would block the thread's tasks.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -31,8 +27,7 @@ use crate::view::ObjectView;
 
 /// A connection to the store of this node, for threads.
 ///
-/// Cloning is cheap; clones share the connection. It has the same errors and semantics as
-/// [`crate::Client`].
+/// Clones share the connection. Errors are those of [`crate::Client`].
 #[derive(Debug, Clone)]
 pub struct Client {
     shared: Arc<Shared>,
@@ -45,7 +40,7 @@ struct Shared {
     turn: Mutex<()>,
 }
 
-/// One connection, and the pump that receives its messages.
+/// With the pump that receives messages.
 #[derive(Debug)]
 struct Piped {
     connection: Arc<Connection>,
@@ -69,19 +64,13 @@ impl Line for Arc<Piped> {
 }
 
 impl Client {
-    /// Connects to the store that listens at `socket`; see [`crate::Client::connect`].
-    ///
-    /// # Errors
-    /// [`Error::Connect`](crate::Error::Connect).
+    /// See [`crate::Client::connect`].
     pub fn connect(socket: impl AsRef<Path>) -> Result<Self> {
         let socket = socket.as_ref().to_owned();
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() })
     }
 
-    /// Connects with `options`; see [`crate::Client::connect_with`].
-    ///
-    /// # Errors
-    /// [`Error::Connect`](crate::Error::Connect).
+    /// See [`crate::Client::connect_with`].
     pub fn connect_with(options: ConnectOptions) -> Result<Self> {
         checked_default()?;
         let piped = Piped::new(handshake::greet(&options)?, &options)?;
@@ -89,7 +78,7 @@ impl Client {
         Ok(Self { shared: Arc::new(Shared { link, turn: Mutex::new(()) }) })
     }
 
-    /// The name of the store's node. It may change when the store restarts.
+    /// See [`crate::Client::node`].
     pub fn node(&self) -> NodeId {
         self.shared.link.current().connection.node().clone()
     }
@@ -119,51 +108,37 @@ impl Client {
         self.shared.link.is_connected()
     }
 
-    /// Reserves room for an object that is written piece by piece; see [`crate::Client::create`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::Client::create`].
     pub fn create(&self, id: impl AsRef<[u8]>, size_bytes: u64, options: PutOptions) -> Result<ObjectWriter> {
         let piped = self.shared.connected()?;
         let writer = piped.pump.run(piped.client.create(id, size_bytes, options))?;
         Ok(ObjectWriter { writer, pump: Arc::clone(&piped.pump) })
     }
 
-    /// Reads an object while it arrives; see [`crate::Client::get_reader`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::Client::get_reader`].
     pub fn get_reader(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectReader> {
         self.get_reader_with(id, timeout.into())
     }
 
-    /// Reads an object while it arrives; see [`crate::Client::get_reader_with`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::Client::get_reader_with`].
     pub fn get_reader_with(&self, id: impl AsRef<[u8]>, options: GetOptions) -> Result<ObjectReader> {
         let piped = self.shared.connected()?;
         let reader = piped.pump.run(piped.client.get_reader_with(id, options))?;
         Ok(ObjectReader { reader, pump: Arc::clone(&piped.pump) })
     }
 
-    /// Watches the locations of an object; see [`crate::Client::watch`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::Client::watch`].
     pub fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         let piped = self.shared.connected()?;
         let watch = piped.pump.run(piped.client.watch(id))?;
         Ok(LocationWatch { watch, pump: Arc::clone(&piped.pump) })
     }
 
-    /// Performs `work` in this thread, and calls `pause` at every `interval` while `work` waits.
-    /// `work` may make any calls on the given asynchronous client. If `pause` fails, `work` is
-    /// dropped, which cancels its calls.
+    /// Performs `work` in this thread, and calls `pause` at every `interval` while `work` waits. If
+    /// `pause` fails, `work` is dropped, which cancels its calls.
     ///
-    /// This is for hosts with other duties during a blocking call, such as a language interpreter
-    /// that delivers signals between its instructions. `work` must not use anything that needs a
-    /// tokio runtime. All its calls use one connection, which is new if the last one was lost.
+    /// This is for hosts with other duties, such as an interpreter that delivers signals. `work`
+    /// must not use anything that needs a tokio runtime, and uses one connection.
     ///
     /// # Errors
     /// The error of `pause`.
@@ -201,7 +176,7 @@ impl Client {
 }
 
 impl Shared {
-    /// Returns the connection for a call. Reconnects if necessary.
+    /// Reconnects if necessary.
     fn connected(&self) -> Result<Arc<Piped>> {
         let sleep = |time| {
             thread::sleep(time);
@@ -212,7 +187,7 @@ impl Shared {
         }
     }
 
-    /// Returns the connection for a call. Calls `sleep` between attempts to reconnect.
+    /// Calls `sleep` between attempts to reconnect.
     fn connected_with<E>(
         &self,
         sleep: impl FnMut(Duration) -> Result<(), E>,
@@ -224,7 +199,6 @@ impl Shared {
         }
         let asked_at = Instant::now();
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
-        // Another thread may have reconnected in the meantime.
         match self.link.ready() {
             Ok(Some(piped)) => return Ok(Ok(piped)),
             Ok(None) => {}
@@ -238,7 +212,7 @@ impl Shared {
     }
 }
 
-/// Defines methods that block on the asynchronous methods of the same names.
+/// Blocks on the asynchronous methods of the same names.
 macro_rules! calls {
     ($($summary:literal $name:ident($($argument:ident: $type:ty),*) -> $answer:ty;)*) => {
         impl Client {
@@ -375,7 +349,7 @@ calls! {
     status() -> NodeStatus;
 }
 
-/// An object that is being written; see [`crate::ObjectWriter`].
+/// See [`crate::ObjectWriter`].
 #[derive(Debug)]
 pub struct ObjectWriter {
     writer: crate::ObjectWriter,
@@ -383,29 +357,23 @@ pub struct ObjectWriter {
 }
 
 impl ObjectWriter {
-    /// Appends `bytes`; see [`crate::ObjectWriter::write`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::ObjectWriter::write`].
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.writer.write(bytes)
     }
 
-    /// Returns the number of bytes that were written so far.
+    /// The number of written bytes.
     pub fn written_bytes(&self) -> u64 {
         self.writer.written_bytes()
     }
 
-    /// Declares the object complete; see [`crate::ObjectWriter::seal`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::ObjectWriter::seal`].
     pub fn seal(self) -> Result<()> {
         self.pump.run(self.writer.seal())
     }
 }
 
-/// Reads an object while it arrives; see [`crate::ObjectReader`].
+/// See [`crate::ObjectReader`].
 #[derive(Debug)]
 pub struct ObjectReader {
     reader: crate::ObjectReader,
@@ -413,41 +381,38 @@ pub struct ObjectReader {
 }
 
 impl ObjectReader {
-    /// The size of the whole object, in bytes.
+    /// See [`crate::ObjectReader::size_bytes`].
     pub fn size_bytes(&self) -> u64 {
         self.reader.size_bytes()
     }
 
-    /// Returns the number of bytes that were read so far.
+    /// The number of read bytes.
     pub fn position_bytes(&self) -> u64 {
         self.reader.position_bytes()
     }
 
-    /// The metadata that was put together with the bytes.
+    /// The metadata of the put.
     pub fn metadata(&self) -> &Metadata {
         self.reader.metadata()
     }
 
-    /// The id of the put that created the object.
+    /// The put that created the object.
     pub fn put_id(&self) -> PutId {
         self.reader.put_id()
     }
 
-    /// Returns `true` if the object may be deleted or replaced; see [`crate::ObjectView::is_stale`].
+    /// See [`crate::ObjectView::is_stale`].
     pub fn is_stale(&self) -> bool {
         self.reader.is_stale()
     }
 
-    /// Copies the next bytes into `out`; see [`crate::ObjectReader::read`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::ObjectReader::read`].
     pub fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
         self.pump.run(self.reader.read(out, timeout))
     }
 }
 
-/// The locations of one object, now and at every change; see [`crate::LocationWatch`].
+/// See [`crate::LocationWatch`].
 #[derive(Debug)]
 pub struct LocationWatch {
     watch: crate::LocationWatch,
@@ -455,10 +420,7 @@ pub struct LocationWatch {
 }
 
 impl LocationWatch {
-    /// Waits for the next state for at most `timeout`; see [`crate::LocationWatch::next_within`].
-    ///
-    /// # Errors
-    /// The same as that call's.
+    /// See [`crate::LocationWatch::next_within`].
     pub fn next_within(&mut self, timeout: Duration) -> Result<Option<Locations>> {
         self.pump.run(self.watch.next_within(timeout))
     }
@@ -467,8 +429,7 @@ impl LocationWatch {
 impl Iterator for LocationWatch {
     type Item = Result<Locations>;
 
-    /// Waits for the next state without a timeout; see [`crate::LocationWatch::next`] and
-    /// [`next_within`](Self::next_within).
+    /// See [`crate::LocationWatch::next`]. Has no timeout.
     fn next(&mut self) -> Option<Self::Item> {
         self.pump.run(self.watch.next())
     }

@@ -28,54 +28,49 @@ use crate::timeout::checked_default;
 use crate::view::ObjectView;
 use crate::writer::{self, ObjectWriter};
 
-/// Longest time that a store takes part in a probe.
+/// A store takes part in a probe for at most this time.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A connection to the store of this node.
 ///
-/// Cloning is cheap; clones share the connection, which carries any number of concurrent calls
-/// (4096 unless the store sets another limit). All methods may be called from any task, thread and
-/// runtime, as long as the runtime that created the client still runs. An id has 1 to 255 arbitrary
-/// bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
+/// Clones share the connection, which carries any number of concurrent calls (4096 by default).
+/// Methods may be called from any task, thread and runtime, as long as the runtime that created the
+/// client runs. An id has 1 to 255 arbitrary bytes: `"weights/7"`, `b"\x01"`, an [`ObjectId`].
 ///
 /// # Errors
-/// Every call can return the following errors, in addition to the errors of its method:
+/// Every call can also return:
 /// * [`Error::ConnectionLost`], as soon as the connection breaks during the call;
-/// * [`Error::Connect`], if the connection was lost earlier and no store has come back;
+/// * [`Error::Connect`], if the connection was lost and no store has come back;
 /// * [`Error::ForkedChild`], `InvalidId` and `LimitExceeded`;
-/// * `Timeout`. Every call has a deadline. The store reports the timeout; if the store is
-///   suspended, the client reports it 2 s later. A call that has to reconnect may take longer by
-///   the time of connecting.
+/// * `Timeout`. The store reports the timeout, or the client 2 s later. Reconnecting takes
+///   additional time.
 ///
 /// # Cancel safety
-/// Each future may be dropped at any time. The client then cancels the call at the store, and
-/// nothing leaks.
+/// Each future may be dropped at any time, which cancels the call at the store.
 #[derive(Debug, Clone)]
 pub struct Client {
     pub(crate) access: Access,
 }
 
-/// One page of a listing of objects.
+/// One page of a listing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {
     /// The objects, in the order of their ids.
     pub objects: Vec<Locations>,
-    /// The last id of this page, to pass as `after` for the next page; `None` if this is the last
-    /// page.
+    /// The `after` of the next page; `None` at the end.
     pub next: Option<ObjectId>,
 }
 
 impl Begun {
-    /// Returns a client for the inner calls, on the same connection.
+    /// For inner calls, on the same connection.
     pub(crate) fn client(&self) -> Client {
         Client { access: Access::Inner(Arc::clone(&self.connection)) }
     }
 }
 
 impl Client {
-    /// Connects to the store that listens at `socket`. All other [`ConnectOptions`] have their
-    /// defaults.
+    /// Connects to the store at `socket`, with default [`ConnectOptions`].
     ///
     /// # Errors
     /// [`Error::Connect`], with the problem of the path or of the process that listens there.
@@ -84,13 +79,13 @@ impl Client {
         Self::connect_with(ConnectOptions { socket, ..ConnectOptions::default() }).await
     }
 
-    /// Connects with `options`. Must be called in a tokio runtime with I/O and time enabled. This
-    /// runtime then receives the answers for all clones.
+    /// Connects with `options`, in a tokio runtime with I/O and time enabled, which then receives
+    /// all answers.
     ///
     /// # Errors
     /// As for [`Client::connect`].
     pub async fn connect_with(options: ConnectOptions) -> Result<Self> {
-        // An invalid default is an error here, so that users of every language see it.
+        // Users of every language see an invalid default.
         checked_default()?;
         let path = options.socket.clone();
         let (options, greeted) =
@@ -108,29 +103,29 @@ impl Client {
         self.connection().node().clone()
     }
 
-    /// The name of the cluster of this store.
+    /// The name of the store's cluster.
     pub fn cluster(&self) -> ClusterId {
         self.connection().cluster().clone()
     }
 
-    /// The size of the largest object that the store can ever hold, in bytes.
+    /// The size of the largest object that the store can hold.
     pub fn max_object_bytes(&self) -> u64 {
         self.connection().max_object_bytes()
     }
 
-    /// The size in bytes below which a put does not wait for the directory, unless
-    /// [`Confirmation`](crate::Confirmation) requires it.
+    /// Smaller puts wait for the directory only if [`Confirmation`](crate::Confirmation) requires
+    /// it.
     pub fn confirmed_from_bytes(&self) -> u64 {
         self.connection().confirmed_from_bytes()
     }
 
-    /// Most objects in one call of [`Client::put_many`], [`Client::get_many`] or [`Client::delete_many`].
+    /// Most objects in one call of [`Client::put_many`], [`Client::get_many`] or
+    /// [`Client::delete_many`].
     pub fn max_ids(&self) -> usize {
         self.connection().max_ids()
     }
 
-    /// Returns `true` unless the connection is known to be lost, or this process is a forked child
-    /// of the one that connected.
+    /// `true` unless the connection is known to be lost, or was inherited by a fork.
     ///
     /// After a loss, the next call may reconnect: see [`AfterLoss`](crate::AfterLoss).
     pub fn is_connected(&self) -> bool {
@@ -141,12 +136,12 @@ impl Client {
         self.access.connection()
     }
 
-    /// Begins a call with `timeout`. Reconnects if the connection is lost.
+    /// Reconnects if necessary.
     pub(crate) async fn begin(&self, timeout: Duration) -> Result<Begun> {
         Begun::new(&self.access, timeout).await
     }
 
-    /// Puts plain bytes under `id`, with the default [`PutOptions`].
+    /// Puts plain bytes, with the default [`PutOptions`].
     ///
     /// # Errors
     /// As for [`Client::put_with`].
@@ -154,25 +149,23 @@ impl Client {
         self.put_with(id, bytes, PutOptions::default()).await
     }
 
-    /// Puts `bytes` under `id`. Copies them once, into the store's memory, from where receivers can
-    /// read them during the copy. Repeating a put with the same bytes and metadata is no error.
+    /// Puts `bytes` under `id`. Copies them once, and receivers can read them during the copy.
+    /// Repeating a put with the same bytes and metadata is no error.
     ///
     /// # Errors
     /// `AlreadyExists` if the id names another object; `InvalidMetadata`; `ObjectTooLarge`;
-    /// `StoreFull` if no room becomes free before the timeout; `Timeout` if another writer of the
-    /// id, or the directory, takes longer.
+    /// `StoreFull` if no room becomes free in time; `Timeout` if another writer of the id, or the
+    /// directory, takes longer.
     ///
     /// # Cancel safety
-    /// If the future is dropped, the object is aborted, unless all its bytes were in the store
-    /// already.
+    /// The object is aborted, unless the store had all its bytes.
     pub async fn put_with(&self, id: impl AsRef<[u8]>, bytes: &[u8], options: PutOptions) -> Result<()> {
         let (id, call) = (ObjectId::new(id)?, self.begin(options.timeout).await?);
         let put = pin!(writer::put(&call.connection, id.clone(), bytes, options));
         call.run(Wait::of("put", &id), Repeat::Harmless, put).await
     }
 
-    /// Reserves room for an object of `size_bytes` and begins to publish it. The caller then writes
-    /// the bytes piece by piece.
+    /// Reserves room for an object, whose bytes the caller writes piece by piece.
     ///
     /// # Errors
     /// As for [`Client::put_with`].
@@ -187,20 +180,18 @@ impl Client {
         call.run(Wait::of("put", &id), Repeat::Harmless, create).await
     }
 
-    /// Waits until all bytes of the object are on this node, and fetches them if necessary. Returns
-    /// a view of the bytes in place. Only objects of at most 4 KiB are copied; their views hold no
-    /// reference.
+    /// Waits until the whole object is on this node, and returns a view of the bytes in place.
+    /// Objects of at most 4 KiB are copied.
     ///
     /// # Errors
-    /// `Timeout` if the object does not exist, or has not arrived, in time; `ObjectLost` if every
-    /// copy is gone; `Deleted`; `StoreFull` if there is no room for a copy; `ObjectTooLarge` if
-    /// there never will be.
+    /// `Timeout` if the object has not arrived in time; `ObjectLost` if every copy is gone;
+    /// `Deleted`; `StoreFull` if there is no room for a copy; `ObjectTooLarge` if there never will
+    /// be.
     pub async fn get(&self, id: impl AsRef<[u8]>, timeout: Duration) -> Result<ObjectView> {
         self.get_with(id, timeout.into()).await
     }
 
-    /// Gets an object as [`Client::get`] does. It may be [stale](ObjectView::is_stale), if the
-    /// options allow it.
+    /// Gets an object, [stale](ObjectView::is_stale) if the options allow it.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -224,8 +215,8 @@ impl Client {
     /// Copies the object into the front of `out` while it arrives, and returns its length.
     ///
     /// # Errors
-    /// The errors of [`Client::get`], and [`Error::BufferTooSmall`]. After an error the contents of
-    /// `out` are undefined.
+    /// The errors of [`Client::get`], and [`Error::BufferTooSmall`]. After an error, `out` is
+    /// undefined.
     pub async fn get_into(&self, id: impl AsRef<[u8]>, out: &mut [u8], timeout: Duration) -> Result<usize> {
         let (id, call) = (ObjectId::new(id)?, self.begin(timeout).await?);
         let get = pin!(reader::get_into(&call.connection, id.clone(), out, timeout));
@@ -242,8 +233,7 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, get).await
     }
 
-    /// Waits until the first bytes of the object arrive. Returns a reader that follows the arriving
-    /// bytes.
+    /// Waits for the first bytes, and returns a reader that follows the arriving bytes.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -251,8 +241,7 @@ impl Client {
         self.get_reader_with(id, timeout.into()).await
     }
 
-    /// Opens a reader as [`Client::get_reader`] does. The object may be
-    /// [stale](ObjectReader::is_stale), if the options allow it.
+    /// Opens a reader of an object, [stale](ObjectReader::is_stale) if the options allow it.
     ///
     /// # Errors
     /// As for [`Client::get`].
@@ -262,17 +251,14 @@ impl Client {
         call.run(Wait::for_object("get", &id), Repeat::Harmless, open).await
     }
 
-    /// Removes every copy of each object in the cluster. Returns the number of ids that named an
-    /// object. Existing views stay readable. Ids beyond the limit of one request are sent in
-    /// several requests.
+    /// Removes every copy of each object. Returns the number of ids that named an object. Views
+    /// stay readable. Ids beyond the limit of one request are sent in several requests.
     ///
-    /// A restarted directory shard learns its objects from the stores during its first seconds (3 s
-    /// by default). It holds back a delete of an unknown id until it learns of the object or this
-    /// time is over.
+    /// A restarted directory shard holds back a delete of an unknown id for its first seconds (3 s
+    /// by default).
     ///
     /// # Errors
-    /// `Timeout` if the deletion is not confirmed in time. Copies that the directory knows are
-    /// still removed.
+    /// `Timeout` if the deletion is not confirmed in time. Known copies are still removed.
     pub async fn delete<I>(&self, ids: I, timeout: Duration) -> Result<usize>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -280,7 +266,7 @@ impl Client {
         let ids = checked(ids, usize::MAX)?;
         let call = self.begin(timeout).await?;
         let connection = &call.connection;
-        // Checked before the lock, which the parent of a forked child may hold.
+        // The parent of a forked child may hold the lock.
         connection.check_usable()?;
         ids.iter().for_each(|id| connection.recent_puts().forget(id));
         let first = ids.first().cloned();
@@ -289,12 +275,11 @@ impl Client {
         call.run(wait, Repeat::IfUnsent, delete).await
     }
 
-    /// Waits until `count` of the objects are available somewhere in the cluster. Returns the
-    /// indices of the available ones, ascending. They are fewer than `count` if the timeout passes
-    /// first, which is no error.
+    /// Waits until `count` of the objects are available in the cluster. Returns the indices of the
+    /// available ones, ascending; after a timeout they are fewer.
     ///
-    /// With a timeout of zero, queries the directory once, which has 5 s to answer. Ids beyond the
-    /// limit of one request are waited for in several requests, one after another.
+    /// A timeout of zero queries the directory once, which has 5 s to answer. Ids beyond the limit
+    /// of one request are waited for in several requests.
     ///
     /// # Errors
     /// `InvalidRequest` if `count` is larger than the number of ids.
@@ -313,11 +298,10 @@ impl Client {
         call.run(Wait::for_objects("wait", &ids), Repeat::Harmless, wait).await
     }
 
-    /// Returns `true` if all bytes of the object are somewhere in the cluster, so that a get needs
-    /// no producer.
+    /// Returns `true` if all bytes of the object are somewhere in the cluster.
     ///
     /// # Errors
-    /// Only the errors of every call: see [`Client`].
+    /// See [`Client`].
     pub async fn contains(&self, id: impl AsRef<[u8]>) -> Result<bool> {
         match self.locate(id, Duration::ZERO).await {
             Ok(locations) => Ok(locations.is_available()),
@@ -326,8 +310,8 @@ impl Client {
         }
     }
 
-    /// Waits until the object has a location, and returns all its locations. With a timeout of
-    /// zero, returns the locations that are known now, even if there are none.
+    /// Waits until the object has a location, and returns all its locations. A timeout of zero
+    /// returns the known locations, even none.
     ///
     /// # Errors
     /// `Timeout`; `ObjectLost` if every copy is gone.
@@ -343,25 +327,21 @@ impl Client {
         call.run(Wait::for_object("locate", &id), Repeat::Harmless, locate).await
     }
 
-    /// Watches the locations of the object. The watch returns the present state, and then each
-    /// change. This call waits only if it has to reconnect.
-    ///
-    /// A watch ends when its connection is lost.
+    /// Watches the locations of the object: the present state, and each change. A watch ends with
+    /// its connection.
     ///
     /// # Errors
-    /// Only the errors of every call: see [`Client`]. Errors of the store are returned by
-    /// [`LocationWatch::next`].
+    /// See [`Client`]. [`LocationWatch::next`] returns errors of the store.
     pub async fn watch(&self, id: impl AsRef<[u8]>) -> Result<LocationWatch> {
         let (id, call) = (ObjectId::new(id)?, self.begin(REPORT_TIMEOUT).await?);
         LocationWatch::open(&call.connection, id)
     }
 
-    /// Lists at most `limit` objects of the cluster whose id starts with `prefix` and is greater
-    /// than `after`, in the order of their ids. A page holds at most 10,000.
+    /// Lists at most `limit` objects, in the order of their ids, whose id starts with `prefix` and
+    /// is greater than `after`. A page holds at most 10,000.
     ///
     /// # Errors
-    /// `InvalidId` if `prefix` or `after` is longer than an id. `Unavailable` if a shard does not
-    /// answer.
+    /// `InvalidId` if `prefix` or `after` is too long. `Unavailable` if a shard does not answer.
     pub async fn list(
         &self,
         prefix: impl AsRef<[u8]>,
@@ -386,7 +366,7 @@ impl Client {
         }
     }
 
-    /// Describes one object: its locations, the senders that were assigned to receivers, and the
+    /// Describes an object: its locations, the senders that were assigned to receivers, and the
     /// reasons.
     ///
     /// # Errors
@@ -400,10 +380,10 @@ impl Client {
         }
     }
 
-    /// The counters of this node's store, and of the shards that it is connected to.
+    /// The counters of this node's store and of its shards.
     ///
     /// # Errors
-    /// Only the errors of every call: see [`Client`].
+    /// See [`Client`].
     pub async fn status(&self) -> Result<NodeStatus> {
         let call = self.begin(REPORT_TIMEOUT).await?;
         match call.report("status", None, Inspection::Status).await? {
@@ -412,11 +392,10 @@ impl Client {
         }
     }
 
-    /// The nodes of the cluster and the loads of their stores, from the first shard of the
-    /// directory that answers.
+    /// The nodes of the cluster and the loads of their stores, from the first shard that answers.
     ///
     /// # Errors
-    /// `Unavailable` if no shard answers, and the errors of every call: see [`Client`].
+    /// `Unavailable` if no shard answers.
     #[doc(hidden)]
     pub async fn directory_status(&self) -> Result<hoplite_proto::v1::StatusReply> {
         let call = self.begin(REPORT_TIMEOUT).await?;
@@ -427,11 +406,10 @@ impl Client {
     }
 
     /// Moves the pinned copies of the store to other stores. Calls `report_progress` a few times a
-    /// second, and returns the result. After success, the store stops; otherwise it accepts puts again.
+    /// second. After success, the store stops; otherwise it accepts puts again.
     ///
     /// # Errors
-    /// `PermissionDenied` for a client that may only read, and the errors of every call: see
-    /// [`Client`].
+    /// `PermissionDenied` for a client that may only read.
     pub async fn drain(
         &self,
         limit: Duration,
@@ -450,7 +428,7 @@ impl Client {
                     connection.call_node(request, Operation::Connect, REPORT_TIMEOUT).await
                 }
             };
-            // At the end, the answer of the drain is under way.
+            // The answer of the drain is under way.
             if let Ok(report) = answer.map(drain_report)
                 && let Some(report) = report
             {
@@ -459,14 +437,13 @@ impl Client {
         }
     }
 
-    /// Measures the links between `nodes`, or between all nodes of the cluster if `nodes` is empty.
-    /// Calls `report_progress` a few times a second. Dropping the future ends the probe.
+    /// Measures the links between `nodes`, or all nodes if `nodes` is empty. Calls
+    /// `report_progress` a few times a second. Dropping the future ends the probe.
     ///
     /// # Errors
-    /// `InvalidRequest` if a node is not connected, if there are fewer than two nodes, or if they
-    /// cannot reach each other. `LimitExceeded` if there are more than 10,000 nodes, more than 500
-    /// with trains between all pairs, or if this store already coordinates a probe.
-    /// `PermissionDenied` for a client that may only read.
+    /// `InvalidRequest` if a node is not connected, or fewer than two nodes reach each other.
+    /// `LimitExceeded` for more than 10,000 nodes, more than 500 with trains between all pairs, or
+    /// a second probe of this store. `PermissionDenied` for a client that may only read.
     pub async fn probe(
         &self,
         nodes: Vec<NodeId>,
@@ -505,7 +482,7 @@ fn drain_report(response: Response) -> Option<DrainReport> {
     }
 }
 
-/// Checks ids, and their number against the limit of one request.
+/// Also checks the limit of one request.
 pub(crate) fn checked(ids: impl IntoIterator<Item: AsRef<[u8]>>, maximum: usize) -> Result<Vec<ObjectId>> {
     let ids: Vec<ObjectId> = ids
         .into_iter()

@@ -1,8 +1,7 @@
-//! The timeout of a call that takes several steps.
+//! The timeout of a call with several steps.
 
 use std::time::{Duration, Instant};
 
-/// A running timeout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Deadline {
     started: Instant,
@@ -18,7 +17,7 @@ impl Deadline {
         self.timeout
     }
 
-    /// The remaining time; zero if the deadline has passed.
+    /// Zero if the deadline has passed.
     pub(crate) fn left(&self) -> Duration {
         self.timeout.saturating_sub(self.started.elapsed())
     }

@@ -1,4 +1,4 @@
-//! The errors of the calls of this crate.
+//! The errors of this crate.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -12,78 +12,73 @@ use hoplite_proto::socket_place::{DAEMON_USER_VARIABLE, Distrust};
 /// The result of a call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The errors of the store and of the connection to it.
+/// Errors of the store and of the connection to it.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An operation on objects failed. Either this crate refused it before sending, or the store
-    /// returned the error.
+    /// An operation on objects failed, here or in the store.
     #[error(transparent)]
     Object(#[from] hoplite_core::Error),
-    /// No connection to the store was made.
+    /// There is no connection to the store.
     #[error("cannot connect to the store at {}: {kind}", path.display())]
     Connect {
-        /// The socket that was tried.
+        /// The tried socket.
         path: PathBuf,
-        /// The reason for which no connection was made.
+        /// The reason.
         #[source]
         kind: ConnectFailure,
     },
-    /// The connection broke during the call, or the call used something of a connection that broke
-    /// earlier.
+    /// The connection broke during the call, or before it.
     ///
     /// Views stay readable. The client's next call reconnects, unless the options forbid it.
     #[error("the connection to the store at {} is lost: {reason}{call}", path.display())]
     ConnectionLost {
         /// The store's socket.
         path: PathBuf,
-        /// The reason for which the connection broke.
+        /// The reason.
         #[source]
         reason: Loss,
         /// The state of the call.
         call: LostCall,
     },
-    /// This process is a forked child of the connected process. It must open a new connection.
+    /// A forked child must open a new connection.
     #[error("process {current} cannot use a connection that process {connected} made before it forked")]
     ForkedChild {
-        /// The process that connected.
+        /// The connected process.
         connected: u32,
-        /// The process that called.
+        /// The calling process.
         current: u32,
     },
-    /// The caller's buffer is too small for the object, or for the sequence of objects.
+    /// The buffer is too small for the objects.
     #[error("{needed_bytes} bytes are needed, the buffer has room for {given_bytes}")]
     BufferTooSmall {
-        /// The size of the object; for several objects, the total size up to the first one that
-        /// does not fit.
+        /// The size up to the first object that does not fit.
         needed_bytes: u64,
         /// The size of the buffer.
         given_bytes: u64,
     },
-    /// The number of written bytes differs from the announced size.
+    /// The written bytes differ from the announced size.
     #[error("{written_bytes} bytes were written to an object of {size_bytes} bytes")]
     SizeMismatch {
         /// The announced size.
         size_bytes: u64,
-        /// The number of bytes that were written, or would have been written.
+        /// The bytes that were, or would have been, written.
         written_bytes: u64,
     },
-    /// Some participants of a collective did not take part in time.
+    /// Participants of a collective did not come in time.
     #[error("{name} waited {waited:?} in vain for {}", Ranks(ranks))]
     RanksMissing {
         /// The name of the collective.
         name: ObjectId,
-        /// The missing participants, ascending: at least one of them, not always all.
+        /// At least one missing participant, ascending.
         ranks: Vec<usize>,
         /// The timeout.
         waited: Duration,
     },
 }
 
-/// Most ranks in a message.
 const MAX_NAMED_RANKS: usize = 16;
 
-/// Formats ranks for people.
 struct Ranks<'a>(&'a [usize]);
 
 impl fmt::Display for Ranks<'_> {
@@ -99,7 +94,7 @@ impl fmt::Display for Ranks<'_> {
     }
 }
 
-/// The reason for which no connection was made.
+/// The reason for a missing connection.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectFailure {
@@ -109,55 +104,54 @@ pub enum ConnectFailure {
     /// The path is not a socket.
     #[error("it is not a socket")]
     NotASocket,
-    /// The socket is a leftover: no daemon listens on it.
+    /// No daemon listens on the socket.
     #[error("no daemon listens on this socket; is hoplite-store running?")]
     NotListening,
-    /// This user has no access to the socket.
+    /// This user may not use the socket.
     #[error("permission denied{}", owner.map(|uid| format!("; the socket belongs to user {uid}")).unwrap_or_default())]
     PermissionDenied {
-        /// The user id of the socket's owner, if visible.
+        /// The socket's owner, if visible.
         owner: Option<u32>,
     },
     /// Another user could replace the socket or its directory.
     #[error(transparent)]
     UntrustedPlace(Distrust),
-    /// The listening process runs as a user whom this process does not trust.
+    /// The listening process runs as an untrusted user.
     #[error(
         "the listening process runs as user {user}, not as this user or root: set {DAEMON_USER_VARIABLE}={user} if that user runs the \
          store, or use another socket"
     )]
     UntrustedDaemon {
-        /// The user id of the listening process.
+        /// The user of the listening process.
         user: u32,
     },
-    /// The file name of the socket is longer than about 80 bytes, so no address of a Unix socket
-    /// (107 bytes) can hold it. The path of its directory may have any length.
+    /// The file name is longer than about 80 bytes, too long for an address of a Unix socket (107
+    /// bytes). The directory may have any length.
     #[error("the name of the socket is too long for a Unix socket")]
     PathTooLong,
-    /// The daemon did not accept the connection, or did not answer, in time.
+    /// The daemon did not answer in time.
     #[error("no answer within {waited:?}")]
     TimedOut {
         /// The timeout.
         waited: Duration,
     },
-    /// The listening process closed the connection before its hello: it is stopping, or it is not a
-    /// store.
+    /// The process closed the connection before its hello.
     #[error("the listening process closed the connection before its hello; is the store stopping?")]
     ClosedEarly,
-    /// The listening process sent something other than the hello of a store.
+    /// The process is not a store.
     #[error("the listening process is not a hoplite-store")]
     NotAStore,
-    /// The store refused the connection, or speaks another version.
+    /// The store refused, or speaks another version.
     #[error(transparent)]
     Refused(hoplite_core::Error),
-    /// The arena from the hello cannot be mapped.
+    /// The arena cannot be mapped.
     #[error("the store's memory cannot be mapped: {reason}")]
     Arena {
         /// The error of the mapping.
         #[source]
         reason: Arc<hoplite_shm::Error>,
     },
-    /// Any other error of the operating system.
+    /// Any other system error.
     #[error("{}", io::Error::from(*kind))]
     System {
         /// The kind of error.
@@ -165,23 +159,23 @@ pub enum ConnectFailure {
     },
 }
 
-/// The reason for which a connection broke.
+/// The reason for a broken connection.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
-    /// The store closed the connection: it stopped or died.
+    /// The store closed the connection.
     #[error("the store closed it")]
     Closed,
-    /// The store reported its reason for closing the connection, or violated the protocol.
+    /// The store reported a reason, or violated the protocol.
     #[error(transparent)]
     Protocol(hoplite_core::Error),
-    /// The operating system reported an error.
+    /// A system error.
     #[error("{}", io::Error::from(*kind))]
     System {
         /// The kind of error.
         kind: io::ErrorKind,
     },
-    /// The tokio runtime that created the connection has ended.
+    /// The client's tokio runtime has ended.
     #[error("the runtime that created it has ended")]
     RuntimeEnded,
 }
@@ -190,18 +184,16 @@ pub enum Loss {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LostCall {
-    /// The call can be repeated: it was not sent, it only reads, or its repetition changes nothing.
+    /// The call can be repeated without harm.
     Repeatable,
-    /// The store may have performed the call. A repetition may delete a newer object, or find its
+    /// The store may have performed the call: a repetition may delete a newer object, or find its
     /// target taken.
     MayHaveHappened,
-    /// A repetition fails again: its writer, reader, watch or client belongs to the lost
-    /// connection.
+    /// A repetition fails: its writer, reader, watch or client has ended.
     Ended,
 }
 
 impl fmt::Display for LostCall {
-    /// Writes the end of the message of [`Error::ConnectionLost`].
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::MayHaveHappened => "; the store may have performed the call",
@@ -210,7 +202,7 @@ impl fmt::Display for LostCall {
     }
 }
 
-/// Stable codes of the errors of objects and of the client.
+/// Stable codes of all errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorCode {
@@ -241,9 +233,9 @@ impl Error {
         Self::Object(hoplite_core::Error::timeout(operation, waited))
     }
 
-    /// Returns the same error for a call that a lost connection leaves in the state `call`.
+    /// Returns the same error for a call in the state `call`.
     ///
-    /// This is for callers that combine several calls with different states.
+    /// For callers that combine several calls.
     #[must_use]
     pub fn leaving(self, call: LostCall) -> Self {
         match self {
@@ -252,8 +244,7 @@ impl Error {
         }
     }
 
-    /// The stable code of this error. If a store refused the connection, it is the code of the
-    /// store's reason.
+    /// The stable code; for a refused connection, that of the store's reason.
     pub const fn code(&self) -> ErrorCode {
         match self {
             Self::Object(error) | Self::Connect { kind: ConnectFailure::Refused(error), .. } => {
@@ -268,9 +259,7 @@ impl Error {
         }
     }
 
-    /// Returns `true` if the same call may succeed later without any change by the caller.
-    ///
-    /// A call whose connection was lost is retryable if it is [`LostCall::Repeatable`].
+    /// `true` if the same call may succeed later, as for [`LostCall::Repeatable`].
     pub const fn is_retryable(&self) -> bool {
         match self {
             Self::ConnectionLost { call, .. } => matches!(call, LostCall::Repeatable),

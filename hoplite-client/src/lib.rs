@@ -1,5 +1,4 @@
-//! The client of a Hoplite store: puts, gets and deletes immutable objects in the memory that the
-//! node's workers share.
+//! The client of a Hoplite store, whose workers share immutable objects in memory.
 //!
 //! Bytes never cross the socket. A put copies once, into the store's memory; a get returns a view
 //! of it.
@@ -28,7 +27,7 @@
 //! * [`Error`] describes a failure; all errors have a stable [`ErrorCode`].
 //!
 //! # Collectives
-//! There is no group to form, and no rendezvous: the calls themselves name the participants.
+//! There is no group to form: the calls name the participants.
 //!
 //! | collective | what every participant does |
 //! | --- | --- |
@@ -40,19 +39,16 @@
 //! | all_to_all | each calls [`Client::all_to_all`] with one part for each participant |
 //! | barrier | each calls [`Client::barrier`] |
 //!
-//! All of them stream: a get of a reduce's target, or another reduce over it, starts before the
-//! reduce is done.
+//! All of them stream: a get of a reduce's target starts before the reduce is done.
 //!
 //! # Timeouts
-//! A call without a timeout has [`default_timeout`]: 5 minutes, or the value of `HOPLITE_TIMEOUT`.
-//! [`FOREVER`] never expires. A call that has waited for 10 s sends one [`Notice`] with the missing
-//! objects to the listener of the [`ConnectOptions`].
+//! The default is [`default_timeout`]: 5 minutes, or `HOPLITE_TIMEOUT`. [`FOREVER`] never expires.
+//! After 10 s, a call sends one [`Notice`] to the listener of the [`ConnectOptions`].
 //!
 //! # When a store restarts
-//! The next call of a [`Client`] reconnects, and repeats all checks of connecting. It waits for a
-//! store to come back for the timeout of connecting (5 s). If none has, that call fails with
-//! [`Error::Connect`], and later calls try once each. No call is performed twice: a call in flight
-//! fails with [`Error::ConnectionLost`], whose [`is_retryable`](Error::is_retryable) tells if the
+//! The next call reconnects, and waits for a store for the timeout of connecting (5 s). If none
+//! comes back, that call fails with [`Error::Connect`], and later calls try once each. A call in
+//! flight fails with [`Error::ConnectionLost`]; [`is_retryable`](Error::is_retryable) tells if the
 //! caller may repeat it.
 //!
 //! | in use when the connection breaks | afterwards |
@@ -64,14 +60,11 @@
 //! | [`ObjectReader`], [`LocationWatch`] | the next call fails, and the watch ends: open another one |
 //! | a collective of several participants | the others wait for this one until their timeout: begin a new round with a new name |
 //!
-//! Objects that only the store had are lost. If the directory is still running, a get returns
-//! `ObjectLost`.
+//! Objects that only the store had are lost, and a get returns `ObjectLost`.
 //!
 //! # Processes
-//! A connection belongs to the process that opened it. After a `fork`, calls in the child fail with
-//! [`Error::ForkedChild`], and drops in the child have no effect on the parent. The child keeps the
-//! socket open, so the store cannot see the parent's end while the child lives. Programs that fork
-//! should connect afterwards.
+//! A connection belongs to its process: in a forked child, calls fail with [`Error::ForkedChild`].
+//! The child also hides the parent's end from the store, so programs should connect after forking.
 #![forbid(unsafe_code)]
 
 mod client;

@@ -1,6 +1,4 @@
-//! The link of a client to its store: the connection in use, and its replacement.
-//!
-//! Only an unsent call reconnects, so no call is performed twice.
+//! The connection in use, and its replacement. Only an unsent call reconnects.
 
 use std::convert::Infallible;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,12 +10,12 @@ use crate::error::{ConnectFailure, Error, Result};
 use crate::notice::{Notice, StoreAfterLoss};
 use crate::options::{AfterLoss, ConnectOptions};
 
-/// Pause before the second attempt to reconnect. A store restarts in tens of milliseconds.
+/// A store restarts in tens of milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
-/// Longest pause between two attempts. Each pause is twice the previous one.
+/// Each pause is twice the previous one.
 const MAX_PAUSE: Duration = Duration::from_millis(500);
 
-/// A connection in use, with the other parts that its client needs.
+/// A connection, with the other parts that its client needs.
 pub(crate) trait Line: Clone {
     fn connection(&self) -> &Arc<Connection>;
 }
@@ -28,13 +26,13 @@ impl Line for Arc<Connection> {
     }
 }
 
-/// The state that all clones of a client share.
+/// Shared by all clones of a client.
 #[derive(Debug)]
 pub(crate) struct Link<L> {
     options: ConnectOptions,
     process: u32,
     current: Mutex<L>,
-    /// The latest failed attempt to reconnect. While it is set, each call tries only once.
+    /// While it is set, each call tries only once.
     failure: Mutex<Option<Failure>>,
 }
 
@@ -46,7 +44,7 @@ struct Failure {
 
 impl<L: Line> Link<L> {
     pub(crate) fn new(mut options: ConnectOptions, line: L) -> Self {
-        // The program may have changed its working directory when it reconnects.
+        // The program may change its working directory.
         options.socket = line.connection().path().to_owned();
         Self { options, process: std::process::id(), current: Mutex::new(line), failure: Mutex::default() }
     }
@@ -55,24 +53,23 @@ impl<L: Line> Link<L> {
         &self.options
     }
 
-    /// The connection in use, which may be lost.
+    /// It may be lost.
     pub(crate) fn current(&self) -> L {
         lock(&self.current).clone()
     }
 
-    /// The connection for a new call; `None` if the caller has to reconnect.
+    /// `None` if the caller must reconnect.
     ///
     /// # Errors
     /// [`Error::ForkedChild`].
     pub(crate) fn ready(&self) -> Result<Option<L>> {
-        // Checked before the lock, which a thread of a forked child's parent may hold.
+        // The parent of a forked child may hold the lock.
         self.check_process()?;
         let current = self.current();
         let is_ready = self.options.after_loss == AfterLoss::Fail || current.connection().is_ready();
         Ok(is_ready.then_some(current))
     }
 
-    /// Returns `true` if the connection in use is not known to be lost.
     pub(crate) fn is_connected(&self) -> bool {
         self.check_process().is_ok()
             && lock(&self.failure).is_none()
@@ -88,12 +85,11 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Reconnects and repeats all checks of connecting. Blocks for at most the timeout of the
-    /// options plus one attempt.
+    /// Reconnects. Blocks for at most the timeout of the options plus one attempt.
     ///
     /// # Errors
-    /// The error of the last attempt, or of another caller's attempt since `asked_at`, so that
-    /// callers do not queue.
+    /// The error of the last attempt, or of another caller's since `asked_at`, so that callers do
+    /// not queue.
     pub(crate) fn greet(&self, asked_at: Instant) -> Result<handshake::Greeted> {
         let sleep = |pause| {
             thread::sleep(pause);
@@ -104,10 +100,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Acts as [`greet`](Self::greet), and calls `sleep` between attempts.
-    ///
-    /// # Errors
-    /// The error of `sleep`.
+    /// Calls `sleep` between attempts, and returns its error.
     pub(crate) fn greet_with<E>(
         &self,
         asked_at: Instant,
@@ -137,7 +130,7 @@ impl<L: Line> Link<L> {
         }
     }
 
-    /// Refuses a store of another cluster, where ids and handles name other objects.
+    /// In another cluster, ids name other objects.
     fn same_cluster(&self, greeted: handshake::Greeted) -> Result<handshake::Greeted> {
         let current = self.current();
         match current.connection().cluster().check_same(greeted.cluster.as_str()) {
@@ -161,8 +154,7 @@ impl<L: Line> Link<L> {
     }
 }
 
-/// Returns `true` if a stopping or starting store may have caused the error. A stopping store
-/// resets unaccepted connections, which looks like a process that is not a store.
+/// A stopping store resets unaccepted connections, as if it were no store.
 fn may_pass(error: &Error) -> bool {
     error.is_retryable() || matches!(error, Error::Connect { kind: ConnectFailure::NotAStore, .. })
 }

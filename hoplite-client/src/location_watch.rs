@@ -15,8 +15,7 @@ use crate::error::{Error, Result};
 
 /// The locations of one object, now and after each change.
 ///
-/// A slow reader gets only the latest state, so memory is bounded. Dropping the watch ends the
-/// subscription and never blocks.
+/// A slow reader gets only the latest state. Dropping the watch never blocks.
 #[derive(Debug)]
 pub struct LocationWatch {
     connection: Arc<Connection>,
@@ -31,14 +30,10 @@ impl LocationWatch {
         Ok(Self { connection: Arc::clone(connection), call, news, ended: false })
     }
 
-    /// Waits for the next state that was not returned yet. The first one is the present state.
-    /// Returns `None` after an error.
+    /// Waits for the next state, first the present one. Returns `None` after an error. Cancel safe.
     ///
     /// # Errors
     /// The error of the store, or [`Error::ConnectionLost`]. Both end the watch.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
     pub async fn next(&mut self) -> Option<Result<Locations>> {
         if self.ended {
             return None;
@@ -55,15 +50,11 @@ impl LocationWatch {
         Some(next)
     }
 
-    /// Acts as [`next`](Self::next) for at most `timeout`. Returns `Ok(None)` after an error has
-    /// ended the watch.
+    /// Acts as [`next`](Self::next) for at most `timeout`. Returns `Ok(None)` after an error.
+    /// Cancel safe.
     ///
     /// # Errors
-    /// `Timeout` if there was no new state in time; the watch continues. The errors of
-    /// [`next`](Self::next).
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// `Timeout`, after which the watch continues. The errors of [`next`](Self::next).
     pub async fn next_within(&mut self, timeout: Duration) -> Result<Option<Locations>> {
         let connection = Arc::clone(&self.connection);
         match connection.within(timeout, pin!(self.next())).await {

@@ -9,12 +9,10 @@ use crate::connection::Connection;
 use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 
-/// Interval between two queries of all parts of a wait. A query goes to the directory for every
-/// object.
+/// A query goes to the directory for every object.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Deletes the objects. Returns the number of ids that named an object. If a part times out, the
-/// later parts are still sent.
+/// Returns the number of existing objects. Sends later parts even if one times out.
 pub(crate) async fn delete(connection: &Connection, ids: Vec<ObjectId>, timeout: Duration) -> Result<usize> {
     if ids.len() <= connection.max_ids() {
         return delete_part(connection, ids, timeout).await;
@@ -39,7 +37,7 @@ async fn delete_part(connection: &Connection, ids: Vec<ObjectId>, timeout: Durat
     }
 }
 
-/// Waits until `count` of the objects are available, or the timeout passes. Returns their indices.
+/// Returns the indices of available objects.
 pub(crate) async fn wait(
     connection: &Connection,
     ids: Vec<ObjectId>,
@@ -61,7 +59,7 @@ pub(crate) async fn wait(
         if ready.len() >= count || left.is_zero() {
             return Ok(ready);
         }
-        // Waits for changes in the first incomplete part, then queries the other parts.
+        // Waits for the first incomplete part, then queries the others.
         let ready_in = |part: usize| {
             let range = part * maximum..part * maximum + parts[part].len();
             ready.iter().filter(|index| range.contains(*index)).count()
@@ -74,8 +72,7 @@ pub(crate) async fn wait(
     }
 }
 
-/// Waits for all objects of all parts. Returns the indices of the available ones at the deadline,
-/// in order.
+/// Returns the available objects at the deadline, in order.
 pub(crate) async fn look(
     connection: &Connection,
     parts: &[&[ObjectId]],

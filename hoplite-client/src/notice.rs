@@ -1,4 +1,4 @@
-//! Notices to the user of a client: calls that wait for a long time, and reconnections.
+//! Notices of long waits and reconnections.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,59 +6,55 @@ use std::time::Duration;
 
 use hoplite_core::{NodeId, ObjectId};
 
-/// Default time after which a call reports a long wait: longer than calls take in a busy cluster,
-/// and short enough for a person at a terminal.
+/// Longer than calls take in a busy cluster, and short for a person.
 pub const LONG_WAIT: Duration = Duration::from_secs(10);
 
 const MAX_NAMED_IDS: usize = 4;
 
-/// A notice to the user of a client. Its text is one line.
+/// A notice for the user, in one line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notice {
-    /// A call has waited for [`LONG_WAIT`], or for the time in the options, and continues to wait.
-    /// Each call reports this once.
+    /// A call still waits after [`LONG_WAIT`]. Each call reports this once.
     LongWait(LongWait),
-    /// A client has reconnected, because its connection was lost.
+    /// A client has reconnected.
     Reconnected {
         /// The store's socket.
         path: PathBuf,
-        /// The name of the store's node after the reconnection.
+        /// The store's node now.
         node: NodeId,
-        /// `Same` if the store still has its objects.
+        /// `Same` if it still has its objects.
         store: StoreAfterLoss,
     },
 }
 
-/// A call that has waited for a long time.
+/// A long wait of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LongWait {
-    /// The name of the call, such as `get` or `all_to_all`.
+    /// The call, such as `get`.
     pub operation: &'static str,
-    /// The object that the call is about: the target of a reduce, the name of a barrier, or the
-    /// first of several.
+    /// The target of a reduce, the name of a barrier, or the first object.
     pub id: Option<ObjectId>,
-    /// The time for which the call has waited.
+    /// The time so far.
     pub waited: Duration,
-    /// The missing objects: the call needs them, and the cluster has no complete copy. `None` if
-    /// the store could not tell, or the call waits for no objects.
+    /// The missing objects; `None` if there are none, or the store cannot tell.
     pub missing: Option<Vec<ObjectId>>,
 }
 
-/// The store that a client finds when it reconnects.
+/// The store after a reconnection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StoreAfterLoss {
-    /// The store has kept its objects; only the connection was lost.
+    /// Only the connection was lost.
     Same,
-    /// The store has restarted. Objects without a copy on another node are lost.
+    /// Objects without a copy elsewhere are lost.
     StartedAnew,
 }
 
-/// Receives the notices of a client, in the thread of the call. It must not block for long.
+/// Receives notices in the thread of the call. It must not block for long.
 pub type Listener = fn(&Notice);
 
-/// Logs a notice as a warning, with `tracing`.
+/// Logs a warning with `tracing`.
 pub fn log_notice(notice: &Notice) {
     tracing::warn!(target: "hoplite", "{notice}");
 }

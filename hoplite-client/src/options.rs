@@ -12,46 +12,42 @@ use hoplite_proto::socket_place::daemon_user_of_environment;
 use crate::notice::{LONG_WAIT, Listener, log_notice};
 use crate::timeout::default_timeout;
 
-/// Default time limit of connecting. A store answers within a millisecond; a store that needs
-/// seconds is suspended or overloaded.
+/// A store answers within a millisecond, unless it is suspended or overloaded.
 pub const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Options for connecting to a store.
 #[derive(Debug, Clone)]
 pub struct ConnectOptions {
-    /// The store's socket; by default [`default_socket_path`].
+    /// By default [`default_socket_path`].
     pub socket: PathBuf,
-    /// Time limit for the store to accept and answer, and for a stopped store to come back; by
-    /// default [`DEFAULT_CONNECT_TIMEOUT`].
+    /// For the store to answer, and for a stopped store to come back; by default
+    /// [`DEFAULT_CONNECT_TIMEOUT`].
     pub timeout: Duration,
-    /// The name of this program in the store's log; by default the name of the executable.
+    /// The program in the store's log; by default the executable.
     pub program: String,
-    /// The user, by name or number, who may run the store besides root and the user of this
-    /// process. By default the value of `HOPLITE_DAEMON_USER`. `None` stands for the user
-    /// `hoplite`, as which the packages run a store.
+    /// A further user who may run the store, by name or number; by default `HOPLITE_DAEMON_USER`,
+    /// or else `hoplite`, as in the packages.
     ///
-    /// The client refuses a store of any other user, and a socket that another user could replace.
+    /// The client refuses stores of other users, and a socket that another user could replace.
     pub daemon_user: Option<String>,
-    /// A hook that runs once when a put finds no room, before the put waits for room. It is for
-    /// hosts that may hold unneeded views, such as the interpreter of a language with a garbage
-    /// collector.
+    /// Runs once when a put finds no room, for hosts that may hold unneeded views, such as an
+    /// interpreter with a garbage collector.
     pub on_full: Option<fn()>,
-    /// The behaviour of the next call after the connection was lost; by default it reconnects.
+    /// By default the next call reconnects.
     pub after_loss: AfterLoss,
-    /// Receives the notices of the client; by default [`log_notice`].
+    /// By default [`log_notice`].
     pub listener: Listener,
-    /// The time after which a call reports a long wait; by default [`LONG_WAIT`].
+    /// By default [`LONG_WAIT`].
     pub long_wait: Duration,
 }
 
-/// The behaviour of the next call after the connection was lost.
+/// The next call after the connection was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum AfterLoss {
-    /// The call connects to the store that then listens at the socket.
+    /// The call connects to the store at the socket.
     #[default]
     Reconnect,
-    /// The call and all later ones fail. This is for programs whose objects must all come from one
-    /// run of the store.
+    /// All later calls fail, for programs whose objects must come from one run of the store.
     Fail,
 }
 
@@ -77,13 +73,11 @@ impl Default for ConnectOptions {
 /// Options of a put.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PutOptions {
-    /// Element type, shape, a few bytes of the application, and the number of copies; plain bytes with
-    /// the copies of the store's default by default.
+    /// By default plain bytes, and the store's number of copies.
     pub metadata: Metadata,
-    /// Total time to wait for room, for another writer of the same id, and for the directory; by
-    /// default [`default_timeout`].
+    /// For room, another writer of the id, and the directory; by default [`default_timeout`].
     pub timeout: Duration,
-    /// The confirmation that a put waits for.
+    /// By default by size.
     pub confirm: Confirmation,
 }
 
@@ -96,25 +90,23 @@ impl Default for PutOptions {
 /// The confirmation that a put waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Confirmation {
-    /// As [`Confirmation::Confirmed`] if the put waits for several copies
-    /// ([`Replicas`](crate::Replicas)). Otherwise the store has the object, and announces it to the directory afterwards. Another node may put
-    /// other bytes under the same id at that moment. The directory then keeps the put that it hears
-    /// of first, and the store counts the conflict. This applies below
-    /// [`crate::Client::confirmed_from_bytes`]; larger objects are [`Confirmation::Confirmed`].
+    /// The store has the object, and announces it afterwards: another node may put other bytes
+    /// under the id at that moment, which the store then counts as a conflict. This applies below
+    /// [`crate::Client::confirmed_from_bytes`] without [`Replicas`](crate::Replicas); other puts
+    /// are [`Confirmation::Confirmed`].
     #[default]
     BySize,
-    /// The directory has accepted the object, so a conflicting put has been found and reported.
+    /// The directory has accepted the object.
     Confirmed,
 }
 
 /// Options of a get.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GetOptions {
-    /// Total time to wait for the object and its bytes; by default [`default_timeout`].
+    /// For the object and its bytes; by default [`default_timeout`].
     pub timeout: Duration,
-    /// `true` also accepts a complete copy in the store of this node while no directory shard
-    /// confirms that the object still exists. Such an answer is
-    /// [stale](crate::ObjectView::is_stale). By default `false`: a get then waits for a shard.
+    /// `true` also accepts a complete local copy while no directory shard confirms that the object
+    /// exists: a [stale](crate::ObjectView::is_stale) answer. By default a get waits for a shard.
     pub allow_stale: bool,
 }
 
@@ -133,18 +125,16 @@ impl From<Duration> for GetOptions {
 /// Options of a reduce.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceOptions {
-    /// The operation on two elements; by default their sum.
+    /// By default the sum.
     pub op: ReduceOp,
-    /// The number of sources to reduce, in the order in which they become ready; `None`, the
-    /// default, means all.
+    /// The number of sources, as they become ready; by default all.
     pub num_objects: Option<usize>,
-    /// The order in which sources are combined; by default the order in which they become ready.
+    /// By default the order in which sources become ready.
     pub order: ReduceOrder,
-    /// The range of each source to reduce; both ends are at whole elements. `None`, the default,
-    /// means all bytes. With a range, the target has the length of the range and the type of the
-    /// sources, but no shape.
+    /// The range of each source, at whole elements; by default all bytes. With a range, the target
+    /// has no shape.
     pub range: Option<ByteRange>,
-    /// Total time limit, with the wait for the sources; by default [`default_timeout`].
+    /// Includes the wait for sources; by default [`default_timeout`].
     pub timeout: Duration,
 }
 
@@ -160,15 +150,14 @@ impl Default for ReduceOptions {
     }
 }
 
-/// Options of an allreduce. All participants must choose the same ones, except for the timeout.
+/// Options of an allreduce. Only the timeout may differ between participants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AllreduceOptions {
-    /// The operation on two elements; by default their sum.
+    /// By default the sum.
     pub op: ReduceOp,
-    /// The order in which sources are combined; by default the order in which they become ready.
-    /// All participants always get the same bits.
+    /// By default the order in which sources become ready.
     pub order: ReduceOrder,
-    /// Total time limit, with the wait for the participants; by default [`default_timeout`].
+    /// Includes the wait for participants; by default [`default_timeout`].
     pub timeout: Duration,
 }
 

@@ -1,4 +1,4 @@
-//! The progress of calls, for a user who shows it.
+//! The progress of calls.
 
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -6,16 +6,14 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Fewest bytes between two counts of an object.
 const LEAST_STRIDE_BYTES: u64 = 1 << 20;
-/// The number of counts while a large object arrives.
 const STRIDES: u64 = 128;
 
 thread_local! {
     static CURRENT: RefCell<Option<Arc<Progress>>> = const { RefCell::new(None) };
 }
 
-/// The bytes that calls have moved, out of how many they know of.
+/// Moved bytes, of the known bytes of calls.
 #[derive(Debug, Default)]
 pub struct Progress {
     done_bytes: AtomicU64,
@@ -23,23 +21,21 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Returns the number of bytes that have been written, or that have arrived.
-    ///
-    /// It falls only if a call makes or reads an object again.
+    /// Bytes written or arrived. Falls only if a call makes or reads an object again.
     pub fn done_bytes(&self) -> u64 {
         self.done_bytes.load(Ordering::Relaxed)
     }
 
-    /// Returns the number of bytes of all objects that the calls have begun to move. It grows with each object.
+    /// Bytes of all objects that calls have begun to move; grows with each object.
     pub fn total_bytes(&self) -> u64 {
         self.total_bytes.load(Ordering::Relaxed)
     }
 }
 
-/// Counts in `progress` the bytes that the calls of `future` move, on whichever threads it runs.
+/// Counts in `progress` the bytes that the calls of `future` move, on any thread.
 ///
-/// Puts count the bytes that they copy. Gets count the bytes that arrive, or that they copy out. A reduce counts the bytes
-/// of its target on this node.
+/// Puts count the bytes that they copy, gets the bytes that arrive or are copied out, and reduces
+/// the bytes of the target on this node.
 ///
 /// # Cancel safety
 /// As `future`.
@@ -54,12 +50,11 @@ pub async fn tracked<F: Future>(progress: Arc<Progress>, future: F) -> F::Output
     .await
 }
 
-/// Returns `true` if the calls that are made now are tracked.
 pub(crate) fn is_tracked() -> bool {
     CURRENT.with_borrow(Option::is_some)
 }
 
-/// The part of one object in the progress of a call, from its first moved byte.
+/// One object in the progress of a call.
 #[derive(Debug, Default)]
 pub(crate) struct Part {
     progress: Option<Arc<Progress>>,
@@ -68,7 +63,7 @@ pub(crate) struct Part {
 }
 
 impl Part {
-    /// Counts `done_bytes` of `total_bytes` as moved. The first call sets the total.
+    /// The first call sets the total.
     pub(crate) fn reaches(&mut self, done_bytes: u64, total_bytes: u64) {
         if self.progress.is_none() {
             self.progress = CURRENT.with_borrow(Option::clone);

@@ -16,14 +16,10 @@ use crate::reference::Reference;
 use crate::view::ObjectView;
 use crate::writer::PIECE_BYTES;
 
-/// New bytes that wake a task that copies a whole object: 1,000 wake-ups a second at 1 GB/s,
-/// instead of one per block of 4 KiB.
+/// 1,000 wake-ups a second at 1 GB/s, instead of one per block of 4 KiB.
 const STRIDE_BYTES: usize = 1 << 20;
 
-/// Reads an object from its beginning to its end, as its bytes arrive.
-///
-/// The reader holds a reference, as a view does. It can be dropped on any thread, and dropping
-/// never blocks.
+/// Reads an object as its bytes arrive. Holds a reference as a view does; dropping never blocks.
 #[derive(Debug)]
 pub struct ObjectReader {
     bytes: hoplite_shm::Reader,
@@ -54,7 +50,6 @@ impl ObjectReader {
         }
     }
 
-    /// Creates a reader of the copy in the store's answer.
     pub(crate) fn over(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
@@ -70,8 +65,7 @@ impl ObjectReader {
         })
     }
 
-    /// Copies the ranges `order` into `out`, in this order. The byte at `start_bytes` goes to the
-    /// front of `out`.
+    /// In the order of `order`. The byte at `start_bytes` goes to the front of `out`.
     pub(crate) async fn read_ranges(
         &mut self,
         order: &[ByteRange],
@@ -96,7 +90,7 @@ impl ObjectReader {
                 let counted_bytes = self.position_bytes + stride_bytes;
                 if self.bytes.valid_bytes() < counted_bytes
                     && let Err(error) = self.follow(counted_bytes - 1, deadline.left()).await
-                    // The copy may have ended because all bytes had arrived.
+                    // All bytes may have arrived.
                     && self.bytes.valid_bytes() < counted_bytes
                 {
                     return Err(error);
@@ -126,7 +120,7 @@ impl ObjectReader {
             }
             let next_bytes = Part::next_bytes(valid_bytes, self.size_bytes);
             if let Err(error) = self.follow(next_bytes - 1, deadline.left()).await
-                // The copy may have ended because it was complete.
+                // The copy may have been complete.
                 && self.bytes.valid_bytes() < self.size_bytes
             {
                 return Err(error);
@@ -134,66 +128,56 @@ impl ObjectReader {
         }
     }
 
-    /// Waits until the copy is complete, and turns it into a view.
+    /// Waits until the copy is complete.
     pub(crate) async fn into_view(mut self, deadline: Deadline) -> Result<ObjectView> {
         self.completed(deadline).await?;
-        // From now on the view is complete, whatever the header shows.
+        // The view is complete, whatever the header shows.
         self.bytes.confirm(self.size_bytes);
         Ok(ObjectView::over(self.bytes, self.reference, self.put, self.metadata, self.is_stale))
     }
 
-    /// The size of the whole object, in bytes.
+    /// The size of the whole object.
     pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
-    /// Returns the number of bytes that the caller has read so far.
+    /// The number of read bytes.
     pub fn position_bytes(&self) -> u64 {
         self.position_bytes
     }
 
-    /// The metadata that was put together with the bytes.
+    /// The metadata of the put.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The id of the put that created the object.
+    /// The put that created the object.
     pub fn put_id(&self) -> PutId {
         self.put
     }
 
-    /// Returns `true` if the object may be deleted or replaced; see [`ObjectView::is_stale`].
+    /// `true` if the object may be deleted or replaced; see [`ObjectView::is_stale`].
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }
 
-    /// Copies the next bytes into `out` and returns their number: as many as are available and fit,
-    /// at most 4 MiB at once. Waits for at least one byte. Zero means the end of the object, or an
-    /// empty `out`.
+    /// Copies the next bytes into `out`, at most 4 MiB, and returns their number. Waits for at
+    /// least one byte. Zero means the end of the object, or an empty `out`. A cancelled read has
+    /// read nothing.
     ///
     /// # Errors
-    /// `Timeout` if no more bytes arrived in time. `ObjectLost` or `Deleted` if the rest will never
-    /// arrive: the bytes that were read are right, but incomplete. `Superseded` if the object is
-    /// the target of a reduce that had to restart: the bytes that were read are wrong, and the
-    /// object can be read again from its beginning. [`Error::ConnectionLost`],
-    /// [`Error::ForkedChild`].
-    ///
-    /// # Cancel safety
-    /// Cancel safe: a cancelled read has read nothing.
+    /// `Timeout`. `ObjectLost` or `Deleted` if the rest will never arrive; the read bytes are
+    /// right. `Superseded` if a reduce of the object had to restart: the read bytes are wrong, and
+    /// the object can be read again. [`Error::ConnectionLost`], [`Error::ForkedChild`].
     pub async fn read(&mut self, out: &mut [u8], timeout: Duration) -> Result<usize> {
         self.read_at_least(out, 1, timeout).await
     }
 
-    /// Acts as [`read`](Self::read), but waits for `least_bytes`, for the capacity of `out`, for
-    /// one piece of 4 MiB, or for the last byte. This saves wake-ups and costs hardly any time,
-    /// because copying the last bytes takes microseconds. Zero counts as one.
+    /// Acts as [`read`](Self::read), but waits for `least_bytes`, a full `out`, 4 MiB, or the last
+    /// byte, which saves wake-ups. Zero counts as one.
     ///
     /// # Errors
-    /// The errors of [`read`](Self::read). `Timeout` is returned even if fewer bytes are available;
-    /// `read` returns those.
-    ///
-    /// # Cancel safety
-    /// The cancel safety of `read`.
+    /// The errors of [`read`](Self::read). `Timeout` even if fewer bytes are available.
     pub async fn read_at_least(
         &mut self,
         out: &mut [u8],
@@ -221,7 +205,7 @@ impl ObjectReader {
         Ok(length)
     }
 
-    /// Copies all remaining bytes into `out`, which has room for them.
+    /// `out` has room.
     async fn read_to_end(&mut self, mut out: &mut [u8], deadline: Deadline) -> Result<()> {
         while !out.is_empty() {
             let length = self.read_at_least(out, STRIDE_BYTES, deadline.left()).await?;
@@ -236,8 +220,7 @@ impl ObjectReader {
         Ok(())
     }
 
-    /// Copies the whole object into `out`, which has the object's length. Starts again if the
-    /// object is superseded.
+    /// `out` has the object's length. Starts again if the object is superseded.
     pub(crate) async fn read_whole(mut self, out: &mut [u8], deadline: Deadline) -> Result<()> {
         loop {
             let error = match self.read_to_end(out, deadline).await {
@@ -253,12 +236,12 @@ impl ObjectReader {
         }
     }
 
-    /// Waits until the store declares more than `beyond_bytes` bytes valid.
+    /// Waits for more valid bytes than `beyond_bytes`.
     async fn follow(&mut self, beyond_bytes: u64, timeout: Duration) -> Result<()> {
         let connection = self.reference.connection();
         let copy = self.reference.copy();
         let request = Request::Node(node::Request::Follow { copy, beyond_bytes, timeout });
-        // A reader ends with its connection, whatever was sent.
+        // A reader ends with its connection.
         let answer = connection.call(request, Operation::Get, timeout).await;
         match answer.map_err(|error| error.leaving(LostCall::Ended))? {
             Response::Node(node::Response::Progress { valid_bytes }) if valid_bytes > beyond_bytes => {
@@ -270,7 +253,6 @@ impl ObjectReader {
     }
 }
 
-/// Converts a position within a mapped object to an index.
 pub(crate) fn to_index(bytes: u64) -> usize {
     usize::try_from(bytes).expect("mapped lengths fit in usize")
 }
@@ -292,7 +274,6 @@ pub(crate) async fn get_into(
     Ok(length)
 }
 
-/// Copies an object into a new vector while it arrives.
 pub(crate) async fn get_vec(
     connection: &Arc<Connection>,
     id: ObjectId,
@@ -300,14 +281,13 @@ pub(crate) async fn get_vec(
 ) -> Result<Vec<u8>> {
     let deadline = Deadline::after(timeout);
     let reader = ObjectReader::open(connection, id, timeout).await?;
-    // The size fits, because the whole object lies in the mapped arena.
+    // The whole object lies in the mapped arena.
     let mut bytes = vec![0; usize::try_from(reader.size_bytes()).unwrap_or(usize::MAX)];
     reader.read_whole(&mut bytes, deadline).await?;
     Ok(bytes)
 }
 
-/// Waits until an object is complete, and counts its bytes. Starts again if the object is
-/// superseded.
+/// Counts the bytes of a complete object. Starts again if it is superseded.
 pub(crate) async fn get_tracked(
     connection: &Arc<Connection>,
     id: ObjectId,

@@ -1,4 +1,4 @@
-//! A reference to a local copy, which protects the copy's memory.
+//! A reference protects the memory of a local copy.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use hoplite_core::node::CopyId;
 
 use crate::connection::{Connection, Role};
 
-/// One reference. Dropping it gives it back, on any thread, without blocking.
+/// Dropping it gives it back, without blocking.
 #[derive(Debug)]
 pub(crate) struct Reference {
     connection: Arc<Connection>,
@@ -34,12 +34,12 @@ impl Reference {
         self.copy
     }
 
-    /// Turns this into the reference of a reader, because the copy is being sealed.
+    /// The copy is being sealed.
     pub(crate) fn becomes_reader(&mut self) {
         self.role = Role::Reader;
     }
 
-    /// Records that another request gives the reference back.
+    /// Another request gives the reference back.
     pub(crate) fn given_back(&mut self) {
         self.owed = Owed::No;
     }

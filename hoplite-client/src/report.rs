@@ -1,4 +1,4 @@
-//! Reports of daemons about objects and about themselves, for people and tools.
+//! Reports of daemons about objects and themselves.
 
 use std::time::Duration;
 
@@ -13,84 +13,81 @@ use hoplite_proto::directory::decode_locations;
 use hoplite_proto::trouble::{decode_fault, decode_wait};
 use hoplite_proto::v1;
 
-/// One object, as described by the best informed of its shards and by the store of this node.
+/// One object, as its best informed shard and this store describe it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Description {
     /// The address of the shard.
     pub shard: String,
-    /// The object, and where its copies are.
+    /// The object and its copies.
     pub locations: Locations,
     /// The latest grants, oldest first.
     pub grants: Vec<Grant>,
-    /// The number of nodes that wait for a location.
+    /// Nodes that wait for a location.
     pub waiting_receivers: u32,
-    /// The reduce or collective that creates the object, or created it. `None` if this store
-    /// neither coordinates it nor is a member, or has forgotten it.
+    /// The reduce or collective that makes the object, if this store knows it.
     pub reduce: Option<ReduceRecord>,
 }
 
-/// A shard's decision that one node should pull an object from another.
+/// A shard's decision that a node pulls from another.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// The name of the node that pulls.
+    /// The pulling node.
     pub receiver: String,
-    /// The name of the node that serves.
+    /// The serving node.
     pub sender: String,
-    /// The reason for which the shard chose this sender.
+    /// The reason for this sender.
     pub reason: String,
-    /// The time of the grant, counted from the start of the shard.
+    /// Counted from the start of the shard.
     pub at: Duration,
-    /// The outcome of the pull; `None` while it runs.
+    /// `None` while the pull runs.
     pub outcome: Option<String>,
 }
 
-/// The plan of a reduce or a collective, and its progress.
+/// The plan and progress of a reduce or collective.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReduceRecord {
     /// The operation, such as `sum`.
     pub op: String,
-    /// The number of sources that were reduced.
+    /// The number of reduced sources.
     pub reduced: u64,
-    /// The number of sources that the call named.
+    /// The number of named sources.
     pub sources: u64,
-    /// The number of nodes that combined something, beside the receiver.
+    /// Nodes that combined something, beside the receiver.
     pub hops: u64,
-    /// The schedule, and the reason for it.
+    /// The schedule and its reason.
     pub plan: String,
-    /// The bandwidth of one stream between two nodes, as assumed by the plan; zero if another store
-    /// made the plan.
+    /// The assumed bandwidth of a stream; zero if another store made the plan.
     pub bytes_per_second: u64,
-    /// The latency between two nodes, as assumed by the plan.
+    /// The assumed latency between nodes.
     pub latency: Duration,
-    /// The time from the call to the last byte, or until now.
+    /// From the call to the last byte, or until now.
     pub elapsed: Duration,
-    /// The number of failures that were repaired.
+    /// Repaired failures.
     pub mendings: u32,
-    /// The number of times that the target was restarted.
+    /// Restarts of the target.
     pub restarts: u32,
     /// `true` while it runs.
     pub is_running: bool,
-    /// The progress of this store, if it is a member.
+    /// This store's progress, if it is a member.
     pub position: Option<MemberPosition>,
-    /// The progress of all members while they run, in the order of the schedule. A member that does
-    /// not answer has no bytes, and its stage names the problem.
+    /// The progress of all running members. A stage may say why a member does not answer.
     pub positions: Vec<MemberPosition>,
 }
 
-/// The progress of one member of a collective.
+/// The progress of one member.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemberPosition {
-    /// The number of the member, in the order of the schedule, from 0.
+    /// Its number in the schedule, from 0.
     pub member: u32,
     /// The number of members.
     pub members: u32,
-    /// The stage of its work, or its outcome.
+    /// The stage of its work, or the outcome.
     pub stage: String,
-    /// The number of final bytes that it has.
+    /// Final bytes so far.
     pub final_bytes: u64,
-    /// The number of bytes that it will have.
+    /// Final bytes at the end.
     pub size_bytes: u64,
-    /// The node, if it is one of [all](ReduceRecord::positions).
+    /// The node, in [all positions](ReduceRecord::positions).
     pub node: String,
 }
 
@@ -101,88 +98,88 @@ pub struct NodeStatus {
     pub node: String,
     /// The name of its cluster.
     pub cluster: String,
-    /// The version of the store's program.
+    /// The store's program version.
     pub version: String,
     /// The address for other stores.
     pub data_address: String,
-    /// The time since the store started.
+    /// Since the store's start.
     pub uptime: Duration,
     /// The size of the arena.
     pub capacity_bytes: u64,
     /// Free bytes of the arena.
     pub free_bytes: u64,
-    /// Bytes of copies that stay until they are deleted.
+    /// Bytes of pinned copies.
     pub pinned_bytes: u64,
-    /// Bytes of copies that are evicted when the store needs room.
+    /// Bytes of evictable copies.
     pub evictable_bytes: u64,
-    /// Bytes that are reserved for targets of reduces that have not begun to grow.
+    /// Reserved for targets that have not begun to grow.
     pub reserved_bytes: u64,
-    /// Bytes of the arena whose pages are touched, so that first puts are fast.
+    /// Bytes with touched pages.
     pub prefaulted_bytes: u64,
-    /// Copies of objects, complete and partial.
+    /// Complete and partial copies.
     pub copies: u64,
     /// Connected clients.
     pub clients: u64,
-    /// Running transfers from other stores.
+    /// Transfers from other stores.
     pub pulls: u64,
-    /// Running transfers to other stores.
+    /// Transfers to other stores.
     pub serves: u64,
-    /// Running reduces that this store coordinates.
+    /// Reduces that this store coordinates.
     pub reduces: u64,
-    /// Running hops of reduces that this store performs, for itself or for other stores.
+    /// Hops that this store performs.
     pub hops: u64,
-    /// Running hops, here or elsewhere, of the reduces that this store coordinates.
+    /// Hops of the reduces that this store coordinates.
     pub directed_hops: u64,
-    /// Running combinations of several inputs.
+    /// Combinations of several inputs.
     pub combinations: u64,
-    /// Bytes of objects that were sent to other stores since the start.
+    /// Sent to other stores since the start.
     pub sent_bytes: u64,
-    /// Bytes of objects that were received from other stores since the start.
+    /// Received from other stores since the start.
     pub received_bytes: u64,
-    /// `true` while the store moves its objects to other stores.
+    /// The store moves its objects away.
     pub is_draining: bool,
-    /// Copies that were evicted since the start.
+    /// Evicted copies since the start.
     pub evictions: u64,
-    /// Damaged frames that were sent again, since the start.
+    /// Damaged frames that were sent again.
     pub corrupt_frames: u64,
-    /// Puts that returned before a conflicting put of the same id won, since the start.
+    /// Returned puts that lost a conflict.
     pub put_conflicts: u64,
-    /// The shards of the directory, in the order of the configuration.
+    /// The directory shards, in configured order.
     pub shards: Vec<ShardStatus>,
-    /// The links to other stores, estimated from transfers, the slowest first.
+    /// Links to other stores, the slowest first.
     pub links: Vec<PeerLink>,
-    /// The present problems of the store.
+    /// The present problems.
     pub troubles: Troubles,
 }
 
-/// The problems of a store at one moment.
+/// The present problems of a store.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Troubles {
-    /// The number of calls and transfers that wait for room.
+    /// Calls and transfers that wait for room.
     pub waiting_for_room: u64,
-    /// The number of calls of clients that have waited for more than 10 s.
+    /// Calls of clients that wait for more than 10 s.
     pub long_waits: u64,
-    /// Some of these calls, at most 16.
+    /// At most 16 of these calls.
     pub waits: Vec<LongWait>,
-    /// The directory shards with which the store has no session.
+    /// Directory shards without a session.
     pub shards: Vec<PeerFault>,
-    /// The stores that refuse this one, or cannot be reached.
+    /// Stores that refuse this one, or are unreachable.
     pub stores: Vec<PeerFault>,
 }
 
-/// A daemon that refuses a store, or cannot be reached by it.
+/// A daemon that refuses, or is unreachable.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerFault {
     /// The address of the shard, or the name of the store.
     pub name: String,
     /// The last failure.
     pub error: hoplite_core::Error,
-    /// The time since the attempts began to fail.
+    /// Since the attempts began to fail.
     pub since: Duration,
 }
 
 impl Troubles {
-    /// Returns one line for each problem, for people.
+    /// Returns one line per problem.
     pub fn lines(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if self.waiting_for_room > 0 {
@@ -224,22 +221,21 @@ impl From<v1::Troubles> for Troubles {
     }
 }
 
-/// The link from a store to another one.
+/// The link to another store.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PeerLink {
     /// The name of the other node.
     pub node: String,
-    /// The estimated latency and rate of the link.
+    /// The estimated link.
     pub link: Link,
-    /// `true` if its bandwidth is much lower, or its latency much higher, than on most links of
-    /// this store.
+    /// The link is much worse than most of this store's.
     pub is_slow: bool,
 }
 
-/// The nodes that name their places with the same label keys.
+/// Nodes with the same label keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PlaceKeys {
-    /// The keys, outermost first; empty for nodes without such labels.
+    /// The keys, outermost first; may be empty.
     pub keys: Vec<String>,
     /// The number of these nodes.
     pub nodes: u32,
@@ -248,80 +244,75 @@ pub struct PlaceKeys {
 /// A shard of the directory, as a store sees it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ShardStatus {
-    /// The address at which it listens.
+    /// Its address.
     pub address: String,
-    /// `true` if the store has a session with it. The numbers below are zero if the shard does not
-    /// answer.
+    /// The store has a session. Otherwise the numbers are zero.
     pub connected: bool,
     /// The number of objects in the shard.
     pub objects: u64,
-    /// Bytes of inline objects that it keeps.
+    /// Bytes of inline objects.
     pub inline_bytes: u64,
     /// The number of nodes in the shard.
     pub nodes: u32,
     /// Queries that wait for a location.
     pub waiting_queries: u64,
-    /// The number of objects with fewer pinned copies than their puts want.
+    /// Objects with too few pinned copies.
     pub under_replicated: u64,
-    /// The label keys with which connected nodes name their places. If nodes use different keys,
-    /// neighbours may be in different groups.
+    /// Label keys of connected nodes. Different keys may part neighbours.
     pub place_keys: Vec<PlaceKeys>,
-    /// The version of the measured places in use; zero if there are none.
+    /// The measured places in use; zero if none.
     pub places_version: u64,
-    /// The measured bandwidth of an uplink, in thousandths of a host's link; zero if it was not
-    /// measured, or applies to no node.
+    /// Measured uplink bandwidth, in thousandths of a host's link; zero if none.
     pub uplink_permille: u32,
 }
 
-/// The result of a probe: the links between nodes.
+/// The result of a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProbeReport {
-    /// The links between the nodes that took part until the end of the probe.
+    /// The links between the remaining nodes.
     pub matrix: Matrix,
-    /// The nodes that are not in the matrix, each with the reason.
+    /// Nodes outside the matrix, with the reasons.
     pub lost: Vec<(String, String)>,
-    /// Pairs of nodes that could not reach each other, by their indices. Each gets the worst
-    /// round-trip time of its two nodes.
+    /// Pairs that could not reach each other, by index. Each gets the worst round trip of its
+    /// nodes.
     pub guessed: Vec<(u32, u32)>,
-    /// The number of unmeasured pairs, which exist above 2,000 nodes. They get the link of other
-    /// pairs of the same two groups.
+    /// Unmeasured pairs, above 2,000 nodes: they get the link of other pairs of their groups.
     pub estimated: u64,
-    /// The number of pairs that were measured over TCP, because no datagram came back.
+    /// Pairs that were measured over TCP.
     pub by_tcp: u32,
-    /// Round trips of all pairs together.
+    /// Answered round trips.
     pub echoes: u64,
-    /// The number of round trips without a reply in time, not counted in `echoes`.
+    /// Unanswered round trips.
     pub lost_echoes: u64,
-    /// Bytes that were sent to measure bandwidth.
+    /// Bytes for measuring bandwidth.
     pub train_bytes: u64,
-    /// The time that the probe took.
+    /// The duration of the probe.
     pub elapsed: Duration,
-    /// The part that the directory and the stores use; `None` if the probe was not applied.
+    /// The places in use; `None` if not applied.
     pub applied: Option<AppliedPlaces>,
 }
 
-/// The places that the directory took from a probe: groups of nodes, and the bandwidth of their
-/// uplinks.
+/// Groups of nodes, and their uplinks, from a probe.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct AppliedPlaces {
-    /// The version; the highest one is in use.
+    /// The highest version is in use.
     pub version: u64,
     /// The number of innermost groups.
     pub groups: u32,
-    /// The bandwidth of an uplink, in thousandths of a host's link; `None` without groups.
+    /// In thousandths of a host's link; `None` without groups.
     pub uplink_permille: Option<u32>,
-    /// The number of directory shards that use these places.
+    /// Shards that use these places.
     pub shards: u32,
     /// The number of all shards.
     pub all_shards: u32,
-    /// The number of nodes in measured groups. If it is zero, the uplink bandwidths are not used.
+    /// Nodes in measured groups; zero disables the uplink bandwidths.
     pub nodes: u32,
-    /// The number of measured nodes that stay in the groups of their labels.
+    /// Measured nodes in the groups of their labels.
     pub labelled_nodes: u32,
 }
 
 impl ProbeReport {
-    /// Decodes and checks a store's answer; `None` if it is not a matrix.
+    /// `None` if the answer is not a matrix.
     pub(crate) fn decode(probed: v1::Probed) -> Option<Self> {
         let count = probed.nodes.len();
         if probed.alpha_ns.len() != probed.ps_per_byte.len() {
@@ -334,7 +325,7 @@ impl ProbeReport {
             if links.len() != pairs {
                 return None;
             }
-            // The function is called for one link after another.
+            // Called for one link after another.
             Matrix::from_links(probed.nodes, |_, _| Ok(links.next().unwrap_or_default()))
         } else {
             let blocks = Blocks::new(&probed.blocks).ok()?;
@@ -368,7 +359,6 @@ impl ProbeReport {
 }
 
 impl Description {
-    /// Decodes and checks a store's answer about `id`.
     pub(crate) fn decode(id: &ObjectId, description: v1::response::Description) -> Result<Self> {
         let object = description.object.unwrap_or_default();
         let locations = v1::Locations {
@@ -523,7 +513,7 @@ mod tests {
         assert!(refused(|probed| probed.ps_per_byte.push(7)));
         assert!(refused(|probed| probed.guessed[0].high = 3));
         assert!(refused(|probed| probed.guessed[0].low = 2));
-        // Of two blocks, one has a pair, and all nodes of the other have one link to it.
+        // One block has a pair, and the other one link to it.
         assert!(refused(|probed| probed.blocks = vec![0, 1, 0]));
         let in_blocks = v1::Probed {
             blocks: vec![0, 1, 0],

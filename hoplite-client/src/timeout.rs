@@ -1,4 +1,4 @@
-//! The common default of all timeouts, for Rust, the command line and Python.
+//! The default timeout of Rust, the command line and Python.
 
 use std::borrow::Cow;
 use std::ffi::OsStr;
@@ -10,19 +10,19 @@ use hoplite_proto::bounds::MAX_TIMEOUT;
 
 use crate::error::Result;
 
-/// The environment variable that sets [`default_timeout`].
+/// Sets [`default_timeout`].
 pub const TIMEOUT_VARIABLE: &str = "HOPLITE_TIMEOUT";
 
-/// The timeout of calls without one, unless the environment sets another.
+/// Used unless the environment sets another.
 ///
-/// A get may wait for a step of training or for a booting node, which takes minutes. A job that
-/// hangs should fail while its owner still watches; five minutes are half of NCCL's default.
+/// A get may wait minutes for a training step or a booting node. A job that hangs should fail while
+/// its owner watches: half of NCCL's default.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// [`DEFAULT_TIMEOUT`] in human notation.
+/// [`DEFAULT_TIMEOUT`] for people.
 pub const DEFAULT_TIMEOUT_TEXT: &str = "5min";
 
-/// The timeout of a call that never expires. Stores cut every timeout to this one, 30 days.
+/// Never expires: 30 days, a store's longest timeout.
 pub const FOREVER: Duration = MAX_TIMEOUT;
 
 /// The text is not a timeout.
@@ -32,8 +32,7 @@ pub struct NotATimeout {
     text: String,
 }
 
-/// Parses a duration with units such as `1min 30s`, a number of seconds, or `never` (also `None`),
-/// which is [`FOREVER`].
+/// Parses `1min 30s`, a number of seconds, or `never` (also `None`), which is [`FOREVER`].
 ///
 /// # Errors
 /// [`NotATimeout`], which quotes the text.
@@ -52,19 +51,14 @@ pub fn parse_timeout(text: &str) -> Result<Duration, NotATimeout> {
     }
 }
 
-/// The timeout of calls without one: `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
+/// Returns `HOPLITE_TIMEOUT`, or else [`DEFAULT_TIMEOUT`].
 ///
-/// The environment is read once per process. An empty variable counts as unset. If the variable is
-/// invalid, connecting fails with an error that quotes it, and this function returns
-/// [`DEFAULT_TIMEOUT`].
+/// The variable is read once; empty counts as unset. If it is invalid, connecting fails.
 pub fn default_timeout() -> Duration {
     checked_default().unwrap_or(DEFAULT_TIMEOUT)
 }
 
-/// The timeout of calls without one.
-///
-/// # Errors
-/// `InvalidRequest` if the variable is invalid.
+/// Returns `InvalidRequest` if the variable is invalid.
 pub(crate) fn checked_default() -> Result<Duration> {
     static DEFAULT: OnceLock<Result<Duration, String>> = OnceLock::new();
     let default = DEFAULT.get_or_init(|| from_variable(std::env::var_os(TIMEOUT_VARIABLE).as_deref()));

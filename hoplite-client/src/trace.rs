@@ -1,7 +1,6 @@
-//! The trace of a call. The store passes it on to all daemons that work for the call.
+//! The trace of a call, which the store passes on.
 //!
-//! This crate records no spans. The caller names its span in the format of W3C Trace Context, and
-//! the daemons export their spans if configured.
+//! This crate records no spans. The caller names its span in the format of W3C Trace Context.
 
 use std::cell::Cell;
 use std::future::poll_fn;
@@ -14,19 +13,18 @@ thread_local! {
     static CURRENT: Cell<Option<TraceContext>> = const { Cell::new(None) };
 }
 
-/// The trace of this process, from the variable `TRACEPARENT`.
+/// From the variable `TRACEPARENT`.
 fn inherited() -> Option<TraceContext> {
     static INHERITED: OnceLock<Option<TraceContext>> = OnceLock::new();
     *INHERITED.get_or_init(|| std::env::var("TRACEPARENT").ok()?.parse().ok())
 }
 
-/// The trace for a call that begins now.
 pub(crate) fn current() -> Option<TraceContext> {
     CURRENT.get().or_else(inherited)
 }
 
-/// Makes the calls of this thread in `trace` until the result is dropped. `None` means the trace of
-/// the process, from the variable `TRACEPARENT`, if it is set.
+/// Makes the calls of this thread in `trace` until the result is dropped. `None` means the variable
+/// `TRACEPARENT`.
 ///
 /// ```
 /// # fn example(client: &hoplite_client::blocking::Client) -> Result<(), Box<dyn std::error::Error>> {
@@ -56,10 +54,7 @@ impl Drop for EnteredTrace {
     }
 }
 
-/// Makes the calls of `future` in a trace, on every thread that runs it.
-///
-/// # Cancel safety
-/// The cancel safety of `future`.
+/// Makes the calls of `future` in a trace, on any thread. As cancel safe as `future`.
 pub async fn traced<F: Future>(trace: TraceContext, future: F) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {

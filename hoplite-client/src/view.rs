@@ -11,33 +11,29 @@ use crate::connection::{Connection, Role};
 use crate::error::Result;
 use crate::reference::Reference;
 
-/// Size of the largest object that is copied out. A reference costs about as much memory as such an
-/// object, and the store limits references.
+/// A reference costs as much memory as such an object.
 pub(crate) const MAX_COPIED_BYTES: usize = node::MAX_CONTENTS_BYTES as usize;
-/// The alignment of a copy in memory: a cache line, as for objects in the store.
+/// A cache line, as in the store.
 const ALIGNMENT: usize = 64;
 
 /// The bytes of a complete object, read-only, in the store's memory.
 ///
-/// Nothing is copied, except objects of at most 4 KiB: a view of such an object is private memory
-/// and holds no reference. Otherwise the store does not reuse the memory while the view exists,
-/// even after the object is deleted. A view of more than 4 KiB keeps its connection open. Every
-/// view stays readable when the connection is lost. It may be used and dropped on any thread,
-/// inside or outside of a runtime, and dropping never blocks.
+/// Views of at most 4 KiB are private memory. Otherwise the store keeps the memory while the view
+/// exists, even after a delete, and the view keeps its connection open. Every view stays readable
+/// when the connection is lost, and may be dropped on any thread without blocking.
 pub struct ObjectView {
     contents: Contents,
     put: PutId,
     metadata: Metadata,
     is_stale: bool,
-    /// The range of the view: all bytes, or one part of the result of an exchange.
+    /// All bytes, or one part of an exchange's result.
     range: Range<usize>,
 }
 
-/// The place of the bytes of a view.
 #[derive(Clone)]
 enum Contents {
     Stored {
-        // Dropped before the reference, because no pointer into the memory may outlive it.
+        // Dropped first: no pointer may outlive the reference.
         bytes: hoplite_shm::Reader,
         reference: Arc<Reference>,
     },
@@ -48,7 +44,6 @@ enum Contents {
 }
 
 impl Contents {
-    /// Copies a few bytes into private memory.
     fn copied(bytes: &[u8]) -> Self {
         let mut memory: Arc<[u8]> = std::iter::repeat_n(0, bytes.len() + ALIGNMENT - 1).collect();
         let start = memory.as_ptr().align_offset(ALIGNMENT).min(ALIGNMENT - 1);
@@ -60,12 +55,11 @@ impl Contents {
 }
 
 impl ObjectView {
-    /// Creates a view of a complete copy. Takes over the reference of the answer.
+    /// Takes over the reference of the answer.
     pub(crate) fn open(connection: &Arc<Connection>, view: node::ObjectView) -> Result<Self> {
         let reference = Reference::new(Arc::clone(connection), view.copy, Role::Reader);
         let mut bytes = connection.arena().reader(&view).map_err(|error| connection.misplaced(&error))?;
-        // The store answers so only if all bytes are there. Other clients may have changed the
-        // header.
+        // Other clients may have changed the header.
         bytes.confirm(view.size_bytes);
         Ok(Self::over(bytes, reference, view.put, view.metadata, view.is_stale))
     }
@@ -87,39 +81,36 @@ impl ObjectView {
         Self { contents, put, metadata, is_stale, range }
     }
 
-    /// Creates a view of the bytes in a store's answer. Copies them.
     pub(crate) fn copied(view: node::ObjectView, bytes: &[u8]) -> Self {
         let contents = Contents::copied(bytes);
         let node::ObjectView { put, metadata, is_stale, .. } = view;
         Self { contents, put, metadata, is_stale, range: 0..bytes.len() }
     }
 
-    /// Creates a view of a part, as an object with this metadata; `None` if the range is out of
-    /// bounds.
+    /// `None` if the range is out of bounds.
     pub(crate) fn part(&self, range: Range<usize>, metadata: Metadata) -> Option<Self> {
         self.get(range.clone())?;
         let (contents, put, is_stale) = (self.contents.clone(), self.put, self.is_stale);
         Some(Self { contents, put, metadata, is_stale, range })
     }
 
-    /// The size of the object, in bytes.
+    /// The size of the object.
     pub fn size_bytes(&self) -> u64 {
         self.len() as u64
     }
 
-    /// The metadata that was put together with the bytes.
+    /// The metadata of the put.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The id of the put that created the object. It changes if the id is deleted and put again.
+    /// The put that created the object. It changes if the id is put again.
     pub fn put_id(&self) -> PutId {
         self.put
     }
 
-    /// Returns `true` if no directory shard confirmed, when the store answered, that the object
-    /// still exists. It may be deleted, and another object may have its id. Only a get with
-    /// [`allow_stale`](crate::GetOptions::allow_stale) returns a stale object.
+    /// `true` if no directory shard confirmed that the object still exists. Only a get with
+    /// [`allow_stale`](crate::GetOptions::allow_stale) returns such an object.
     pub fn is_stale(&self) -> bool {
         self.is_stale
     }

@@ -1,10 +1,8 @@
 //! All-to-all: each participant has one part for every participant.
 //!
-//! Each participant puts its parts as one object, its source. The stores exchange the parts
-//! (`hoplite_core::collective`). When all participants have their parts, each deletes its source.
-//!
-//! If the stores cannot exchange, the target is an empty object. Then each pair of ranks uses one
-//! separate object: one rank puts it, and the other gets and deletes it.
+//! Each puts its parts as one object, its source, and the stores exchange the parts
+//! (`hoplite_core::collective`). If they cannot, the target is an empty object, and each pair of
+//! ranks uses a separate object.
 
 use std::pin::pin;
 use std::slice;
@@ -37,33 +35,29 @@ impl Client {
     /// Gives `parts[k]` to rank k, and returns views of the parts for this participant, by rank.
     ///
     /// Every participant calls this with the same `name`, its own `rank`, and one part for each
-    /// participant, itself included. Parts may differ in size and may be empty. All parts of one
-    /// caller have the metadata of its options. Participants join in any order. Each call returns
-    /// when all participants have their parts.
+    /// participant, itself included, in any order. Parts may differ in size and may be empty. All
+    /// parts of one caller have the metadata of its options.
     ///
-    /// Communication: each participant puts one object, `NAME/RANK`, with all its parts, and each
-    /// pair of stores exchanges parts directly. Each node sends and receives S(n-1)/n bytes, where
-    /// S is the size of a participant's n parts. Its store needs room for the sent and the received
-    /// parts.
+    /// Communication: each participant puts one object, `NAME/RANK`, and stores exchange parts
+    /// directly. Each node sends and receives S(n-1)/n bytes, where S is the size of a
+    /// participant's n parts, and needs room for both.
     ///
-    /// The fallback is one object `NAME/r/k` for each pair of ranks. It applies if parts differ in
-    /// size or metadata, if there are more than 256 participants, or if a node fails during the
-    /// exchange. All these objects are deleted when all calls have returned; views stay readable. A
-    /// name can be used again when all participants of its last round have returned. `hoplite stat
-    /// NAME` explains the exchange.
+    /// The fallback is one object `NAME/r/k` for each pair of ranks: if parts differ in size or
+    /// metadata, if there are more than 256 participants, or if a node fails. All objects are
+    /// deleted at the end, and the name can be used again when all participants have returned.
+    /// `hoplite stat NAME` explains the exchange.
     ///
     /// # Errors
-    /// The errors of [`Client::put_with`] and [`Client::get`], which name the object.
-    /// [`Error::RanksMissing`] if some participants have not given their parts before the timeout,
-    /// which covers the whole call. `InvalidRequest` if there is no such rank. `InvalidId` if the
-    /// ids of the parts would be too long. `LimitExceeded` if there are more parts than ids in a
-    /// request (65,536 unless the store sets another limit). `TypeMismatch` if participants call
+    /// The errors of [`Client::put_with`] and [`Client::get`]. [`Error::RanksMissing`] if
+    /// participants are late; the timeout covers the whole call. `InvalidRequest` if there is no
+    /// such rank. `InvalidId` if the ids of the parts would be too long. `LimitExceeded` for more
+    /// parts than ids in a request (65,536 by default). `TypeMismatch` if participants call
     /// different collectives.
     ///
     /// # Cancel safety
-    /// After a cancelled call or an error, the objects of this participant stay, and the other
-    /// participants fail at the latest with their timeouts. Afterwards [delete](Client::delete)
-    /// `NAME` and the objects [listed](Client::list) under `NAME/`.
+    /// After a cancelled call or an error, this participant's objects stay, and the others fail
+    /// with their timeouts. Afterwards [delete](Client::delete) `NAME` and the objects
+    /// [listed](Client::list) under `NAME/`.
     pub async fn all_to_all<P: AsRef<[u8]>>(
         &self,
         name: impl AsRef<[u8]>,
@@ -91,12 +85,12 @@ impl Client {
         call.run(wait, Repeat::Never, all).await
     }
 
-    /// Acts as [`Client::all_to_all`], but copies the received parts into the front of `out` while
-    /// they arrive, one after another, by rank. Returns their lengths.
+    /// Acts as [`Client::all_to_all`], but copies the parts into the front of `out` while they
+    /// arrive, by rank. Returns their lengths.
     ///
     /// # Errors
-    /// The errors of [`Client::all_to_all`], and [`Error::BufferTooSmall`]. After an error the
-    /// contents of `out` are undefined.
+    /// The errors of [`Client::all_to_all`], and [`Error::BufferTooSmall`]. After an error, `out`
+    /// is undefined.
     ///
     /// # Cancel safety
     /// As for [`Client::all_to_all`].
@@ -131,17 +125,16 @@ impl Client {
     }
 }
 
-/// One participant's side of an all-to-all.
 struct AllToAll<'a, P> {
     client: &'a Client,
     connection: &'a Arc<Connection>,
     parts: &'a [P],
     options: PutOptions,
-    /// Ids of the objects that this rank puts, by receiver, and gets, by sender, in the fallback.
+    /// In the fallback: put by receiver, and gotten by sender.
     given: Vec<ObjectId>,
     taken: Vec<ObjectId>,
     participant: Participant,
-    /// Metadata of the source; `None` if the parts differ in length.
+    /// `None` if the parts differ in length.
     stacked: Option<Metadata>,
 }
 
@@ -182,8 +175,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(Self { client, connection, parts, options, given, taken, participant, stacked })
     }
 
-    /// All ranks, beginning with the one after this rank, so that participants begin with different
-    /// senders.
+    /// Begins after this rank, so that participants begin with different senders.
     fn nearest_first(&self) -> impl Iterator<Item = usize> + use<P> {
         let (rank, participants) = (self.participant.rank, self.parts.len());
         (1..=participants).map(move |step| (rank + step) % participants)
@@ -201,8 +193,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.participant.source_bytes / self.parts.len() as u64
     }
 
-    /// Has the stores exchange all parts, and performs `take` to receive the parts for this rank.
-    /// Returns `None` if each pair needs a separate object.
+    /// Receives the parts with `take`. Returns `None` if each pair needs a separate object.
     async fn together<T>(&self, take: impl Future<Output = Result<Option<T>>>) -> Result<Option<T>> {
         // All participants decide this alike.
         if !(2..=MAX_MEMBERS).contains(&self.parts.len()) {
@@ -217,8 +208,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(taken)
     }
 
-    /// Puts all parts as one object. An empty object tells the stores that the parts differ in
-    /// size.
+    /// An empty object tells the stores that the parts differ in size.
     async fn put_source(&self) -> Result<()> {
         let options = |metadata: &Metadata| PutOptions {
             metadata: metadata.clone(),
@@ -244,15 +234,13 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         writer.seal().await
     }
 
-    /// The parts in the order in which they are sent.
     fn in_order(&self) -> impl Iterator<Item = &[u8]> {
         let participants = self.parts.len();
         (0..participants)
             .map(move |place| self.parts[rank_of_part(self.participant.rank, place, participants)].as_ref())
     }
 
-    /// The position of the first part for this rank in the received object, which has the parts for
-    /// all ranks of the node except their own.
+    /// The received object has the parts for all ranks of the node except their own.
     fn start_bytes(&self, order: &[ByteRange]) -> u64 {
         let (source_bytes, own) =
             (self.participant.source_bytes, self.participant.rank as u64 * self.part_bytes());
@@ -273,7 +261,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(None)
     }
 
-    /// Returns views of this participant's parts. Its own part is in its source.
+    /// Its own part is in its source.
     async fn split(&self, all: &ObjectView, order: &[ByteRange]) -> Result<Vec<ObjectView>> {
         let own = self.client.get(self.source(), self.left()).await?;
         let (start, part_bytes) = (self.start_bytes(order), self.part_bytes());
@@ -311,8 +299,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         Ok(())
     }
 
-    /// Rank 0 deletes the empty target. It has all its parts by then, so all participants have seen
-    /// the target.
+    /// Rank 0 has all its parts, so all participants have seen the target.
     async fn forget_target(&self) -> Result<()> {
         if self.participant.rank > 0 || self.parts.len() == 1 {
             return Ok(());
@@ -320,12 +307,12 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
         self.forget(self.participant.target()).await
     }
 
-    /// Deletes an object. Ignores a timeout, because the store deletes it nevertheless.
+    /// Ignores a timeout, because the store deletes nevertheless.
     async fn forget(&self, id: &ObjectId) -> Result<()> {
         self.client.forget(slice::from_ref(id), self.participant.deadline).await
     }
 
-    /// Returns the error that names the missing ranks, if they caused `error`.
+    /// Names the missing ranks, if they caused `error`.
     async fn explained(&self, error: Error) -> Error {
         let is_wait = match &error {
             Error::Object(ObjectError::Timeout { .. }) => true,
@@ -341,7 +328,7 @@ impl<'a, P: AsRef<[u8]>> AllToAll<'a, P> {
     }
 }
 
-/// The metadata of an object with all parts; `None` if they are empty or differ in length.
+/// `None` if parts are empty or differ in length.
 fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata> {
     let part_bytes = parts.first()?.as_ref().len();
     let is_whole = (part_bytes as u64).is_multiple_of(metadata.dtype.size_bytes());
@@ -355,10 +342,10 @@ fn stacked<P: AsRef<[u8]>>(parts: &[P], metadata: &Metadata) -> Option<Metadata>
     fits.then(|| Metadata { shape, ..metadata.clone() })
 }
 
-/// The fallback: each pair of ranks has a separate object.
+/// The fallback.
 struct Pairs<'a, 'b, P> {
     exchange: &'a AllToAll<'b, P>,
-    /// Receives the ranks whose parts have arrived.
+    /// Ranks whose parts have arrived.
     has: UnboundedSender<usize>,
 }
 
@@ -368,7 +355,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         (Self { exchange, has }, had)
     }
 
-    /// Puts, gets, and deletes objects, all at the same time.
+    /// Puts, gets, and deletes at the same time.
     async fn run<T>(
         &self,
         parts: &[P],
@@ -384,7 +371,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         Ok(all)
     }
 
-    /// Puts all parts, beginning with the rank that gets from this rank first.
+    /// Begins with the rank that gets from this rank first.
     async fn put_all(&self, parts: &[P]) -> Result<()> {
         let (rank, participants) = (self.exchange.participant.rank, parts.len());
         let order = (1..=participants).map(|step| (rank + participants - step) % participants);
@@ -396,7 +383,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         let AllToAll { client, given, options, .. } = self.exchange;
         let options = PutOptions { timeout: self.exchange.left(), ..options.clone() };
         match client.put_with(&given[to], part, options).await {
-            // The receiver deleted it before the directory confirmed it here.
+            // The receiver deleted it before the confirmation.
             Err(Error::Object(ObjectError::Deleted { .. })) => Ok(()),
             ended => ended,
         }
@@ -424,11 +411,11 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
     }
 
     fn took(&self, from: usize) {
-        // The receiving end is gone only after the call has failed.
+        // The receiving end is gone after a failure.
         let _ = self.has.unbounded_send(from);
     }
 
-    /// Deletes the received objects, batching the ids that are ready.
+    /// Batches the ids that are ready.
     async fn delete_all(&self, had: UnboundedReceiver<usize>) -> Result<()> {
         let AllToAll { client, connection, taken, .. } = self.exchange;
         let deletes = had.ready_chunks(taken.len()).map(async |ranks| {
@@ -438,7 +425,7 @@ impl<'a, 'b, P: AsRef<[u8]>> Pairs<'a, 'b, P> {
         deletes.buffer_unordered(in_flight(connection)).try_for_each(|_| ready(Ok(()))).await
     }
 
-    /// Turns a timeout into an error that names the missing rank.
+    /// A timeout names the missing rank.
     fn missing(&self, from: usize, error: Error) -> Error {
         match error {
             Error::Object(ObjectError::Timeout { .. }) => {

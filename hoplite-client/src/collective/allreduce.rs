@@ -1,7 +1,4 @@
-//! Allreduce: every participant gets the reduction of the objects of all.
-//!
-//! The stores of the sources make the target together, one copy each; see
-//! `hoplite_core::collective`.
+//! Allreduce: the stores of the sources make the target together; see `hoplite_core::collective`.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -19,18 +16,16 @@ use crate::deadline::Deadline;
 use crate::error::{Error, Result};
 use crate::options::AllreduceOptions;
 
-/// Usual time for the result of small sources: 16 participants on two cores need 7 ms for 32 KiB
-/// (docs/dev/benchmarks.md).
+/// 16 participants on two cores need 7 ms for 32 KiB (docs/dev/benchmarks.md).
 const AT_ONCE: Duration = Duration::from_millis(10);
-/// Time limit for looking at a source after an error. If the source is gone, the error stands.
+/// For looking at a source after an error.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Reduces the objects of all participants, and returns the result to each of them, in a new vector. See
-    /// [`Client::allreduce_into`].
+    /// See [`Client::allreduce_into`]. Returns a new vector.
     ///
     /// # Errors
-    /// The same as that call's.
+    /// As for [`Client::allreduce_into`].
     pub async fn allreduce<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -49,36 +44,30 @@ impl Client {
     /// Reduces the objects of all participants, and copies the result into the front of each one's
     /// `out`. Returns its length.
     ///
-    /// Each participant has one source; all sources have the same shape and type. Every participant
-    /// calls this with the same `target`, the same list of sources in the same order, the same
-    /// options, and its own `rank`: its index in that list. It puts `sources[rank]` on its own
-    /// node, before or after the call. Participants join in any order; there is no group to form.
-    /// All of them get the same bits. For arithmetic and rounding see [`Client::reduce_with`].
+    /// Every participant calls this with the same `target`, sources and options, and its own
+    /// `rank`: its index in the sources. It puts `sources[rank]` on its own node, before or after
+    /// the call. All sources have the same shape and type. Participants join in any order, and get
+    /// the same bits. For arithmetic see [`Client::reduce_with`].
     ///
-    /// Communication: the stores of the sources make the target together, in the number of steps
-    /// that is expected to be fastest. Each node sends and receives 2S(n-1)/n bytes. The result is
-    /// copied out while it arrives.
+    /// Communication: the stores use the schedule that is expected to be fastest. Each node sends
+    /// and receives 2S(n-1)/n bytes. The result is copied out while it arrives.
     ///
-    /// The fallback is one reduce at rank 0's node and one broadcast, 2S through each node. It
-    /// applies to small sources, a fixed order, more than 256 nodes, and when a node fails during
-    /// the exchange. `hoplite stat TARGET` shows the schedule, the reason for it, and the progress
-    /// of each node.
+    /// The fallback is one reduce at rank 0's node and one broadcast, 2S through each node: for
+    /// small sources, a fixed order, more than 256 nodes, and when a node fails. `hoplite stat
+    /// TARGET` shows the schedule, its reason, and the progress.
     ///
-    /// The sources and the target stay; on nodes other than rank 0's the target is evictable.
-    /// [Delete](Client::delete) them when all participants have their result, for example after a
-    /// later collective. Each round needs a new target.
+    /// The sources and the target stay. [Delete](Client::delete) them when all participants have
+    /// their result, for example after a later collective. Each round needs a new target.
     ///
     /// # Errors
-    /// As for [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`] before
-    /// anything is reduced, unless another client has replaced this participant's source by a
-    /// longer one. `TypeMismatch` if participants request different things; the error names both.
-    /// For sources of up to 64 KiB in all, and with a fixed order, only participants that differ
-    /// from rank 0 get it. The other participants fail at the latest with `Timeout`.
-    /// `InvalidRequest` if there is no such rank.
+    /// As for [`Client::reduce_with`] and [`Client::get`]. [`Error::BufferTooSmall`], usually
+    /// before anything is reduced. `TypeMismatch` if participants request different things; for up
+    /// to 64 KiB in all, and with a fixed order, only participants that differ from rank 0 get it.
+    /// The others fail at the latest with `Timeout`. `InvalidRequest` if there is no such rank.
     ///
     /// # Cancel safety
-    /// If rank 0's call is cancelled or fails, the reduce ends, and participants that still need it
-    /// fail. For another rank, only its own call ends. Complete objects stay.
+    /// If rank 0's call ends, the reduce ends, and participants that still need it fail. For
+    /// another rank, only its own call ends. Complete objects stay.
     pub async fn allreduce_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -109,7 +98,7 @@ impl Client {
         let connection = &call.connection;
         let sources = checked(sources, connection.max_ids())?;
         let target = ObjectId::new(target)?;
-        // Checked before the lock, because the parent of a forked child may have held it.
+        // The parent of a forked child may hold the lock.
         connection.check_usable()?;
         let all = pin!(async {
             let deadline = Deadline::after(timeout);
@@ -118,7 +107,7 @@ impl Client {
             let is_good = |(size_bytes, dtype): &Description| {
                 options.op.is_defined_for(*dtype) && out.check_room(*size_bytes).is_ok()
             };
-            // The description may be wrong, so the source is looked at before anything is reduced.
+            // A wrong description must not start a reduce.
             let remembered = connection.recent_puts().get(own).filter(is_good);
             let source = match remembered {
                 Some(remembered) => remembered,
@@ -140,9 +129,8 @@ impl Client {
     }
 }
 
-/// Acts as [`join`] for a participant that only remembers the description of its source. Looks at
-/// the source if the result is late or an error occurs, because another object may have its id now.
-/// Then it joins again. Rank 0's coordination does not depend on this.
+/// Acts as [`join`] for a participant that only remembers its source. If the result is late or
+/// fails, looks at the source, which may have been replaced, and joins again.
 async fn join_unseen(
     allreduce: &Participant,
     connection: &Arc<Connection>,
@@ -174,8 +162,7 @@ async fn join_unseen(
     join(&allreduce.with_source(source)?, connection, out).await
 }
 
-/// Copies the target into `out` while it arrives, and starts again after each restart. Returns its
-/// length.
+/// Starts again after each restart. Returns the length.
 async fn join(allreduce: &Participant, connection: &Arc<Connection>, out: &mut Out<'_>) -> Result<usize> {
     let out = out.room(allreduce.source_bytes)?;
     let mut is_again = false;

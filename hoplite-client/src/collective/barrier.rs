@@ -18,27 +18,23 @@ impl Client {
     /// Waits until all of `participants` have called this with the same `name`, each with its own
     /// `rank`, in any order.
     ///
-    /// It is a reduce of empty objects: rank r puts `NAME/r`, rank 0 reduces all of them to the
-    /// object `NAME`, and the others wait for it. Each rank queries the directory for `NAME` before
-    /// its put; all ranks but 0 do so once more afterwards. Rank 0 deletes the objects of the ranks
-    /// when all have arrived.
+    /// Rank r puts the empty object `NAME/r`, rank 0 reduces all of them to `NAME`, and the others
+    /// wait for it. Each rank queries the directory for `NAME` before its put; all but rank 0 do so
+    /// afterwards, too. Rank 0 deletes the objects of the ranks.
     ///
-    /// The empty object `NAME` stays and serves one round: a call that finds it complete fails.
-    /// Each round needs a new name. [Delete](Client::delete) `NAME` when all ranks have returned,
-    /// for example after a later round.
+    /// The empty object `NAME` stays: a call that finds it complete fails, so each round needs a
+    /// new name. [Delete](Client::delete) it when all ranks have returned, for example after a
+    /// later round.
     ///
     /// # Errors
-    /// [`Error::RanksMissing`], which names all ranks that have not called before the timeout.
-    /// `AlreadyExists` if all had called before. A repeated call also gets it if all have met and
-    /// the first call could not delete, for example because the connection was lost.
-    /// `InvalidRequest` if there is no such rank. `InvalidId` if the ids of the ranks would be too
-    /// long. `LimitExceeded` if there are more ranks than ids in a request (65,536 unless the store
-    /// sets another limit).
+    /// [`Error::RanksMissing`] names all ranks that have not called in time. `AlreadyExists` if all
+    /// had called before, or if a repeated call finds that all have met. `InvalidRequest` if there
+    /// is no such rank. `InvalidId` if the ids of the ranks would be too long. `LimitExceeded` for
+    /// more ranks than ids in a request (65,536 by default).
     ///
     /// # Cancel safety
-    /// After a cancelled call or an error, this rank counts as arrived, and `NAME/r` stays until
-    /// rank 0 has seen all ranks. The same call can be made again; `AlreadyExists` then means that
-    /// all have arrived.
+    /// After a cancelled call or an error, this rank counts as arrived. The same call can be made
+    /// again; `AlreadyExists` then means that all have arrived.
     pub async fn barrier(
         &self,
         name: impl AsRef<[u8]>,
@@ -70,7 +66,7 @@ impl Client {
         call.run(wait, Repeat::Never, barrier).await
     }
 
-    /// Returns the objects that this rank has to delete when all have called.
+    /// Returns the objects that this rank must delete.
     async fn meet<'a>(
         &self,
         name: &ObjectId,
@@ -78,19 +74,19 @@ impl Client {
         rank: usize,
         deadline: Deadline,
     ) -> Result<&'a [ObjectId]> {
-        // `NAME` cannot exist yet in this round, because this rank's object is missing.
+        // This rank's object is missing, so `NAME` cannot exist yet in this round.
         if self.contains(name).await? {
             return Err(ObjectError::AlreadyExists { id: name.clone() }.into());
         }
         let metadata = Metadata { dtype: Dtype::U8, ..Metadata::default() };
         let options = PutOptions { metadata, timeout: deadline.left(), ..PutOptions::default() };
         if rank > 0 {
-            // If this rank had called before, rank 0 may have completed the round between the first
-            // query and the put. The second query finds that, and the rank deletes its own object.
+            // After an earlier call of this rank, rank 0 may have completed the round before the
+            // put. The second query finds that.
             let put = async {
                 let options = PutOptions { confirm: Confirmation::Confirmed, ..options };
                 match self.put_with(&ranks[rank], b"", options).await {
-                    // Rank 0 deleted it before the directory confirmed it here.
+                    // Rank 0 deleted it before the confirmation.
                     Ok(()) | Err(Error::Object(ObjectError::Deleted { .. })) => {}
                     Err(error) => return Err(error),
                 }
@@ -106,8 +102,7 @@ impl Client {
         Ok(ranks)
     }
 
-    /// Deletes objects of ranks that have met. Ignores a timeout, because the store deletes them
-    /// nevertheless.
+    /// Ignores a timeout, because the store deletes nevertheless.
     pub(super) async fn forget(&self, left: &[ObjectId], deadline: Deadline) -> Result<()> {
         if left.is_empty() {
             return Ok(());
@@ -118,8 +113,7 @@ impl Client {
         }
     }
 
-    /// The error that names the missing ranks; `None` if all have called, or the directory cannot
-    /// tell.
+    /// `None` if all have called, or the directory cannot tell.
     pub(super) async fn missing(
         &self,
         name: ObjectId,

@@ -17,20 +17,18 @@ use crate::options::PutOptions;
 use crate::reader::ObjectReader;
 use crate::view::ObjectView;
 
-/// Most gets in flight in one gather: more than the senders of most clusters, and a small part of a
-/// client's limit of calls.
+/// More than the senders of most clusters, and a small part of the limit of calls.
 const MAX_IN_FLIGHT: usize = 256;
 
 impl Client {
-    /// Gets views of all objects, in the order of `ids`. They are fetched at the same time, from wherever they are.
+    /// Gets views of all objects at the same time, in the order of `ids`.
     ///
-    /// For an allgather every participant puts its own object and gathers all of them; see [`Client::allgather`].
-    ///
-    /// Communication: one step; each node receives the objects that it lacks, and can serve them to others. If all n
-    /// participants gather n objects of S bytes each, each receives (n-1)S and sends about as much.
+    /// Communication: one step; each node receives the objects that it lacks, and can serve them to
+    /// others. If n participants gather n objects of S bytes, each receives (n-1)S and sends about
+    /// as much. All objects must fit into the store together.
     ///
     /// # Errors
-    /// The errors of [`Client::get`], as soon as one of the gets fails. All objects must fit into the store's memory together.
+    /// The errors of [`Client::get`], as soon as one of the gets fails.
     pub async fn gather<I>(&self, ids: I, timeout: Duration) -> Result<Vec<ObjectView>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -43,14 +41,14 @@ impl Client {
         call.run(Wait::for_objects("gather", &ids), Repeat::Harmless, gather).await
     }
 
-    /// Copies all objects into the front of `out`, one after the other, in the order of `ids`, while they arrive. Returns
+    /// Copies all objects into the front of `out` while they arrive, in the order of `ids`. Returns
     /// their lengths.
     ///
-    /// The copy of an object starts when all objects before it have begun to exist, because their lengths are known then.
+    /// The copy of an object starts when the lengths of all earlier ones are known.
     ///
     /// # Errors
-    /// The errors of [`Client::gather`], and [`Error::BufferTooSmall`] if the objects do not fit. After an error the contents of
-    /// `out` mean nothing.
+    /// The errors of [`Client::gather`], and [`Error::BufferTooSmall`]. After an error, `out` is
+    /// undefined.
     pub async fn gather_into<I>(&self, ids: I, out: &mut [u8], timeout: Duration) -> Result<Vec<usize>>
     where
         I: IntoIterator<Item: AsRef<[u8]>>,
@@ -71,8 +69,8 @@ impl Client {
     /// Puts `bytes` under `ids[rank]`, and gets views of the objects of all participants, in the
     /// order of `ids`. Each participant calls this with the same ids and its own rank.
     ///
-    /// This is [`Client::put_with`] and [`Client::gather`] at the same time, under one timeout.
-    /// Hoplite does not delete the objects: delete them when all participants are done.
+    /// This is [`Client::put_with`] and [`Client::gather`] at the same time. Delete the objects
+    /// when all participants are done.
     ///
     /// # Errors
     /// The errors of both; `InvalidRequest` if there is no such rank.
@@ -115,14 +113,14 @@ async fn views(
     ids: Vec<ObjectId>,
     deadline: Deadline,
 ) -> Result<Vec<ObjectView>> {
-    let gets = ids.into_iter().enumerate().map(|(index, id)| async move {
-        // Computes the remaining time when this get starts.
-        client.get(id, deadline.left()).await.map(|view| (index, view))
-    });
+    let gets = ids
+        .into_iter()
+        .enumerate()
+        .map(|(index, id)| async move { client.get(id, deadline.left()).await.map(|view| (index, view)) });
     in_order(connection, gets.collect()).await
 }
 
-/// Runs many gets concurrently, and sorts the views by their indices.
+/// Sorts the views by their indices.
 pub(super) async fn in_order<F>(connection: &Connection, gets: Vec<F>) -> Result<Vec<ObjectView>>
 where
     F: Future<Output = Result<(usize, ObjectView)>>,
@@ -132,8 +130,8 @@ where
     Ok(views.into_iter().map(|(_, view)| view).collect())
 }
 
-/// Lets `copy` copy the objects of all readers into the front of `out`, in the order of the indices
-/// from `openings`. Openings may complete in any order.
+/// Copies the objects of all readers into the front of `out`, in the order of indices. Openings may
+/// complete in any order.
 pub(super) async fn one_after_the_other<'a, Opening, Copy>(
     connection: &Connection,
     openings: Vec<Opening>,
@@ -146,7 +144,7 @@ where
 {
     let in_flight = in_flight(connection);
     let mut openings = pin!(at_once(connection, openings));
-    // Readers without a place yet, because the length of an earlier object is unknown.
+    // The length of an earlier object is unknown.
     let mut unplaced = BTreeMap::new();
     let mut copies = FuturesUnordered::new();
     let given_bytes = out.len() as u64;
@@ -173,7 +171,7 @@ where
     }
 }
 
-/// Splits the place of the reader's object off the front of the buffer.
+/// Splits the object's place off the buffer.
 fn split<'a>(
     room: &'a mut [u8],
     given_bytes: u64,
@@ -187,13 +185,12 @@ fn split<'a>(
     })
 }
 
-/// Runs many futures concurrently. Yields results as futures end, so that a failure does not wait
-/// for earlier ones.
+/// Yields results as futures end, so that failures do not wait.
 pub(super) fn at_once<F: Future>(connection: &Connection, all: Vec<F>) -> impl Stream<Item = F::Output> {
     stream::iter(all).buffer_unordered(in_flight(connection))
 }
 
-/// The number of gets that run at once: a quarter of the calls that the store allows this client.
+/// A quarter of the client's limit of calls.
 pub(super) fn in_flight(connection: &Connection) -> usize {
     (connection.max_calls() / 4).clamp(1, MAX_IN_FLIGHT)
 }

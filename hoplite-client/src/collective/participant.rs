@@ -1,7 +1,5 @@
-//! One participant of a collective that all participants call.
-//!
-//! Every participant joins: it requests the target from its store. Rank 0 also has its store
-//! coordinate.
+//! A participant of a collective: it requests the target from its store. Rank 0's store also
+//! coordinates.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,29 +23,25 @@ pub(super) struct Participant {
     pub(super) kind: Collective,
     pub(super) request: Reduce,
     pub(super) rank: usize,
-    /// The size of each source.
+    /// Of each source.
     pub(super) source_bytes: u64,
     pub(super) dtype: Dtype,
     pub(super) deadline: Deadline,
 }
 
-/// The store's answer to a join.
 #[derive(Debug)]
 pub(super) enum Joined {
-    /// The target.
     Object(ObjectReader),
-    /// The object that the store exchanges, and the order in which its ranges become valid.
+    /// An exchange's object, and the order in which its ranges become valid.
     Ranges(ObjectReader, Vec<ByteRange>),
 }
 
-/// The place of a result.
 pub(super) enum Out<'a> {
     New(&'a mut Vec<u8>),
     Given(&'a mut [u8]),
 }
 
 impl Out<'_> {
-    /// Checks that a result of this size has room.
     pub(super) fn check_room(&self, needed_bytes: u64) -> Result<()> {
         match self {
             Self::Given(given) if (given.len() as u64) < needed_bytes => {
@@ -57,10 +51,10 @@ impl Out<'_> {
         }
     }
 
-    /// Returns the front of the place that a result of this size takes.
+    /// Returns the front of the place.
     pub(super) fn room(&mut self, needed_bytes: u64) -> Result<&mut [u8]> {
         self.check_room(needed_bytes)?;
-        // It fits: the source, which is at least as long, is in the arena, which is mapped.
+        // The source, which is at least as long, fits into the mapped arena.
         let length = to_index(needed_bytes);
         match self {
             Self::New(made) => {
@@ -72,8 +66,7 @@ impl Out<'_> {
     }
 }
 
-/// Checks the options and returns the request. Every participant checks, because ranks other than 0
-/// would otherwise wait in vain for a refused rank 0.
+/// Every participant checks: otherwise others would wait in vain for a refused rank 0.
 pub(super) fn check(
     target: ObjectId,
     sources: Vec<ObjectId>,
@@ -88,7 +81,7 @@ pub(super) fn check(
     Ok(request)
 }
 
-/// Waits for a source, and returns its size and element type.
+/// Returns size and element type.
 pub(super) async fn describe(
     connection: &Arc<Connection>,
     source: &ObjectId,
@@ -99,7 +92,7 @@ pub(super) async fn describe(
 }
 
 impl Participant {
-    /// Describes the participant's own source, which stands for all sources.
+    /// The own source stands for all.
     pub(super) async fn prepare(
         connection: &Arc<Connection>,
         kind: Collective,
@@ -114,8 +107,7 @@ impl Participant {
         Self::checked(kind, request, rank, source, deadline)
     }
 
-    /// Creates a participant whose source is like `source`. Checks that the operation is defined
-    /// for it.
+    /// Checks that the operation is defined for `source`.
     pub(super) fn checked(
         kind: Collective,
         request: Reduce,
@@ -131,7 +123,6 @@ impl Participant {
         Ok(Self { kind, request, rank, source_bytes, dtype, deadline })
     }
 
-    /// Returns the same participant with another source.
     pub(super) fn with_source(&self, source: Description) -> Result<Self> {
         Self::checked(self.kind, self.request.clone(), self.rank, source, self.deadline)
     }
@@ -140,17 +131,15 @@ impl Participant {
         &self.request.target
     }
 
-    /// Returns the participant's own source.
     pub(super) fn source(&self) -> &ObjectId {
         &self.request.sources[self.rank]
     }
 
-    /// Returns the description of its source.
     pub(super) const fn description(&self) -> Description {
         (self.source_bytes, self.dtype)
     }
 
-    /// Performs `join`. Rank 0's store coordinates at the same time.
+    /// Performs `join`, while rank 0's store coordinates.
     pub(super) async fn run<T>(
         &self,
         connection: &Arc<Connection>,
@@ -163,7 +152,7 @@ impl Participant {
             Either::Left((Ok(got), coordinate)) => coordinate.await.map(|()| got),
             Either::Left((Err(error), coordinate)) => {
                 if self.is_end(&error) {
-                    // The coordinator is about to report the cause of this error.
+                    // The coordinator is about to report the cause.
                     coordinate.await?;
                 }
                 Err(error)
@@ -175,7 +164,7 @@ impl Participant {
         }
     }
 
-    /// Has the store coordinate all participants until the collective is done.
+    /// Until the collective is done.
     async fn coordinate(&self, connection: &Arc<Connection>) -> Result<()> {
         let timeout = self.deadline.left();
         let request = node::Request::Collective(self.kind, Reduce { timeout, ..self.request.clone() });
@@ -185,7 +174,7 @@ impl Participant {
         }
     }
 
-    /// Requests the target. `is_again` is `true` after the joined attempt was superseded.
+    /// `is_again` after the joined attempt was superseded.
     pub(super) async fn join(&self, connection: &Arc<Connection>, is_again: bool) -> Result<Joined> {
         let agreement = Agreement::of(self.kind, &self.request);
         let (target, timeout) = (self.request.target.clone(), self.deadline.left());
@@ -200,7 +189,7 @@ impl Participant {
         }
     }
 
-    /// Joins an exchange of parts. Returns `None` if the participant has to get its parts without one.
+    /// Returns `None` if the participant must get its parts alone.
     pub(super) async fn join_parts(
         &self,
         connection: &Arc<Connection>,
@@ -213,7 +202,7 @@ impl Participant {
         }
     }
 
-    /// Returns `true` if the target ended early, or another collective has made it.
+    /// `true` if the target ended early, or another collective made it.
     fn is_end(&self, error: &Error) -> bool {
         match error {
             Error::Object(

@@ -1,9 +1,7 @@
 //! Reduce-scatter and allgather: collectives whose participants end up with parts.
 //!
-//! The stores of the sources exchange parts in a ring; see `hoplite_core::collective`. In the
-//! fallback, each participant gets its parts independently. Each part is computed for one
-//! participant only, so ring and fallback give the same result. The target, an empty object,
-//! selects the fallback.
+//! The stores exchange parts in a ring; see `hoplite_core::collective`. In the fallback, which an
+//! empty target selects, each participant gets its parts alone, with the same result.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,11 +23,10 @@ use crate::reader::{ObjectReader, get_into, to_index};
 use crate::view::ObjectView;
 
 impl Client {
-    /// Reduces the objects of all participants, and returns one part of the result to each of them, in a new vector. See
-    /// [`Client::reduce_scatter_into`].
+    /// See [`Client::reduce_scatter_into`]. Returns a new vector.
     ///
     /// # Errors
-    /// The same as that call's.
+    /// As for [`Client::reduce_scatter_into`].
     pub async fn reduce_scatter<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -46,30 +43,27 @@ impl Client {
         Ok(out)
     }
 
-    /// Reduces the objects of all n participants, and copies one part of the result into the front
-    /// of each one's `out`: rank k gets the k-th of n equal parts. Returns its length. This is
-    /// `MPI_Reduce_scatter_block`.
+    /// Reduces the objects of all n participants, and copies the k-th of n equal parts into the
+    /// front of rank k's `out`. Returns its length. This is `MPI_Reduce_scatter_block`.
     ///
-    /// Every participant calls this as [`Client::allreduce_into`], and puts its source in the same
-    /// way. The sources must divide into n equal parts of whole elements. Each node sends and
-    /// receives S(n-1)/n bytes, and needs room for S more bytes during the call.
+    /// Participants call this as [`Client::allreduce_into`]. The sources must divide into n equal
+    /// parts of whole elements. Each node sends and receives S(n-1)/n bytes, and needs room for S
+    /// more bytes.
     ///
     /// The fallback applies if the sources are late or share a node, or if a node fails. Each
-    /// remaining participant then has its part reduced as `TARGET/part/RANK`, which it deletes;
-    /// after an error that object may stay. If all sources have at most 64 KiB together, each
-    /// participant gets all of them instead.
+    /// participant then has its part reduced as `TARGET/part/RANK`, which may stay after an error.
+    /// If all sources have at most 64 KiB together, each participant gets all of them instead.
     ///
-    /// The sources stay. The empty object `target` stays too if the sources have more than 8 KiB
-    /// together. Delete them when all participants have their result. `hoplite stat TARGET`
-    /// explains the collective, as for an allreduce.
+    /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
+    /// participants have their result.
     ///
     /// # Errors
     /// As for [`Client::allreduce_into`]. `InvalidRequest` if the sources do not divide into equal
     /// parts. Some participants may get an error, and others their part.
     ///
     /// # Cancel safety
-    /// After a cancelled call or an error, only this participant's call ends; but participants that
-    /// wait for rank 0 to begin fail with rank 0.
+    /// Only this participant's call ends; participants that wait for rank 0 to begin fail with
+    /// rank 0.
     pub async fn reduce_scatter_into<I>(
         &self,
         target: impl AsRef<[u8]>,
@@ -85,17 +79,16 @@ impl Client {
         self.parts_to(scatter, target.as_ref(), sources, rank, Out::Given(out), options).await
     }
 
-    /// Copies the objects of all n participants into the front of each one's `out`, one after
-    /// another, in the order of `sources`. Returns their total length.
+    /// Copies the objects of all n participants into the front of each one's `out`, in the order of
+    /// `sources`. Returns their total length.
     ///
-    /// Every participant calls this as [`Client::allreduce_into`], and puts its source in the same
-    /// way. The sources must have one length and one type; [`Client::allgather`] and
-    /// [`Client::gather_into`] have no such limit. Each node sends and receives S(n-1)/n of the S
-    /// result bytes, and needs room for S during the call. If the sources are late or share a node,
-    /// or if a node fails, the remaining participants use `gather`.
+    /// Participants call this as [`Client::allreduce_into`]. The sources must have one length and
+    /// one type; [`Client::allgather`] has no such limit. Each node sends and receives S(n-1)/n of
+    /// the S result bytes, and needs room for S. If the sources are late or share a node, or if a
+    /// node fails, participants use `gather`.
     ///
-    /// The sources stay. The empty object `target` stays too if the sources have more than 8 KiB
-    /// together. Delete them when all participants have their result.
+    /// The sources stay. Above 8 KiB, the empty object `target` stays too. Delete them when all
+    /// participants have their result.
     ///
     /// # Errors
     /// As for [`Client::gather`] and [`Client::allreduce_into`].
@@ -118,7 +111,7 @@ impl Client {
         self.parts_to(gather, target.as_ref(), sources, rank, out, options).await
     }
 
-    /// Performs a reduce_scatter or an allgather. Returns the length of the result.
+    /// Returns the length of the result.
     async fn parts_to<I>(
         &self,
         kind: Collective,
@@ -156,7 +149,6 @@ impl Client {
     }
 }
 
-/// One participant's view of a collective of equal parts.
 struct Parts {
     participant: Participant,
     part_bytes: u64,
@@ -183,7 +175,7 @@ impl Parts {
             return Err(ObjectError::invalid_request(reason).into());
         }
         let parts = Self { part_bytes: source_bytes / count, participant };
-        // Checked even if unused, so that an invalid id always fails.
+        // An invalid id always fails.
         let own = parts.own_target()?;
         if parts.sources().contains(&own) {
             return Err(ObjectError::DuplicateId { id: own }.into());
@@ -191,7 +183,7 @@ impl Parts {
         Ok(parts)
     }
 
-    /// Returns the name of the participant's part if it is reduced alone.
+    /// The name of the part if it is reduced alone.
     fn own_target(&self) -> Result<ObjectId> {
         let target = self.participant.target().as_bytes();
         let rank = self.participant.rank.to_string();
@@ -206,7 +198,6 @@ impl Parts {
         self.sources().len() as u64
     }
 
-    /// Returns the length of the participant's result.
     fn result_bytes(&self) -> u64 {
         match self.participant.kind {
             Collective::Allgather => self.all_bytes(),
@@ -214,12 +205,10 @@ impl Parts {
         }
     }
 
-    /// Returns the range of a rank's part.
     fn part(&self, rank: usize) -> ByteRange {
         ByteRange { offset_bytes: rank as u64 * self.part_bytes, length_bytes: self.part_bytes }
     }
 
-    /// Returns the length of all sources together.
     fn all_bytes(&self) -> u64 {
         self.participant.source_bytes.saturating_mul(self.count())
     }
@@ -252,7 +241,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Gets all sources, and checks that they have the size and type of this participant's source.
+    /// Checks their sizes and types.
     async fn all_sources(&self, client: &Client) -> Result<Vec<ObjectView>> {
         let views = client.gather(self.sources(), self.participant.deadline.left()).await?;
         let (source_bytes, dtype) = (to_index(self.participant.source_bytes), self.participant.dtype);
@@ -262,7 +251,7 @@ impl Parts {
         Err(ObjectError::TypeMismatch { id: self.sources()[other].clone(), reason }.into())
     }
 
-    /// Takes part in the exchange, if there is one. Returns `true` if it has delivered everything.
+    /// Returns `true` if an exchange has delivered everything.
     async fn exchanged(&self, connection: &Arc<Connection>, out: &mut [u8]) -> Result<bool> {
         if self.all_bytes() <= self.participant.kind.properties().max_general_bytes {
             return Ok(false);
@@ -281,8 +270,7 @@ impl Parts {
         Ok(false)
     }
 
-    /// Copies the needed ranges in the order of their arrival. Returns `true` if everything
-    /// arrived.
+    /// Copies ranges as they arrive. Returns `true` if everything arrived.
     async fn take(
         &self,
         connection: &Arc<Connection>,
@@ -300,7 +288,7 @@ impl Parts {
         }
         for (rank, source) in self.sources().iter().enumerate() {
             let part = self.part(rank);
-            // Ranges outside the exchange are on this node.
+            // Other ranges are on this node.
             if !order.contains(&part) {
                 let (start, end) = (part.offset_bytes, part.offset_bytes + part.length_bytes);
                 let place = &mut out[to_index(start)..to_index(end)];
@@ -310,14 +298,13 @@ impl Parts {
         reader.read_ranges(order, 0, out, deadline).await.map(|()| true)
     }
 
-    /// Has the stores reduce this participant's part, and gets it while it is made.
+    /// Gets the part while the stores reduce it.
     async fn reduce_own(&self, client: &Client, connection: &Arc<Connection>, out: &mut [u8]) -> Result<()> {
         let Participant { request, deadline, rank, .. } = &self.participant;
         let target = self.own_target()?;
         let mut sources = request.sources.clone();
         if request.order == ReduceOrder::Any {
-            // Starts at the next rank, so that participants begin with different senders; the own
-            // source is last.
+            // Participants begin with different senders; the own source is last.
             sources.rotate_left(rank + 1);
         }
         let options = ReduceOptions {
@@ -336,7 +323,7 @@ impl Parts {
         Ok(())
     }
 
-    /// Gets all sources, and reduces this participant's part of them.
+    /// Gets all sources, and reduces this participant's part.
     async fn reduce_all(&self, client: &Client, out: &mut [u8]) -> Result<()> {
         let Participant { request, dtype, .. } = &self.participant;
         let views = self.all_sources(client).await?;

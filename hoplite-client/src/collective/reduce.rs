@@ -20,8 +20,8 @@ use crate::reader::get_tracked;
 const COUNT_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Client {
-    /// Reduces equally shaped arrays element by element into the new object `target`: all of
-    /// `sources`, in any order, with the default [`ReduceOptions`].
+    /// Reduces equally shaped arrays element by element into the new object `target`, with the
+    /// default [`ReduceOptions`].
     ///
     /// # Errors
     /// The errors of [`Client::reduce_with`].
@@ -39,27 +39,23 @@ impl Client {
     }
 
     /// Reduces equally shaped arrays element by element into the new object `target`. Returns the
-    /// ids of the reduced sources, in the order in which they joined, or in the order of the list
-    /// if it is fixed.
+    /// ids of the reduced sources, in the order in which they joined.
     ///
-    /// The sources may be created later, anywhere in the cluster; each joins when its first bytes
-    /// exist. The target has their type and shape. It is made on this node and pinned there, as by
-    /// a put. It can be read, or be the source of another reduce, as soon as it begins to exist.
-    /// The call returns when the target is complete.
+    /// Sources may be created later, anywhere; each joins when its first bytes exist. The target is
+    /// pinned on this node, and can be read, or reduced again, while it grows. The call returns
+    /// when it is complete.
     ///
-    /// Integers wrap around. Elements of f16 and bf16 are rounded after every operation. A NaN in
-    /// any source makes the target's element a NaN, even for a minimum or maximum. Sums and
-    /// products of floats may differ by rounding between runs, unless the order is
-    /// [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed), which combines from left to right. All
-    /// other results have the same bits in any order.
+    /// Integers wrap around. f16 and bf16 are rounded after every operation. A NaN in any source
+    /// makes the target's element a NaN. Sums and products of floats may differ by rounding between
+    /// runs, unless the order is [`ReduceOrder::Fixed`](crate::ReduceOrder::Fixed), which combines
+    /// from left to right.
     ///
     /// # Errors
-    /// Before anything is sent: `DuplicateId` if an object is named twice, the target included;
-    /// `InvalidRequest` if there are no sources, or fewer than the requested number. Later:
-    /// `TypeMismatch`, which names a source whose type, shape or size differs, or whose type lacks
-    /// the operation; `AlreadyExists` if `target` exists; `ObjectLost` if a source is lost and no
-    /// other can replace it; `Deleted` if the target was deleted; `StoreFull`, `ObjectTooLarge`;
-    /// `Timeout` if too few sources appear in time.
+    /// Before anything is sent: `DuplicateId` if an object is named twice; `InvalidRequest` if
+    /// there are too few sources. Later: `TypeMismatch`, which names a source whose type, shape,
+    /// size or operation does not fit; `AlreadyExists` if `target` exists; `ObjectLost` if no other
+    /// source can replace a lost one; `Deleted`; `StoreFull`, `ObjectTooLarge`; `Timeout` if too
+    /// few sources appear in time.
     ///
     /// # Cancel safety
     /// A cancelled reduce ends everywhere, and the target is aborted unless it was complete.
@@ -80,8 +76,7 @@ impl Client {
     }
 }
 
-/// Reduces, and counts the bytes of the growing target if the call is tracked. The target is on
-/// this node, so counting moves no bytes.
+/// Counts the bytes of the growing target, which is on this node.
 async fn tracked_reduce(
     connection: &Arc<Connection>,
     target: ObjectId,
@@ -96,7 +91,7 @@ async fn tracked_reduce(
     match select(reduce, pin!(get_tracked(connection, target.clone(), timeout.into()))).await {
         Either::Right((_, reduce)) => reduce.await,
         Either::Left((Ok(reduced), count)) => {
-            // The target is complete; only the count may fail, because the target may be deleted.
+            // The target may be deleted, so only the count may fail.
             let _ = connection.within(COUNT_TIMEOUT, count).await;
             Ok(reduced)
         }

@@ -1,4 +1,4 @@
-//! The open calls of a connection, and the tasks that wait for their answers.
+//! The open calls of a connection.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,13 +13,13 @@ use crate::error::Loss;
 
 pub(crate) type Answer = Result<Response, hoplite_core::Error>;
 
-/// The latest update of a subscription; `None` before the first.
+/// `None` before the first update.
 pub(crate) type News = Option<Result<Locations, hoplite_core::Error>>;
 
 #[derive(Debug)]
 pub(super) enum Waiter {
     Once(oneshot::Sender<Answer>),
-    /// Any number of answers. Only the latest one matters.
+    /// Only the latest answer matters.
     Latest(watch::Sender<News>),
 }
 
@@ -32,15 +32,15 @@ pub(super) enum NotOpened {
 #[derive(Debug)]
 pub(super) enum Delivery {
     Delivered,
-    /// The call was cancelled. A reference in the answer must be given back.
+    /// A reference in the answer must be given back.
     Unwanted(Box<Answer>),
-    /// No call has this number, or the answer does not fit the call.
+    /// No such call, or the wrong kind of answer.
     Unexpected,
 }
 
 #[derive(Debug)]
 pub(super) struct Calls {
-    /// Most open calls: the limit of the store.
+    /// The limit of the store.
     limit: usize,
     state: Mutex<State>,
     /// Set after `State::lost`, so that readers need no lock.
@@ -49,7 +49,7 @@ pub(super) struct Calls {
 
 #[derive(Debug, Default)]
 struct State {
-    /// The number of the latest call; the first is 1.
+    /// The first call is 1.
     latest: u64,
     open: HashMap<CallId, Waiter>,
     lost: Option<Loss>,
@@ -79,7 +79,7 @@ impl Calls {
         Ok(call)
     }
 
-    /// Forgets a call. Returns `false` if it was answered or forgotten already.
+    /// Returns `false` if the call was answered or forgotten.
     pub(super) fn close(&self, call: CallId) -> bool {
         self.lock().open.remove(&call).is_some()
     }
@@ -109,7 +109,7 @@ impl Calls {
         }
     }
 
-    /// Fails all open and all later calls. The first reason stays.
+    /// Fails open and later calls. The first reason stays.
     pub(super) fn lose(&self, loss: Loss) {
         let abandoned = {
             let mut state = self.lock();
@@ -117,7 +117,7 @@ impl Calls {
             self.is_lost.store(true, Ordering::Release);
             std::mem::take(&mut state.open)
         };
-        // Dropping the senders wakes the waiting tasks, which then read the reason.
+        // Dropping the senders wakes the waiting tasks.
         drop(abandoned);
     }
 

@@ -21,17 +21,16 @@ use crate::deadline::Deadline;
 use crate::error::{ConnectFailure, Error, Result};
 use crate::options::ConnectOptions;
 
-/// Longest program name in a hello, in bytes. The name is only for logs.
+/// The name is only for logs.
 const MAX_PROGRAM_BYTES: usize = 255;
 
-/// A store that has accepted this client.
 #[derive(Debug)]
 pub(crate) struct Greeted {
     pub(crate) socket: OwnedFd,
     pub(crate) path: PathBuf,
     pub(crate) node: NodeId,
     pub(crate) cluster: ClusterId,
-    /// The size of the largest object that the store can ever hold.
+    /// The largest object that the store can hold.
     pub(crate) max_object_bytes: u64,
     /// Called when a put finds no room.
     pub(crate) on_full: Option<fn()>,
@@ -84,14 +83,13 @@ fn exchange(options: &ConnectOptions, deadline: &Deadline) -> Result<Greeted, Co
     })
 }
 
-/// Sets the timeout of `socket` to the remaining time.
 fn limit_wait(socket: &OwnedFd, deadline: &Deadline) -> Result<(), ConnectFailure> {
     let left = deadline.left();
-    // The system counts in microseconds and takes zero for no timeout.
+    // In microseconds; zero would mean no timeout.
     if left < Duration::from_micros(1) {
         return Err(passed(deadline));
     }
-    // Longer than any wait, and within the system's types.
+    // Longer than any wait.
     let left = left.min(Duration::from_secs(1 << 30));
     for direction in [Timeout::Send, Timeout::Recv] {
         set_socket_timeout(socket, direction, Some(left)).map_err(system)?;
@@ -103,8 +101,7 @@ fn passed(deadline: &Deadline) -> ConnectFailure {
     ConnectFailure::TimedOut { waited: deadline.timeout() }
 }
 
-/// Connects to the socket at `path`. Before sending anything, checks that only `users` could have
-/// created it and that the listening process runs as one of them.
+/// Before sending anything, checks that only `users` could have made the socket and listen there.
 fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedFd, ConnectFailure> {
     let place = SocketPlace::find(path, users).map_err(|error| match error {
         PlaceError::Distrusted(distrust) => ConnectFailure::UntrustedPlace(distrust),
@@ -118,7 +115,7 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
         match connect(&socket, &address) {
             Ok(()) => break,
             Err(Errno::INTR) => {}
-            // The backlog of the listening socket stayed full until the deadline.
+            // The backlog stayed full.
             Err(Errno::AGAIN) => return Err(passed(deadline)),
             Err(error) => return Err(explain(path, error)),
         }
@@ -127,7 +124,7 @@ fn open(path: &Path, users: &TrustedUsers, deadline: &Deadline) -> Result<OwnedF
     Ok(socket)
 }
 
-/// Checks the user who began to listen, as recorded by the kernel.
+/// The kernel records the user who began to listen.
 fn check_daemon(socket: &OwnedFd, users: &TrustedUsers) -> Result<(), ConnectFailure> {
     let failed = |error: io::Error| ConnectFailure::System { kind: error.kind() };
     let user = hoplite_shm::peer_user(socket.as_fd()).map_err(failed)?;
@@ -170,7 +167,7 @@ fn send_hello(socket: &OwnedFd, hello: &v1::ClientHello, deadline: &Deadline) ->
             Ok(length) => unsent = &unsent[length..],
             Err(Errno::INTR) => {}
             Err(Errno::AGAIN) => return Err(passed(deadline)),
-            // The store may have sent a reason before it closed the connection.
+            // The store may have sent a reason first.
             Err(Errno::PIPE | Errno::CONNRESET) => return Ok(()),
             Err(error) => return Err(system(error)),
         }
@@ -186,11 +183,10 @@ fn receive_hello(
     let mut fds = Vec::new();
     let mut chunk = [0; framing::MAX_HELLO_BYTES + framing::LENGTH_BYTES];
     loop {
-        // The length is checked first, so that a process that is not a store cannot keep this one
-        // waiting.
+        // Checked first: another process must not keep this one waiting.
         let hello = framing::decode(&mut received, framing::MAX_HELLO_BYTES);
         match hello.map_err(|_| ConnectFailure::NotAStore)? {
-            // A store sends nothing after its hello until it gets a request.
+            // A store then waits for a request.
             Some(_) if !received.is_empty() => return Err(ConnectFailure::NotAStore),
             Some(hello) => return Ok((hello, fds)),
             None => {}

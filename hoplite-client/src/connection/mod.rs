@@ -1,9 +1,8 @@
 //! One connection to a store: calls, answers, and references that must be given back.
 //!
-//! Clients, views and writers hold a [`Connection`]. The socket stays open until the last of them
-//! is dropped, because the store takes back all references when it closes. Callers write their own
-//! requests ([`sender`]). One task reads the answers ([`receiver`]), or one waiting thread of a
-//! blocking client ([`pump`]).
+//! The socket stays open until the last client, view or writer is dropped, because the store takes
+//! back all references when it closes. Callers write their own requests ([`sender`]). One task
+//! reads the answers ([`receiver`]), or one waiting thread of a blocking client ([`pump`]).
 
 mod calls;
 pub(crate) mod handshake;
@@ -38,15 +37,13 @@ pub(crate) use calls::News;
 pub(crate) use pump::Pump;
 pub(crate) use recent_puts::{Description, RecentPuts};
 
-/// Extra time beyond the timeout of a call. The store reports timeouts itself; this slack covers a
-/// suspended or overloaded store.
+/// The store reports timeouts, unless it is suspended or overloaded.
 pub(crate) const TIMEOUT_SLACK: Duration = Duration::from_secs(2);
 
-/// Validity of a check of the socket, in microseconds. A check is a system call, and no store
-/// restarts so fast.
+/// In microseconds: a check is a system call, and no store restarts so fast.
 const CHECK_INTERVAL_US: u64 = 1000;
 
-/// The request with which a reference is given back.
+/// The kind of a reference.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// `Release`.
@@ -55,14 +52,13 @@ pub(crate) enum Role {
     Writer,
 }
 
-/// The connection that clients, views and writers share.
 #[derive(Debug)]
 pub(crate) struct Connection {
     shared: Arc<Shared>,
     recent_puts: RecentPuts,
 }
 
-/// The part that the receiving task shares. It does not keep the connection open.
+/// The receiving task's share, which does not keep the connection open.
 #[derive(Debug)]
 pub(crate) struct Shared {
     socket: Arc<OwnedFd>,
@@ -80,33 +76,32 @@ pub(crate) struct Shared {
     sender: Arc<Sender>,
     received_by: ReceivedBy,
     made_at: Instant,
-    /// The time of the latest successful check of the socket, in microseconds since `made_at`.
+    /// In microseconds since `made_at`.
     checked_us: AtomicU64,
 }
 
-/// The receiver of answers, which also watches the deadlines.
+/// Also watches the deadlines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ReceivedBy {
-    /// A task of a tokio runtime.
     Task,
-    /// One of the waiting threads: see [`pump`].
+    /// A waiting thread: see [`pump`].
     Pump,
 }
 
 impl Connection {
-    /// Starts receiving on a new connection. Must be called in a runtime.
+    /// Must be called in a runtime.
     pub(crate) fn start(greeted: handshake::Greeted) -> Result<Arc<Self>> {
         Self::start_in(std::process::id(), greeted)
     }
 
-    /// Acts as [`Connection::start`] for the process `process`. Other processes cannot use it.
+    /// Only the process `process` can use it.
     pub(crate) fn start_in(process: u32, greeted: handshake::Greeted) -> Result<Arc<Self>> {
         let shared = Shared::new(process, greeted, ReceivedBy::Task);
         receiver::spawn(Arc::clone(&shared))?;
         Ok(Arc::new(Self { shared, recent_puts: RecentPuts::default() }))
     }
 
-    /// Creates a connection without a receiving task, for futures that [`Pump::run`] drives.
+    /// For futures that [`Pump::run`] drives.
     pub(crate) fn pumped(greeted: handshake::Greeted) -> Result<(Arc<Self>, Pump)> {
         let shared = Shared::new(std::process::id(), greeted, ReceivedBy::Pump);
         let pump = Pump::new(Arc::clone(&shared)).map_err(|error| Error::Connect {
@@ -124,12 +119,12 @@ impl Connection {
         &self.shared.cluster
     }
 
-    /// The size of the largest object that the store can ever hold.
+    /// The largest object that the store can hold.
     pub(crate) fn max_object_bytes(&self) -> u64 {
         self.shared.max_object_bytes
     }
 
-    /// The store's socket, as an absolute path if possible.
+    /// Absolute if possible.
     pub(crate) fn path(&self) -> &Path {
         &self.shared.path
     }
@@ -138,16 +133,14 @@ impl Connection {
         self.shared.confirmed_from_bytes
     }
 
-    /// Returns `true` if there is a hook for a put without room.
     pub(crate) fn has_on_full(&self) -> bool {
         self.shared.on_full.is_some()
     }
 
-    /// Calls the hook for a put without room.
     pub(crate) async fn give_back_unneeded(&self) {
         let Some(give_back) = self.shared.on_full else { return };
         match self.shared.received_by {
-            // The hook may take long, so other tasks of the runtime continue.
+            // The hook may take long.
             ReceivedBy::Task => {
                 let _ = tokio::task::spawn_blocking(give_back).await;
             }
@@ -163,7 +156,6 @@ impl Connection {
         self.shared.max_ids
     }
 
-    /// Most open calls of one client that the store permits.
     pub(crate) fn max_calls(&self) -> usize {
         self.shared.calls.limit()
     }
@@ -172,11 +164,10 @@ impl Connection {
         &self.shared.arena
     }
 
-    /// Maps the arena for writing, unless it is mapped already.
+    /// Maps the arena for writing, once.
     ///
     /// # Errors
-    /// `PermissionDenied` if the store lets this client only read. [`Error::Connect`] if the
-    /// mapping fails.
+    /// `PermissionDenied` if the store lets this client only read.
     pub(crate) fn map_writable(&self) -> Result<()> {
         if self.shared.arena.is_writable() {
             return Ok(());
@@ -192,7 +183,7 @@ impl Connection {
         })
     }
 
-    /// Makes one call and waits for the answer, for `timeout` plus some slack.
+    /// Waits for the answer, for `timeout` plus some slack.
     ///
     /// # Cancel safety
     /// Dropping the future cancels the call, and gives back a reference in a late answer.
@@ -223,7 +214,7 @@ impl Connection {
         }
     }
 
-    /// Starts a subscription. Only its latest update is kept.
+    /// Keeps only the latest update.
     pub(crate) fn subscribe(&self, request: node::Request) -> Result<(CallId, watch::Receiver<News>)> {
         let (sender, receiver) = watch::channel(None);
         let call = self.shared.open(Waiter::Latest(sender))?;
@@ -231,15 +222,14 @@ impl Connection {
         Ok((call, receiver))
     }
 
-    /// Ends a subscription. Never blocks.
+    /// Never blocks.
     pub(crate) fn unsubscribe(&self, call: CallId) {
         if self.shared.check_process().is_ok() && self.shared.calls.close(call) {
             self.shared.give_back(&[Request::Node(node::Request::Unsubscribe { call })]);
         }
     }
 
-    /// Sends requests without answers, in order. Waits until the operating system has taken them,
-    /// for `timeout` plus some slack.
+    /// Sends requests without answers. Waits until the operating system has taken them.
     pub(crate) async fn tell(
         &self,
         requests: &[Request],
@@ -258,7 +248,7 @@ impl Connection {
         }
     }
 
-    /// Waits for `future` for at most `limit`. Returns `None` if it takes longer.
+    /// Returns `None` after `limit`.
     pub(crate) async fn within<F: Future + Unpin>(&self, limit: Duration, future: F) -> Option<F::Output> {
         match self.shared.received_by {
             ReceivedBy::Task => tokio::time::timeout(limit, future).await.ok(),
@@ -266,14 +256,10 @@ impl Connection {
         }
     }
 
-    /// Waits for `work`, which makes several calls, for `timeout` plus some slack in all.
+    /// Waits for `work`, which makes several calls, for `timeout` plus some slack.
     ///
-    /// Without a runtime, a thread sees only the time limits of the futures that it polls, and a
-    /// collection of futures polls only some. The caller pins `work`, because holding it by value
-    /// would double the future's size.
-    ///
-    /// # Cancel safety
-    /// The cancel safety of `work`.
+    /// Without a runtime, a thread sees only the time limits of the futures that it polls. The
+    /// caller pins `work`: by value it would double the future.
     pub(crate) async fn bounded<T>(
         &self,
         operation: Operation,
@@ -285,32 +271,28 @@ impl Connection {
         done.unwrap_or_else(|| Err(Error::timeout(operation, limit)))
     }
 
-    /// Rings the doorbell of a copy. Never blocks.
+    /// Never blocks.
     pub(crate) fn ring(&self, copy: CopyId) -> Result<()> {
         self.shared.tell(&[Request::Doorbell { copy }]).map(|_| ())
     }
 
-    /// Gives back a reference. Never blocks, on any thread. Does nothing in a forked child, because
-    /// the parent holds the reference.
+    /// Never blocks. Does nothing in a forked child: the parent holds the reference.
     pub(crate) fn give_back(&self, copy: CopyId, role: Role) {
         if self.shared.check_process().is_ok() {
             self.shared.give_back_reference(copy, role);
         }
     }
 
-    /// Breaks off the connection after a mismatched answer, because later answers cannot be
-    /// trusted.
+    /// After a mismatched answer, later ones cannot be trusted.
     pub(crate) fn unexpected(&self) -> Error {
         self.malformed("an answer that does not fit its call")
     }
 
-    /// Breaks off the connection after the store named wrong memory.
     pub(crate) fn misplaced(&self, error: &hoplite_shm::Error) -> Error {
         tracing::debug!(%error, "the store named memory that cannot be used");
         self.malformed("memory without the named object")
     }
 
-    /// Breaks off the connection after an invalid message of the store.
     pub(crate) fn malformed(&self, reason: &'static str) -> Error {
         self.shared.break_off(Loss::Protocol(hoplite_core::Error::malformed(Plane::Local, reason)));
         self.shared.lost()
@@ -324,17 +306,14 @@ impl Connection {
         self.shared.calls.is_lost()
     }
 
-    /// Returns `true` if a new call can be sent: the connection is not lost, and the store has not
-    /// closed the socket.
-    ///
-    /// The receiver may not have read the end of the socket yet. It still receives earlier answers.
+    /// `true` unless the connection is lost, or the store has closed the socket. Earlier answers
+    /// still arrive.
     pub(crate) fn is_ready(&self) -> bool {
         if self.is_lost() {
             return false;
         }
         let now_us = u64::try_from(self.shared.made_at.elapsed().as_micros()).unwrap_or(u64::MAX);
         let checked_us = self.shared.checked_us.load(Ordering::Relaxed);
-        // Tests check every time.
         if !cfg!(test) && now_us.saturating_sub(checked_us) < CHECK_INTERVAL_US {
             return true;
         }
@@ -361,7 +340,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A forked child must not shut down the connection of its parent.
+        // A forked child must not shut its parent's connection down.
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::Closed);
             self.shared.shut_down();
@@ -369,7 +348,7 @@ impl Drop for Connection {
     }
 }
 
-/// A call that was sent. Dropping it before its answer cancels it.
+/// Dropping it before its answer cancels the call.
 struct OpenCall<'a> {
     shared: &'a Arc<Shared>,
     call: CallId,
@@ -384,7 +363,7 @@ impl Drop for OpenCall<'_> {
         if self.shared.calls.close(self.call) {
             self.shared.give_back(&[Request::Node(node::Request::Cancel { call: self.call })]);
         }
-        // The receiving task may have delivered the answer just before.
+        // The answer may just have arrived.
         self.answer.close();
         if let Ok(answer) = self.answer.try_recv() {
             self.shared.discard(answer);
@@ -423,7 +402,7 @@ impl Shared {
         }
     }
 
-    /// Returns `true` if the store has closed its end of the socket.
+    /// The store has closed its end.
     fn has_hung_up(&self) -> bool {
         let mut fds = [PollFd::new(&*self.socket, PollFlags::RDHUP)];
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -444,7 +423,7 @@ impl Shared {
         let sent = self.sender.send(&[request], Priority::Call);
         sent.map(|_| ()).map_err(|failure| {
             self.calls.close(call);
-            // The request was not sent completely, so the store has not performed it.
+            // The store has not performed an incomplete request.
             self.send_failed(failure).leaving(LostCall::Repeatable)
         })
     }
@@ -456,8 +435,7 @@ impl Shared {
             .map_err(|failure| self.send_failed(failure))
     }
 
-    /// Sends requests that give something back. Ignores failures, because a broken connection gives
-    /// everything back.
+    /// A broken connection gives everything back.
     fn give_back(&self, requests: &[Request]) {
         if let Err(SendFailure::Lost(reason)) = self.sender.send(&unanswered(requests), Priority::GiveBack) {
             self.break_off(reason);
@@ -481,7 +459,7 @@ impl Shared {
         }
     }
 
-    /// Gives back the references in the answer to a cancelled call.
+    /// From the answer to a cancelled call.
     fn discard(&self, answer: Answer) {
         match answer {
             Ok(Response::Node(node::Response::Created(view))) => {
@@ -497,16 +475,13 @@ impl Shared {
         }
     }
 
-    /// Delivers an answer to the waiting task.
-    ///
-    /// # Errors
-    /// The reason for which the connection must be broken off.
+    /// Errors break the connection off.
     fn deliver(&self, response: v1::Response) -> Result<(), Loss> {
         let (call, answer) = hoplite_proto::local::decode_response(response);
         match answer {
-            // Call number 0: the store sends its reason for closing the connection.
+            // The store's reason for closing the connection.
             Err(error) if call == CallId(0) => return Err(Loss::Protocol(error)),
-            // The sides misunderstand each other, and the unreadable answer may carry a reference.
+            // The unreadable answer may carry a reference.
             Err(error @ hoplite_core::Error::Malformed { plane: Plane::Local, .. }) => {
                 return Err(Loss::Protocol(error));
             }
@@ -522,16 +497,15 @@ impl Shared {
         Ok(())
     }
 
-    /// Fails all calls. The socket stays open for the remaining views, because the store reuses
-    /// their memory after its end.
+    /// The socket stays open for views: the store reuses their memory after its end.
     fn break_off(&self, reason: Loss) {
         tracing::debug!(path = %self.path.display(), %reason, "connection lost");
         self.calls.lose(reason);
     }
 
-    /// Closes the socket in both directions, so that the store takes everything back.
+    /// The store then takes everything back.
     fn shut_down(&self) {
-        // Fails only if the peer has closed the socket already.
+        // The peer may have closed the socket.
         let _ = rustix::net::shutdown(&*self.socket, rustix::net::Shutdown::Both);
     }
 

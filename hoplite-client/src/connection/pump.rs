@@ -1,12 +1,10 @@
 //! Receives answers without a runtime: one of the waiting threads receives for all.
 //!
-//! One waiting thread of the blocking client leads: it sleeps in `poll` and delivers each answer.
-//! The others sleep until their answer arrives or they become leader. A call therefore costs a
-//! send, a poll and a receive, without a thread switch. If answers come quickly, the leader spins
-//! instead of sleeping: [`Pace`].
+//! This leader sleeps in `poll` and delivers each answer. The others sleep until their answer
+//! arrives or they become leader. So a call costs a send, a poll and a receive, without a thread
+//! switch. If answers come quickly, the leader spins instead: [`Pace`].
 //!
-//! A bare round trip takes 8 us this way, and 15 us through a tokio runtime, which needs two more
-//! system calls.
+//! A bare round trip takes 8 us this way, and 15 us through a tokio runtime.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -29,24 +27,21 @@ use super::receiver::deliver;
 use super::sender::system;
 use crate::error::Loss;
 
-/// Time for which a leader spins before it sleeps, yielding to other threads. Waking a sleeping
-/// core takes tens of microseconds, longer than the store's answer.
+/// Waking a sleeping core takes longer than the store's answer.
 const LOOK: Duration = Duration::from_micros(50);
-/// Longest time of a quick answer, including waking the store and the leader.
+/// Includes waking the store and the leader.
 const QUICK: Duration = Duration::from_micros(80);
-/// Number of successive quick answers that predict another one. More than one, so that a program
-/// that alternates a put with a remote get does not spin in vain.
+/// A program that alternates a put with a remote get must not spin.
 const QUICK_IN_A_ROW: u32 = 2;
 
-/// Bytes per read from the socket. Answers are short, apart from listings.
+/// Answers are short, apart from listings.
 const CHUNK_BYTES: usize = 16 << 10;
 
 thread_local! {
-    /// The latest time at which this thread must poll its future again.
+    /// When this thread must poll its future again.
     static WAKE_AT: Cell<Option<Instant>> = const { Cell::new(None) };
 }
 
-/// Drives futures, and receives for one connection in the meantime.
 #[derive(Debug)]
 pub(crate) struct Pump {
     shared: Arc<Shared>,
@@ -71,7 +66,7 @@ impl Pump {
         Ok(Self { shared, interrupt, incoming, followers: Mutex::default(), pace: Pace::default() })
     }
 
-    /// Blocks until `future` is done. Threads may call this concurrently.
+    /// Threads may call this concurrently.
     pub(crate) fn run<F: Future>(&self, future: F) -> F::Output {
         let mut future = pin!(future);
         let sleeper = Arc::new(Sleeper::new(Arc::clone(&self.interrupt)));
@@ -86,7 +81,7 @@ impl Pump {
             }
             let wake_at = WAKE_AT.get();
             if self.shared.calls.loss().is_some() {
-                // No more messages arrive. The future waits for another thread.
+                // The future waits for another thread.
                 sleeper.sleep(wake_at);
             } else if let Some(incoming) = self.try_lead() {
                 self.lead(incoming, &sleeper, asked, wake_at);
@@ -130,7 +125,7 @@ impl Pump {
         self.pace.took(asked.elapsed());
     }
 
-    /// Sleeps until a message or an interrupt arrives.
+    /// Until a message or an interrupt arrives.
     fn sleep(&self, wake_at: Option<Instant>) -> Result<(), Loss> {
         let mut fds =
             [PollFd::new(&*self.shared.socket, PollFlags::IN), PollFd::new(&*self.interrupt, PollFlags::IN)];
@@ -143,13 +138,12 @@ impl Pump {
             Err(error) => return Err(system(error)),
         }
         if !fds[1].revents().is_empty() {
-            // Only resets the descriptor, which is empty if an earlier interrupt was seen late.
+            // Empty if an earlier interrupt was seen late.
             let _ = rustix::io::read(&*self.interrupt, &mut [0; 8]);
         }
         Ok(())
     }
 
-    /// Delivers the messages that have arrived.
     fn receive(&self, incoming: &mut Incoming) -> Result<(), Loss> {
         match recv(&*self.shared.socket, &mut incoming.chunk[..], RecvFlags::DONTWAIT) {
             Ok((_, 0)) | Err(Errno::CONNRESET) => Err(Loss::Closed),
@@ -165,7 +159,7 @@ impl Pump {
     /// Sleeps until this thread's future is woken, or it becomes leader.
     fn follow(&self, sleeper: &Arc<Sleeper>, wake_at: Option<Instant>) {
         self.followers().push_back(Arc::clone(sleeper));
-        // The leader may have left before it could see this follower.
+        // The leader may have left unseen.
         let leaderless = self.try_lead().is_some();
         if !leaderless {
             sleeper.sleep(wake_at);
@@ -178,14 +172,14 @@ impl Pump {
     }
 }
 
-/// The pace of the latest answers, from which the next one is predicted.
+/// Predicts the next answer from the latest ones.
 #[derive(Debug, Default)]
 struct Pace {
     quick_in_a_row: AtomicU32,
 }
 
 impl Pace {
-    /// Returns the time to spin for the next answer before sleeping.
+    /// The time to spin before sleeping.
     fn looks_for(&self) -> Duration {
         let is_quick = self.quick_in_a_row.load(Ordering::Relaxed) >= QUICK_IN_A_ROW;
         if is_quick { LOOK } else { Duration::ZERO }
@@ -200,8 +194,7 @@ impl Pace {
     }
 }
 
-/// Passes the lead to a follower when a thread is done. While there are followers, one thread leads
-/// or was told to.
+/// Passes the lead on: while there are followers, one thread leads or was told to.
 struct HandOver<'a>(&'a Pump);
 
 impl Drop for HandOver<'_> {
@@ -212,12 +205,11 @@ impl Drop for HandOver<'_> {
     }
 }
 
-/// One waiting thread.
 #[derive(Debug)]
 struct Sleeper {
     thread: Thread,
     woken: AtomicBool,
-    /// `true` while it spins or sleeps in `poll`, from which `interrupt` wakes it.
+    /// While it spins or sleeps in `poll`.
     leads: AtomicBool,
     interrupt: Arc<OwnedFd>,
 }
@@ -228,7 +220,7 @@ impl Sleeper {
         Self { thread: thread::current(), woken, leads, interrupt }
     }
 
-    /// Sleeps until it is woken. May return early, as `park` may.
+    /// May return early, as `park` may.
     fn sleep(&self, wake_at: Option<Instant>) {
         if self.woken.load(Ordering::SeqCst) {
             return;
@@ -251,14 +243,14 @@ impl Wake for Sleeper {
             return;
         }
         if self.leads.load(Ordering::SeqCst) {
-            // This write fails only if the leader is interrupted already.
+            // The leader may be interrupted already.
             let _ = rustix::io::write(&*self.interrupt, &1_u64.to_ne_bytes());
         }
         self.thread.unpark();
     }
 }
 
-/// Waits for `future` for at most `limit`. Works only for futures that [`Pump::run`] drives.
+/// Only for futures that [`Pump::run`] drives.
 pub(super) async fn within<F: Future + Unpin>(limit: Duration, future: F) -> Option<F::Output> {
     Within { ends: Instant::now().checked_add(limit), future }.await
 }

@@ -1,4 +1,4 @@
-//! Receives answers: one task per connection, in the runtime that created the connection.
+//! Receives answers in one task, in the runtime that created the connection.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -13,10 +13,10 @@ use tokio::task::coop::consume_budget;
 use super::{Result, Shared};
 use crate::error::{ConnectFailure, Error, Loss};
 
-/// Smallest free part of the receive buffer. Answers are short; for listings the buffer grows.
+/// For listings the buffer grows.
 const RESERVED_BYTES: usize = 4 << 10;
 
-/// Starts the task. It ends with the connection.
+/// The task ends with the connection.
 pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     let socket = register(&shared).map_err(|error| Error::Connect {
         path: shared.path.clone(),
@@ -30,9 +30,8 @@ pub(super) fn spawn(shared: Arc<Shared>) -> Result<()> {
     Ok(())
 }
 
-/// Registers a duplicate of the socket with the runtime; the original can send after the runtime's
-/// end. Registers for readability only, because writability changes with each request and would
-/// cause useless wake-ups.
+/// Registers a duplicate: the original can send after the runtime's end. For readability only,
+/// because writability changes with each request.
 fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     #[expect(
         deprecated,
@@ -41,7 +40,6 @@ fn register(shared: &Shared) -> io::Result<AsyncFd<OwnedFd>> {
     AsyncFd::with_interest(shared.socket.try_clone()?, Interest::READABLE)
 }
 
-/// The socket, registered with the runtime.
 struct Registration {
     shared: Arc<Shared>,
     /// `Some` until `drop`.
@@ -49,19 +47,19 @@ struct Registration {
 }
 
 impl Registration {
-    /// Delivers answers until the connection breaks. Returns the reason.
+    /// Returns the reason of the end.
     async fn receive(&mut self) -> Loss {
         let Some(socket) = &self.socket else { return Loss::RuntimeEnded };
         let mut received = BytesMut::new();
         loop {
             received.reserve(RESERVED_BYTES);
-            // Yields to other tasks even if the socket always has bytes.
+            // Lets other tasks run even if bytes keep coming.
             consume_budget().await;
             let read = match socket.readable().await {
                 Ok(mut ready) => {
                     let read = ready.try_io(|socket| hoplite_shm::receive(socket.as_fd(), &mut received));
                     if received.len() < received.capacity() {
-                        // The socket is empty. Another read would be a wasted system call.
+                        // Saves a system call.
                         ready.clear_ready();
                     }
                     read.map_err(drop)
@@ -93,13 +91,12 @@ pub(super) fn deliver(shared: &Shared, received: &mut BytesMut) -> Result<(), Lo
 }
 
 impl Drop for Registration {
-    /// Runs when the task or its runtime ends. The socket stays open for the remaining views.
+    /// The socket stays open for the remaining views.
     fn drop(&mut self) {
         if self.shared.check_process().is_ok() {
             self.shared.calls.lose(Loss::RuntimeEnded);
         } else {
-            // The child shares the parent's epoll instance, so deregistering here would affect the
-            // parent.
+            // The child shares the parent's epoll instance.
             std::mem::forget(self.socket.take());
         }
     }

@@ -7,14 +7,12 @@ use hoplite_core::ObjectId;
 use hoplite_core::dtype::Dtype;
 use lru::LruCache;
 
-/// Number of remembered puts: far more than usually precede a collective.
+/// Far more than usually precede a collective.
 const MAX_PUTS: NonZeroUsize = NonZeroUsize::new(256).unwrap();
 
 pub(crate) type Description = (u64, Dtype);
 
-/// The types and sizes of recently put objects, which save queries to the store.
-///
-/// An entry is only likely, because another client may have replaced the object.
+/// Types and sizes of recent puts, which save queries. Other clients may have replaced an object.
 #[derive(Debug)]
 pub(crate) struct RecentPuts(Mutex<LruCache<ObjectId, Description>>);
 

@@ -1,8 +1,8 @@
 //! Sends requests from the calling thread without blocking it.
 //!
-//! The socket usually takes a whole request at once. Otherwise the rest waits in a buffer, which a
-//! short-lived thread writes. A task could not do this, because views may be dropped outside of a
-//! runtime, and the blocking client drives futures only during calls.
+//! If the socket takes less than a request, a short-lived thread writes the rest. A task could not:
+//! views may be dropped outside of a runtime, and the blocking client drives futures only during
+//! calls.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -18,11 +18,10 @@ use tokio::sync::Notify;
 
 use crate::error::Loss;
 
-/// Most unsent bytes before new calls are refused. Release, Abort and Cancel are always taken;
-/// their number is limited by references and calls.
+/// Then new calls are refused, but never Release, Abort and Cancel.
 const MAX_UNSENT_BYTES: usize = 32 << 20;
 
-/// The kind of a request. Calls may be refused when too many bytes are unsent.
+/// Calls may be refused when too many bytes are unsent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Priority {
     Call,
@@ -30,7 +29,6 @@ pub(super) enum Priority {
     GiveBack,
 }
 
-/// The reason for which the requests were not queued.
 #[derive(Debug)]
 pub(super) enum SendFailure {
     Lost(Loss),
@@ -47,7 +45,7 @@ pub(super) struct Sender {
 #[derive(Debug, Default)]
 struct Unsent {
     buffer: BytesMut,
-    /// Bytes that were taken from the buffer since the connection began.
+    /// Taken from the buffer since the start.
     sent_bytes: u64,
     flusher: Flusher,
     /// Set once, when no more bytes can be sent.
@@ -66,8 +64,8 @@ impl Sender {
         Self { socket, unsent: Mutex::default(), progressed: Notify::new() }
     }
 
-    /// Sends `requests`, and queues the bytes that the socket does not take. Returns the position
-    /// for [`Sender::sent`]. Never blocks.
+    /// Queues the bytes that the socket does not take. Returns the position for [`Sender::sent`].
+    /// Never blocks.
     pub(super) fn send(
         self: &Arc<Self>,
         requests: &[v1::Request],
@@ -89,11 +87,8 @@ impl Sender {
         Ok(end)
     }
 
-    /// Waits until the operating system has taken everything up to `position`, which it delivers
-    /// even if this process ends. Returns immediately if the connection is broken.
-    ///
-    /// # Cancel safety
-    /// Cancel safe.
+    /// Waits until the operating system, which delivers even after this process, has everything up
+    /// to `position`, or the connection is broken. Cancel safe.
     pub(super) async fn sent(&self, position: u64) {
         loop {
             let progressed = self.progressed.notified();
@@ -111,7 +106,7 @@ impl Sender {
         self.unsent.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes as much as possible, and starts the thread that sends the rest.
+    /// Starts a thread for the rest.
     fn flush(self: &Arc<Self>, unsent: &mut Unsent) -> Result<(), Loss> {
         match write_out(&self.socket, unsent) {
             Ok(()) => {}
@@ -131,7 +126,7 @@ impl Sender {
             .spawn(move || sender.flush_in_background())
         {
             Ok(_) => unsent.flusher = Flusher::Running,
-            // The next request tries again. The bytes are late, but not lost.
+            // The next request tries again.
             Err(error) => tracing::warn!(%error, "cannot start the thread that sends queued requests"),
         }
         Ok(())
@@ -172,7 +167,7 @@ fn write_out(socket: &OwnedFd, unsent: &mut Unsent) -> Result<(), Loss> {
             Err(error) => return Err(system(error)),
         }
     }
-    // Keeps a buffer of ordinary size and frees a larger one.
+    // Frees only a large buffer.
     if unsent.buffer.capacity() > 1 << 16 {
         unsent.buffer = BytesMut::new();
     }

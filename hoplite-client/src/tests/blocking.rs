@@ -1,5 +1,3 @@
-//! The round trips of the blocking client.
-
 use std::time::Duration;
 
 use super::{FakeStore, LONG, pattern};

@@ -1,5 +1,3 @@
-//! Reduce, gather, allgather, allreduce.
-
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,7 +21,7 @@ fn i32s() -> PutOptions {
     PutOptions { metadata, ..PutOptions::default() }
 }
 
-/// An array of `i32`, different for each seed.
+/// Different for each seed.
 fn array(length_bytes: usize, seed: u8) -> Vec<u8> {
     pattern(length_bytes, seed)
 }
@@ -191,7 +189,6 @@ async fn a_gather_keeps_the_order_of_its_ids() {
     let client = connect(&store).await;
     let ids: Vec<_> = (0..300).map(|number| format!("{number}")).collect();
     let (views, ()) = tokio::join!(client.gather(&ids, LONG), async {
-        // As many gets as permitted run at once, though no object exists.
         store.until("many gets wait", |state| state.count(is_get) == 256).await;
         for (number, id) in ids.iter().enumerate().rev() {
             client.put(id, &number.to_le_bytes()).await.unwrap();
@@ -208,7 +205,7 @@ async fn a_gather_keeps_the_order_of_its_ids() {
 async fn gathered_objects_stand_one_after_the_other_and_are_copied_while_they_arrive() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    // More than the bytes that wake the copying task.
+    // More than wakes the copying task.
     const FIRST: usize = 1 << 20;
     const LARGE: usize = FIRST + 100_000;
     let pieces = [pattern(10_000, 1), pattern(0, 2), pattern(LARGE, 3), pattern(1, 4)];
@@ -279,8 +276,7 @@ async fn everybody_gathers_what_everybody_has() {
     store.until("all references are back", |state| state.references() == 0).await;
 }
 
-/// An allreduce with one participant per array. Each has its own client and task; the last one is
-/// late.
+/// One participant per array; the last one is late.
 async fn allreduced(
     store: &FakeStore,
     arrays: &[Vec<u8>],
@@ -291,7 +287,6 @@ async fn allreduced(
     for (rank, array) in arrays.iter().cloned().enumerate() {
         let (client, sources, options) = (connect(store).await, Arc::clone(&sources), options.clone());
         tasks.push(tokio::spawn(async move {
-            // Some participants begin before their source exists, some after.
             let late = async {
                 if rank > 0 {
                     tokio::task::yield_now().await;
@@ -350,7 +345,7 @@ async fn an_allreduce_that_cannot_succeed_fails_at_once() {
     assert!(matches!(error, Error::BufferTooSmall { needed_bytes: 40, given_bytes: 39 }), "{error}");
     assert_eq!(store.state().count(is_reduce), 0);
 
-    // The target will never exist, but the reason is known.
+    // The target will never exist.
     client.put_with("longer", &array(44, 1), i32s()).await.unwrap();
     let error = fail(&["a", "b", "longer"], 0, &default).await;
     assert!(matches!(error, Error::Object(ObjectError::TypeMismatch { .. })), "{error}");
@@ -374,7 +369,7 @@ async fn the_reduce_says_why_its_target_was_lost() {
         let target = store.produce("t", &array, 0);
         store.until("it is copied", |state| state.count(is_follow) == 1).await;
         store.lose(target);
-        // The calls before the reduce: two puts and the join.
+        // Two puts and the join.
         store.send_response(4, Err(reason.clone()));
     });
     assert_eq!(object_error(result), reason);
@@ -412,8 +407,7 @@ async fn a_source_that_others_have_replaced_is_looked_at_again() {
             other.put_with(name, array, i32s()).await.unwrap();
         }
         let (mut out, options) = ([0; 40], AllreduceOptions::default());
-        // Another participant has the target reduced, so this one checks its source again after the
-        // source exists.
+        // This participant checks its source again.
         other.reduce(format!("t{round}"), ["a", "b"], ReduceOp::Sum, LONG).await.unwrap();
         let sources = ["b", "a"];
         let length = client.allreduce_into(format!("t{round}"), sources, 1, &mut out, options).await.unwrap();
@@ -494,7 +488,7 @@ fn a_frozen_store_ends_the_blocking_gather_of_many_objects() {
     let view = client.get("a", LONG).unwrap();
     store.set_paused(true);
     drop(view);
-    // More than the futures that are polled together. The caller's deadline ends them all at once.
+    // More than are polled together.
     let ids: Vec<_> = (0..100).map(|number| format!("{number}")).collect();
     let error = client.gather(&ids, Duration::ZERO).unwrap_err();
     assert!(

@@ -1,5 +1,3 @@
-//! Many calls at once.
-
 use std::sync::Arc;
 
 use futures::future::join_all;

@@ -1,4 +1,4 @@
-//! Failures to connect, each with its own message.
+//! Failures to connect.
 
 use std::os::unix::net::UnixListener;
 use std::time::Duration;
@@ -71,7 +71,7 @@ async fn greetings_that_are_not_of_a_store() {
     for greeting in greetings {
         let store = FakeStore::greeting(greeting.clone());
         let kind = failure(store.socket()).await;
-        // Two empty messages: an empty hello of version 0, and one message too many.
+        // An empty hello, and one message too many.
         assert!(matches!(kind, ConnectFailure::NotAStore), "{greeting:?}: {kind:?}");
     }
     let store = FakeStore::greeting(Greeting::Raw(Vec::new()));
@@ -126,7 +126,7 @@ async fn the_store_says_how_much_it_takes() {
     };
     assert_eq!(client.cluster().as_str(), "fakes");
     assert_eq!(limit(client.gather(["a", "b", "c"], Duration::ZERO).await.unwrap_err()), 2);
-    // A delete is split into several requests.
+    // Split into several requests.
     client.delete(["a", "b", "c"], Duration::ZERO).await.unwrap();
     let deletes = |request: &Request| matches!(request, Request::Node(NodeRequest::Delete { .. }));
     assert_eq!(store.state().count(deletes), 2);

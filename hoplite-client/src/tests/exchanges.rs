@@ -1,5 +1,3 @@
-//! All-to-all and barrier.
-
 use std::time::Duration;
 
 use futures::future::join_all;
@@ -15,7 +13,7 @@ fn within(timeout: Duration) -> PutOptions {
     PutOptions { timeout, ..PutOptions::default() }
 }
 
-/// The part of rank `from` for rank `to`. Sizes range from zero to more than one request holds.
+/// From zero to more than one request holds.
 fn part(from: usize, to: usize) -> Vec<u8> {
     let sizes = [0, 1, 5000, 300_001];
     pattern(sizes[(from + 3 * to) % sizes.len()], (16 * from + to) as u8)
@@ -25,7 +23,6 @@ fn parts(from: usize, participants: usize) -> Vec<Vec<u8>> {
     (0..participants).map(|to| part(from, to)).collect()
 }
 
-/// The ids of all gets, in order.
 fn gets(state: &State) -> Vec<String> {
     let of_get = |request: &Request| match request {
         Request::Node(NodeRequest::Get { id, .. }) => Some(id.to_string()),
@@ -46,7 +43,6 @@ fn object_error<T>(result: Result<T>) -> ObjectError {
     }
 }
 
-/// The missing ranks in the error.
 fn missing<T>(result: Result<T>) -> Vec<usize> {
     match result.err().expect("it must fail") {
         Error::RanksMissing { ranks, .. } => ranks,
@@ -117,11 +113,9 @@ async fn ranks_begin_with_different_senders() {
     for (rank, expected) in [(1, ["m/2/1", "m/0/1", "m/1/1"]), (2, ["m/0/2", "m/1/2", "m/2/2"])] {
         let store = FakeStore::start();
         let client = connect(&store).await;
-        // There is no collective yet.
         store.produce("m", b"", 0);
         let all = client.all_to_all("m", &[b""; 3], rank, within(Duration::ZERO)).await;
         assert_eq!(missing(all).len(), 1);
-        // The first get without time ends the call.
         let begun = gets(&store.state());
         assert!(!begun.is_empty() && expected.map(str::to_owned).starts_with(&begun), "{begun:?}");
     }
@@ -135,7 +129,7 @@ async fn a_part_that_was_taken_before_its_put_was_confirmed_is_put() {
     let options = PutOptions { confirm: Confirmation::Confirmed, ..within(LONG) };
     store.produce("m", b"", 0);
     let (all, ()) = tokio::join!(client.all_to_all("m", &[b"for 0", b"for 1"], 1, options), async {
-        // First the source is put, and deleted when it is no longer needed.
+        // The source is deleted when it is no longer needed.
         store.until("it has joined", |state| state.count(is_join) == 1).await;
         store.send_held();
         store.hold_answers();
@@ -143,8 +137,7 @@ async fn a_part_that_was_taken_before_its_put_was_confirmed_is_put() {
         store.send_held();
         store.hold_answers();
         store.until("all is asked for", |state| gets(state).len() == 2).await;
-        // The earlier calls were the put of the source, the join and the delete. The next one is
-        // the put of the part for the other rank.
+        // After put, join and delete.
         store.send_response(4, Err(ObjectError::Deleted { id: ObjectId::new("m/1/0").unwrap() }));
         store.produce("m/0/1", b"from 0", 6);
         store.send_held();
@@ -162,7 +155,7 @@ async fn who_was_waited_for_is_named() {
     let options = within(Duration::ZERO);
     let all = client.all_to_all_into("m", &[b"a", b"b", b"c"], 0, &mut out, options.clone()).await;
     assert_eq!(missing(all), [2]);
-    // A rank that has put all its parts counts as missing if one of these has not arrived.
+    // A missing part counts as a missing rank.
     store.produce("l", b"", 0);
     store.produce("l/1/2", b"from 1", 6);
     let all = client.all_to_all_into("l", &[b"a", b"b", b"c"], 2, &mut out, options.clone()).await;
@@ -209,7 +202,7 @@ async fn a_barrier_opens_when_all_have_called_and_leaves_its_name() {
     let client = connect(&store).await;
     assert_eq!(missing(client.barrier("b", 3, 1, Duration::ZERO).await), [0, 2]);
     assert_eq!(missing(client.barrier("b", 3, 0, Duration::ZERO).await), [2]);
-    // A participant whose call has timed out can call again.
+    // After a timeout, participants can call again.
     let all = join_all((0..3).map(|rank| client.barrier("b", 3, rank, LONG))).await;
     assert!(all.iter().all(Result::is_ok), "{all:?}");
     assert_eq!(ids(&client).await, ["b"]);
@@ -232,8 +225,7 @@ async fn a_rank_that_calls_again_while_all_meet_leaves_nothing() {
     }
     assert_eq!(missing(client.barrier("b", 2, 1, Duration::ZERO).await), [0]);
     let asked = store.state().count(is_locate);
-    // The rank's first call counts. Between its query and its put, all ranks meet, and rank 0
-    // deletes.
+    // Between the query and the put, all ranks meet.
     store.hold_answers();
     let (met, ()) = tokio::join!(client.barrier("b", 2, 1, LONG), async {
         store.until("rank 1 has asked", move |state| state.count(is_locate) > asked).await;

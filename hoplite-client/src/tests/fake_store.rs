@@ -1,5 +1,4 @@
-//! A store for tests: one node, no directory, no eviction. A second, independent implementation of
-//! the local plane.
+//! An independent implementation of the local plane: one node, no directory, no eviction.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -52,12 +51,12 @@ pub(super) struct State {
     next_offset_bytes: u64,
     waiting: Vec<Waiting>,
     pub(super) requests: Vec<Request>,
-    /// While set, answers are held back.
+    /// Set while answers are held back.
     held: Option<Vec<(usize, v1::Response)>>,
-    /// While set, no request is handled, and hardly any byte is read.
+    /// No request is handled.
     pub(super) paused: bool,
     pub(super) ended_clients: usize,
-    /// `true` if deletes take effect but are confirmed later than any timeout.
+    /// Deletes are confirmed too late.
     pub(super) deletes_are_late: bool,
 }
 
@@ -109,14 +108,14 @@ impl FakeStore {
         self.shared.state.lock().unwrap()
     }
 
-    /// Waits until `condition` holds. Every change of the state wakes it.
+    /// Every change of the state wakes it.
     pub(super) fn wait_until(&self, what: &str, condition: impl Fn(&State) -> bool) {
         let waited =
             self.shared.changed.wait_timeout_while(self.state(), super::LONG, |state| !condition(state));
         assert!(!waited.unwrap().1.timed_out(), "in vain: {what}");
     }
 
-    /// Acts as [`FakeStore::wait_until`] without blocking the runtime of the test.
+    /// Does not block the runtime.
     pub(super) async fn until(
         &self,
         what: &'static str,
@@ -166,8 +165,7 @@ impl FakeStore {
         }
     }
 
-    /// Puts the first `valid` bytes of an object, as another client would. Seals the object if
-    /// these are all bytes.
+    /// Puts the first `valid` bytes. Seals the object if these are all.
     pub(super) fn produce(&self, id: &str, bytes: &[u8], valid: usize) -> CopyId {
         let mut state = self.state();
         let view = state.create(
@@ -202,7 +200,6 @@ impl FakeStore {
         self.shared.changed.notify_all();
     }
 
-    /// Fails a produced object.
     pub(super) fn lose(&self, copy: CopyId) {
         let mut state = self.state();
         let copy = state.copies.get_mut(&copy).unwrap();
@@ -223,8 +220,7 @@ impl Shared {
             }
         }
         let client = {
-            // Locks the state before the client learns that it is connected, so that the client
-            // misses no request.
+            // The client must miss no request.
             let mut state = self.state.lock().unwrap();
             if !self.greet(&mut stream) {
                 return;
@@ -238,8 +234,7 @@ impl Shared {
                 Ok(0) | Err(_) => break,
                 Ok(length) => received.extend_from_slice(&chunk[..length]),
             }
-            // Waits here, so that pausing has the same effect whether or not this thread was asleep
-            // in the read.
+            // Pausing also works while this thread reads.
             let state = self.state.lock().unwrap();
             drop(self.changed.wait_while(state, |state| state.paused).unwrap());
             let limits = Limits::default();
@@ -276,7 +271,6 @@ impl Shared {
                 return false;
             }
             Greeting::Silence => {
-                // Waits until the client gives up.
                 let _ = stream.read(&mut [0; 1]);
                 return false;
             }
@@ -291,7 +285,6 @@ impl Shared {
 }
 
 impl State {
-    /// Returns the number of references that clients hold, all together.
     pub(super) fn references(&self) -> i64 {
         self.copies.values().map(|copy| copy.references).sum()
     }
@@ -389,7 +382,7 @@ impl State {
                 copy.buffer.set_failed();
             }
             Request::Node(node::Request::Release { copy }) => {
-                // Tests make the store name copies that it does not have.
+                // Tests name unknown copies.
                 if let Some(copy) = self.copies.get_mut(copy) {
                     copy.references -= 1;
                     assert!(copy.references >= 0, "a reference was released twice");
@@ -419,7 +412,6 @@ impl State {
         copy.buffer.set_complete();
     }
 
-    /// Answers all waiting requests that can be answered by now.
     fn look_again(&mut self, arena: &Arc<Arena>) {
         let before = self.copies.len();
         for waiting in std::mem::take(&mut self.waiting) {
@@ -438,12 +430,11 @@ impl State {
             };
             self.answer(waiting.client, waiting.call, answer);
             if matches!(waiting.request, Request::Node(node::Request::Subscribe { .. })) {
-                // A watch is answered at every change; here, at every request.
+                // At every request.
                 self.waiting.push(waiting);
             }
         }
         if self.copies.len() > before {
-            // Another request may wait for a new object.
             self.look_again(arena);
         }
     }
@@ -547,8 +538,7 @@ impl State {
         Some(answer)
     }
 
-    /// Adds up `i32`s in the order in which the sources were created. Immediately returns an error
-    /// for inputs that can never fit.
+    /// In the order of creation. Returns errors for misfits at once.
     fn try_reduce(&mut self, arena: &Arc<Arena>, reduce: &node::Reduce) -> Option<Result<Response, Error>> {
         let node::Reduce { target, sources, count, range, .. } = reduce;
         assert_eq!(reduce.op, ReduceOp::Sum, "this store can do nothing else");
@@ -594,7 +584,7 @@ impl State {
         Some(Ok(Response::Node(node::Response::Reduced { indices })))
     }
 
-    /// Creates the target that tells participants to work without a collective.
+    /// Its target tells participants to work alone.
     fn do_without_session(
         &mut self,
         arena: &Arc<Arena>,
@@ -653,7 +643,6 @@ impl State {
     fn send(&self, client: usize, response: &v1::Response) {
         let mut wire = BytesMut::new();
         framing::encode(response, &mut wire).unwrap();
-        // The client may be gone.
         let _ = (&self.clients[client]).write_all(&wire);
     }
 }

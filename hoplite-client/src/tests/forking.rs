@@ -1,5 +1,4 @@
-//! A connection in a process that did not open it. A real fork needs unsafe code; a connection of
-//! another process number looks the same.
+//! Another process number looks like a fork, which would need unsafe code.
 
 use std::sync::Arc;
 
@@ -37,8 +36,7 @@ async fn a_forked_child_can_neither_use_nor_disturb_the_connection() {
     drop(Reference::new(Arc::clone(&connection), CopyId(1), Role::Writer));
     drop(connection);
 
-    // The fake store would panic on any use of the connection. It keeps serving, and the parent's
-    // connection is still open.
+    // The fake store would panic on any use of the connection.
     let client = connect(&store).await;
     client.status().await.unwrap();
     assert_eq!(store.state().requests.len(), 1);

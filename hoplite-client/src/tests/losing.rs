@@ -1,4 +1,4 @@
-//! Broken connections, cancelled calls, and references that must be given back in both cases.
+//! Broken connections, cancelled calls, and references.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ fn is_lost(error: &Error) -> bool {
 async fn a_cancelled_call_gives_its_late_reference_back() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    // Too large for an answer with its bytes, so the answer carries a reference.
+    // Large enough for a reference.
     client.put("a", &[7; 5000]).await.unwrap();
     store.until("the put is done", |state| state.references() == 0).await;
     store.hold_answers();
@@ -48,12 +48,12 @@ async fn a_cancelled_call_gives_its_late_reference_back() {
 async fn an_answer_that_was_delivered_but_never_looked_at_is_given_back() {
     let store = FakeStore::start();
     let client = connect(&store).await;
-    // Too large for an answer with its bytes, so the answer carries a reference.
+    // Large enough for a reference.
     client.put("a", &[7; 5000]).await.unwrap();
     store.until("the put is done", |state| state.references() == 0).await;
     let mut get = Box::pin(client.get("a", LONG));
     assert!(futures::poll!(&mut get).is_pending());
-    // Answers come in order. When this one has arrived, the unpolled get has its answer too.
+    // Answers come in order, so the get has its answer too.
     client.status().await.unwrap();
     drop(get);
     store.until("the reference is back", |state| state.references() == 0).await;
@@ -111,9 +111,8 @@ async fn nonsense_from_the_store_breaks_the_connection() {
     let object = Response::Node(hoplite_core::node::Response::Object(view));
     let progress = Response::Node(hoplite_core::node::Response::Progress { valid_bytes: 1 });
     let nonsense: [&dyn Fn(&FakeStore); 6] = [
-        // A length above the limit of a frame; an invalid message; an answer without a call; an
-        // answer that does not fit its call; memory outside the arena; the store's reason for
-        // closing.
+        // A frame above the limit; an invalid message; an answer without a call; a misfit; memory
+        // outside the arena; a reason for closing.
         &|store| store.send_raw(&[255; 4]),
         &|store| store.send_raw(&[3, 0, 0, 0, 255, 255, 255]),
         &|store| store.send_response(99, Ok(progress.clone())),
@@ -124,7 +123,7 @@ async fn nonsense_from_the_store_breaks_the_connection() {
     for (index, send) in nonsense.iter().enumerate() {
         let store = FakeStore::start();
         let client = connect(&store).await;
-        // Too large to be copied out, so the view keeps a reference.
+        // Large enough for a reference.
         client.put("a", &[7; 5000]).await.unwrap();
         let view = client.get("a", LONG).await.unwrap();
         let (result, ()) = tokio::join!(client.get("never", LONG), async {
@@ -133,11 +132,9 @@ async fn nonsense_from_the_store_breaks_the_connection() {
         });
         let error = result.unwrap_err();
         assert!(matches!(error, Error::ConnectionLost { reason: Loss::Protocol(_), .. }), "{index}: {error}");
-        // This call uses a new connection.
         client.put("b", b"x").await.unwrap();
         drop(client);
         store.until("the new connection closes", |state| state.ended_clients == 1).await;
-        // The store must not reuse the memory of the view.
         assert_eq!(view[..], [7; 5000]);
         drop(view);
         store.until("the old connection closes", |state| state.ended_clients == 2).await;
@@ -186,10 +183,9 @@ async fn references_come_back_even_if_the_socket_is_full_when_they_are_dropped()
     }
     store.until("the put is done", |state| state.references() == 3000).await;
     store.set_paused(true);
-    // Far more messages than a socket buffers unread: each message costs one buffer.
+    // Far more than a socket buffers.
     std::thread::spawn(move || drop(views)).join().unwrap();
     store.set_paused(false);
-    // No call is made, but the queued requests are sent nevertheless.
     store.wait_until("all references are back", |state| state.references() == 0);
 }
 
@@ -205,7 +201,6 @@ fn the_end_of_the_runtime_ends_calls_but_not_views() {
     });
     drop(runtime);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    // The next call connects in the runtime that drives it.
     assert_eq!(runtime.block_on(client.get("a", LONG)).unwrap()[..], [7; 5000]);
     assert_eq!(view[..], [7; 5000]);
     store.wait_until("the other reference is back", |state| state.references() == 1);

@@ -1,4 +1,4 @@
-//! Tests of the client against a small fake store, over a real socket and real shared memory.
+//! Tests against a fake store, over a real socket.
 
 mod fake_store;
 
@@ -17,10 +17,10 @@ use std::time::Duration;
 
 use fake_store::FakeStore;
 
-/// Longer than any step takes, and short enough that a hang fails the run.
+/// Longer than any step.
 const LONG: Duration = Duration::from_secs(20);
 
-/// Bytes that differ between objects and within an object.
+/// Differs between and within objects.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     let mut state = u64::from(seed) + 1;
     let mut bytes = Vec::with_capacity(length + 8);

@@ -1,5 +1,3 @@
-//! Clients whose store stops and comes back.
-
 use std::future::Future;
 use std::path::Path;
 use std::sync::Mutex;
@@ -18,7 +16,7 @@ use crate::{
     Result, StoreAfterLoss, blocking,
 };
 
-/// Short for a store that stays away, and longer than one attempt.
+/// Longer than one attempt.
 const BRIEF: Duration = Duration::from_millis(200);
 
 fn is_put(request: &Request) -> bool {
@@ -86,7 +84,6 @@ fn a_blocking_client_connects_again_though_nobody_has_received_the_end() {
 async fn a_runtime_that_was_busy_while_the_store_went_makes_no_difference() {
     let (store, other) = (FakeStore::start(), FakeStore::start());
     let client = connect(&store).await;
-    // The receiving task does not run in between.
     replace(&store, &other);
     client.put("a", b"1").await.unwrap();
     assert!(other.state().has("a"));
@@ -170,7 +167,7 @@ async fn a_client_that_shall_not_connect_again_does_not() {
     assert!(!client.is_connected() && !threads.is_connected());
 }
 
-/// Stops the store while a call is in flight, and returns the state in the call's error.
+/// Stops the store during a call; returns the call's state.
 async fn lost<T: Future<Output = Result<()>>>(what: &str, begin: impl FnOnce(Client) -> T) -> LostCall {
     let store = FakeStore::start();
     let client = connect(&store).await;

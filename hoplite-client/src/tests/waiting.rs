@@ -1,4 +1,4 @@
-//! Notices of calls that wait for a long time. Each call sends one.
+//! Each slow call sends one notice.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -8,10 +8,9 @@ use hoplite_core::reduce::ReduceOp;
 use super::{FakeStore, LONG};
 use crate::{Client, ConnectOptions, Notice, PutOptions, Result, blocking};
 
-/// The wait after which a call sends a notice here.
 const LONG_WAIT: Duration = Duration::from_millis(50);
 
-/// Runs a call until it has sent a notice, then produces `ids`. Returns the notices.
+/// Produces `ids` after a notice; returns all notices.
 async fn reports<T>(
     store: &FakeStore,
     notices: &'static Mutex<Vec<String>>,
@@ -22,7 +21,7 @@ async fn reports<T>(
         while notices.lock().unwrap().is_empty() {
             tokio::time::sleep(LONG_WAIT / 10).await;
         }
-        // Time for a second notice, which must not come.
+        // A second notice must not come.
         tokio::time::sleep(2 * LONG_WAIT).await;
         for id in ids {
             store.produce(id, b"12345678", 8);
