@@ -1,4 +1,4 @@
-//! Accepts connections, and reserves descriptors for already accepted work.
+//! Accepts connections, and reserves descriptors for accepted work.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,35 +9,31 @@ use rustix::io::Errno;
 
 use crate::repeated::Repeated;
 
-/// Pause after a failed accept, which usually means that no file descriptors are left.
+/// Usually no file descriptors are left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// One in this many descriptors is reserved for accepted work: transfers, sessions, files.
+/// For transfers, sessions and files.
 const RESERVED_PART: u64 = 8;
 const MAX_RESERVED: u64 = 256;
 
 /// Accepts the connections of one listener while enough descriptors are free.
 ///
-/// While descriptors are scarce, new connections stay in the system's queue. A flood of them
-/// therefore cannot keep accepted work from opening connections. The log reports this at most once
-/// a second.
+/// While descriptors are scarce, new connections stay in the system's queue, so a flood cannot stop
+/// accepted work. The log reports this at most once a second.
 #[derive(Debug)]
 pub struct Acceptor {
-    /// The kind of the connecting peers, for the log.
+    /// For the log.
     peers: &'static str,
     failures: Repeated,
 }
 
 impl Acceptor {
-    /// Returns an acceptor of `peers`, such as "clients".
+    /// `peers` is for the log, such as "clients".
     pub const fn new(peers: &'static str) -> Self {
         Self { peers, failures: Repeated::new() }
     }
 
-    /// Calls `accept` on `listener` until it succeeds.
-    ///
-    /// # Cancel safety
-    /// As cancel safe as `accept`.
+    /// Calls `accept` until it succeeds. As cancel safe as `accept`.
     pub async fn accept<T, F>(&self, listener: impl AsFd, mut accept: impl FnMut() -> F) -> T
     where
         F: Future<Output = io::Result<T>>,
@@ -60,7 +56,7 @@ impl Acceptor {
     }
 }
 
-/// Fails if a new descriptor, which gets the lowest free number, would be a reserved one.
+/// A new descriptor gets the lowest free number.
 fn check_reserve(listener: &impl AsFd) -> Result<(), Errno> {
     let limit = descriptor_limit();
     let reserved = (limit / RESERVED_PART).min(MAX_RESERVED);
@@ -79,8 +75,7 @@ mod tests {
 
     use super::*;
 
-    /// The variable with which the test below runs in a separate process, because its limit applies
-    /// to the process.
+    /// Runs the test below in a separate process, whose limit it changes.
     const ALONE: &str = "HOPLITE_TEST_OF_DESCRIPTORS";
 
     #[test]

@@ -1,4 +1,4 @@
-//! Users and groups of this machine, by name or by number.
+//! Users and groups of this machine, by name or number.
 
 use std::str::FromStr;
 
@@ -10,7 +10,7 @@ pub struct User(pub u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Group(pub u32);
 
-/// The machine knows no user or group of this name.
+/// No user or group has this name.
 #[derive(Debug, thiserror::Error)]
 #[error("there is no {kind} {name:?} on this machine")]
 pub struct NoSuchAccount {

@@ -1,11 +1,9 @@
 //! Announces a daemon's addresses and readiness to the program that started it.
 //!
-//! With `--print-addresses`, a daemon writes two lines to standard output: its [`Addresses`] as
-//! JSON once it listens, and [`READY`] once it is complete. For a store this means a session with
-//! each shard, and touched memory unless prefaulting is off.
-//!
-//! For a service manager, the first line ends the start. Workers can connect then, and their calls
-//! wait. An unreachable directory must not block the boot of a machine.
+//! With `--print-addresses`, a daemon prints its [`Addresses`] as JSON once it listens, and
+//! [`READY`] once it is complete: a store has a session with each shard, and touched memory. For a
+//! service manager, the first line ends the start, because an unreachable directory must not block
+//! a boot.
 
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -18,17 +16,17 @@ use crate::service_manager::notify;
 /// The second line.
 pub const READY: &str = "ready";
 
-/// The addresses of a daemon. `None` for each service that it does not have.
+/// Addresses of a daemon; `None` for missing services.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Addresses {
     /// The name of the node.
     pub node: Option<String>,
-    /// The socket for the workers of the node.
+    /// The socket for workers.
     pub socket: Option<PathBuf>,
     /// The data plane.
     pub data: Option<SocketAddr>,
-    /// The shard of the directory that runs in this process.
+    /// The directory shard in this process.
     pub directory: Option<SocketAddr>,
     /// The address of the metrics.
     pub metrics: Option<SocketAddr>,
@@ -36,24 +34,22 @@ pub struct Addresses {
     pub dashboard: Option<SocketAddr>,
 }
 
-/// Reports the progress of the start to the program that started this daemon.
+/// Reports the progress of the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Announcer {
     pub(crate) audience: Audience,
     pub(crate) metrics: Option<SocketAddr>,
 }
 
-/// The destination of the announcement, in addition to the service manager.
+/// In addition to the service manager.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Audience {
-    /// Standard output.
     Stdout,
-    /// None: the announcement was not requested.
     None,
 }
 
 impl Announcer {
-    /// Announces the addresses. The daemon accepts connections from now on.
+    /// The daemon accepts connections from now on.
     pub fn listening(self, addresses: Addresses) {
         notify("READY=1\nSTATUS=waiting for the directory and for memory");
         match serde_json::to_string(&Addresses { metrics: self.metrics, ..addresses }) {
@@ -63,7 +59,7 @@ impl Announcer {
         }
     }
 
-    /// Announces that the daemon has everything that it needs.
+    /// The daemon is complete.
     pub fn ready(self) {
         notify("STATUS=ready");
         self.say(READY);
@@ -76,7 +72,7 @@ impl Announcer {
             out.flush()
         };
         match self.audience {
-            // The reader may close the pipe after it has read enough.
+            // The reader may close the pipe.
             Audience::Stdout => {
                 if let Err(error) = say() {
                     tracing::debug!(%error, line, "cannot print the announcement");

@@ -2,15 +2,14 @@
 
 use rustix::process::{Resource, getrlimit, setrlimit};
 
-/// Raises the limit on file descriptors to the system's hard limit.
+/// Raises the limit on file descriptors to the hard limit.
 ///
-/// Shells and service managers start programs with a soft limit of 1024, for the sake of programs
-/// that use `select`.
+/// Programs start with a soft limit of 1024 for the sake of `select`.
 pub fn raise_descriptor_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
-        // If the system refuses, the limit stays the same.
+        // If the system refuses, the limit stays.
         let _ = setrlimit(Resource::Nofile, limit);
     }
 }

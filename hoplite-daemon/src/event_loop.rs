@@ -11,11 +11,9 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-/// A thread with a separate runtime.
+/// A thread with a separate runtime, for tasks that never compute long.
 ///
-/// On a runtime with several threads, a task that wakes another task also wakes another thread,
-/// which costs more than a small message. Here all tasks share one thread, so long computations do
-/// not belong here.
+/// With several threads, waking a task also wakes a thread, which costs more than a small message.
 #[derive(Debug, Clone)]
 pub struct EventLoop {
     runtime: Handle,
@@ -23,7 +21,7 @@ pub struct EventLoop {
 }
 
 impl EventLoop {
-    /// Starts the thread `name`. It ends once `stop` is cancelled and its tasks have ended.
+    /// Starts the thread, which ends after `stop` with its tasks.
     ///
     /// # Errors
     /// The error of the operating system.
@@ -41,7 +39,7 @@ impl EventLoop {
         Ok(event_loop)
     }
 
-    /// Runs `task` on the thread. After the thread's end, the task is dropped unstarted.
+    /// After the thread's end, the task is dropped unstarted.
     pub fn spawn<F>(&self, task: F) -> JoinHandle<F::Output>
     where
         F: Future<Output: Send> + Send + 'static,
@@ -49,19 +47,18 @@ impl EventLoop {
         self.tasks.spawn_on(task, &self.runtime)
     }
 
-    /// The runtime of the tasks. A task that is spawned on it directly is dropped when the thread
-    /// ends.
+    /// Drops its tasks when the thread ends.
     pub const fn handle(&self) -> &Handle {
         &self.runtime
     }
 
-    /// Waits until all tasks have ended after `stop`.
+    /// Waits for all tasks after `stop`.
     pub async fn ended(&self) {
         self.tasks.wait().await;
     }
 }
 
-/// Registers `fd` with the event loop of this task, for `interest` only.
+/// Registers `fd` with this task's event loop.
 ///
 /// # Errors
 /// The error of the operating system.

@@ -1,24 +1,21 @@
-//! Returns memory to the system after a peak, because the C library returns only the end of its
-//! heap.
+//! Returns memory to the system: the C library returns only the end of its heap.
 
 use std::fs;
 use std::time::Duration;
 
 use hoplite_shm::{give_back_free_pages, kept_bytes};
 
-/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(5);
-/// Private memory below which a daemon keeps all.
+/// Smaller daemons keep all memory.
 const SMALL_BYTES: u64 = 32 << 20;
-/// Free memory that the daemon may keep besides a quarter of its resident memory.
+/// In addition to a quarter of the resident memory.
 const KEPT_BYTES: u64 = 16 << 20;
 
-/// Least free memory that is worth the effort to return it.
+/// Less is not worth the effort.
 const WORTHWHILE_BYTES: u64 = 8 << 20;
 
-/// Checks the memory of this process periodically, and returns free pages to the system.
 pub(crate) async fn return_memory() {
-    // The free memory after the last check. Pieces smaller than a page cannot be returned.
+    // Pieces smaller than a page cannot be returned.
     let mut left_bytes = 0;
     loop {
         tokio::time::sleep(INTERVAL).await;
@@ -29,8 +26,7 @@ pub(crate) async fn return_memory() {
     }
 }
 
-/// Returns free memory to the system if it far exceeds `left_bytes`. Returns the free bytes that
-/// remain.
+/// Acts if far more than `left_bytes` is free. Returns the remaining free bytes.
 fn look(left_bytes: u64) -> u64 {
     let before = private_bytes();
     if before < SMALL_BYTES {
@@ -46,7 +42,6 @@ fn look(left_bytes: u64) -> u64 {
     kept_bytes(after)
 }
 
-/// The resident private memory of this process.
 fn private_bytes() -> u64 {
     let pages = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let mut pages = pages.split_whitespace().skip(1).map_while(|pages| pages.parse::<u64>().ok());

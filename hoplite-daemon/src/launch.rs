@@ -1,12 +1,11 @@
-//! Commands that start daemons on this machine. These print their [`Addresses`](crate::Addresses)
-//! and [`READY`](crate::READY) on standard output.
+//! Commands that start daemons on this machine, with announcements on standard output.
 
 use std::ffi::OsStr;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The inherited variables: the log filter and the secrets of the cluster.
+/// The log filter and the secrets of the cluster.
 const KEPT_VARIABLES: [&str; 7] = [
     "HOPLITE_LOG",
     "HOPLITE_INSECURE",
@@ -24,14 +23,14 @@ pub struct Store<'a> {
     pub node: &'a str,
     /// The path of its socket.
     pub socket: &'a Path,
-    /// The size of its memory, as `--memory` takes it.
+    /// As `--memory` takes it.
     pub memory: &'a str,
-    /// The addresses of all shards of its directory.
+    /// All shards of its directory.
     pub shards: &'a [String],
 }
 
 impl Store<'_> {
-    /// Returns the command that starts the store.
+    /// The command that starts the store.
     pub fn command(&self) -> Command {
         let mut command = daemon("hoplite-store");
         command
@@ -43,21 +42,20 @@ impl Store<'_> {
     }
 }
 
-/// Returns the command that starts a shard on `address`.
+/// The command that starts a shard on `address`.
 pub fn shard(address: &str) -> Command {
     let mut command = daemon("hoplite-directory");
     command.args(["--listen", address]);
     command
 }
 
-/// Makes the daemon end with this process, and moves it out of the terminal's process group. The
-/// calling thread must live as long as this process.
+/// Ends the daemon with this process, outside the terminal's process group. The calling thread must
+/// live on.
 pub fn bind_to_this_process(command: &mut Command) {
     command.arg("--exit-with-parent").arg(std::process::id().to_string()).process_group(0);
 }
 
-/// Finds a program of Hoplite: beside the current one, in the directory above for tests, or in the
-/// shell's path.
+/// Looks beside the current program, in the directory above for tests, and in the path.
 pub fn program(name: &str) -> PathBuf {
     let current = std::env::current_exe().unwrap_or_default();
     let places = current.ancestors().skip(1).take(2).map(|directory| directory.join(name));
@@ -71,7 +69,7 @@ fn daemon(name: &str) -> Command {
             && !KEPT_VARIABLES.iter().any(|kept| variable == *kept)
     };
     for (variable, _) in std::env::vars_os().filter(|(variable, _)| is_for_others(variable)) {
-        // Settings for other daemons of this machine, such as an arena file, do not apply.
+        // Other daemons' settings do not apply.
         command.env_remove(variable);
     }
     command.env("NO_COLOR", "1").stdin(Stdio::null()).stdout(Stdio::piped()).arg("--print-addresses");

@@ -1,16 +1,5 @@
-//! The parts that all daemons of Hoplite share: everything about the process, nothing about
-//! objects.
-//!
-//! * [`run`](run()): the life of a daemon's process, from arguments to exit code; start here.
-//! * [`settings`]: flags, environment and a file; [`Size`] and [`TimeSpan`].
-//! * [`Security`]: the settings of access to the daemon.
-//! * [`http`]: an HTTP server; [`metrics`]: the metrics for Prometheus.
-//! * [`Tracer`]: spans for collectors of OpenTelemetry.
-//! * [`MemoryLimits`], [`raise_descriptor_limit`]: limits of the system; [`Acceptor`]: accepts
-//!   connections within them; [`Repeated`]: keeps the log short.
-//! * [`EventLoop`]: a thread for small messages; [`random_number`]: tells runs of daemons apart.
-//! * [`Announcer`]: reports addresses and readiness to the starting program; [`launch`]: its
-//!   counterpart.
+//! Everything about a daemon's process, nothing about objects. Start at [`run`](run()): the life of
+//! a process, from arguments to exit code.
 #![forbid(unsafe_code)]
 
 mod run;

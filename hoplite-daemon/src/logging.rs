@@ -9,7 +9,6 @@ use tracing_subscriber::EnvFilter;
 
 use crate::recent;
 
-/// The settings of the log.
 #[derive(Debug, clap::Args)]
 pub(crate) struct LogSettings {
     /// Filter of the log on standard error, as for RUST_LOG: debug, or info,hoplite_store=debug
@@ -20,17 +19,15 @@ pub(crate) struct LogSettings {
     pub(crate) log_format: LogFormat,
 }
 
-/// The format of the log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum LogFormat {
     Text,
     Json,
 }
 
-/// The number of lines that could not be written to standard error.
 static LOST_LINES: AtomicU64 = AtomicU64::new(0);
 
-/// Standard error. Lines that cannot be written are dropped: a full disk must not stop the daemon.
+/// A full disk must not stop the daemon.
 struct Log;
 
 impl Write for Log {
@@ -47,7 +44,6 @@ impl Write for Log {
     }
 }
 
-/// The number of lines that could not be written.
 pub(crate) fn lost_lines() -> u64 {
     LOST_LINES.load(Ordering::Relaxed)
 }

@@ -1,5 +1,4 @@
-//! The memory that this process may use: the least of the machine's memory, control groups, and
-//! process limits.
+//! The memory of this process: limited by the machine, control groups, and process limits.
 
 use std::fs;
 use std::path::Path;
@@ -8,22 +7,21 @@ use hoplite_shm::{address_space_limit_bytes, file_size_limit_bytes};
 
 const CONTROL_GROUPS: &str = "/sys/fs/cgroup";
 
-/// The memory limits of this process.
+/// Memory limits of this process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
     /// The memory of the machine.
     pub machine_bytes: u64,
-    /// The lowest limit of a control group. Containers and batch systems set these limits.
+    /// The lowest limit of a control group.
     pub control_group_bytes: Option<u64>,
-    /// The limit of the address space of the process (`ulimit -v`).
+    /// The address space (`ulimit -v`).
     pub address_space_bytes: Option<u64>,
-    /// The limit on the size of a file (`ulimit -f`). The shared memory of a store counts as a
-    /// file.
+    /// The size of a file (`ulimit -f`), such as a store's shared memory.
     pub file_size_bytes: Option<u64>,
 }
 
 impl MemoryLimits {
-    /// Reads the limits of this process.
+    /// Reads the present limits.
     pub fn read() -> Self {
         let info = rustix::system::sysinfo();
         let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -36,30 +34,27 @@ impl MemoryLimits {
         }
     }
 
-    /// Returns the memory that the process may use in all.
+    /// The least of the limits.
     pub fn available_bytes(&self) -> u64 {
         let limits = [self.control_group_bytes, self.address_space_bytes];
         limits.into_iter().flatten().fold(self.machine_bytes, u64::min)
     }
 
-    /// Returns `percent` of the memory that the process may use, but at most the limit on the size
-    /// of a file.
+    /// Returns `percent` of the available memory, at most a file's limit.
     pub fn share_for_arena(&self, percent: u64) -> u64 {
         (self.available_bytes() / 100 * percent).min(self.file_size_bytes.unwrap_or(u64::MAX))
     }
 }
 
-/// The lowest limit of the control groups in `groups` (in the format of `/proc/self/cgroup`) and of
-/// all groups above. Reads below `root`. `None` without a limit.
+/// The lowest limit of `groups` (as `/proc/self/cgroup`) and of the groups above, below `root`.
 fn limit_bytes(root: &Path, groups: &str) -> Option<u64> {
     groups.lines().filter_map(|group| limit_of(root, group)).min()
 }
 
-/// The lowest limit of one line, `NUMBER:CONTROLLERS:PATH`. Version 2 has one hierarchy without
-/// controllers.
+/// A line is `NUMBER:CONTROLLERS:PATH`. Version 2 has no controllers.
 fn limit_of(root: &Path, group: &str) -> Option<u64> {
     let (controllers, path) = group.split_once(':')?.1.split_once(':')?;
-    // Above its `memory.high`, a group is slowed down until it hardly runs.
+    // Above `memory.high`, a group hardly runs.
     let (top, files) = if controllers.is_empty() {
         (root.to_owned(), &["memory.max", "memory.high"][..])
     } else if controllers.split(',').any(|controller| controller == "memory") {
@@ -68,8 +63,7 @@ fn limit_of(root: &Path, group: &str) -> Option<u64> {
         return None;
     };
     let own = top.join(path.trim_start_matches('/'));
-    // In a container, the path may be the host's, and only its top, the container's group, is
-    // visible.
+    // A container may see only the top of the host's path.
     own.ancestors()
         .take_while(|place| place.starts_with(&top))
         .flat_map(|place| files.iter().map(move |file| place.join(file)))
@@ -123,7 +117,7 @@ mod tests {
         let files =
             [("memory/memory.limit_in_bytes", "9000\n"), ("memory/a/memory.limit_in_bytes", "8000\n")];
         assert_eq!(limited(&files, "3:cpu,cpuacct:/a\n2:memory:/a\n0::/a\n"), Some(8000));
-        // As in a container without a separate namespace.
+        // A container without a separate namespace.
         assert_eq!(limited(&files, "2:memory:/docker/123\n"), Some(9000));
         assert_eq!(limited(&files, "3:cpu:/a\n"), None);
     }

@@ -4,7 +4,7 @@ use std::io;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 
-/// Returns a random number, which tells one run of a daemon from all others.
+/// Tells one run of a daemon from all others.
 ///
 /// # Errors
 /// The error of the operating system.

@@ -6,7 +6,6 @@ use std::sync::{Mutex, PoisonError};
 use hoplite_core::load::{MAX_LOG_LINE_BYTES, MAX_LOG_LINES};
 use hoplite_core::text::{cut, escape};
 
-/// The lines of this process.
 static LINES: Mutex<Lines> = Mutex::new(Lines(VecDeque::new()));
 
 #[derive(Debug)]
@@ -23,19 +22,17 @@ impl Lines {
     }
 }
 
-/// Remembers what was written to the log.
 pub(crate) fn remember(written: &[u8]) {
     let written = String::from_utf8_lossy(written);
     LINES.lock().unwrap_or_else(PoisonError::into_inner).add(&written);
 }
 
-/// Returns the latest lines of this process's log, oldest first: at most
-/// [`MAX_LOG_LINES`], of at most [`MAX_LOG_LINE_BYTES`].
+/// The latest lines, oldest first: [`MAX_LOG_LINES`] of [`MAX_LOG_LINE_BYTES`] at most.
 pub fn recent_log_lines() -> Vec<String> {
     LINES.lock().unwrap_or_else(PoisonError::into_inner).0.iter().cloned().collect()
 }
 
-/// Returns a line without colours and other characters for terminals, cut to its limit.
+/// Drops colours and control characters, and cuts the line.
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut characters = line.chars();

@@ -3,17 +3,16 @@
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// Least time between two log lines of one kind.
 const INTERVAL: Duration = Duration::from_secs(1);
 
-/// Counts events of one kind, and permits at most one log line a second.
+/// Permits one log line a second for events of a kind.
 #[derive(Debug)]
 pub struct Repeated(Mutex<State>);
 
 #[derive(Debug)]
 struct State {
     logged: Option<Instant>,
-    /// The number of events since the last log line.
+    /// Events since the last log line.
     unlogged: u64,
 }
 
@@ -29,8 +28,7 @@ impl Repeated {
         Self(Mutex::new(State { logged: None, unlogged: 0 }))
     }
 
-    /// Counts an event. If it should be logged, returns the number of events since the last log
-    /// line.
+    /// Returns the events since the last log line, if it is time for one.
     pub fn notice(&self) -> Option<u64> {
         self.notice_at(Instant::now())
     }
@@ -46,8 +44,8 @@ impl Repeated {
     }
 }
 
-/// Logs a repeatable warning with the number of `times` since the last one: at most one a second
-/// per place in the code, the others at the debug level.
+/// Logs a warning with the number of `times`, at most once a second per place; others at the debug
+/// level.
 #[macro_export]
 macro_rules! warn_repeated {
     ($($event:tt)+) => {{

@@ -20,30 +20,30 @@ use crate::signals::stop_on_signals;
 use crate::traces::{Export, TraceSettings, Tracer};
 
 const FAILED: u8 = 1;
-/// The exit code for invalid settings; the same as clap's.
+/// The same as clap's.
 const USAGE: u8 = 2;
 
-/// The environment of a running daemon, in addition to its plan.
+/// The environment of a running daemon.
 #[derive(Debug)]
 pub struct Process {
     /// Reports the progress of the start.
     pub announcer: Announcer,
-    /// The metrics, if they are exported.
+    /// `None` if metrics are off.
     pub metrics: Option<Metrics>,
-    /// The tracer, if traces are exported.
+    /// `None` if traces are off.
     pub tracer: Option<Tracer>,
-    /// Cancelled when the daemon has to stop.
+    /// Cancelled when the daemon must stop.
     pub shutdown: CancellationToken,
 }
 
 /// Runs the daemon `command` until a signal ends it.
 ///
-/// Reads its settings `S` from the arguments of this process, the environment and a file, and turns
-/// them into a plan with `resolve`. Logs to standard error, and serves metrics and exports traces
-/// if the settings ask for them. Then awaits `serve`, which must end when its token is cancelled.
+/// Reads settings `S` from arguments, environment and a file, and turns them into a plan with
+/// `resolve`. Then awaits `serve`, which must end when its token is cancelled. Logs, metrics and
+/// traces run beside it.
 ///
-/// Returns 0 after a clean end, 1 if `serve` failed, and 2 if the settings are invalid. An error is
-/// printed as one line on standard error.
+/// Returns 0 after a clean end, 1 if `serve` failed, and 2 for invalid settings. Prints an error as
+/// one line.
 pub fn run<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
@@ -70,7 +70,6 @@ struct Daemon {
     version: String,
 }
 
-/// The result of valid settings.
 struct Start<P> {
     plan: P,
     audience: Audience,
@@ -78,7 +77,7 @@ struct Start<P> {
     traces: TraceSettings,
 }
 
-/// Performs all steps that invalid settings can fail.
+/// Performs all steps that can fail because of invalid settings.
 fn start<S: Args, P>(
     command: Command,
     resolve: impl FnOnce(S) -> anyhow::Result<P>,
@@ -90,7 +89,7 @@ fn start<S: Args, P>(
     }
     let CommonSettings { log, metrics: MetricsSettings { metrics }, hosts, traces } = common;
     hosts.allow()?;
-    // Starts the log before the settings are resolved, because that may log warnings.
+    // The settings may log warnings.
     logging::start(&log)?;
     let plan = resolve(settings)?;
     let audience = if print_addresses { Audience::Stdout } else { Audience::None };
@@ -104,7 +103,7 @@ fn serve_until_stopped<P>(
 ) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build();
     runtime.context("cannot start the threads of the daemon")?.block_on(async {
-        // Waits for signals before any announcement, so that an immediate signal is not lost.
+        // Set up before any announcement: an immediate signal must count.
         let shutdown = stop_on_signals()?;
         tokio::spawn(return_memory());
         let metrics = match start.metrics {
@@ -126,7 +125,7 @@ fn serve_until_stopped<P>(
     })
 }
 
-/// Serves metrics until the runtime ends, so also during start and shutdown.
+/// Also during start and shutdown.
 async fn serve_metrics(daemon: &Daemon, address: HttpAddress) -> anyhow::Result<Metrics> {
     let HttpAddress(address) = address;
     let cannot = || format!("cannot listen on {address} for metrics");
@@ -139,7 +138,7 @@ async fn serve_metrics(daemon: &Daemon, address: HttpAddress) -> anyhow::Result<
 }
 
 fn failed(name: &str, error: &anyhow::Error, code: u8) -> ExitCode {
-    // If writing fails too, only the exit code remains.
+    // Only the exit code remains then.
     let _ = writeln!(io::stderr(), "{name}: {error:#}");
     code.into()
 }

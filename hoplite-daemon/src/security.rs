@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use hoplite_net::{Credentials, SecurityError, Tls, TlsFiles, Token};
 
-/// The settings of access to a daemon.
+/// Settings of access to a daemon.
 #[derive(Debug, Clone, Default, PartialEq, clap::Args)]
 pub struct Security {
     /// File with the secret that all daemons of the cluster share, accessible only to its owner
@@ -32,19 +32,19 @@ pub struct Security {
     pub insecure: Option<bool>,
 }
 
-/// A daemon would listen where other machines can reach it, without a setting that permits this.
+/// Other machines could reach the address without a permitting setting.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "{address} can be reached from other machines: say who may use it, with --token-file, or with \
      --tls-cert, --tls-key and --tls-ca; or say --insecure if everybody who can reach it may"
 )]
 pub struct NotLoopback {
-    /// The address that other machines can reach.
+    /// The reachable address.
     pub address: SocketAddr,
 }
 
 impl Security {
-    /// Returns the settings in the environment, for programs that connect to daemons.
+    /// The environment's settings, for clients of daemons.
     pub fn from_environment() -> Self {
         let path = |variable| std::env::var_os(variable).filter(|path| !path.is_empty()).map(PathBuf::from);
         Self {
@@ -57,7 +57,7 @@ impl Security {
         }
     }
 
-    /// Checks that a daemon may listen on `address`.
+    /// Refuses addresses that other machines reach, unless permitted.
     ///
     /// # Errors
     /// [`NotLoopback`].
@@ -70,8 +70,7 @@ impl Security {
         }
     }
 
-    /// Reads the named files, for a program that connects to others or accepts connections. Without
-    /// a token and certificates, all programs of a user share the secret of that user, unless
+    /// Reads the named files. Without any, all programs of a user share that user's secret, unless
     /// everybody may connect.
     ///
     /// # Errors
@@ -84,7 +83,7 @@ impl Security {
         Ok(Credentials::of_user()?)
     }
 
-    /// Reads the named files, for a program that opens no port.
+    /// Reads the named files, for a program without ports.
     ///
     /// # Errors
     /// [`SecurityError`].

@@ -1,5 +1,4 @@
-//! Reports the state of this process to systemd or another service manager, with the protocol of
-//! `sd_notify(3)`.
+//! Reports to systemd or another service manager, as `sd_notify(3)`.
 
 use std::env;
 use std::ffi::OsStr;
@@ -10,7 +9,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
-/// Sends `state`, such as `READY=1`, to the service manager, if there is one.
+/// Sends `state`, such as `READY=1`, if there is a service manager.
 pub(crate) fn notify(state: &str) {
     let Some(socket) = env::var_os(SOCKET_VARIABLE) else { return };
     if let Err(error) = send(&socket, state) {
@@ -18,14 +17,14 @@ pub(crate) fn notify(state: &str) {
     }
 }
 
-/// Tells the service manager, if there is one, that the end of the daemon may take `time` from now on.
+/// Tells the service manager that the daemon may take `time` to end.
 pub fn extend_stop_timeout(time: std::time::Duration) {
     notify(&format!("EXTEND_TIMEOUT_USEC={}", time.as_micros()));
 }
 
 fn send(socket: &OsStr, state: &str) -> io::Result<()> {
     let address = match socket.as_bytes() {
-        // An abstract socket, which has no file.
+        // An abstract socket has no file.
         [b'@', name @ ..] => SocketAddr::from_abstract_name(name)?,
         _ => SocketAddr::from_pathname(socket)?,
     };

@@ -1,8 +1,7 @@
-//! The sources of settings: flags, `HOPLITE_*` environment variables, a TOML file, and defaults, in
-//! this order.
+//! Settings from flags, `HOPLITE_*` variables, a TOML file, and defaults, in this order.
 //!
-//! A daemon's struct of settings derives `clap::Args` with `long` and `env` on each field, which
-//! defines all sources. The keys of the file are the long flags; values are parsed like flags.
+//! A daemon's struct derives `clap::Args` with `long` and `env` on each field. The keys of the file
+//! are the long flags.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -35,7 +34,6 @@ pub(crate) struct ProcessArguments {
     print_reference: bool,
 }
 
-/// The settings of every daemon, in addition to its own.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CommonSettings {
     #[command(flatten)]
@@ -48,7 +46,7 @@ pub(crate) struct CommonSettings {
     pub(crate) traces: TraceSettings,
 }
 
-/// The reason for which settings are invalid.
+/// Why settings are invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SettingsError {
@@ -60,19 +58,19 @@ pub enum SettingsError {
         /// The error of the operating system.
         source: std::io::Error,
     },
-    /// The file is not TOML, or has an unknown key or an invalid value, which the message names.
+    /// Invalid TOML, an unknown key, or an invalid value.
     #[error("{}, line {line}: {message}", path.display())]
     Parse {
         /// The path of the file.
         path: PathBuf,
-        /// The line, counted from 1.
+        /// The line, from 1.
         line: usize,
-        /// The description of the error.
+        /// The description.
         message: String,
     },
 }
 
-/// Reads all settings. Exits if the arguments are wrong or ask for help.
+/// Exits if the arguments are wrong or ask for help.
 pub(crate) fn read<S: Args>(
     command: Command,
     arguments: Vec<OsString>,
@@ -84,15 +82,14 @@ pub(crate) fn read<S: Args>(
     let matches = layered(command, &settings, arguments)?.unwrap_or_else(|error| error.exit());
     let process: ProcessArguments = parsed(&matches);
     if process.print_reference {
-        // A closed pipe is no error here.
+        // A closed pipe is no error.
         let _ = write!(io::stdout(), "{}", reference(&settings));
         std::process::exit(0);
     }
     Ok((process, parsed(&matches), parsed(&matches)))
 }
 
-/// Makes `command` and its subcommands ignore empty environment variables: an empty variable counts
-/// as unset.
+/// An empty environment variable counts as unset.
 pub fn without_empty_variables(command: Command) -> Command {
     let is_empty = |argument: &clap::Arg| {
         argument.get_env().and_then(std::env::var_os).is_some_and(|value| value.is_empty())
@@ -106,7 +103,7 @@ pub fn without_empty_variables(command: Command) -> Command {
     names.into_iter().fold(command, |command, name| command.mut_subcommand(name, without_empty_variables))
 }
 
-/// One row of a Markdown table for each setting: its flag, its variable and its description.
+/// A Markdown row for each setting.
 fn reference(settings: &Command) -> String {
     let mut rows = String::new();
     for argument in settings.get_arguments() {
@@ -127,8 +124,7 @@ fn parsed<T: FromArgMatches>(matches: &ArgMatches) -> T {
     T::from_arg_matches(matches).unwrap_or_else(|error| error.exit())
 }
 
-/// Parses `arguments` and the environment. Missing settings come from the named file, which may
-/// contain the keys of `settings`.
+/// Missing settings come from the named file.
 fn layered(
     command: Command,
     settings: &Command,
@@ -155,7 +151,7 @@ fn read_file(path: &Path, settings: &Command) -> Result<Vec<(String, String)>, S
         SettingsError::Parse { path: path.to_owned(), line, message }
     };
     let table = DeTable::parse(&text).map_err(|error| {
-        // Syntax errors have messages of several lines.
+        // Syntax errors have several lines.
         wrong(error.span(), error.message().lines().collect::<Vec<_>>().join("; "))
     })?;
     let mut set = Vec::new();
@@ -183,8 +179,7 @@ fn value_as_text(value: &DeValue<'_>) -> Result<String, String> {
     }
 }
 
-/// Checks that the flag `key` exists and takes `value`; returns its id in `settings`, and the
-/// value.
+/// Returns the flag's id in `settings`, and the value.
 fn check(settings: &Command, key: &str, value: String) -> Result<(String, String), String> {
     let argument = settings.get_arguments().find(|argument| argument.get_long() == Some(key));
     let argument = argument.ok_or_else(|| format!("there is no setting {key:?}"))?;
@@ -248,7 +243,7 @@ mod tests {
 
     #[test]
     fn the_environment_comes_before_the_file() {
-        // `PATH` is set on every machine that runs tests.
+        // `PATH` is always set.
         #[derive(Debug, clap::Args)]
         struct Environment {
             #[arg(long, env = "PATH")]

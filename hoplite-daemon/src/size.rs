@@ -6,8 +6,7 @@ use parse_size::Config;
 
 /// A number of bytes, written like `512MiB`, `4GB` or `65536`.
 ///
-/// `K`, `M`, `G` and `T` alone are powers of 1024. Case is ignored: `mib` is a `MiB`, and there are
-/// no bits.
+/// `K`, `M`, `G` and `T` alone are powers of 1024. Case is ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Size(pub u64);
 
@@ -15,7 +14,7 @@ pub struct Size(pub u64);
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is not a size: write a number of bytes, or one with KiB, MiB, GiB, TiB, kB, MB, GB or TB")]
 pub struct NotASize {
-    /// The text, cut after 64 characters.
+    /// At most 64 characters.
     pub text: String,
 }
 
@@ -24,7 +23,7 @@ impl FromStr for Size {
 
     fn from_str(text: &str) -> Result<Self, NotASize> {
         let lower = text.trim().to_ascii_lowercase();
-        // A unit that ends with `b` has its standard meaning. Without `b`, it is a power of 1024.
+        // A unit that ends with `b` has its standard meaning.
         let config =
             if lower.ends_with('b') { Config::new().with_decimal() } else { Config::new().with_binary() };
         let size_bytes = config.parse_size(&lower);

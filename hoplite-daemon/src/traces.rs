@@ -1,8 +1,6 @@
-//! The traces of a daemon: spans, exported over OTLP to a collector of OpenTelemetry.
+//! Spans of a daemon, exported over OTLP to a collector of OpenTelemetry.
 //!
-//! Tracing is off unless `--otlp-endpoint` or the standard environment variable names a collector.
-//! Ended spans wait in a bounded queue for an exporting thread. A full queue drops spans, so a slow
-//! collector blocks nothing.
+//! Ended spans wait in a bounded queue, which drops spans, so a slow collector blocks nothing.
 
 use std::fmt;
 use std::str::FromStr;
@@ -24,22 +22,19 @@ use tonic::transport::Uri;
 
 pub use opentelemetry::trace::SpanKind;
 
-/// Most recorded open spans, about the open calls of some clients; a few megabytes.
+/// A few megabytes.
 const MAX_OPEN_SPANS: usize = 16_384;
-/// Time limit for the export of the last spans when the daemon ends.
+/// When the daemon ends.
 const LAST_EXPORT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time limit of a connection attempt, a batch of spans, and a ping. Spans wait in the meantime, or
-/// are dropped.
+/// For connecting, a batch of spans, and a ping.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// The variables of OpenTelemetry that name an endpoint, the one for traces first.
+/// The one for traces first.
 const STANDARD_ENDPOINTS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"];
-/// The variables of OpenTelemetry that name the protocol.
 const STANDARD_PROTOCOLS: [&str; 2] = ["OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"];
 
-/// The variable that switches traces off, whatever the others contain.
+/// Switches traces off.
 const DISABLED: &str = "OTEL_SDK_DISABLED";
 
-/// The settings of traces.
 #[derive(Debug, Clone, clap::Args)]
 pub(crate) struct TraceSettings {
     /// Export traces over OTLP (gRPC) to the collector at http://HOST:PORT;
@@ -52,11 +47,9 @@ pub(crate) struct TraceSettings {
     pub(crate) otlp_sample_ratio: Ratio,
 }
 
-/// The address of a collector.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Endpoint(String);
 
-/// The text is not the address of a collector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not the address of an OTLP collector (gRPC without TLS), such as http://HOST:PORT")]
 pub(crate) struct NotAnEndpoint;
@@ -66,7 +59,7 @@ impl FromStr for Endpoint {
 
     fn from_str(text: &str) -> Result<Self, NotAnEndpoint> {
         let uri: Uri = text.parse().map_err(|_| NotAnEndpoint)?;
-        // The address is logged, so it must not contain a password.
+        // It is logged, so it must not contain a password.
         let is_bare = uri.authority().is_some_and(|authority| !authority.as_str().contains('@'));
         let is_plain =
             uri.scheme_str() == Some("http") && uri.path() == "/" && uri.query().is_none() && is_bare;
@@ -78,7 +71,6 @@ impl FromStr for Endpoint {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Ratio(f64);
 
-/// The text is not a number from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("not a number from 0 to 1")]
 pub(crate) struct NotARatio;
@@ -91,7 +83,7 @@ impl FromStr for Ratio {
     }
 }
 
-/// Begins the spans of a daemon. Clones share the limit on open spans.
+/// Begins spans. Clones share the limit on open ones.
 #[derive(Clone)]
 pub struct Tracer {
     tracer: SdkTracer,
@@ -105,8 +97,8 @@ impl fmt::Debug for Tracer {
 }
 
 impl Tracer {
-    /// Begins a span, as a child of `parent` or as the root of a trace. `None` if the trace is not
-    /// recorded, or too many spans are open.
+    /// Begins a child of `parent`, or a root. `None` if the trace is not recorded, or too many
+    /// spans are open.
     pub fn begin(&self, name: &'static str, kind: SpanKind, parent: Option<TraceContext>) -> Option<Span> {
         if self.open.load(Ordering::Relaxed) >= MAX_OPEN_SPANS {
             return None;
@@ -134,7 +126,7 @@ impl Tracer {
     }
 }
 
-/// A running operation. Dropping it ends the span.
+/// A running operation, until it is dropped.
 #[derive(Debug)]
 pub struct Span {
     span: opentelemetry_sdk::trace::Span,
@@ -143,7 +135,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// The context that child spans name as their parent.
+    /// The context for child spans.
     pub const fn context(&self) -> TraceContext {
         self.context
     }
@@ -153,7 +145,7 @@ impl Span {
         opentelemetry::trace::Span::set_attribute(&mut self.span, KeyValue::new(key, value));
     }
 
-    /// Marks the span as failed, with the reason.
+    /// Marks the span as failed.
     pub fn fail(&mut self, why: String) {
         opentelemetry::trace::Span::set_status(&mut self.span, Status::error(why));
     }
@@ -170,8 +162,7 @@ impl Drop for Span {
 pub(crate) struct Export(SdkTracerProvider);
 
 impl Export {
-    /// Starts the export for `daemon`; `None` without a configured endpoint. Must be called in the
-    /// daemon's runtime.
+    /// `None` without an endpoint. Must be called in the daemon's runtime.
     pub(crate) fn start(
         settings: TraceSettings,
         daemon: &str,
@@ -211,7 +202,7 @@ impl Export {
         Ok(Some((Self(provider), tracer)))
     }
 
-    /// Exports the remaining spans, with a short time limit.
+    /// Exports the remaining spans, briefly.
     pub(crate) async fn end(self) {
         let Self(provider) = self;
         let last = tokio::task::spawn_blocking(move || provider.shutdown_with_timeout(LAST_EXPORT_TIMEOUT));
@@ -221,8 +212,7 @@ impl Export {
     }
 }
 
-/// The endpoint in OpenTelemetry's variables. An unusable value is no error, because it may be
-/// meant for other programs.
+/// An unusable value may be meant for other programs.
 fn standard_endpoint() -> Option<Endpoint> {
     let endpoint = first_set(&STANDARD_ENDPOINTS)?;
     let protocol = first_set(&STANDARD_PROTOCOLS);
@@ -230,16 +220,15 @@ fn standard_endpoint() -> Option<Endpoint> {
         tracing::warn!(protocol, "traces are not exported: the collector must accept gRPC");
         return None;
     }
-    // The endpoint may contain a password, so it is not logged.
+    // It may contain a password, so it is not logged.
     endpoint.parse().inspect_err(|error| tracing::warn!(%error, "traces are not exported")).ok()
 }
 
-/// Returns the first of these environment variables that is not empty.
 fn first_set(names: &[&str]) -> Option<String> {
     names.iter().find_map(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
 }
 
-/// Exports spans. Logs the first failure after a success, and the first success after a failure.
+/// Logs the first failure, and the first success afterwards.
 #[derive(Debug)]
 struct Reporting {
     exporter: opentelemetry_otlp::SpanExporter,

@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::str::FromStr;
 
-/// An address to listen on. A port alone means that port on loopback.
+/// A port alone is on loopback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HttpAddress(pub SocketAddr);
 

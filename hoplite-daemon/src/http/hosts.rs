@@ -1,9 +1,8 @@
 //! The names under which browsers may reach this process.
 //!
-//! A hostile page can resolve its own name to this machine's address (DNS rebinding) and then read
-//! answers of local servers. The browser still sends that name in the header `Host`, so a server
-//! must refuse unknown names. With TLS the browser refuses itself, because the certificate does not
-//! match.
+//! A hostile page can resolve its own name to this machine's address (DNS rebinding) and read local
+//! servers. The browser sends that name as `Host`, so servers refuse unknown names. With TLS, the
+//! certificate does not match.
 
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -13,10 +12,9 @@ use hyper::{Request, Uri, header};
 const MAX_NAMES: usize = 64;
 const MAX_NAME_BYTES: usize = 253;
 
-/// The names that the settings allow; empty until the settings are read.
+/// Empty until the settings are read.
 static ALLOWED: OnceLock<Vec<String>> = OnceLock::new();
 
-/// The settings about host names.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub(crate) struct HostSettings {
     /// Host names under which browsers and Prometheus may reach --metrics and --dashboard without
@@ -25,16 +23,12 @@ pub(crate) struct HostSettings {
     http_hosts: Option<Vec<String>>,
 }
 
-/// A name is not a host name.
 #[derive(Debug, thiserror::Error)]
 #[error("--http-hosts takes up to {MAX_NAMES} host names, without ports")]
 pub(crate) struct NotHosts;
 
 impl HostSettings {
-    /// Allows the names for the whole process. Only the first call has an effect.
-    ///
-    /// # Errors
-    /// [`NotHosts`].
+    /// Only the first call has an effect.
     pub(crate) fn allow(self) -> Result<(), NotHosts> {
         let names = self.http_hosts.unwrap_or_default();
         let names: Vec<_> = names.iter().map(|name| normal(name)).filter(|name| !name.is_empty()).collect();
@@ -50,7 +44,7 @@ impl HostSettings {
     }
 }
 
-/// Returns `true` if all host names in `request` are known. Browsers always send one.
+/// Browsers always send a host name.
 pub(super) fn are_known<B>(request: &Request<B>) -> bool {
     let in_headers = request.headers().get_all(header::HOST).iter();
     let mut in_headers = in_headers.map(|host| host.to_str().ok()?.parse::<Uri>().ok());
@@ -61,7 +55,7 @@ pub(super) fn are_known<B>(request: &Request<B>) -> bool {
         && (request.uri().authority().is_none() || is_known(request.uri()))
 }
 
-/// Returns `true` if `host` is an address, `localhost`, this machine's name `own`, or in `allowed`.
+/// Accepts addresses, `localhost`, this machine's name `own`, and `allowed`.
 fn is_own(host: &str, own: &str, allowed: &[String]) -> bool {
     let host = normal(host.trim_start_matches('[').trim_end_matches(']'));
     let own = normal(own);
@@ -69,7 +63,6 @@ fn is_own(host: &str, own: &str, allowed: &[String]) -> bool {
     host == "localhost" || host.parse::<IpAddr>().is_ok() || is_own || allowed.contains(&host)
 }
 
-/// Normalises a host name, which may be spelled in several ways.
 fn normal(name: &str) -> String {
     let name = name.trim();
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()

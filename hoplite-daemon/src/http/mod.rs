@@ -1,10 +1,8 @@
-//! An HTTP server for the users of a daemon. Each connection serves one request, and a stranger can
-//! cause little work.
+//! An HTTP server for the users of a daemon. Each connection serves one request within seconds.
 //!
-//! A connection waits for its complete request in one of a limited number of places. If all places
-//! are taken, a new connection takes the place of the oldest one, so idle connections cannot block
-//! others. With a complete request, the connection moves to one of as many seats for its answer.
-//! Each connection ends after seconds.
+//! A waiting connection has one of a limited number of places. A new one takes the place of the
+//! oldest, so idle connections cannot block others. A complete request moves to one of as many
+//! seats for its answer.
 
 mod address;
 mod hosts;
@@ -37,26 +35,24 @@ pub use hyper::{HeaderMap, Method, StatusCode, Uri};
 use crate::accept::Acceptor;
 use crate::metrics::IntCounter;
 
-/// A request with its body; the body is `None` if it is longer than [`MAX_BODY_BYTES`] or does not
-/// arrive.
+/// The body is `None` if it is longer than [`MAX_BODY_BYTES`] or does not arrive.
 pub type HttpRequest = Request<Option<Bytes>>;
-/// The address of the client. Each request carries it in its extensions.
+/// The client's address, an extension of each request.
 #[derive(Debug, Clone, Copy)]
 pub struct HttpPeer(pub SocketAddr);
 
 /// The response to a request.
 pub type HttpResponse = hyper::Response<Full<Bytes>>;
 
-/// Most connections that wait for their request, and most connections whose request is being
-/// answered.
+/// Most waiting connections, and most answered ones.
 pub const MAX_CONNECTIONS: usize = 32;
-/// Longest body of a request: a form with the longest token, with each byte encoded as three.
+/// A form with the longest token, each byte encoded as three.
 pub const MAX_BODY_BYTES: usize = 16 << 10;
-/// Time limit for the headers of a request, and again for its body.
+/// For the headers, and again for the body.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
-/// Time limit for a connection: the TLS handshake, the request and the answer.
+/// For handshake, request and answer.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest request line with headers, including cookies of other programs on the host.
+/// Includes cookies of other programs on the host.
 const MAX_HEADER_BYTES: usize = 16 << 10;
 
 /// The protocol below HTTP.
@@ -64,15 +60,14 @@ const MAX_HEADER_BYTES: usize = 16 << 10;
 pub enum Scheme {
     /// Plain TCP.
     Http,
-    /// TLS, with a certificate of the cluster on both sides.
+    /// TLS for members with a certificate of the cluster.
     HttpsForMembers(Tls),
-    /// TLS, with a certificate of the server only.
+    /// TLS with a server certificate only.
     HttpsForAnybody(Tls),
 }
 
-/// Answers requests on `listener` without end. Dropping the future ends all connections. Counts
-/// connections without a complete request in `refused`. Without TLS, requests for unknown host
-/// names are refused: see `hosts`.
+/// Answers requests until it is dropped. Counts connections without a complete request in
+/// `refused`. Without TLS, refuses unknown host names: see `hosts`.
 pub async fn serve<A, F>(listener: TcpListener, scheme: Scheme, refused: Option<IntCounter>, answer: A)
 where
     A: Fn(HttpRequest) -> F + Clone + Send + Sync + 'static,
@@ -105,7 +100,7 @@ where
     }
 }
 
-/// The place or the seat of a connection: the place while it waits for its request, then the seat.
+/// A connection's place while it waits, then its seat.
 #[derive(Debug, Clone)]
 struct Seating {
     held: Arc<Mutex<(Option<HalfOpenPlace>, Option<OwnedSemaphorePermit>)>>,
@@ -117,7 +112,7 @@ impl Seating {
         Self { held: Arc::new(Mutex::new((Some(place), None))), seats }
     }
 
-    /// Completes when another connection has taken the place.
+    /// Another connection has taken the place.
     fn lost(&self) -> impl Future<Output = ()> + use<> {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let lost = held.0.as_ref().map(HalfOpenPlace::lost);
@@ -129,12 +124,10 @@ impl Seating {
         }
     }
 
-    /// Returns `true` until the request has arrived.
     fn still_waits(&self) -> bool {
         self.held.lock().unwrap_or_else(PoisonError::into_inner).0.is_some()
     }
 
-    /// Moves to a seat, because the request has arrived.
     async fn sit(&self) {
         // The semaphore is never closed.
         let seat = Arc::clone(&self.seats).acquire_owned().await.ok();
@@ -161,7 +154,6 @@ where
     }
 }
 
-/// The address and the kind of a connection.
 #[derive(Debug, Clone, Copy)]
 struct Visit {
     address: SocketAddr,
@@ -203,7 +195,6 @@ async fn converse<A, F>(
     }
 }
 
-/// The answer to a request with an unknown host name.
 fn misdirected() -> HttpResponse {
     let says = "this server does not have that host name: use its address, as in http://127.0.0.1:PORT/, or allow the name with --http-hosts\n";
     let mut response = HttpResponse::new(Full::new(Bytes::from_static(says.as_bytes())));

@@ -1,10 +1,6 @@
-//! Metrics and health checks of a daemon over HTTP: `/metrics`, `/healthz` and `/readyz`.
+//! Metrics and health checks over HTTP: `/metrics`, `/healthz` and `/readyz`.
 //!
-//! They are off unless `--metrics` names an address. An [`IntCounter`] or a [`Histogram`] of the
-//! daemon counts events. A [`Look`] updates present values at each scrape.
-//!
-//! * `server`: the HTTP server.
-//! * `process`: the metrics of every process.
+//! Counters and histograms count events; a [`Look`] updates present values at each scrape.
 
 mod process;
 mod register;
@@ -31,13 +27,11 @@ use register::registered;
 use crate::http::HttpAddress;
 use crate::logging;
 
-/// Bounds of the buckets of durations in seconds, from a small put to a get that waits half a
-/// minute.
+/// From a small put to a get that waits half a minute.
 const SECONDS: [f64; 13] = [2e-5, 5e-5, 1e-4, 2.5e-4, 1e-3, 5e-3, 2.5e-2, 0.1, 0.5, 1.0, 5.0, 30.0, 120.0];
-/// Time limit for the updates before a scrape. Prometheus waits ten seconds.
+/// Prometheus waits ten seconds.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The settings of the metrics.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MetricsSettings {
     /// Serve /metrics, /healthz and /readyz over HTTP without authentication: on a port of
@@ -46,10 +40,10 @@ pub(crate) struct MetricsSettings {
     pub(crate) metrics: Option<HttpAddress>,
 }
 
-/// Updates values before a scrape. Returns an error with the reason if the daemon is not ready.
+/// Updates values before a scrape. An error says why the daemon is not ready.
 pub type Look = Box<dyn Fn() -> Pin<Box<dyn Future<Output = Result<(), String>> + Send>> + Send + Sync>;
 
-/// All metrics of a daemon, and its readiness. Clones share them.
+/// A daemon's metrics and readiness. Clones share them.
 #[derive(Clone)]
 pub struct Metrics(Arc<Shared>);
 
@@ -61,7 +55,7 @@ struct Shared {
     refused: IntCounterVec,
     lost_log_lines: IntCounter,
     looks: Mutex<Vec<Arc<Look>>>,
-    /// Held during a scrape, because concurrent scrapes must not update derived counters.
+    /// Concurrent scrapes must not update derived counters.
     answering: tokio::sync::Mutex<()>,
 }
 
@@ -72,7 +66,6 @@ impl fmt::Debug for Metrics {
 }
 
 impl Metrics {
-    /// Creates the metrics that every daemon has, for the daemon `name`, served at `address`.
     pub(crate) fn new(name: &str, version: &str, address: SocketAddr) -> Self {
         let registry = Registry::new();
         let info = Opts::new("hoplite_build_info", "The daemon and its version; always 1.")
@@ -109,25 +102,24 @@ impl Metrics {
         self.0.address
     }
 
-    /// Returns the counter of connections without a request on the HTTP port `port`.
+    /// The counter of connections without a request.
     pub fn refused_connections(&self, port: &str) -> IntCounter {
         self.0.refused.with_label_values(&[port])
     }
 
-    /// Creates a counter. Its name ends with `_total`.
+    /// Creates a counter, named `..._total`.
     pub fn counter(&self, name: &str, help: &str) -> IntCounter {
         registered(&self.0.registry, IntCounter::new(name, help))
     }
 
-    /// Creates a counter for each value of `label`. The values in `values` exist from the start.
+    /// Creates a counter for each value of `label`, `values` from the start.
     pub fn counters(&self, name: &str, help: &str, label: &str, values: &[&str]) -> IntCounterVec {
         let counters = registered(&self.0.registry, IntCounterVec::new(Opts::new(name, help), &[label]));
         values.iter().for_each(|value| drop(counters.with_label_values(&[value])));
         counters
     }
 
-    /// Creates a counter for each pair of values of two labels. The pairs in `values` exist from
-    /// the start.
+    /// Creates a counter for each pair of values, `values` from the start.
     pub fn counters_by_two(
         &self,
         name: &str,
@@ -145,24 +137,23 @@ impl Metrics {
         registered(&self.0.registry, IntGauge::new(name, help))
     }
 
-    /// Creates a gauge of fractional numbers.
+    /// Creates a fractional gauge.
     pub fn fractional_gauge(&self, name: &str, help: &str) -> Gauge {
         registered(&self.0.registry, Gauge::new(name, help))
     }
 
-    /// Creates a gauge of whole numbers for each value of `label`.
+    /// Creates a gauge for each value of `label`.
     pub fn gauges(&self, name: &str, help: &str, label: &str) -> IntGaugeVec {
         registered(&self.0.registry, IntGaugeVec::new(Opts::new(name, help), &[label]))
     }
 
-    /// Creates a histogram of durations in seconds.
+    /// Creates a histogram in seconds.
     pub fn seconds(&self, name: &str, help: &str) -> Histogram {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         registered(&self.0.registry, Histogram::with_opts(options))
     }
 
-    /// Creates a histogram of durations for each value of `label`. The values in `values` exist
-    /// from the start.
+    /// Creates a histogram for each value of `label`, `values` from the start.
     pub fn seconds_by(&self, name: &str, help: &str, label: &str, values: &[&str]) -> HistogramVec {
         let options = HistogramOpts::new(name, help).buckets(SECONDS.to_vec());
         let histograms = registered(&self.0.registry, HistogramVec::new(options, &[label]));
@@ -170,7 +161,7 @@ impl Metrics {
         histograms
     }
 
-    /// Exports the expiry of this daemon's certificate. Follows changes of the file.
+    /// Exports the expiry of the certificate, which may change.
     pub fn certificate(&self, tls: &Tls) {
         let expiry = self.gauge(
             "hoplite_tls_certificate_expiry_timestamp_seconds",
@@ -184,7 +175,7 @@ impl Metrics {
         }));
     }
 
-    /// Calls `look` before each scrape until the daemon ends.
+    /// Calls `look` before each scrape.
     pub fn look_when_asked(&self, look: Look) {
         self.looks().push(Arc::new(look));
     }
@@ -197,7 +188,7 @@ impl Metrics {
         TextEncoder::new().encode_to_string(&self.0.registry.gather()).expect("every metric has a value")
     }
 
-    /// Returns an error with the reason if the daemon is not ready.
+    /// An error says why the daemon is not ready.
     async fn readiness(&self) -> Result<(), String> {
         let _one_at_a_time = self.0.answering.lock().await;
         self.look().await
@@ -218,13 +209,12 @@ impl Metrics {
     }
 }
 
-/// Raises `counter` to a count that is kept elsewhere.
+/// Raises `counter` to an external count.
 pub fn follow(counter: &IntCounter, count: u64) {
     counter.inc_by(count.saturating_sub(counter.get()));
 }
 
-/// Formats a variant without fields as a label value: `ObjectLost` becomes `object-lost`, as in
-/// `hoplite stat`.
+/// Formats a variant as a label: `ObjectLost` becomes `object-lost`.
 pub fn label_of(variant: impl fmt::Debug) -> String {
     let mut label = String::new();
     for letter in format!("{variant:?}").chars() {

@@ -1,4 +1,4 @@
-//! The metrics of every process, with the names that Prometheus' own clients use.
+//! The metrics of every process, named as in Prometheus' clients.
 
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -31,7 +31,7 @@ impl ProcessMetrics {
         }
     }
 
-    /// Reads the values from the kernel. Unavailable values stay the same.
+    /// Unavailable values stay.
     pub(super) fn update(&self) {
         if let Some(seconds) = cpu_seconds() {
             self.cpu_seconds.inc_by((seconds - self.cpu_seconds.get()).max(0.0));
@@ -48,10 +48,9 @@ impl ProcessMetrics {
     }
 }
 
-/// User and system time, from `/proc/self/stat`.
 fn cpu_seconds() -> Option<f64> {
     let stat = fs::read_to_string("/proc/self/stat").ok()?;
-    // The second field is the program's name in parentheses, and may contain any character.
+    // The program's name may contain any character.
     let (_, after_name) = stat.rsplit_once(')')?;
     let ticks = after_name.split_whitespace().skip(11).take(2).map(str::parse::<u64>);
     let ticks = ticks.sum::<Result<u64, _>>().ok()?;

@@ -12,7 +12,6 @@ use crate::http::{self, Scheme};
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Answers requests on `listener` without end.
 pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
     let refused = metrics.refused_connections("metrics");
     http::serve(listener, Scheme::Http, Some(refused), move |request| {
@@ -23,7 +22,7 @@ pub(crate) async fn serve(listener: TcpListener, metrics: Metrics) {
 }
 
 async fn answer(method: &Method, path: &str, metrics: &Metrics) -> Response<Full<Bytes>> {
-    // hyper sends no body in answer to HEAD.
+    // hyper omits the body for HEAD.
     if !matches!(*method, Method::GET | Method::HEAD) {
         let mut refusal = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
         refusal.headers_mut().insert(ALLOW, "GET, HEAD".parse().expect("a list of methods is a value"));
@@ -59,7 +58,6 @@ mod tests {
     use super::*;
     use crate::http::MAX_CONNECTIONS;
 
-    /// Longer than any answer takes. A test that waits this long has hung.
     const PATIENCE: Duration = Duration::from_secs(300);
 
     async fn started() -> SocketAddr {
@@ -69,11 +67,10 @@ mod tests {
         address
     }
 
-    /// The response to `request`, until the server closes the connection.
     async fn answer_to(address: SocketAddr, request: &[u8]) -> String {
         let mut stream = TcpStream::connect(address).await.unwrap();
         let mut answer = Vec::new();
-        // The server may refuse a request before it has read all of it.
+        // The server may refuse earlier.
         let _ = stream.write_all(request).await;
         let _ = timeout(PATIENCE, stream.read_to_end(&mut answer)).await.unwrap();
         String::from_utf8_lossy(&answer).into_owned()
