@@ -40,7 +40,7 @@ struct Relay {
     seed: u64,
     connections: AtomicU64,
     flips: AtomicU64,
-    /// At the store's end.
+    /// The direct connections, at the store's end.
     direct: Mutex<Vec<TcpStream>>,
 }
 
