@@ -1,7 +1,7 @@
 """Measures the first use of a group: `init_process_group`, and an all_reduce of 4 KB.
 
-    python python/benchmarks/first_use.py python python/benchmarks/first_use.py --ranks 8
-    --rounds 20
+    python python/benchmarks/first_use.py
+    python python/benchmarks/first_use.py --ranks 8 --rounds 20
 
 Hoplite and Gloo alternate. README.md describes the comparison.
 """

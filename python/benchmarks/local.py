@@ -1,7 +1,7 @@
 """Measures put and get of arrays on one node: Hoplite, Ray's object store, Rust and memcpy.
 
-    python python/benchmarks/local.py python python/benchmarks/local.py --sizes 1KiB 64MiB
-    --rounds 5 --without-ray --json local.json
+    python python/benchmarks/local.py
+    python python/benchmarks/local.py --sizes 1KiB 64MiB --rounds 5 --without-ray --json local.json
 
 All alternate. README.md describes the comparison.
 """

@@ -1,7 +1,7 @@
 """Measures gets of a 160 MB table of pandas, Arrow and polars from another process.
 
-    python python/benchmarks/tables.py python python/benchmarks/tables.py --rows 1000 --rounds 3
-    --json
+    python python/benchmarks/tables.py
+    python python/benchmarks/tables.py --rows 1000 --rounds 3 --json
 
 All alternate. README.md describes the comparison.
 """

@@ -1,7 +1,7 @@
 """Measures put and get of a state dict on one node, beside copies of its tensors by torch.
 
-    python python/benchmarks/weights.py python python/benchmarks/weights.py --size 256MiB
-    --tensors 64 --rounds 5
+    python python/benchmarks/weights.py
+    python python/benchmarks/weights.py --size 256MiB --tensors 64 --rounds 5
 
 All alternate. README.md describes the comparison.
 """

@@ -7,8 +7,8 @@ one.
 With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients: the stores
 add them while they arrive. `--backend ray` uses `ray.wait`, `ray.get` and `ray.put`.
 
-    python async_parameter_server.py --seconds 10 --plot async.png python
-    async_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
+    python async_parameter_server.py --seconds 10 --plot async.png
+    python async_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
 
 See the Hoplite paper, section 6.3.
 """

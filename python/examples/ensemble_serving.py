@@ -9,8 +9,8 @@ gathers the votes. `--backend ray` uses `ray.put` and `ray.get`.
 After 500 queries (`--kill-after`), the last worker is killed. The front end answers with the
 other votes, and starts another worker. No query is lost.
 
-    python ensemble_serving.py --seconds 10 --plot served.png python ensemble_serving.py
-    --pictures 64K --seconds 20 --compare
+    python ensemble_serving.py --seconds 10 --plot served.png
+    python ensemble_serving.py --pictures 64K --seconds 20 --compare
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ for others.
 With Hoplite, a step is one `reduce` with `num_objects` over all pending gradients: the stores
 add them while they arrive. `--backend ray` uses `ray.wait`, `ray.get` and `ray.put`.
 
-    python reinforcement_learning.py --seconds 20 --plot learned.png python
-    reinforcement_learning.py --workers 7 --parameters 16M --compare
+    python reinforcement_learning.py --seconds 20 --plot learned.png
+    python reinforcement_learning.py --workers 7 --parameters 16M --compare
 
 See the Hoplite paper, section 6.4, and arXiv:1602.01783.
 """

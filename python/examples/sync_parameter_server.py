@@ -6,8 +6,8 @@ slowest worker determines the speed; `async_parameter_server.py` avoids that.
 With Hoplite, the server puts the weights once, and one `reduce` adds the gradients while they
 arrive. `--backend ray` uses `ray.put` and `ray.get`.
 
-    python sync_parameter_server.py --seconds 10 --plot sync.png python sync_parameter_server.py
-    --workers 7 --parameters 16M --delay 0 --compare
+    python sync_parameter_server.py --seconds 10 --plot sync.png
+    python sync_parameter_server.py --workers 7 --parameters 16M --delay 0 --compare
 
 See the Hoplite paper, section 6.2.
 """

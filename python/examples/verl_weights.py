@@ -1,7 +1,6 @@
 """A training with verl that sends weights from the trainer to the rollouts through Hoplite.
 
-    ray start --head                                          # and on the other nodes, as for any
-    such training
+    ray start --head      # and on the other nodes
     python verl_weights.py data.train_files=... actor_rollout_ref.rollout.nnodes=1 ...
 
 The arguments are those of `verl.trainer.main_ppo`. This program starts a store on each node of

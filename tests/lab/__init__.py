@@ -5,8 +5,9 @@ links. `plan` is pure, `lab` builds it, and `registry` removes leftovers.
 
     from lab import Lab, Plan
 
-    with Lab(Plan(hosts=8, rate_bits_s=200_000_000)) as lab: lab.host("h0").run(["ip",
-        "address"]) lab.cut("h3")
+    with Lab(Plan(hosts=8, rate_bits_s=200_000_000)) as lab:
+        lab.host("h0").run(["ip", "address"])
+        lab.cut("h3")
 """
 
 from .errors import LabError, NotAvailable

@@ -24,8 +24,10 @@ LINE_INTERVAL = 5.0
 class Progress:
     """The steps of a run, with a bar.
 
-        with Progress(args, "accuracy") as progress: for step in progress: ...
-            progress.score(lambda: accuracy(weights))
+        with Progress(args, "accuracy") as progress:
+            for step in progress:
+                ...
+                progress.score(lambda: accuracy(weights))
 
     The clock starts with the first step.
     """
